@@ -1,5 +1,5 @@
-//! Forwards requests to the leader: the one node that does push, devices and popups for all. The leader's response is passed on
-//! unchanged.
+//! Forwards requests to the leader, the one node that does push, devices and popups for all, and pieces of a message that grows to the
+//! node that takes them. The response is passed on unchanged.
 //!
 //! A request is forwarded once only: a node that gets a forwarded request and does not lead (any more) refuses it. Bodies are streamed
 //! in both directions, not held.
@@ -65,6 +65,14 @@ pub(crate) fn is_leader_path(path: &str) -> bool {
         (Some("users"), Some(_), Some(third)) => third == "devices",
         _ => false,
     }
+}
+
+/// The message of a path below `/v1/streams`, whose pieces one node takes: the conversation's id and the `seq`.
+fn stream_of_path(path: &str) -> Option<(String, u64)> {
+    let (conversation, rest) = path.strip_prefix("/v1/streams/")?.split_once('/')?;
+    let seq = rest.split('/').next()?.parse().ok()?;
+    let conversation = percent_encoding::percent_decode_str(conversation).decode_utf8().ok()?;
+    Some((conversation.into_owned(), seq))
 }
 
 impl Forwarder {
@@ -149,12 +157,34 @@ impl Api {
         self.is_led_by_another_node() && is_leader_path(path)
     }
 
+    /// The node that takes the pieces of the message that this path names, if it is another one. A request that was
+    /// forwarded already is answered here.
+    pub(crate) async fn stream_node(&self, path: &str, headers: &HeaderMap) -> Result<Option<NodeInfo>, Refusal> {
+        let Some(cluster) = &self.engine.cluster else { return Ok(None) };
+        let Some((conversation, seq)) = stream_of_path(path).filter(|_| !headers.contains_key(FORWARDED)) else {
+            return Ok(None);
+        };
+        let owner = self.read(move |engine| engine.stream_owner(&conversation, seq)).await?;
+        let nodes = cluster.nodes.all();
+        Ok(owner.and_then(|owner| nodes.into_iter().find(|node| node.boot_id == owner && !node.address.is_empty())))
+    }
+
     /// Forwards a request and returns the leader's response.
     pub(crate) async fn forward(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         if request.headers().contains_key(FORWARDED) {
             return Err(no_leader("this node does not lead; another will soon"));
         }
-        let (forwarder, leader) = self.leader()?;
+        let (_, leader) = self.leader()?;
+        self.forward_to(&leader, request).await
+    }
+
+    /// Forwards a request to another node and returns its response.
+    pub(crate) async fn forward_to(
+        &self,
+        node: &NodeInfo,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Refusal> {
+        let forwarder = self.forwarder.as_deref().ok_or_else(|| no_leader("this node cannot ask others"))?;
         let (parts, body) = request.into_parts();
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let mut headers = parts.headers;
@@ -162,7 +192,7 @@ impl Api {
         // The client sets it from the body.
         headers.remove(header::CONTENT_LENGTH);
         headers.insert(FORWARDED, forwarder.node.clone());
-        let request = forwarder.client.request(parts.method, url(&leader, path)).headers(headers);
+        let request = forwarder.client.request(parts.method, url(node, path)).headers(headers);
         let answer = self.send(forwarder, request.body(reqwest::Body::wrap(body))).await?;
         let mut answer = Response::from(answer);
         remove_hop_by_hop_headers(answer.headers_mut());

@@ -174,6 +174,16 @@ impl RequestService {
                 Err(refusal) => (refusal_response(refusal), None),
             };
         }
+        // A look-up that fails here fails in the router too, which says why.
+        if let Ok(Some(node)) = self.api.stream_node(path, request.headers()).await {
+            if let Err(refusal) = self.api.authenticate(request.headers()) {
+                return (refusal_response(refusal), Some(request.into_body()));
+            }
+            return match self.api.forward_to(&node, request).await {
+                Ok(response) => (response.map(Either::Right), None),
+                Err(refusal) => (refusal_response(refusal), None),
+            };
+        }
         match path {
             // The router's boxes and layers cost as much as the send itself.
             SEND_PATH if request.method() == Method::POST => {

@@ -11,6 +11,7 @@
 //! | `d` user | how far the user's clients have stored what they were handed: a position of eight bytes for each lane |
 //! | `u` user | the user's own settings |
 //! | `P` conversation | the `seq` of each pinned message, in the order in which they were pinned |
+//! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its pieces, as a number |
 
 use crate::{
     model::*,
@@ -20,6 +21,16 @@ use serde::{Deserialize, Serialize};
 
 /// Messages of a conversation whose reactions can wait to be told. With more, all are told at once.
 pub const UNTOLD_MAX: usize = 50;
+
+/// The key of a message that still grows.
+pub fn stream_key(conversation: ConversationNo, seq: u64) -> Vec<u8> {
+    key(b's', &[conversation.0, seq])
+}
+
+/// The message of a key that [`stream_key`] made.
+pub fn stream_of(key: &[u8]) -> Option<(ConversationNo, u64)> {
+    Some((ConversationNo(number_in(key, 0)?), number_in(key, 1)?))
+}
 
 fn key(kind: u8, numbers: &[u64]) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + numbers.len() * 8);

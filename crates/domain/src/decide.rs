@@ -159,6 +159,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 self.react(*conversation, &reaction, *interval_ms)
             }
             Proposal::TellReactions { conversation } => self.tell_reactions(*conversation),
+            Proposal::CheckpointStream { conversation, target, body } => {
+                self.checkpoint_stream(*conversation, *target, body)
+            }
             Proposal::PutUsers(patches) => self.put_users(patches),
             Proposal::CreateConversation(new) => self.create_conversation(new),
             Proposal::UpdateConversation { conversation, name, avatar, attributes, settings, notice } => {
@@ -290,6 +293,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 self.rows.put_chat_row(chat_rows::reply_key(conversation, details.reply_to, seq), Some(Vec::new()));
             }
         }
+        self.note_open_stream(conversation, seq, &entry);
         self.rows.append(entry, appended, head, send)?;
         Ok(appended)
     }
@@ -443,5 +447,6 @@ fn without_row(what: &str, id: &str) -> StoreError {
 mod message_changes;
 mod reactions;
 mod receipts;
+mod streams;
 #[cfg(test)]
 mod tests;

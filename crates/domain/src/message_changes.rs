@@ -30,9 +30,9 @@ pub fn apply(message: &mut StoredEntry, change: &StoredEntry) {
 pub fn body_to_be_replaced(message: &StoredEntry) -> ReplacedBody {
     let content = &message.content;
     let details = content.details();
-    let (at, by) = match details.edits.is_empty() {
-        true => (message.at, &content.sender),
-        false => (details.edited_at, &details.edited_by),
+    let (at, by) = match details.edited_at {
+        0 => (message.at, &content.sender),
+        edited_at => (edited_at, &details.edited_by),
     };
     ReplacedBody { content_type: content.content_type.clone(), body: content.body.clone(), at, by: by.clone() }
 }
@@ -57,9 +57,17 @@ fn edit(message: &mut StoredEntry, change: &StoredEntry) {
     message.content.mentions = change.content.mentions.clone();
     let details = message.content.details_mut();
     details.version = change.content.details().version;
-    details.edited_at = change.at;
-    details.edited_by = change.content.sender.clone();
     details.edits.push(change.seq);
+    // Edits of a message that grows are rejected: this one is its end. A message that grew is not shown as edited.
+    if details.stream == StreamState::Open {
+        details.stream_end = change.seq;
+        details.stream_node = 0;
+    } else {
+        details.edited_at = change.at;
+        details.edited_by = change.content.sender.clone();
+    }
+    // An edit of an interrupted message makes it whole.
+    details.stream = change.content.details().stream;
 }
 
 /// Leaves of the message who sent it when, and who recalled it when.
@@ -70,6 +78,7 @@ fn recall(message: &mut StoredEntry, change: &StoredEntry) {
     details.reactions = Vec::new();
     details.pinned = None;
     details.stream = StreamState::Whole;
+    details.stream_node = 0;
 }
 
 fn clear(content: &mut NewEntry) {

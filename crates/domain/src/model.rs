@@ -283,6 +283,12 @@ pub struct EntryDetails {
     /// Of a message that grows: whether it still does.
     #[serde(skip_serializing_if = "is_default")]
     pub stream: StreamState,
+    /// Of a message that still grows: the boot id of the node that takes its pieces.
+    #[serde(skip_serializing_if = "is_default")]
+    pub stream_node: u64,
+    /// Of a message that grew: the `seq` of the entry that ended it; 0: there is none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub stream_end: u64,
 }
 
 /// Whether a field need not be written.
@@ -333,6 +339,8 @@ impl EntryDetails {
         reaction_changes: Vec::new(),
         pinned: None,
         stream: StreamState::Whole,
+        stream_node: 0,
+        stream_end: 0,
     };
 }
 

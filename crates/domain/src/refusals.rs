@@ -37,6 +37,13 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
         Rejection::MessageRecalled(seq) => {
             Refusal::new(ErrorCode::MessageRecalled, format!("message {seq} was recalled"))
         }
+        Rejection::StreamOpen(seq) => {
+            Refusal::new(ErrorCode::Conflict, format!("message {seq} still grows: end it, then edit it"))
+        }
+        Rejection::StreamEnded(seq) => Refusal::new(
+            ErrorCode::StreamEnded,
+            format!("message {seq} does not grow: it was sent whole, ended or interrupted; it can be edited"),
+        ),
         Rejection::VersionConflict { expected, actual } => Refusal::new(
             ErrorCode::VersionConflict,
             format!("if_version: the message has version {actual}, not {expected}"),

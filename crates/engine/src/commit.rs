@@ -18,6 +18,7 @@ use crate::{
     hub::{Batch, BatchItem, Hub},
     lanes::{LaneSlot, Lanes},
     shards::Shards,
+    streams::{NewStream, Streams},
 };
 use parking_lot::Mutex;
 use queue::{BatchLimits, CommitQueue, OPERATIONS, QUEUES, TakeOutcome};
@@ -80,6 +81,18 @@ pub(crate) struct CommitRequest {
     pub conversation: Option<Arc<Conversation>>,
     pub reply: Reply,
     pub slot: Option<LaneSlot>,
+    /// Set for a message that grows.
+    pub stream: Option<Box<NewStream>>,
+}
+
+/// An outcome that a thread waits for.
+pub(crate) struct PendingOutcome(oneshot::Receiver<Result<Outcome, Refusal>>);
+
+impl PendingOutcome {
+    /// Blocks until the commit; a rejection is an outcome.
+    pub(crate) fn wait(self) -> Result<Outcome, Refusal> {
+        self.0.blocking_recv().map_err(|_| Refusal::new(ErrorCode::Internal, "the committer ended"))?
+    }
 }
 
 /// What [`Committer::start`] needs.
@@ -96,6 +109,7 @@ pub(crate) struct CommitterParts {
     pub hub: Arc<dyn Hub>,
     pub lanes: Arc<Lanes>,
     pub shards: Arc<Shards>,
+    pub streams: Arc<Streams>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -146,6 +160,7 @@ impl Committer {
             hub,
             lanes,
             shards,
+            streams,
             metrics,
         } = parts;
         let queue = Arc::new(CommitQueue::new(queue_limit));
@@ -160,6 +175,7 @@ impl Committer {
             directory,
             hub,
             shards,
+            streams,
             metrics: metrics.clone(),
             failing_since: failing_since.clone(),
             watchdog: watchdog.clone(),
@@ -254,6 +270,23 @@ impl Committer {
         answer.blocking_recv().unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Internal, "the committer ended")))
     }
 
+    /// Queues a proposal of the server itself, for a thread that waits for several outcomes at once. `conversation` is the
+    /// one whose live members learn of it.
+    ///
+    /// # Errors
+    /// `queue_full`, `store_unavailable`, `draining`.
+    pub(crate) fn begin(
+        &self,
+        conversation: Option<&Arc<Conversation>>,
+        proposal: Proposal,
+    ) -> Result<PendingOutcome, Refusal> {
+        let flow_key = flow_of(&proposal);
+        let slot = conversation.map(|conversation| self.reserve(conversation, flow_key)).transpose()?;
+        let (request, outcome) = CommitRequest::of(proposal, flow_key, conversation.cloned(), slot);
+        self.submit(request)?;
+        Ok(PendingOutcome(outcome))
+    }
+
     /// The number of requests in each queue, and the limit.
     pub(crate) fn depths(&self) -> ([usize; QUEUES], usize) {
         (self.queue.depths(), self.queue.limit())
@@ -308,7 +341,8 @@ impl CommitRequest {
         slot: Option<LaneSlot>,
     ) -> (CommitRequest, oneshot::Receiver<Result<Outcome, Refusal>>) {
         let (reply, answer) = oneshot::channel();
-        (CommitRequest { proposal, flow_key, conversation, reply: Reply::Caller(reply), slot }, answer)
+        let (reply, stream) = (Reply::Caller(reply), None);
+        (CommitRequest { proposal, flow_key, conversation, reply, slot, stream }, answer)
     }
 }
 
@@ -341,6 +375,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::SetStored(_)
         | Proposal::SetLastSeen(_)
         | Proposal::AdvanceOutbox { .. }
+        | Proposal::CheckpointStream { .. }
         | Proposal::DeleteDeadLetters { .. } => FlowKey::Server,
     }
 }
@@ -384,13 +419,14 @@ struct Worker {
     directory: Arc<Directory>,
     hub: Arc<dyn Hub>,
     shards: Arc<Shards>,
+    streams: Arc<Streams>,
     metrics: Arc<Metrics>,
     failing_since: Arc<AtomicU64>,
     watchdog: Arc<CommitWatchdog>,
 }
 
 /// The parts of a request that are needed after the commit of its proposal.
-type PendingReply = (Option<Arc<Conversation>>, Reply, Option<LaneSlot>);
+type PendingReply = (Option<Arc<Conversation>>, Reply, Option<LaneSlot>, Option<Box<NewStream>>);
 
 impl Worker {
     fn run(self) {
@@ -405,7 +441,7 @@ impl Worker {
             let taken = self.queue.take(self.batch_limits(is_direct_active, &fsync_time), timeout, |queue, request| {
                 has_direct |= queue == Lane::Direct as usize;
                 proposals.push(request.proposal);
-                pending.push((request.conversation, request.reply, request.slot));
+                pending.push((request.conversation, request.reply, request.slot, request.stream));
             });
             match taken {
                 TakeOutcome::Taken if proposals.is_empty() => {}
@@ -465,9 +501,9 @@ impl Worker {
                     tracing::error!(%error, "a commit failed; sends are refused until one succeeds");
                 }
                 let refusal = store_refusal(error);
-                proposals.clear();
+                proposals.drain(..).for_each(|proposal| self.streams.on_failure(&proposal));
                 let mut replies = ReplyBatch::new(&self.shards);
-                for (_, reply, _slot) in pending.drain(..) {
+                for (_, reply, ..) in pending.drain(..) {
                     replies.answer(reply, Err(refusal.clone()), None);
                 }
                 replies.send();
@@ -485,7 +521,7 @@ impl Worker {
     ) {
         let mut replies = ReplyBatch::new(&self.shards);
         let mut items = Vec::with_capacity(outcomes.len());
-        for ((proposal, (conversation, reply, slot)), outcome) in
+        for ((proposal, (conversation, reply, slot, stream)), outcome) in
             proposals.drain(..).zip(pending.drain(..)).zip(outcomes)
         {
             match &outcome {
@@ -499,6 +535,8 @@ impl Worker {
                 _ => 0,
             };
             self.directory.invalidate_committed(&proposal, &outcome, conversation.as_ref());
+            // Before the answer: the caller's next request may be a piece.
+            self.streams.on_outcome(&proposal, &outcome, conversation.as_ref(), stream);
             let card = conversation.clone();
             let change = Change::of(&proposal, &outcome);
             let lane_item = lane_item(proposal, conversation, &outcome, slot, started);
@@ -521,6 +559,7 @@ impl Worker {
 fn size_of_proposal(proposal: &Proposal) -> usize {
     match proposal {
         Proposal::Append { entry, .. } | Proposal::ChangeMessage { entry, .. } => entry.body.len() + 256,
+        Proposal::CheckpointStream { body, .. } => body.len() + 256,
         Proposal::PutUsers(users) => users.len() * 256,
         Proposal::SetStored(users) => users.len() * 64,
         Proposal::ChangeMembers { add, remove, .. } => (add.len() + remove.len()) * 128,

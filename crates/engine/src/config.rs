@@ -1,6 +1,6 @@
 //! The engine's settings. The binary fills them from its configuration; tests from `Default`.
 
-use crate::presence::PresenceConfig;
+use crate::{presence::PresenceConfig, streams::StreamsConfig};
 use std::time::Duration;
 use tidings_domain::{model::LANES, user_limiter::PerMinute};
 use tidings_popups::PopupsConfig;
@@ -37,6 +37,7 @@ pub struct EngineConfig {
     /// Rates at which users may open conversations and add members by token.
     pub limits: LimitsConfig,
     pub messages: MessagesConfig,
+    pub streams: StreamsConfig,
     /// Names of users' attributes that every user sees. Only the user and app servers see the others.
     pub public_attributes: Vec<String>,
     pub push: PushConfig,
@@ -59,6 +60,7 @@ impl Default for EngineConfig {
             sends_burst: 20,
             limits: LimitsConfig::default(),
             messages: MessagesConfig::default(),
+            streams: StreamsConfig::default(),
             public_attributes: Vec::new(),
             push: PushConfig::default(),
             popups: PopupsConfig::default(),

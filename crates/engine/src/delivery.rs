@@ -27,6 +27,18 @@ pub struct Block {
     pub json: Bytes,
 }
 
+/// What the text of a message that grows has grown by. No timeline has it: a session may get two pieces as one.
+#[derive(Debug)]
+pub struct Piece {
+    pub conversation: ConversationNo,
+    pub seq: u64,
+    pub recipients: Recipients,
+    /// The bytes of the text before this piece.
+    pub offset: u64,
+    /// The JSON of a `stream` frame.
+    pub json: Bytes,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recipients {
     Pair(UserNo, UserNo),
@@ -37,6 +49,8 @@ pub enum Recipients {
 #[derive(Debug, Clone)]
 pub enum Step {
     Block(Arc<Block>),
+    /// Behind the entry of its message, and before the one that ends it.
+    Piece(Arc<Piece>),
     Join {
         conversation: ConversationNo,
         users: Arc<[UserNo]>,
@@ -69,6 +83,8 @@ pub type SessionKey = usize;
 pub trait Sink {
     /// Puts a block into the session's buffer.
     fn block(&mut self, session: SessionKey, block: &Arc<Block>, lane: Lane, through: Position);
+    /// Hands the session a piece of a message that grows.
+    fn piece(&mut self, session: SessionKey, piece: &Arc<Piece>, lane: Lane);
     /// Tells the session that its user left the conversation.
     fn left(&mut self, session: SessionKey, conversation: &Arc<str>);
 }
@@ -193,7 +209,15 @@ impl Delivery {
         let mut delivered = 0;
         for step in &fanout.steps {
             match step {
-                Step::Block(block) => delivered += self.deliver(block, fanout, sink),
+                Step::Block(block) => {
+                    let entries = u64::from(block.entries);
+                    let to_session = |session| sink.block(session, block, fanout.lane, fanout.through);
+                    delivered += self.deliver(block.conversation, block.recipients, to_session) * entries;
+                }
+                Step::Piece(piece) => {
+                    let to_session = |session| sink.piece(session, piece, fanout.lane);
+                    self.deliver(piece.conversation, piece.recipients, to_session);
+                }
                 Step::Barrier(latch) => latch.count_down(),
                 Step::Join { conversation, users } => users.iter().for_each(|user| self.join(*conversation, *user)),
                 Step::Leave { conversation, id, users } => {
@@ -206,17 +230,21 @@ impl Delivery {
         delivered
     }
 
-    fn deliver(&self, block: &Arc<Block>, fanout: &Fanout, sink: &mut impl Sink) -> u64 {
-        let mut delivered = 0;
+    /// Calls back for each live session of the recipients; answers how many there are.
+    fn deliver(
+        &self,
+        conversation: ConversationNo,
+        recipients: Recipients,
+        mut to_session: impl FnMut(SessionKey),
+    ) -> u64 {
+        let mut sessions = 0;
         let mut to_user = |state: &UserState| {
             if state.loading.is_none() {
-                for session in &state.sessions {
-                    sink.block(*session, block, fanout.lane, fanout.through);
-                }
-                delivered += state.sessions.len() as u64 * u64::from(block.entries);
+                state.sessions.iter().for_each(|session| to_session(*session));
+                sessions += state.sessions.len() as u64;
             }
         };
-        match block.recipients {
+        match recipients {
             Recipients::Pair(a, b) => {
                 for user in [Some(a), (a != b).then_some(b)].into_iter().flatten() {
                     if let Some(&index) = self.by_no.get(&user) {
@@ -225,12 +253,23 @@ impl Delivery {
                 }
             }
             Recipients::Audience => {
-                for index in self.audiences.get(&block.conversation).into_iter().flatten() {
+                for index in self.audiences.get(&conversation).into_iter().flatten() {
                     to_user(&self.users[*index as usize].1);
                 }
             }
         }
-        delivered
+        sessions
+    }
+
+    /// Whether the user, who has a session here, is among these recipients now.
+    pub fn is_recipient(&self, user: UserNo, conversation: ConversationNo, recipients: Recipients) -> bool {
+        match recipients {
+            Recipients::Pair(a, b) => user == a || user == b,
+            Recipients::Audience => self.by_no.get(&user).is_some_and(|index| {
+                let (_, state) = &self.users[*index];
+                state.conversations.contains(&conversation)
+            }),
+        }
     }
 
     fn join(&mut self, conversation: ConversationNo, user: UserNo) {
@@ -291,6 +330,10 @@ mod tests {
     impl Sink for Recorder {
         fn block(&mut self, session: SessionKey, block: &Arc<Block>, _: Lane, _: Position) {
             self.0.push((session, String::from_utf8_lossy(&block.json).into_owned()));
+        }
+
+        fn piece(&mut self, session: SessionKey, piece: &Arc<Piece>, _: Lane) {
+            self.0.push((session, String::from_utf8_lossy(&piece.json).into_owned()));
         }
 
         fn left(&mut self, session: SessionKey, conversation: &Arc<str>) {

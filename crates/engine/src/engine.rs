@@ -2,6 +2,7 @@
 //! reading order:
 //! - [`send`]: accept: who may send what where, before anything is stored; `limits`: how often users send and open conversations;
 //! - `message_changes`, `reactions`, `replies`: edits and recalls, reactions and pins, answers and mentions;
+//! - `streams`: messages that grow;
 //! - `reads`, `history`, [`resume`]: lists and unread counts, timelines, inboxes;
 //! - `receipts`: who has a message, and who has read it;
 //! - `users`, `conversations`: cards, members, mutes;
@@ -27,6 +28,7 @@ mod receipts;
 mod replies;
 pub mod resume;
 pub mod send;
+mod streams;
 mod users;
 mod watching;
 
@@ -46,6 +48,8 @@ use crate::{
     receipts::Receipts,
     receipts_worker::{ReceiptsWorker, ReceiptsWorkerParts},
     shards::{ShardReceivers, Shards, Wake},
+    stream_worker::{StreamWorker, StreamWorkerParts},
+    streams::Streams,
     webhook::Webhook,
 };
 use limits::{ConversationLimiters, SendLimiter};
@@ -85,7 +89,11 @@ pub struct Engine {
     reaction_teller: ReactionTeller,
     receipts: Arc<Receipts>,
     receipts_worker: ReceiptsWorker,
+    streams: Arc<Streams>,
+    stream_worker: StreamWorker,
     rate: SendLimiter,
+    /// Of pieces that are appended to messages.
+    append_rate: SendLimiter,
     limits: ConversationLimiters,
     pub cluster: Option<Cluster>,
     lead: Leadership,
@@ -113,7 +121,9 @@ impl Engine {
         let EngineParts { config, clock, store, webhook, wakes, cluster } = parts;
         let metrics = Arc::new(Metrics::new());
         let (shards, receivers) = Shards::new(config.shard_queue, wakes);
-        let lanes = Lanes::start(config.lane_queue, shards.clone(), metrics.clone());
+        let boot = cluster.as_ref().map_or_else(rand::random, |cluster| cluster.node.boot_id);
+        let streams = Streams::new(config.streams, boot, clock.clone());
+        let lanes = Lanes::start(config.lane_queue, shards.clone(), &streams, metrics.clone());
         let directory = Arc::new(Directory::new(store.clone(), config.cache_entries, cluster.is_some()));
         let receipts = Arc::new(Receipts::default());
         let applier = Applier {
@@ -121,11 +131,15 @@ impl Engine {
             shards: shards.clone(),
             directory: directory.clone(),
             receipts: receipts.clone(),
+            streams: streams.clone(),
         };
         // Read before the follower starts: entries up to here are never handed to the lanes, all later ones are.
         let start_positions = [store.last_position(); LANES];
         let peer_inbox = PeerInbox::new(cluster.is_some());
         let cluster = cluster.map(|parts| Cluster::new(parts, start_positions[0], (&applier, &peer_inbox), &metrics));
+        if let Some(cluster) = &cluster {
+            streams.set_peers(cluster.stream_peers(boot));
+        }
         let hub: Arc<dyn Hub> = match &cluster {
             Some(cluster) => Arc::new(cluster.hub(applier)),
             None => Arc::new(LocalHub::new(applier)),
@@ -140,12 +154,13 @@ impl Engine {
             hub: hub.clone(),
             lanes: lanes.clone(),
             shards: shards.clone(),
+            streams: streams.clone(),
             metrics: metrics.clone(),
         }));
         let lead = Leadership::of(cluster.as_ref().map(|cluster| cluster.nodes.clone() as Arc<dyn LeaderElection>));
         let popups = PopupService::start(PopupParts {
             config: config.popups.clone(),
-            boot: cluster.as_ref().map_or_else(rand::random, |cluster| cluster.nodes.me().boot_id),
+            boot,
             lead: lead.clone(),
             store: store.clone(),
             clock: clock.clone(),
@@ -200,6 +215,18 @@ impl Engine {
             shards: shards.clone(),
             clock: clock.clone(),
         });
+        let alive_nodes = cluster.as_ref().map(|cluster| cluster.nodes.clone());
+        let stream_worker = StreamWorker::start(StreamWorkerParts {
+            streams: streams.clone(),
+            committer: committer.clone(),
+            directory: directory.clone(),
+            store: store.clone(),
+            clock: clock.clone(),
+            lead: lead.clone(),
+            is_alive: Box::new(move |boot| {
+                alive_nodes.as_ref().is_some_and(|nodes| nodes.all().iter().any(|node| node.boot_id == boot))
+            }),
+        });
         let outbox = webhook.map(|(webhook, config)| {
             let context = OutboxContext {
                 store: store.clone(),
@@ -222,6 +249,13 @@ impl Engine {
             push,
             popups,
             outbox,
+            streams,
+            stream_worker,
+            append_rate: SendLimiter::new(
+                config.streams.appends_per_second,
+                config.streams.appends_per_second,
+                clock.clone(),
+            ),
             rate: SendLimiter::new(config.sends_per_second, config.sends_burst, clock.clone()),
             limits: ConversationLimiters::new(&config.limits, &clock),
             committer,
@@ -286,6 +320,7 @@ impl Engine {
         self.presence_worker.stop();
         self.reaction_teller.stop();
         self.receipts_worker.stop();
+        self.stream_worker.stop();
         self.committer.stop();
         if let Some(cluster) = &self.cluster {
             cluster.stop();
@@ -310,6 +345,8 @@ impl Engine {
         for (queue, depth, limit) in self.receipts.depths() {
             self.metrics.set_queue(queue, depth, limit);
         }
+        let (open, open_max) = self.streams.depth();
+        self.metrics.set_queue("streams", open, open_max);
         let (depth, limit) = self.shards.push_depth();
         self.metrics.set_queue("shard_push", depth, limit);
         self.metrics.presence_users.set(self.presence.user_count() as i64);

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tidings_domain::model::*;
 use tidings_protocol::{
-    entry::{Entry, PinnedBy, Reaction, RecalledBy, ReplyTo},
+    entry::{Entry, PinnedBy, Reaction, RecalledBy, ReplyTo, StreamMark},
     error::{ErrorCode, Refusal},
 };
 
@@ -49,6 +49,11 @@ fn with_body(conversation: &str, stored: &StoredEntry, body: Box<RawValue>) -> E
             .as_ref()
             .filter(|_| content.kind == EntryKind::Message)
             .map(|pinned| PinnedBy { at: pinned.at, by: pinned.by.as_ref().map(id) }),
+        stream: match details.stream {
+            StreamState::Whole => None,
+            StreamState::Open => Some(StreamMark::Open),
+            StreamState::Interrupted => Some(StreamMark::Interrupted),
+        },
     }
 }
 

@@ -9,6 +9,7 @@ use crate::{
     lanes::{LaneItem, Lanes},
     receipts::{ReceiptMove, Receipts},
     shards::{Shards, Signal},
+    streams::{Streams, begun_stream},
 };
 use std::sync::Arc;
 use tidings_domain::{
@@ -55,6 +56,7 @@ pub(crate) struct Applier {
     pub shards: Arc<Shards>,
     pub directory: Arc<Directory>,
     pub receipts: Arc<Receipts>,
+    pub streams: Arc<Streams>,
 }
 
 impl Applier {
@@ -62,7 +64,12 @@ impl Applier {
     pub(crate) fn apply(&self, items: Vec<BatchItem>) {
         let mut lane_items = Vec::with_capacity(items.len());
         let mut signals = Vec::new();
+        let mut begun = Vec::new();
         for item in items {
+            if let Some(LaneItem { conversation, entry: Some(entry), .. }) = &item.lane_item {
+                self.streams.on_end_entry(conversation.no, entry);
+                begun.extend(begun_stream(conversation, entry));
+            }
             lane_items.extend(item.lane_item);
             match item.change {
                 Some(Change::Read { conversation, user, seq }) => {
@@ -78,6 +85,12 @@ impl Applier {
         }
         if !lane_items.is_empty() {
             self.lanes.enqueue(lane_items);
+        }
+        // Pieces may follow from here on: the lanes have the entries of their messages.
+        for stream in begun {
+            if let Some(touch) = self.streams.announce(stream) {
+                self.lanes.enqueue_stream(touch);
+            }
         }
         for (user, signal) in signals {
             self.shards.signal(user, signal);

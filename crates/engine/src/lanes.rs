@@ -8,10 +8,11 @@ mod slots;
 
 use crate::{
     countdown_latch::CountdownLatch,
-    delivery::{Block, Fanout, Recipients, Step},
+    delivery::{Block, Fanout, Piece, Recipients, Step},
     entry_view::encode_entry,
     fairness::{AdmissionError, FlowKey},
     shards::Shards,
+    streams::{StreamKey, Streams, Touch},
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
@@ -54,10 +55,12 @@ enum LaneWork {
     /// Every item up to this position is in the queue before the barrier. Each shard counts the latch down when it has
     /// applied those items.
     Barrier(Position, Arc<CountdownLatch>),
+    /// The text of a message has grown.
+    Stream(StreamKey),
 }
 
 /// A lane's queue. The channel is unbounded; the slots bound it, since every item of an existing conversation holds one.
-/// Two things hold none: a barrier, but a thread of the runtime waits for each, and those threads are bounded; and the
+/// Three things hold none: a message that grows, which is in the queue once at most; a barrier, but a thread of the runtime waits for each, and those threads are bounded; and the
 /// item of a conversation that was created, whose callers wait for its commit but not for the lane.
 struct LaneQueue {
     sender: Mutex<Option<Sender<LaneWork>>>,
@@ -75,14 +78,19 @@ pub struct Lanes {
 
 impl Lanes {
     /// Starts the workers. `limit`: the items of each lane between accept and the end of stage 1.
-    pub(crate) fn start(limit: usize, shards: Arc<Shards>, metrics: Arc<Metrics>) -> Arc<Lanes> {
+    pub(crate) fn start(
+        limit: usize,
+        shards: Arc<Shards>,
+        streams: &Arc<Streams>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Lanes> {
         let mut workers = Vec::new();
         let queues = Lane::ALL.map(|lane| {
             #[expect(clippy::disallowed_methods, reason = "bounded by the slots of the lane: see LaneQueue")]
             let (sender, inbox) = unbounded();
             let queued = Arc::new(AtomicUsize::new(0));
-            let worker =
-                Worker { lane, inbox, queued: queued.clone(), shards: shards.clone(), metrics: metrics.clone() };
+            let (shards, streams, metrics) = (shards.clone(), streams.clone(), metrics.clone());
+            let worker = Worker { lane, inbox, queued: queued.clone(), shards, streams, metrics };
             match std::thread::Builder::new().name(format!("lane-{}", lane.name())).spawn(move || worker.run()) {
                 Ok(thread) => workers.push(thread),
                 Err(error) => tracing::error!(%error, "no lane thread"),
@@ -127,6 +135,13 @@ impl Lanes {
         self.queues.iter().all(|queue| queue.queued.load(Ordering::Relaxed) < self.limit)
     }
 
+    /// Puts a message whose text has grown behind all items that are queued.
+    pub(crate) fn enqueue_stream(&self, touch: Touch) {
+        if let Some(sender) = &*self.queues[touch.lane as usize].sender.lock() {
+            let _ = sender.send(LaneWork::Stream(touch.key));
+        }
+    }
+
     /// Puts a barrier behind all items up to `position`. The latch opens when every shard has applied them.
     pub(crate) fn barrier(&self, position: Position) -> Arc<CountdownLatch> {
         let latch = CountdownLatch::new(self.shards.count() * LANES);
@@ -159,6 +174,7 @@ struct Worker {
     inbox: Receiver<LaneWork>,
     queued: Arc<AtomicUsize>,
     shards: Arc<Shards>,
+    streams: Arc<Streams>,
     metrics: Arc<Metrics>,
 }
 
@@ -174,6 +190,14 @@ impl Worker {
                             if builder.is_full() {
                                 self.hand_over(&mut builder);
                             }
+                        }
+                    }
+                    LaneWork::Stream(key) => {
+                        if let Some(piece) = self.streams.take_piece(key) {
+                            builder.add_piece(piece);
+                        }
+                        if builder.is_full() {
+                            self.hand_over(&mut builder);
                         }
                     }
                     LaneWork::Barrier(position, latch) => {
@@ -225,9 +249,12 @@ impl Worker {
         let Fanout { lane, through, steps, committed_at } = fanout;
         let mut by_shard: Vec<Vec<Step>> = vec![Vec::new(); self.shards.count()];
         for step in steps {
-            if let Step::Block(block) = &step
-                && let Recipients::Pair(a, b) = block.recipients
-            {
+            let recipients = match &step {
+                Step::Block(block) => Some(block.recipients),
+                Step::Piece(piece) => Some(piece.recipients),
+                Step::Join { .. } | Step::Leave { .. } | Step::Barrier(_) => None,
+            };
+            if let Some(Recipients::Pair(a, b)) = recipients {
                 let (first, second) = (self.shards.shard_of(a), self.shards.shard_of(b));
                 if first != second {
                     by_shard[second].push(step.clone());
@@ -307,6 +334,13 @@ impl FanoutBuilder {
             let id = conversation.id.as_str().into();
             self.steps.push(OpenStep::Done(Step::Leave { conversation: conversation.no, id, users: left.into() }));
         }
+    }
+
+    fn add_piece(&mut self, piece: Piece) {
+        // An entry after the piece must not be put into a block before it.
+        self.open.remove(&piece.conversation);
+        self.bytes += piece.json.len();
+        self.steps.push(OpenStep::Done(Step::Piece(Arc::new(piece))));
     }
 
     fn append(&mut self, conversation: &Arc<Conversation>, entry: &StoredEntry) {

@@ -13,7 +13,9 @@
 //! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
 //! - `receipts_worker`, [`receipts`]: how far clients have come: stored, and told to live members once a second;
 //! - [`hub`]: where a commit goes next: to the lanes of this node, and to other nodes;
+//! - `stream_worker`: the thread for messages that grow;
 //! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
+//! - [`streams`]: messages that grow, while they do;
 //! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
 //! - [`directory`]: what is cached of users and conversations; [`access`]: what a caller's token allows;
 //! - [`webhook`], [`countdown_latch`], [`entry_view`], `fairness`, `attributes`, `daily_window`: what several of these share.
@@ -38,6 +40,8 @@ mod reaction_teller;
 pub mod receipts;
 mod receipts_worker;
 pub mod shards;
+mod stream_worker;
+pub mod streams;
 pub mod webhook;
 
 pub use engine::Engine;

@@ -12,7 +12,7 @@ use support::*;
 use tidings_domain::model::{Actor, Lane, Position};
 use tidings_engine::{
     config::EngineConfig,
-    delivery::{BindOutcome, Block, Delivery, SessionKey, Sink},
+    delivery::{BindOutcome, Block, Delivery, Piece, SessionKey, Sink},
 };
 use tidings_protocol::{error::ErrorCode, http::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
@@ -30,6 +30,10 @@ struct Recorder(Vec<(SessionKey, String)>);
 impl Sink for Recorder {
     fn block(&mut self, session: SessionKey, block: &Arc<Block>, _: Lane, _: Position) {
         self.0.push((session, String::from_utf8(block.json.to_vec()).unwrap()));
+    }
+
+    fn piece(&mut self, session: SessionKey, piece: &Arc<Piece>, _: Lane) {
+        self.0.push((session, String::from_utf8(piece.json.to_vec()).unwrap()));
     }
 
     fn left(&mut self, session: SessionKey, _: &Arc<str>) {

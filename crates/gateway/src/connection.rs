@@ -1,6 +1,9 @@
 //! A connection and the state of the session on it. An idle connection holds no buffer.
 
+mod pending_pieces;
 mod typing_limiter;
+
+pub(crate) use pending_pieces::{PendingPiece, PendingPieces};
 
 use crate::{
     encoding::{error_json, fatal_error, json, json_frame},
@@ -86,6 +89,8 @@ pub(crate) struct Connection {
     pub outbound: OutboundQueue,
     /// Limits typing notifications; absent until the user has typed.
     pub typing: Option<Box<TypingLimiter>>,
+    /// Pieces of messages that grow, while the socket takes nothing.
+    pub pending_pieces: Option<Box<PendingPieces>>,
     pub binding: Option<Box<SessionBinding>>,
 }
 
@@ -116,6 +121,7 @@ impl Connection {
             assembly: Assembly::default(),
             outbound: OutboundQueue::default(),
             typing: None,
+            pending_pieces: None,
             binding: None,
         }
     }

@@ -5,8 +5,8 @@
 //! - [`reading`], [`decoding`]: bytes into frames, JSON into frames.
 //! - [`binding`], [`resume`]: the two halves of a bind: a connection becomes its user's session, and the session goes live.
 //! - [`session_tokens`]: the token that a session binds with, refreshes and ends with.
-//! - [`requests`]: what the frames of a bound session do; [`miop`], [`store_reads`], [`receipts`], [`typing`], [`popups`] and
-//!   [`presence_watch`] have those of one kind each.
+//! - [`requests`]: what the frames of a bound session do; [`miop`], [`store_reads`], [`receipts`], [`typing`], [`streams`],
+//!   [`popups`] and [`presence_watch`] have those of one kind each.
 //! - [`scheduler`]: fan-outs and flushes.
 //! - [`push_delivery`]: pushes to devices; [`probing`]: whether the client of a session still answers.
 //! - [`timeouts`], [`closing`]: when and how connections and their sessions end.
@@ -31,6 +31,7 @@ mod scheduler;
 mod session_listing;
 mod session_tokens;
 pub(crate) mod store_reads;
+mod streams;
 mod timeouts;
 mod typing;
 

@@ -78,6 +78,10 @@ pub struct Entry {
     /// The message is pinned in its conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<PinnedBy>,
+    /// Of a message that grows, and of one that was interrupted; the entry that interrupted it has it, too. Absent: the
+    /// body is whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<StreamMark>,
 }
 
 impl Entry {
@@ -102,6 +106,7 @@ impl Entry {
             reactions: Vec::new(),
             reply_to: None,
             pinned: None,
+            stream: None,
         }
     }
 }
@@ -155,6 +160,16 @@ pub struct PinnedBy {
     pub by: Option<String>,
 }
 
+/// Why the body of a message is not whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamMark {
+    /// Pieces of its text are still appended.
+    Open,
+    /// Its beginner went away before the end: the body is what had come until then.
+    Interrupted,
+}
+
 /// When a message was recalled, and by whom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct RecalledBy {
@@ -174,6 +189,7 @@ impl PartialEq for Entry {
             && self.reactions == other.reactions
             && self.reply_to == other.reply_to
             && self.pinned == other.pinned
+            && self.stream == other.stream
             && self.conversation == other.conversation
             && self.from == other.from
             && self.client_msg_id == other.client_msg_id

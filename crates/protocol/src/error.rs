@@ -57,6 +57,11 @@ codes! {
     MessageRecalled = "message_recalled", 409;
     /// The message has been edited meanwhile. Read it again, then decide.
     VersionConflict = "version_conflict", 409;
+    /// The message does not grow: it was sent whole, was ended, or was interrupted because its beginner went away. Edit it to
+    /// give it another body.
+    StreamEnded = "stream_ended", 409;
+    /// Another node of the cluster takes this message's pieces. Append over HTTP, which every node passes on.
+    StreamElsewhere = "stream_elsewhere", 409;
     /// The cursor is not one that this server gave out.
     CursorInvalid = "cursor_invalid", 422;
     /// Too many requests from this caller. Wait as told.
@@ -133,7 +138,7 @@ impl ErrorCode {
             Internal => 4020,
             // These refuse requests; they end no session.
             NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused | NotAMessage
-            | MessageRecalled | VersionConflict => 4999,
+            | MessageRecalled | VersionConflict | StreamEnded | StreamElsewhere => 4999,
         }
     }
 }

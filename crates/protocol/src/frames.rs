@@ -59,6 +59,36 @@ pub enum ClientFrame {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         remove: bool,
     },
+    /// A message whose text grows from here on. Answered as a send is.
+    StreamBegin(Send),
+    /// A piece of a message that this session or an earlier one began. Answered with `appended`, if it has a `ref`.
+    StreamAppend {
+        /// Repeated in the answer.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversation that the message is in.
+        conversation: String,
+        /// The message.
+        seq: u64,
+        /// The length of the text so far, in bytes of UTF-8.
+        offset: u64,
+        /// What follows.
+        text: String,
+    },
+    /// The message grows no more. Answered as a send is, with the `seq` of the end's own entry.
+    StreamEnd {
+        /// Repeated in the answer, an item of `sent`, or in the refusal.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversation that the message is in.
+        conversation: String,
+        /// The message.
+        seq: u64,
+        /// The whole body; absent: what was begun with, and all pieces.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<serde_json::Value>)]
+        body: Option<Box<RawValue>>,
+    },
     /// The user has read up to `seq`.
     Read {
         /// Repeated in the answer, an `ok`.
@@ -304,6 +334,25 @@ pub enum ServerFrame {
         /// The member who types.
         user: String,
     },
+    /// The text of a message has grown. Skip what you have of it; with less than `offset` bytes, read the message again.
+    Stream {
+        /// The conversation that the message is in.
+        conversation: String,
+        /// The message.
+        seq: u64,
+        /// The length of the text before `text`, in bytes of UTF-8.
+        offset: u64,
+        /// What follows.
+        text: String,
+    },
+    /// The answer to a `stream_append` that had a `ref`.
+    Appended {
+        /// The `ref` of the request.
+        #[serde(rename = "ref")]
+        reference: u64,
+        /// The length of the text now, in bytes of UTF-8: the `offset` of the next piece.
+        offset: u64,
+    },
     /// The user is no longer in this conversation (or is again): a hint to refresh the list.
     Membership {
         /// The conversation that was joined or left.
@@ -478,6 +527,8 @@ struct RawServerFrame {
     results: Option<Vec<Sent>>,
     conversation: Option<String>,
     seq: Option<u64>,
+    offset: Option<u64>,
+    text: Option<String>,
     member: Option<bool>,
     more: Option<bool>,
     next: Option<String>,
@@ -570,6 +621,15 @@ impl TryFrom<RawServerFrame> for ServerFrame {
                 conversation: need(any.conversation, "conversation")?,
                 user: need(any.user, "user")?,
             },
+            "stream" => ServerFrame::Stream {
+                conversation: need(any.conversation, "conversation")?,
+                seq: need(any.seq, "seq")?,
+                offset: need(any.offset, "offset")?,
+                text: need(any.text, "text")?,
+            },
+            "appended" => {
+                ServerFrame::Appended { reference: need(reference, "ref")?, offset: need(any.offset, "offset")? }
+            }
             "membership" => ServerFrame::Membership {
                 conversation: need(any.conversation, "conversation")?,
                 member: need(any.member, "member")?,
@@ -640,6 +700,10 @@ pub struct RawClientFrame<'a> {
     #[serde(default)]
     pub remove: bool,
     #[serde(default)]
+    pub offset: Option<u64>,
+    #[serde(borrow, default)]
+    pub text: Option<Cow<'a, str>>,
+    #[serde(default)]
     pub from_seq: Option<u64>,
     #[serde(default)]
     pub to_seq: Option<u64>,
@@ -696,6 +760,8 @@ mod tests {
                 r#"{{"t":"conversations","ref":1,"conversations":[{{"id":"c","kind":"group","role":"owner","last_seq":1,"last_at":5,"read_seq":0,"unread":1,"mentions":0,"muted":false,"last_entry":{entry}}}],"next":"1-2"}}"#
             ),
             r#"{"t":"typing","conversation":"c","user":"u"}"#,
+            r#"{"t":"stream","conversation":"c","seq":1,"offset":5,"text":"é"}"#,
+            r#"{"t":"appended","ref":1,"offset":7}"#,
             r#"{"t":"membership","conversation":"c","member":true}"#,
             r#"{"t":"pong"}"#,
             r#"{"t":"error","code":"queue_full","message":"m","retry":true,"retry_after_ms":5}"#,

@@ -393,6 +393,35 @@ pub struct SendReceipt {
     pub duplicate: bool,
 }
 
+/// A piece of a message that grows.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "offset": 5, "text": ", Ben" }))]
+#[serde(deny_unknown_fields)]
+pub struct AppendPiece {
+    /// The length of the text so far, in bytes of UTF-8. A lower one repeats what is known: a retry.
+    pub offset: u64,
+    /// What follows. Empty: the message does not grow, and is not ended for a while longer.
+    pub text: String,
+}
+
+/// How far a message has grown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PieceReceipt {
+    /// The length of the text now, in bytes of UTF-8: the `offset` of the next piece.
+    pub offset: u64,
+}
+
+/// The end of a message that grows.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "body": { "text": "hello, Ben", "sources": 3 } }))]
+#[serde(deny_unknown_fields)]
+pub struct EndStream {
+    /// The whole body, any JSON of at most 64 KiB; absent: what was begun with, and all pieces.
+    #[schema(value_type = Option<serde_json::Value>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<Box<RawValue>>,
+}
+
 /// An edit: the message's new content.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "body": { "text": "hello, all" }, "if_version": 1 }))]

@@ -65,27 +65,32 @@ fn entry() -> impl Strategy<Value = NewEntry> {
     })
 }
 
-/// Some messages answer another one, and some mention users.
+/// Some messages answer another one, some mention users, and some grow.
 fn details(kind: u8, reply_to: Option<u64>, mentioned: Option<u64>) -> Option<Box<EntryDetails>> {
-    let (reply_to, mentioned) = (reply_to.filter(|_| kind != 0)?, mentioned.map(UserNo).into_iter().collect());
-    Some(Box::new(EntryDetails { reply_to, mentioned, ..EntryDetails::NONE }))
+    if kind == 0 || (kind < 5 && reply_to.is_none()) {
+        return None;
+    }
+    let (stream, stream_node) = if kind < 5 { (StreamState::Whole, 0) } else { (StreamState::Open, 7) };
+    let (reply_to, mentioned) = (reply_to.unwrap_or(0), mentioned.map(UserNo).into_iter().collect());
+    Some(Box::new(EntryDetails { reply_to, mentioned, stream, stream_node, ..EntryDetails::NONE }))
 }
 
-/// An edit or a recall of one of the first messages, so that the same one is changed again and again.
+/// An edit, an end or a recall of one of the first messages, so that the same one is changed again and again.
 fn change_message() -> impl Strategy<Value = Proposal> {
     let edit =
         (prop::option::of(1..4u32), any::<bool>(), 1..6usize).prop_map(|(if_version, keep_replaced, edits_max)| {
             MessageChange::Edit { if_version, keep_replaced, edits_max }
         });
+    let end = any::<bool>().prop_map(|interrupted| MessageChange::EndStream { interrupted });
     let pin = (any::<bool>(), 1..3usize).prop_map(|(pinned, pins_max)| MessageChange::Pin { pinned, pins_max });
-    let change = prop_oneof![3 => edit, 1 => Just(MessageChange::Recall), 2 => pin];
+    let change = prop_oneof![3 => edit, 1 => Just(MessageChange::Recall), 2 => pin, 3 => end];
     (busy_room(), 0..6u64, change, entry()).prop_map(|(conversation, target, change, entry)| {
         let (kind, body) = match change {
-            MessageChange::Edit { .. } => (EntryKind::Edit, entry.body),
+            MessageChange::Edit { .. } | MessageChange::EndStream { .. } => (EntryKind::Edit, entry.body),
             MessageChange::Recall => (EntryKind::Recall, "null".into()),
             MessageChange::Pin { .. } => (EntryKind::Pins, "null".into()),
         };
-        let entry = NewEntry { kind, body, silent: true, skip_push: true, ..entry };
+        let entry = NewEntry { kind, body, silent: true, skip_push: true, details: None, ..entry };
         Proposal::ChangeMessage { conversation, target, change, entry }
     })
 }
@@ -162,6 +167,9 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         5 => change_message(),
         4 => reaction(),
         1 => room().prop_map(|conversation| Proposal::TellReactions { conversation }),
+        3 => (busy_room(), 0..6u64, entry()).prop_map(|(conversation, target, entry)| {
+            Proposal::CheckpointStream { conversation, target, body: entry.body }
+        }),
         3 => prop::collection::vec(patch, 0..5).prop_map(Proposal::PutUsers),
         4 => new_conversation().prop_map(Proposal::CreateConversation),
         1 => (room(), text(), text(), prop::option::of(entry()), any::<bool>()).prop_map(

@@ -108,6 +108,10 @@ impl State {
             self.rows.insert((RowSpace::Chat, key), Vec::new());
         }
         let stored = StoredEntry { seq, position, at, content: entry.clone() };
+        if entry.details().stream == StreamState::Open {
+            let row = (RowSpace::Chat, message_changes::open_stream_key(conversation, seq));
+            self.rows.insert(row, entry.details().stream_node.to_be_bytes().to_vec());
+        }
         self.timelines.entry(conversation).or_default().insert(seq, stored);
         if entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
             self.outbox.insert(position, OutboxItem { position, conversation, seq });
@@ -172,6 +176,9 @@ impl State {
             Proposal::TellReactions { conversation } => self.tell_reactions(*conversation, now_ms)?,
             Proposal::ChangeMessage { conversation, target, change, entry } => {
                 self.change_message(*conversation, *target, change, entry, now_ms)?
+            }
+            Proposal::CheckpointStream { conversation, target, body } => {
+                self.checkpoint_stream(*conversation, *target, body)?
             }
             Proposal::PutUsers(patches) => self.put_users(patches, now_ms),
             Proposal::CreateConversation(new) => self.create(new, now_ms)?,

@@ -14,6 +14,7 @@ mod push;
 mod reactions;
 mod reads;
 mod receipts;
+mod streams;
 mod users_and_conversations;
 
 use tidings_domain::{model::*, store::*};
@@ -34,6 +35,7 @@ pub fn all() -> Vec<Check> {
         message_changes::CHECKS,
         reactions::CHECKS,
         receipts::CHECKS,
+        streams::CHECKS,
     ]
     .concat()
 }

@@ -52,7 +52,7 @@ where
 }
 
 /// Checks the scope `open_direct` if the message would open the direct conversation that it is for.
-fn check_may_open(api: &Api, actor: &Actor, scopes: Scopes, request: &SendRequest) -> Result<(), Refusal> {
+pub(super) fn check_may_open(api: &Api, actor: &Actor, scopes: Scopes, request: &SendRequest) -> Result<(), Refusal> {
     let Some(user) = actor.user().filter(|_| !scopes.contains(Scope::OpenDirect)) else { return Ok(()) };
     let target = match (&request.conversation, &request.to) {
         (Some(id), None) => SendTarget::Conversation(id),

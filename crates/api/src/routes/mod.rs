@@ -18,6 +18,7 @@ mod reactions;
 mod reading;
 mod receipts;
 mod refusals;
+mod streams;
 mod users;
 
 pub use asyncapi::asyncapi;
@@ -88,6 +89,9 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(reactions::list_replies))
         .routes(routes!(reactions::list_mentions))
         .routes(routes!(receipts::get_receipts))
+        .routes(routes!(streams::begin_stream))
+        .routes(routes!(streams::append_piece))
+        .routes(routes!(streams::end_stream))
         .routes(routes!(push::send_push))
         .routes(routes!(push::get_push, push::cancel_push))
         .routes(routes!(push::list_push_devices))

@@ -23,12 +23,17 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             let version = message.map_or(1, |message| message.content.details().body_version());
             return Ok(Outcome::MessageChanged { appended: first, entry: None, version });
         }
-        if let Some(sender) = &entry.sender
+        // The server ends the message of a sender who has left.
+        let is_interruption = *change == MessageChange::EndStream { interrupted: true };
+        if let Some(sender) = entry.sender.as_ref().filter(|_| !is_interruption)
             && self.rows.has_just_left(conversation, sender.no)
         {
             return Err(Rejection::NotAMember.into());
         }
         let head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
+        if is_interruption && self.rows.entry(conversation, target)?.is_none() {
+            return Ok(self.forget_open_stream(conversation, target));
+        }
         let mut message = self.message(conversation, target)?;
         let details = message.content.details();
         if let (Some(recalled), MessageChange::Recall) = (&details.recalled, change) {
@@ -39,9 +44,21 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         if details.recalled.is_some() {
             return Err(Rejection::MessageRecalled(target).into());
         }
+        let is_open = details.stream == StreamState::Open;
         let mut content = entry.clone();
         content.details_mut().target = target;
         match change {
+            MessageChange::Edit { .. } if is_open => return Err(Rejection::StreamOpen(target).into()),
+            MessageChange::EndStream { .. } if !is_open => {
+                return self.end_again(conversation, &message, is_interruption);
+            }
+            MessageChange::EndStream { .. } => {
+                content.content_type = message.content.content_type.clone();
+                content.mentions = message.content.mentions.clone();
+                let of_entry = content.details_mut();
+                of_entry.version = details.body_version() + 1;
+                of_entry.stream = if is_interruption { StreamState::Interrupted } else { StreamState::Whole };
+            }
             MessageChange::Edit { if_version, keep_replaced, edits_max } => {
                 let actual = details.body_version();
                 if let Some(expected) = if_version.filter(|expected| *expected != actual) {
@@ -73,6 +90,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 content.details_mut().pinned =
                     pinned.then(|| Pinned { at: head.last_at.max(self.now_ms), by: entry.sender.clone() });
             }
+        }
+        if is_open && !matches!(change, MessageChange::Pin { .. }) {
+            self.forget_open_stream(conversation, target);
         }
         // The place that `append` gives the entry.
         let (seq, at) = (head.last_seq + 1, head.last_at.max(self.now_ms));

@@ -47,6 +47,16 @@ pub enum Proposal {
         /// The conversation.
         conversation: ConversationNo,
     },
+    /// Replaces the body of a message that grows by a longer one. No entry tells of it: live members have the pieces. The
+    /// proposal is rejected once the message is ended or recalled.
+    CheckpointStream {
+        /// The conversation that the message is in.
+        conversation: ConversationNo,
+        /// The `seq` of the message.
+        target: u64,
+        /// The body so far, as JSON text.
+        body: Box<str>,
+    },
     /// Creates or changes users; a field that is `None` in a patch stays as it was.
     PutUsers(Vec<UserPatch>),
     /// Creates a conversation with its first members, or answers with the existing one of this id.
@@ -170,6 +180,13 @@ pub enum MessageChange {
         pinned: bool,
         /// A conversation has at most this many pinned messages.
         pins_max: usize,
+    },
+    /// The message grows no more: its body becomes that of the change's entry, which gets the message's kind of content
+    /// and mentions. A repeated end answers with the first result.
+    EndStream {
+        /// The beginner went away, and the body is what had come until then. Such an end of a message that retention has
+        /// removed is [`Outcome::Done`], and the message no longer counts as growing.
+        interrupted: bool,
     },
 }
 
@@ -348,6 +365,10 @@ pub enum Rejection {
     NotAMessage(u64),
     /// The message was recalled.
     MessageRecalled(u64),
+    /// The message still grows: it cannot be edited before it is ended.
+    StreamOpen(u64),
+    /// The message does not grow: it was sent whole, or has been ended.
+    StreamEnded(u64),
     /// The message has another version than the change expects.
     VersionConflict {
         /// The version that the change expects.

@@ -5,6 +5,7 @@ use super::{
     follower::Follower,
     nodes::ClusterNodes,
     presence::PresenceInbox,
+    stream_peers::PieceReceiver,
     wire::{BusMessage, ConversationRef, WireBatch, WireItem},
 };
 use crate::{
@@ -89,6 +90,12 @@ pub(crate) struct PeerMessageHandler {
     pub metrics: Arc<Metrics>,
 }
 
+impl PeerMessageHandler {
+    fn pieces(&self) -> PieceReceiver<'_> {
+        PieceReceiver { applier: &self.applier, nodes: &self.nodes, bus: &*self.bus }
+    }
+}
+
 impl MessageHandler for PeerMessageHandler {
     fn on_message(&self, message: Bytes) {
         match BusMessage::decode(&message) {
@@ -109,6 +116,15 @@ impl MessageHandler for PeerMessageHandler {
             }
             Some(BusMessage::Push(message)) => self.push.put(message),
             Some(BusMessage::Receipts(moves)) => self.applier.receipts.note_remote(moves),
+            Some(BusMessage::StreamPiece { conversation, seq, node, offset, text }) => {
+                self.pieces().on_piece(conversation.no, seq, node, offset, &text);
+            }
+            Some(BusMessage::RequestStream { name, conversation, seq }) => {
+                self.pieces().on_request(name, conversation, seq);
+            }
+            Some(BusMessage::StreamBody { conversation, seq, node, body }) => {
+                self.pieces().on_body(conversation, seq, node, &body);
+            }
             None => {
                 self.metrics.cluster.unknown.inc();
                 // It may have been a commit.

@@ -7,7 +7,8 @@
 //! In reading order: [`CommitLog`], the store's side; [`Bus`], which carries messages between nodes; [`wire`], those messages;
 //! `follower`, which applies commits in order; `recent_entries`, which answers short resumes from memory; `hub`, which
 //! sends and receives; [`nodes`], the peers and the leader; `log_pruner`, which keeps the log short; `presence`, who is
-//! online on any node; `push_transport`, for messages about pushes; [`leader_client`], for requests to the leader.
+//! online on any node; `push_transport`, for messages about pushes; `stream_peers`,
+//! for pieces of messages that grow; [`leader_client`], for requests to the leader.
 
 mod follower;
 mod hub;
@@ -17,9 +18,10 @@ pub mod nodes;
 pub(crate) mod presence;
 mod push_transport;
 pub(crate) mod recent_entries;
+mod stream_peers;
 pub mod wire;
 
-use crate::{hub::Applier, presence::Presence, shards::Shards};
+use crate::{hub::Applier, presence::Presence, shards::Shards, streams::StreamPeers};
 use crossbeam_channel::{Sender, bounded};
 use follower::Follower;
 use hub::{ClusterHub, PeerMessageHandler};
@@ -29,6 +31,7 @@ use parking_lot::Mutex;
 use presence::PresenceThread;
 use push_transport::PushTransport;
 use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
+use stream_peers::PeerPieces;
 use tidings_domain::{
     bus::Bus,
     clock::Clock,
@@ -120,6 +123,11 @@ impl Cluster {
     /// How pushes travel between the leader and the nodes whose sessions it pushes to.
     pub(crate) fn push_transport(&self) -> Arc<dyn PeerTransport> {
         Arc::new(PushTransport { bus: self.bus.clone(), nodes: self.nodes.clone() })
+    }
+
+    /// How pieces of this node's messages that grow travel to other nodes.
+    pub(crate) fn stream_peers(&self, boot_id: u64) -> Arc<dyn StreamPeers> {
+        Arc::new(PeerPieces { bus: self.bus.clone(), nodes: self.nodes.clone(), boot_id })
     }
 
     pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {

@@ -72,6 +72,29 @@ pub enum BusMessage {
     Push(Vec<u8>),
     /// How far members of conversations have come, for the live members on the receiving node.
     Receipts(Vec<ReceiptMove>),
+    /// What the text of a message of the sending node has grown by; an empty piece tells its length alone.
+    StreamPiece {
+        conversation: ConversationRef,
+        seq: u64,
+        /// The boot id of the sending node.
+        node: u64,
+        offset: u64,
+        text: String,
+    },
+    /// From a node that lacks pieces of a message that grows: it asks for the whole body.
+    RequestStream {
+        name: String,
+        conversation: ConversationNo,
+        seq: u64,
+    },
+    /// The answer: the body so far.
+    StreamBody {
+        conversation: ConversationRef,
+        seq: u64,
+        /// The boot id of the sending node.
+        node: u64,
+        body: String,
+    },
 }
 
 impl BusMessage {

@@ -54,6 +54,7 @@ impl Engine {
             true => self.page_of(conversation.no, page_first, page_last, limit, from)?,
             false => Vec::new(),
         };
+        stored.iter_mut().for_each(|entry| self.streams.overlay(conversation.no, entry));
         self.attach_previews(stored.iter_mut().map(|entry| (conversation.no, entry)))?;
         let more = page_first <= page_last && (page_last - page_first + 1) > stored.len() as u64;
         let cursor = |towards: End, seq: u64| PageCursor { towards, seq, range }.format(&conversation.id);

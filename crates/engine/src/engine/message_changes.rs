@@ -26,7 +26,7 @@ use tidings_protocol::{
 use tokio::sync::oneshot;
 
 /// The result of a change that was committed, for its caller or its session.
-type CommittedChange = oneshot::Receiver<Result<Outcome, Refusal>>;
+pub(super) type CommittedChange = oneshot::Receiver<Result<Outcome, Refusal>>;
 
 impl Engine {
     /// Gives a message another body.
@@ -243,7 +243,7 @@ impl Engine {
     }
 
     /// Hands a change to the committer; the reply goes to a session, or to the receiver.
-    fn submit_change(
+    pub(super) fn submit_change(
         &self,
         conversation: Arc<Conversation>,
         target: u64,
@@ -260,7 +260,7 @@ impl Engine {
         };
         let proposal = Proposal::ChangeMessage { conversation: conversation.no, target, change, entry };
         let about = Some(conversation.clone());
-        self.committer.submit(CommitRequest { proposal, flow_key, conversation: about, reply, slot })?;
+        self.committer.submit(CommitRequest { proposal, flow_key, conversation: about, reply, slot, stream: None })?;
         Ok((conversation, committed))
     }
 
@@ -274,6 +274,7 @@ impl Engine {
         let found = self.store.entries(conversation.no, seq, seq, 1, End::Oldest).map_err(store_refusal)?;
         let rejection = tidings_domain::store::Rejection::NoSuchEntry(seq);
         let mut found: Vec<_> = found.into_iter().map(|entry| (conversation.no, entry)).collect();
+        found.iter_mut().for_each(|(no, entry)| self.streams.overlay(*no, entry));
         self.attach_previews(found.iter_mut().map(|(no, entry)| (*no, entry)))?;
         let (_, entry) = found.first().ok_or_else(|| proposal_refusal(&rejection))?;
         entry_of(&conversation.id, entry)
@@ -316,7 +317,10 @@ pub(crate) fn sender_of(user: &User) -> Sender {
     Sender { no: user.no, id: user.id.clone() }
 }
 
-async fn finish_change(conversation: &Conversation, committed: CommittedChange) -> Result<ChangeReceipt, Refusal> {
+pub(super) async fn finish_change(
+    conversation: &Conversation,
+    committed: CommittedChange,
+) -> Result<ChangeReceipt, Refusal> {
     let committed = committed.await.map_err(|_| Refusal::new(ErrorCode::Internal, "the committer has ended"))?;
     match committed? {
         Outcome::MessageChanged { appended, version, .. } => Ok(ChangeReceipt {

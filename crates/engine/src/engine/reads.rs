@@ -110,8 +110,9 @@ impl Engine {
         let of_pages = page.iter().zip(&mut newest);
         self.attach_previews(of_pages.filter_map(|(state, page)| Some((state.conversation, page.first_mut()?))))?;
         let mut views = Vec::with_capacity(page.len());
-        for (((state, card), unread), newest) in page.iter().zip(cards).zip(unread).zip(newest) {
+        for (((state, card), unread), mut newest) in page.iter().zip(cards).zip(unread).zip(newest) {
             let Some(card) = card else { continue };
+            newest.iter_mut().for_each(|entry| self.streams.overlay(card.no, entry));
             let ConversationState { head, membership, .. } = state;
             let muted = membership.mute.is_muted(self.clock.now_ms());
             views.push(ConversationView {

@@ -129,7 +129,8 @@ impl Engine {
         };
         let cards = self.cards_of(&tails, &missed)?;
         let mut inbox = Vec::with_capacity(missed.entries.len());
-        for (index, entry) in missed.entries.into_iter().rev() {
+        for (index, mut entry) in missed.entries.into_iter().rev() {
+            self.streams.overlay(tails[index].conversation, &mut entry);
             inbox.extend(cards[index].clone().map(|card| (card, entry)));
         }
         self.attach_previews(inbox.iter_mut().map(|(card, entry)| (card.no, entry)))?;

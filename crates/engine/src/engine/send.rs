@@ -55,7 +55,17 @@ impl Engine {
     /// `rate_limited` for users; `queue_full`, `store_unavailable` and `draining`: not acknowledged, a retry with the
     /// same `client_msg_id` is safe.
     pub async fn send(&self, actor: &Actor, request: SendRequest) -> Result<SendReceipt, Refusal> {
-        let (conversation, answer) = self.begin_send(actor, request, false).await?;
+        self.send_as(actor, request, false).await
+    }
+
+    /// Sends a message, whole or to grow.
+    pub(super) async fn send_as(
+        &self,
+        actor: &Actor,
+        request: SendRequest,
+        grows: bool,
+    ) -> Result<SendReceipt, Refusal> {
+        let (conversation, answer) = self.begin_send(actor, request, false, grows).await?;
         finish_send(&conversation, answer).await
     }
 
@@ -76,7 +86,7 @@ impl Engine {
         let is_bulk = requests.iter().any(|request| request.from.as_deref() != first);
         let mut begun = Vec::with_capacity(requests.len());
         for request in requests {
-            begun.push(self.begin_send(actor, request, is_bulk).await);
+            begun.push(self.begin_send(actor, request, is_bulk, false).await);
         }
         let mut results = Vec::with_capacity(begun.len());
         for begun in begun {
@@ -93,6 +103,7 @@ impl Engine {
         actor: &Actor,
         request: SendRequest,
         is_bulk: bool,
+        grows: bool,
     ) -> Result<(Arc<Conversation>, oneshot::Receiver<Result<Outcome, Refusal>>), Refusal> {
         let (conversation, to, from, message) = request.into_parts();
         let sender = match (actor, from) {
@@ -122,7 +133,8 @@ impl Engine {
                 self.open_direct(sender, &with).await?
             }
         };
-        let proposal = self.accept(actor, sender.as_deref(), &conversation, message)?;
+        let mut proposal = self.accept(actor, sender.as_deref(), &conversation, message)?;
+        let stream = if grows { self.prepare_stream(actor, &mut proposal, None)? } else { None };
         let flow_key = match sender {
             _ if is_bulk => FlowKey::Bulk,
             Some(sender) => FlowKey::User(sender.no),
@@ -136,6 +148,7 @@ impl Engine {
             conversation: Some(conversation.clone()),
             reply: Reply::Caller(reply),
             slot,
+            stream,
         })?;
         Ok((conversation, answer))
     }
@@ -151,6 +164,17 @@ impl Engine {
         message: NewMessage,
         reply: SessionReply,
     ) -> Result<SubmitOutcome, Refusal> {
+        self.submit_as(sender, target, message, reply, false)
+    }
+
+    pub(super) fn submit_as(
+        &self,
+        sender: &Arc<User>,
+        target: SendTarget<'_>,
+        message: NewMessage,
+        reply: SessionReply,
+        grows: bool,
+    ) -> Result<SubmitOutcome, Refusal> {
         let conversation = match self.resolve_target(Some(sender), target)? {
             Ok(conversation) => {
                 check_may_know(sender, &conversation)?;
@@ -161,16 +185,19 @@ impl Engine {
                 return Ok(SubmitOutcome::NeedsDirect { with });
             }
         };
-        let proposal = self.accept(&Actor::User(sender.clone()), Some(sender), &conversation, message)?;
+        let actor = Actor::User(sender.clone());
+        let SessionReply { shard, session, reference } = reply;
+        let mut proposal = self.accept(&actor, Some(sender), &conversation, message)?;
+        let stream = if grows { self.prepare_stream(&actor, &mut proposal, Some((shard, session)))? } else { None };
         let flow_key = FlowKey::User(sender.no);
         let slot = Some(self.committer.reserve(&conversation, flow_key)?);
-        let SessionReply { shard, session, reference } = reply;
         self.committer.submit(CommitRequest {
             proposal,
             flow_key,
             conversation: Some(conversation),
             reply: Reply::Session { shard, session, reference },
             slot,
+            stream,
         })?;
         Ok(SubmitOutcome::Pending)
     }
@@ -297,7 +324,12 @@ impl Engine {
         Ok(Proposal::Append { conversation: conversation.no, entry })
     }
 
-    fn check_may_send(&self, actor: &Actor, sender: &User, conversation: &Conversation) -> Result<(), Refusal> {
+    pub(super) fn check_may_send(
+        &self,
+        actor: &Actor,
+        sender: &User,
+        conversation: &Conversation,
+    ) -> Result<(), Refusal> {
         if let Some((a, b)) = conversation.pair {
             return if sender.no == a || sender.no == b {
                 Ok(())

@@ -132,6 +132,8 @@ impl Shard {
         let session = connection.session;
         let Some(binding) = connection.binding.take() else { return };
         self.delivery.unbind(key, binding.user.no);
+        connection.pending_pieces = None;
+        self.parts.engine.end_streams_of_session(self.parts.index, session);
         if std::mem::take(&mut connection.watches_presence) {
             self.parts.engine.unwatch_all((self.parts.index as u16, session));
         }

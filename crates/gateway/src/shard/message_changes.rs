@@ -91,7 +91,7 @@ impl Shard {
     }
 
     /// Submits a change of the message that the frame names.
-    fn change_message(
+    pub(super) fn change_message(
         &mut self,
         key: usize,
         frame: &RawClientFrame<'_>,

@@ -61,7 +61,10 @@ impl Shard {
         }
         match &*frame.t {
             "refresh" => self.handle_refresh(key, frame),
-            "send" => self.handle_send(key, frame),
+            "send" => self.handle_send(key, frame, false),
+            "stream_begin" => self.handle_send(key, frame, true),
+            "stream_append" => self.handle_stream_append(key, frame),
+            "stream_end" => self.handle_stream_end(key, frame),
             "edit" => self.handle_edit(key, frame),
             "recall" => self.handle_recall(key, frame),
             "react" => self.handle_react(key, frame),
@@ -93,6 +96,7 @@ impl Shard {
     fn check_scope(&self, key: usize, operation: &str) -> Result<(), Refusal> {
         let scope = match operation {
             "send" | "edit" | "recall" | "react" | "pin" | "typing" => Scope::Send,
+            "stream_begin" | "stream_append" | "stream_end" => Scope::Send,
             "read" | "stored" | "history" | "conversations" => Scope::Read,
             "watch_presence" => Scope::Presence,
             "popup" | "popup_events" => Scope::Popups,
@@ -136,7 +140,8 @@ impl Shard {
         self.connections[key].binding.as_ref().map(|b| b.user.clone())
     }
 
-    fn handle_send(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+    /// Submits a message: whole, or one that grows from here on.
+    fn handle_send(&mut self, key: usize, frame: &RawClientFrame<'_>, grows: bool) -> FrameOutcome {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let session = self.connections[key].session;
         let target = match (&frame.conversation, &frame.to) {
@@ -167,10 +172,10 @@ impl Shard {
         let retry =
             matches!(target, SendTarget::User(_)) || frame.conversation.as_ref().is_some_and(|id| id.contains('~'));
         let again = retry.then(|| message.clone());
-        match self.parts.engine.submit(&user, target, message, reply) {
+        match submit(&self.parts.engine, &user, target, message, reply, grows) {
             Ok(SubmitOutcome::Pending) => FrameOutcome::Continue,
             Ok(SubmitOutcome::NeedsDirect { with }) => match (self.scopes(key).check(Scope::OpenDirect), again) {
-                (Ok(()), Some(message)) => self.open_direct(key, user, with, message, reply),
+                (Ok(()), Some(message)) => self.open_direct(key, user, with, message, reply, grows),
                 (Ok(()), None) => FrameOutcome::Continue,
                 (Err(refusal), _) => self.refuse(key, frame.reference, refusal),
             },
@@ -187,12 +192,16 @@ impl Shard {
         with: String,
         message: NewMessage,
         reply: SessionReply,
+        grows: bool,
     ) -> FrameOutcome {
         self.connections[key].paused = true;
         let (engine, shard) = self.handles();
         self.parts.runtime.spawn(async move {
             let submitted = match engine.open_direct(&user, &with).await {
-                Ok(conversation) => engine.submit(&user, SendTarget::Conversation(&conversation.id), message, reply),
+                Ok(conversation) => {
+                    let target = SendTarget::Conversation(&conversation.id);
+                    submit(&engine, &user, target, message, reply, grows)
+                }
                 Err(refusal) => Err(refusal),
             };
             if let Err(refusal) = submitted {
@@ -327,5 +336,19 @@ impl Shard {
             frame.extend_from_slice(b"]}");
             self.send_json(key, &frame);
         }
+    }
+}
+
+fn submit(
+    engine: &Engine,
+    user: &Arc<User>,
+    target: SendTarget<'_>,
+    message: NewMessage,
+    reply: SessionReply,
+    grows: bool,
+) -> Result<SubmitOutcome, Refusal> {
+    match grows {
+        true => engine.submit_stream(user, target, message, reply),
+        false => engine.submit(user, target, message, reply),
     }
 }

@@ -19,7 +19,7 @@ use std::{
 };
 use tidings_domain::model::*;
 use tidings_engine::{
-    delivery::{Block, Fanout, SessionKey, Sink},
+    delivery::{Block, Fanout, Piece, SessionKey, Sink},
     shards::{Control, Signal},
 };
 use tidings_protocol::{
@@ -114,6 +114,8 @@ struct SessionSink<'a> {
     tick: u32,
     /// Sessions whose buffer is over its limit.
     slow: Vec<SessionKey>,
+    /// The frame of the piece that was handed to a session last.
+    frame: Option<(Arc<Piece>, SharedFrame)>,
 }
 
 impl Sink for SessionSink<'_> {
@@ -128,6 +130,24 @@ impl Sink for SessionSink<'_> {
             self.slow.push(session);
         }
         self.scheduler.flush_batched(connection, session, lane, self.now);
+    }
+
+    fn piece(&mut self, session: SessionKey, piece: &Arc<Piece>, lane: Lane) {
+        let connection = &mut self.connections[session];
+        let follows_pending = connection.pending_pieces.as_ref().is_some_and(|pending| pending.has(piece));
+        match connection.phase {
+            Phase::Live if !connection.blocked && !follows_pending => {
+                if self.frame.as_ref().is_none_or(|(of, _)| !Arc::ptr_eq(of, piece)) {
+                    self.frame = Some((piece.clone(), SharedFrame::of_json(&piece.json)));
+                }
+                if let Some((_, frame)) = &self.frame {
+                    connection.outbound.queue_shared(frame.for_protocol(connection.protocol));
+                }
+                self.scheduler.flush_batched(connection, session, lane, self.now);
+            }
+            Phase::Live | Phase::Binding => connection.pending_pieces.get_or_insert_default().add(piece),
+            Phase::Unbound | Phase::Closing => {}
+        }
     }
 
     fn left(&mut self, session: SessionKey, conversation: &Arc<str>) {
@@ -167,6 +187,7 @@ impl Shard {
             timers: &mut self.timers,
             tick,
             slow: Vec::new(),
+            frame: None,
         };
         let delivered = self.delivery.apply(fanout, &mut sink);
         let slow = sink.slow;
@@ -223,6 +244,7 @@ impl Shard {
                     self.finish_virtual(key);
                 }
             }
+            FlushOutcome::Complete if connection.pending_pieces.is_some() => self.queue_pending_pieces(key),
             FlushOutcome::Complete => {}
             FlushOutcome::Blocked => connection.blocked = true,
             FlushOutcome::Disconnected => self.remove(key),

@@ -50,6 +50,10 @@ impl<'a> TouchedKeys<'a> {
                 self.authors.extend(entry.sender.as_ref().map(|sender| (*conversation, sender.no)));
                 self.entries.insert((*conversation, *target));
             }
+            Proposal::CheckpointStream { conversation, target, .. } => {
+                self.heads.insert(*conversation);
+                self.entries.insert((*conversation, *target));
+            }
             Proposal::Append { conversation, entry } => {
                 self.entry(*conversation, entry);
                 self.authors.extend(entry.sender.as_ref().map(|sender| (*conversation, sender.no)));

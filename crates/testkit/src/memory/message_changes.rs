@@ -26,7 +26,10 @@ impl State {
                 false => Err(Rejection::ClientMsgIdReused),
             };
         }
+        let is_interruption = matches!(change, MessageChange::EndStream { interrupted: true });
+        let open_row = (RowSpace::Chat, open_stream_key(conversation, target));
         if let Some(sender) = &entry.sender
+            && !is_interruption
             && self.log.is_some()
             && self.left.contains(&conversation)
             && !self.members.contains_key(&(conversation, sender.no))
@@ -36,7 +39,14 @@ impl State {
         if index(conversation.0) >= self.conversations.len() {
             return Err(Rejection::NoSuchConversation);
         }
-        let Some(mut message) = stored else { return Err(Rejection::NoSuchEntry(target)) };
+        let mut message = match stored {
+            Some(message) => message,
+            None if is_interruption => {
+                self.rows.remove(&open_row);
+                return Ok(Outcome::Done);
+            }
+            None => return Err(Rejection::NoSuchEntry(target)),
+        };
         if message.content.kind != EntryKind::Message {
             return Err(Rejection::NotAMessage(target));
         }
@@ -46,7 +56,35 @@ impl State {
         let mut of_entry = EntryDetails { target, ..appended.details().clone() };
         let mut details = message.content.details().clone();
         match change {
-            MessageChange::Edit { .. } if details.recalled.is_some() => return Err(Rejection::MessageRecalled(target)),
+            MessageChange::Edit { .. } | MessageChange::EndStream { .. } if details.recalled.is_some() => {
+                return Err(Rejection::MessageRecalled(target));
+            }
+            MessageChange::Edit { .. } if details.stream == StreamState::Open => {
+                return Err(Rejection::StreamOpen(target));
+            }
+            MessageChange::EndStream { .. } if details.stream != StreamState::Open => {
+                let timeline = &self.timelines[&conversation];
+                return match timeline.get(&details.stream_end) {
+                    Some(end) if !is_interruption && end.content.details().stream != StreamState::Interrupted => {
+                        let (seq, at) = (end.seq, end.at);
+                        let appended = Appended { conversation, seq, at, position: 0, duplicate: true };
+                        Ok(Outcome::MessageChanged { appended, entry: None, version })
+                    }
+                    _ => Err(Rejection::StreamEnded(target)),
+                };
+            }
+            MessageChange::EndStream { interrupted } => {
+                let ended = if *interrupted { StreamState::Interrupted } else { StreamState::Whole };
+                appended.content_type = message.content.content_type.clone();
+                appended.mentions = message.content.mentions.clone();
+                of_entry.version = version + 1;
+                of_entry.stream = ended;
+                details = EntryDetails { version: version + 1, stream: ended, stream_end: seq, ..details };
+                details.stream_node = 0;
+                details.edits.push(seq);
+                message.content.body = entry.body.clone();
+                self.rows.remove(&open_row);
+            }
             MessageChange::Edit { if_version: Some(expected), .. } if *expected != version => {
                 return Err(Rejection::VersionConflict { expected: *expected, actual: version });
             }
@@ -54,14 +92,15 @@ impl State {
                 return Err(Rejection::TooManyEdits { limit: *edits_max as u64 });
             }
             MessageChange::Edit { keep_replaced, .. } => {
-                let (made_at, by) = match version {
-                    1 => (message.at, message.content.sender.clone()),
+                let (made_at, by) = match details.edited_at {
+                    0 => (message.at, message.content.sender.clone()),
                     _ => (details.edited_at, details.edited_by.clone()),
                 };
                 let NewEntry { content_type, body, .. } = message.content.clone();
                 of_entry.replaced = keep_replaced.then_some(ReplacedBody { content_type, body, at: made_at, by });
                 of_entry.version = version + 1;
                 details.version = version + 1;
+                details.stream = StreamState::Whole;
                 details.edited_at = at;
                 details.edited_by = entry.sender.clone();
                 details.edits.push(seq);
@@ -91,6 +130,8 @@ impl State {
                     self.put_pins(conversation, target, false);
                 }
                 details.stream = StreamState::Whole;
+                details.stream_node = 0;
+                self.rows.remove(&open_row);
                 message.content.body = "null".into();
                 message.content.mentions.clear();
             }
@@ -129,4 +170,31 @@ impl State {
             false => drop(self.rows.insert(row, serde_json::to_vec(pins).unwrap_or_default())),
         }
     }
+
+    /// Replaces the body of a message that grows.
+    pub(super) fn checkpoint_stream(
+        &mut self,
+        conversation: ConversationNo,
+        target: u64,
+        body: &str,
+    ) -> Result<Outcome, Rejection> {
+        if index(conversation.0) >= self.conversations.len() {
+            return Err(Rejection::NoSuchConversation);
+        }
+        let message = self.timelines.get_mut(&conversation).and_then(|timeline| timeline.get_mut(&target));
+        let message = message.ok_or(Rejection::NoSuchEntry(target))?;
+        match message.content.details() {
+            details if details.recalled.is_some() => Err(Rejection::MessageRecalled(target)),
+            details if details.stream == StreamState::Open => {
+                message.content.body = body.into();
+                Ok(Outcome::Done)
+            }
+            _ => Err(Rejection::StreamEnded(target)),
+        }
+    }
+}
+
+/// The key of the row that lists a message as growing.
+pub(super) fn open_stream_key(conversation: ConversationNo, seq: u64) -> Vec<u8> {
+    [&b"s"[..], &conversation.0.to_be_bytes(), &seq.to_be_bytes()].concat()
 }

@@ -9,6 +9,7 @@ use tidings_engine::{
     config::{EngineConfig, MessagesConfig},
     outbox::OutboxConfig,
     presence::PresenceConfig,
+    streams::StreamsConfig,
 };
 use tidings_gateway::SessionConfig;
 use tidings_push::PushConfig;
@@ -41,6 +42,7 @@ impl Settings {
             sends_burst: engine.sends_burst,
             limits: self.limits_config(),
             messages: self.messages_config(),
+            streams: self.streams_config(),
             public_attributes: self.public_attributes.clone(),
             push: PushConfig {
                 pending_per_device: self.push.pending_per_device_max.min(usize::from(u16::MAX)),
@@ -51,6 +53,18 @@ impl Settings {
                 new_devices: self.new_devices(),
             },
             popups: self.popups_config(),
+        }
+    }
+
+    fn streams_config(&self) -> StreamsConfig {
+        let streams = &self.streams;
+        StreamsConfig {
+            open_max: streams.open_max,
+            open_per_user_max: streams.open_per_user_max,
+            open_per_conversation_max: streams.open_per_conversation_max,
+            bytes_max: streams.bytes_max,
+            timeout: Duration::from_millis(streams.timeout_ms),
+            appends_per_second: streams.appends_per_second,
         }
     }
 

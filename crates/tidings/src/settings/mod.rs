@@ -29,6 +29,7 @@ use tidings_api::ApiConfig;
 use tidings_engine::{
     config::{EngineConfig, MessagesConfig},
     presence::PresenceConfig,
+    streams::StreamsConfig,
 };
 use tidings_gateway::SessionConfig;
 use tidings_push::PushConfig;
@@ -106,6 +107,7 @@ settings! {
             session: Session,
             presence: Presence,
             messages: Messages,
+            streams: Streams,
             engine: Engine,
             store: Store,
             cluster: Cluster,
@@ -202,6 +204,25 @@ settings! {
         official_recall_window_ms: u64 = MessagesConfig::default().recall_window[2].as_millis() as u64,
         /// Whether the bodies that edits replace are kept, for as long as their message. Those of a recalled message are removed.
         edit_history: bool = false,
+    }
+}
+
+settings! {
+    /// Messages that grow, such as the answer of a language model.
+    Streams {
+        /// Messages that grow at once at this node. Full: the next is refused with `queue_full`.
+        open_max: usize = StreamsConfig::default().open_max,
+        /// Of these, messages that one user began by token; app servers are not limited.
+        open_per_user_max: usize = StreamsConfig::default().open_per_user_max,
+        /// Of these, messages in one conversation.
+        open_per_conversation_max: usize = StreamsConfig::default().open_per_conversation_max,
+        /// Memory for the texts of all of them. Full: further pieces are refused with `queue_full`. Copies of other nodes' messages take as
+        /// much again at most; beyond that, clients of this node get such messages when they end.
+        bytes_max: usize = StreamsConfig::default().bytes_max,
+        /// A message to which nothing is appended for this long is ended as interrupted.
+        timeout_ms: u64 = StreamsConfig::default().timeout.as_millis() as u64,
+        /// Pieces that one user may append in a second by token. 0: no limit.
+        appends_per_second: u32 = StreamsConfig::default().appends_per_second,
     }
 }
 
@@ -343,6 +364,7 @@ impl Settings {
             "store" => self.store.set(name, text),
             "cluster" => self.cluster.set(name, text),
             "messages" => self.messages.set(name, text),
+            "streams" => self.streams.set(name, text),
             "push" => self.push.set(name, text),
             "popups" => self.popups.set(name, text),
             "retention" => self.retention.set(name, text),

@@ -10,9 +10,11 @@ use crate::{
     lanes::Lanes,
     receipts::Receipts,
     shards::{ShardReceivers, Shards, Wake},
+    streams::Streams,
 };
 use proptest::prelude::*;
 use tidings_domain::{
+    clock::SystemClock,
     commit_log::Change,
     store::{NewConversation, Outcome, Proposal, Store, StoreResult, UserPatch},
 };
@@ -65,10 +67,11 @@ fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfi
     let config = EngineConfig { shards: 1, shard_queue: 4_096, ..config };
     let metrics = Arc::new(Metrics::new());
     let (shards, receivers) = Shards::new(config.shard_queue, vec![Arc::new(Asleep)]);
-    let lanes = Lanes::start(config.lane_queue, shards.clone(), metrics.clone());
+    let streams = Streams::new(config.streams, 1, Arc::new(SystemClock));
+    let lanes = Lanes::start(config.lane_queue, shards.clone(), &streams, metrics.clone());
     let directory = Arc::new(Directory::new(store.clone(), 100, true));
     let receipts = Arc::new(Receipts::default());
-    let applier = Applier { lanes: lanes.clone(), shards, directory, receipts };
+    let applier = Applier { lanes: lanes.clone(), shards, directory, receipts, streams };
     let bus = Arc::new(LocalBus::default());
     let follower = Follower::new(store.last_position(), 1 << 20, applier, (log, bus), metrics);
     Node { follower, receivers, store, room, members, lanes }
@@ -134,7 +137,7 @@ impl Node {
                 }
                 Step::Join { users, .. } => there.extend(users.iter()),
                 Step::Leave { users, .. } => there.retain(|user| !users.contains(user)),
-                Step::Barrier(_) => {}
+                Step::Piece(_) | Step::Barrier(_) => {}
             }
         }
         there.sort_unstable();

@@ -1,0 +1,67 @@
+//! Pieces of messages that grow, from the node that takes them to the others.
+
+use super::{
+    nodes::ClusterNodes,
+    wire::{BusMessage, ConversationRef},
+};
+use crate::{
+    hub::Applier,
+    streams::{PieceEffect, StreamKey, StreamPeers},
+};
+use std::sync::Arc;
+use tidings_domain::{bus::Bus, model::*};
+
+/// Sends this node's pieces to its peers.
+pub(super) struct PeerPieces {
+    pub bus: Arc<dyn Bus>,
+    pub nodes: Arc<ClusterNodes>,
+    pub boot_id: u64,
+}
+
+impl StreamPeers for PeerPieces {
+    fn send_piece(&self, conversation: &Conversation, seq: u64, offset: u64, text: &str) {
+        let peers = self.nodes.peers();
+        if !peers.is_empty() {
+            let (conversation, node, text) = (ConversationRef::of(conversation), self.boot_id, text.to_owned());
+            self.bus.send(&peers, BusMessage::StreamPiece { conversation, seq, node, offset, text }.encode());
+        }
+    }
+}
+
+/// Takes pieces of peers, and asks them for what the bus has lost.
+pub(super) struct PieceReceiver<'a> {
+    pub applier: &'a Applier,
+    pub nodes: &'a ClusterNodes,
+    pub bus: &'a dyn Bus,
+}
+
+impl PieceReceiver<'_> {
+    pub(super) fn on_piece(&self, conversation: ConversationNo, seq: u64, node: u64, offset: u64, text: &str) {
+        match self.applier.streams.on_piece(StreamKey { conversation, seq }, offset, text) {
+            PieceEffect::Nothing => {}
+            PieceEffect::Queue(touch) => self.applier.lanes.enqueue_stream(touch),
+            PieceEffect::Ask => {
+                if let Some(owner) = self.nodes.all().into_iter().find(|other| other.boot_id == node) {
+                    let name = self.nodes.me().name.clone();
+                    let request = BusMessage::RequestStream { name, conversation, seq };
+                    self.bus.send(&[owner.name.into()], request.encode());
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_request(&self, name: String, conversation: ConversationNo, seq: u64) {
+        if let Some((conversation, body)) = self.applier.streams.own_body(StreamKey { conversation, seq }) {
+            let (conversation, node) = (ConversationRef::of(&conversation), self.nodes.me().boot_id);
+            let body = BusMessage::StreamBody { conversation, seq, node, body: body.into() };
+            self.bus.send(&[name.into()], body.encode());
+        }
+    }
+
+    pub(super) fn on_body(&self, conversation: ConversationRef, seq: u64, node: u64, body: &str) {
+        let conversation = Arc::new(conversation.into_conversation());
+        if let Some(touch) = self.applier.streams.on_body(seq, &conversation, node, body) {
+            self.applier.lanes.enqueue_stream(touch);
+        }
+    }
+}

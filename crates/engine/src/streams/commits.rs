@@ -1,0 +1,123 @@
+//! What commits make of streams: the committer of this node tells of its own, the applier of all nodes' entries.
+
+use super::{GrowingBody, NewStream, Role, State, Stream, StreamKey, Streams, Touch};
+use std::sync::Arc;
+use tidings_domain::{
+    model::*,
+    store::{MessageChange, Outcome, Proposal, Rejection},
+};
+
+impl Streams {
+    /// Takes note of an outcome, before its caller is answered.
+    pub(crate) fn on_outcome(
+        &self,
+        proposal: &Proposal,
+        outcome: &Outcome,
+        conversation: Option<&Arc<Conversation>>,
+        new: Option<Box<NewStream>>,
+    ) {
+        match (proposal, outcome) {
+            (Proposal::Append { entry, .. }, Outcome::Appended(appended)) => {
+                if let (Some(new), Some(conversation), false) = (new, conversation, appended.duplicate) {
+                    let key = StreamKey { conversation: appended.conversation, seq: appended.seq };
+                    self.open(key, conversation, entry.sender.clone(), *new);
+                }
+            }
+            (Proposal::ChangeMessage { conversation, target, change, .. }, outcome) => {
+                let key = StreamKey { conversation: *conversation, seq: *target };
+                match (change, outcome) {
+                    (MessageChange::Edit { .. } | MessageChange::Pin { .. }, _) => {}
+                    (_, Outcome::Rejected(rejection)) if !is_over(rejection) => self.resume(key),
+                    _ => self.close(key),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes note of a proposal that was not committed.
+    pub(crate) fn on_failure(&self, proposal: &Proposal) {
+        if let Proposal::ChangeMessage { conversation, target, change: MessageChange::EndStream { .. }, .. } = proposal
+        {
+            self.resume(StreamKey { conversation: *conversation, seq: *target });
+        }
+    }
+
+    /// The message grows no more.
+    pub(crate) fn close(&self, key: StreamKey) {
+        let stream = self.state.lock().remove(key);
+        drop(stream);
+    }
+
+    /// Takes note of an entry that ends a message, before the lanes have it: no piece follows the entry.
+    pub(crate) fn on_end_entry(&self, conversation: ConversationNo, entry: &StoredEntry) {
+        if matches!(entry.content.kind, EntryKind::Edit | EntryKind::Recall) {
+            self.close(StreamKey { conversation, seq: entry.content.details().target });
+        }
+    }
+
+    /// Takes note of a message that grows, once the lanes have its entry. Answers the stream if it must be queued.
+    pub(crate) fn announce(&self, begun: BegunStream) -> Option<Touch> {
+        let BegunStream { key, conversation, node, body } = begun;
+        let mut state = self.state.lock();
+        if let Some(stream) = state.streams.get_mut(&key) {
+            stream.announced = true;
+            return stream.touch(key);
+        }
+        // A stream of this node that is not there any more has ended meanwhile.
+        if node != self.node {
+            self.copy(&mut state, key, &conversation, node, GrowingBody::parse(&body).ok()?);
+        }
+        None
+    }
+
+    /// Keeps a copy of another node's stream, if there is room.
+    pub(super) fn copy(
+        &self,
+        state: &mut State,
+        key: StreamKey,
+        conversation: &Arc<Conversation>,
+        node: u64,
+        body: GrowingBody,
+    ) {
+        if !self.has_room_for_copy(state, body.bytes()) {
+            return;
+        }
+        state.copied_bytes += body.bytes();
+        let (conversation, sent, role) = (conversation.clone(), body.text().len(), Role::Copy { asked_at: 0 });
+        state.streams.insert(key, Stream { conversation, body, node, sent, queued: false, announced: true, role });
+    }
+
+    pub(super) fn has_room_for_copy(&self, state: &State, bytes: usize) -> bool {
+        state.copied_bytes + bytes <= self.config.bytes_max
+    }
+}
+
+/// Whether the rejection of an end means that the message has ended already.
+fn is_over(rejection: &Rejection) -> bool {
+    matches!(
+        rejection,
+        Rejection::StreamEnded(_)
+            | Rejection::MessageRecalled(_)
+            | Rejection::NoSuchEntry(_)
+            | Rejection::NotAMessage(_)
+            | Rejection::NoSuchConversation
+    )
+}
+
+/// A message that grows, as its entry tells of it.
+pub(crate) struct BegunStream {
+    key: StreamKey,
+    conversation: Arc<Conversation>,
+    node: u64,
+    body: Box<str>,
+}
+
+/// The stream that an entry begins, if it does.
+pub(crate) fn begun_stream(conversation: &Arc<Conversation>, entry: &StoredEntry) -> Option<BegunStream> {
+    let details = entry.content.details.as_deref()?;
+    let key = StreamKey { conversation: conversation.no, seq: entry.seq };
+    let is_begun = entry.content.kind == EntryKind::Message && details.stream == StreamState::Open;
+    let (conversation, node, body) = (conversation.clone(), details.stream_node, entry.content.body.clone());
+    is_begun.then_some(BegunStream { key, conversation, node, body })
+}

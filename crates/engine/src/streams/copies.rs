@@ -1,0 +1,69 @@
+//! Copies of other nodes' streams. The bus may lose pieces: a node that lacks one asks the owner for the whole text.
+
+use super::{GrowingBody, Role, State, StreamKey, Streams, Touch};
+use std::sync::Arc;
+use tidings_domain::model::*;
+use tidings_protocol::limits::BODY_BYTES_MAX;
+
+/// How long an answer of the owner is waited for before it is asked again, in milliseconds.
+const ASK_AGAIN_AFTER_MS: u64 = 500;
+
+/// What follows for this node from a piece of another one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PieceEffect {
+    Nothing,
+    /// The text has grown: queue the stream.
+    Queue(Touch),
+    /// Pieces before it are missing: ask the owner for the whole text.
+    Ask,
+}
+
+impl Streams {
+    /// Takes a piece of a stream that another node owns.
+    pub(crate) fn on_piece(&self, key: StreamKey, offset: u64, piece: &str) -> PieceEffect {
+        let now = self.clock.now_ms();
+        let mut state = self.state.lock();
+        let has_room = self.has_room_for_copy(&state, BODY_BYTES_MAX);
+        let State { streams, copied_bytes, .. } = &mut *state;
+        let Some(stream) = streams.get_mut(&key) else {
+            return if has_room { PieceEffect::Ask } else { PieceEffect::Nothing };
+        };
+        let Role::Copy { asked_at } = &mut stream.role else { return PieceEffect::Nothing };
+        let have = stream.body.text().len() as u64;
+        if offset > have {
+            if now < asked_at.saturating_add(ASK_AGAIN_AFTER_MS) {
+                return PieceEffect::Nothing;
+            }
+            *asked_at = now;
+            return PieceEffect::Ask;
+        }
+        // A piece that comes late, after the whole text did, has nothing new.
+        let Some(new) = piece.get((have - offset) as usize..).filter(|new| !new.is_empty()) else {
+            return PieceEffect::Nothing;
+        };
+        *copied_bytes += GrowingBody::bytes_of(new);
+        stream.body.push(new);
+        stream.touch(key).map_or(PieceEffect::Nothing, PieceEffect::Queue)
+    }
+
+    /// Takes the whole body of another node's stream. Answers the stream if it must be queued.
+    pub(crate) fn on_body(&self, seq: u64, conversation: &Arc<Conversation>, node: u64, body: &str) -> Option<Touch> {
+        let key = StreamKey { conversation: conversation.no, seq };
+        let body = GrowingBody::parse(body).ok()?;
+        let mut state = self.state.lock();
+        let State { streams, copied_bytes, .. } = &mut *state;
+        let Some(stream) = streams.get_mut(&key) else {
+            // Clients of this node that have less of it than the next piece follows read the message again.
+            self.copy(&mut state, key, conversation, node, body);
+            return None;
+        };
+        let Role::Copy { asked_at } = &mut stream.role else { return None };
+        *asked_at = 0;
+        if body.text().len() <= stream.body.text().len() {
+            return None;
+        }
+        *copied_bytes = *copied_bytes + body.bytes() - stream.body.bytes();
+        stream.body = body;
+        stream.touch(key)
+    }
+}
