@@ -287,9 +287,9 @@ impl Run {
     fn come_and_go(&mut self) {
         self.deliver();
         let at = self.random.random_range(0..self.clients.len());
-        self.clients[at].away = !self.clients[at].away;
-        if !self.clients[at].away {
-            self.resume(at);
+        match self.clients[at].away {
+            true => self.resume(at),
+            false => self.clients[at].away = true,
         }
     }
 
@@ -319,6 +319,7 @@ impl Run {
         }
     }
 
+    /// Has a client that was away read what it missed. It is away until then: what is handed out meanwhile is not for it.
     fn resume(&mut self, at: usize) {
         // Others may have got more meanwhile: the teller of reactions commits by itself.
         self.deliver();
@@ -333,6 +334,7 @@ impl Run {
         let of_room = entries.iter().filter(|entry| entry.conversation == self.room);
         of_room.for_each(|entry| apply(&mut client.view, entry));
         client.cursor = until;
+        client.away = false;
     }
 
     fn check(&mut self) {
@@ -348,7 +350,7 @@ impl Run {
         }
         self.deliver();
         for at in 0..self.clients.len() {
-            if std::mem::take(&mut self.clients[at].away) {
+            if self.clients[at].away {
                 self.resume(at);
             }
         }
