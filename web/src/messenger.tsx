@@ -1,5 +1,6 @@
 // The two halves: the list, and the conversation that is open. On a phone one of them is seen.
 import { useEffect, useState } from "preact/hooks";
+import { opened } from "./address.js";
 import { Chat } from "./chat/chat.js";
 import { List } from "./list/list.js";
 import { ConnectionBanner } from "./parts/connection-banner.js";
@@ -7,17 +8,6 @@ import { Icon } from "./parts/icon.js";
 import { useObservable } from "./state/cell.js";
 import { useName, useSession } from "./state/context.js";
 import { toast } from "./state/toasts.js";
-
-/** The conversation is in the address, so that a browser's way back leads to the list. */
-function opened(): string | undefined {
-  try {
-    return location.hash.length > 1 ? decodeURIComponent(location.hash.slice(1)) : undefined;
-  } catch {
-    return undefined; // a hand-written address
-  }
-}
-
-export const hashOf = (conversation: string): string => `#${encodeURIComponent(conversation)}`;
 
 export function Messenger() {
   const { tidings } = useSession();

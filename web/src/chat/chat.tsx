@@ -70,7 +70,8 @@ export function Chat({ id, onClose }: { readonly id: string; readonly onClose: (
   }, [id]);
 
   const closePicker = (): void => {
-    (picking?.button as HTMLElement | undefined)?.focus({ preventScroll: true });
+    // The button is hidden by now: it is seen while its message has the focus.
+    picking?.button.closest<HTMLElement>("article")?.focus({ preventScroll: true });
     setPicking(undefined);
   };
   return (

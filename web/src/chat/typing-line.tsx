@@ -11,7 +11,9 @@ export function TypingLine({ chat }: { readonly chat: Conversation }) {
       {first !== undefined && (
         <>
           <span class="dots" aria-hidden="true"><i /><i /><i /></span>
-          {users.length > 2 ? `${users.length} people type…` : second === undefined ? <><Name user={first} /> types…</> : <><Name user={first} /> and <Name user={second} /> type…</>}
+          <span>
+            {users.length > 2 ? `${users.length} people type…` : second === undefined ? <><Name user={first} /> types…</> : <><Name user={first} /> and <Name user={second} /> type…</>}
+          </span>
         </>
       )}
     </p>

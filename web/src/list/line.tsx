@@ -5,9 +5,10 @@ import { Name } from "../parts/name.js";
 import { useObservable } from "../state/cell.js";
 import { usePeer, useSession, useTitle } from "../state/context.js";
 import { listTimeText, previewOfEntry } from "../text.js";
-import { hashOf } from "../messenger.js";
+import { focusComposer, hashOf } from "../address.js";
 
 const UNREAD_SHOWN_MAX = 99;
+const DRAFT_SHOWN_MAX = 160;
 
 export function Line({ view, isOpen, fits }: {
   readonly view: ConversationView;
@@ -27,7 +28,7 @@ export function Line({ view, isOpen, fits }: {
   const count = view.unread > UNREAD_SHOWN_MAX || view.unread_capped ? `${UNREAD_SHOWN_MAX}+` : String(view.unread);
   return (
     <li>
-      <a class={`line ${isOpen ? "is-open" : ""} ${isQuiet ? "" : "is-unread"}`} href={hashOf(view.id)} aria-current={isOpen ? "page" : undefined}>
+      <a class={`line ${isOpen ? "is-open" : ""} ${isQuiet ? "" : "is-unread"}`} href={hashOf(view.id)} aria-current={isOpen ? "page" : undefined} onClick={() => isOpen && focusComposer()}>
         <Avatar id={peer ?? view.id} name={title} isOnline={presence?.online ?? false} />
         <span class="line-top">
           <bdi class="line-title">{title}</bdi>
@@ -51,11 +52,31 @@ export function Line({ view, isOpen, fits }: {
 
   function preview() {
     if (typing.length > 0) return <em class="line-typing">typing…</em>;
-    if (draft !== undefined && !isOpen) return <><em class="line-draft">Draft:</em> <bdi>{draft.slice(0, 160)}</bdi></>;
+    if (draft !== undefined && !isOpen) return <Draft text={draft} />;
     if (!last) return "";
     const text = <bdi>{previewOfEntry(last)}</bdi>;
     if (last.kind !== "message" || last.from === undefined) return text;
     if (last.from === tidings.user) return <>You: {text}</>;
     return view.kind === "direct" ? text : <><Name user={last.from} />: {text}</>;
   }
+}
+
+/** A user with whom there is no conversation yet: the first message opens it. */
+export function StartLine({ user, name, isOpen }: { readonly user: string; readonly name: string; readonly isOpen: boolean }) {
+  const { tidings, drafts } = useSession();
+  const { id } = tidings.direct(user);
+  const draft = useObservable(drafts.all).get(id);
+  return (
+    <li>
+      <a class={`line ${isOpen ? "is-open" : ""}`} href={hashOf(id)} aria-current={isOpen ? "page" : undefined} onClick={() => isOpen && focusComposer()}>
+        <Avatar id={user} name={name} />
+        <span class="line-top"><bdi class="line-title">{name}</bdi></span>
+        <span class="line-bottom"><span class="line-preview">{draft !== undefined && !isOpen ? <Draft text={draft} /> : "Say hello"}</span></span>
+      </a>
+    </li>
+  );
+}
+
+function Draft({ text }: { readonly text: string }) {
+  return <><em class="line-draft">Draft:</em> <bdi>{text.slice(0, DRAFT_SHOWN_MAX)}</bdi></>;
 }

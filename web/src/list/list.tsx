@@ -7,8 +7,8 @@ import { useObservable } from "../state/cell.js";
 import { useName, useSession } from "../state/context.js";
 import { isDark, switchTheme, theme } from "../state/theme.js";
 import { telling } from "../state/toasts.js";
-import { hashOf } from "../messenger.js";
-import { Line } from "./line.js";
+import { hashOf } from "../address.js";
+import { Line, StartLine } from "./line.js";
 import { NewGroup } from "./new-group.js";
 
 export function List({ opened }: { readonly opened: string | undefined }) {
@@ -72,13 +72,7 @@ export function List({ opened }: { readonly opened: string | undefined }) {
         <ul ref={place}>
           {items.map((view) => <Line key={view.id} view={view} isOpen={view.id === opened} fits={fits} />)}
           {others.filter(({ name }) => fits(name)).map(({ id, name }) => (
-            <li key={id}>
-              <a class={`line ${tidings.direct(id).id === opened ? "is-open" : ""}`} href={hashOf(tidings.direct(id).id)}>
-                <Avatar id={id} name={name} />
-                <span class="line-top"><bdi class="line-title">{name}</bdi></span>
-                <span class="line-bottom"><span class="line-preview">Say hello</span></span>
-              </a>
-            </li>
+            <StartLine key={id} user={id} name={name} isOpen={tidings.direct(id).id === opened} />
           ))}
         </ul>
         {state === "ready" && items.length + others.length === 0 && <p class="empty">No conversations yet.</p>}

@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 import { Dialog } from "../parts/dialog.js";
 import { useSession } from "../state/context.js";
 import { reason } from "../state/toasts.js";
-import { hashOf } from "../messenger.js";
+import { hashOf } from "../address.js";
 
 export function NewGroup({ onClose }: { readonly onClose: () => void }) {
   const { tidings, people } = useSession();

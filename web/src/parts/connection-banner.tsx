@@ -82,23 +82,26 @@ function useIsLate(isWaiting: boolean): boolean {
 function useCatchUp(status: ConnectionStatus): string | undefined {
   const { tidings } = useSession();
   const wasAway = useRef(false);
+  // Counted always: what was missed comes in the same moment as the connection.
+  const came = useRef(0);
   const [text, setText] = useState<string>();
+  useEffect(() => tidings.on("message", ({ from }) => {
+    if (from !== tidings.user) came.current += 1;
+  }), [tidings]);
   useEffect(() => {
-    if (status.state === "away") wasAway.current = true;
+    if (status.state === "away") {
+      if (!wasAway.current) came.current = 0;
+      wasAway.current = true;
+    }
     if (status.state !== "online" || !wasAway.current) return undefined;
     wasAway.current = false;
-    let missed = 0;
     setText("Back online. Catching up…");
-    const end = tidings.on("message", ({ from }) => {
-      if (from !== tidings.user) missed += 1;
-    });
     const told = setTimeout(() => {
-      end();
+      const missed = came.current;
       setText(missed === 0 ? "Back online." : `Back online. ${missed} ${missed === 1 ? "message" : "messages"} came meanwhile.`);
     }, CATCH_UP_MS);
     const over = setTimeout(() => setText(undefined), CATCH_UP_MS + TOLD_MS);
     return () => {
-      end();
       clearTimeout(told);
       clearTimeout(over);
       setText(undefined);
