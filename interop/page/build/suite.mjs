@@ -31,7 +31,7 @@ function filesOf(folder) {
 process.exit(await run(`Vite ${version}`, [
   ["the types of the page are right", async () => void tool("typescript/bin/tsc", "--noEmit")],
   ["web/dist is what the sources build: else run `make web`", async () => {
-    tool("vite/bin/vite.js", "build", "--outDir", built, "--logLevel", "warn");
+    tool("vite/bin/vite.js", "build", "--outDir", built, "--emptyOutDir", "--logLevel", "warn");
     const [expected, committed] = [filesOf(built), filesOf(join(web, "dist"))];
     assert(JSON.stringify([...expected.keys()].sort()) === JSON.stringify([...committed.keys()].sort()), [...committed.keys()]);
     for (const [name, content] of expected) assert(content.equals(committed.get(name)), `${name} is of other sources`);
