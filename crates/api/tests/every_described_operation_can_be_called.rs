@@ -90,6 +90,15 @@ fn every_described_operation_can_be_called() {
     let operation = "PUT /v1/users/{user}/conversations/{conversation}/read";
     let path = "/v1/users/bob/conversations/g/read";
     app.check(operation, path, &format!(r#"{{"seq":{seq}}}"#), 200, r#""unread":0"#);
+    let operation = "PATCH /v1/users/{user}/conversations/{conversation}";
+    let path = "/v1/users/bob/conversations/g";
+    app.check(operation, path, r#"{"pinned":true,"title":"Mine"}"#, 200, r#""title":"Mine""#);
+    let line =
+        app.check(operation, path, r#"{"pinned":false,"title":null,"archived":true}"#, 200, r#""archived":true"#);
+    assert!(!line.contains("pinned_at") && !line.contains("title"), "{line}");
+    let archived = "/v1/users/bob/conversations?filter=archived";
+    app.check("GET /v1/users/{user}/conversations", archived, "", 200, r#"{"conversations":[{"id":"g""#);
+    app.check(operation, path, r#"{"archived":false}"#, 200, r#""id":"g""#);
     let operation = "GET /v1/conversations/{conversation}/messages/{seq}/receipts";
     let path = format!("/v1/conversations/g/messages/{seq}/receipts");
     app.check(operation, &path, "", 200, r#"{"delivered":1,"read":1,"members":1}"#);

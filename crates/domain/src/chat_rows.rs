@@ -9,12 +9,14 @@
 //! | `y` conversation, seq, answer's seq | nothing: the index of answers to a message |
 //! | `m` user, time downwards, conversation, seq | nothing: the index of messages that mention the user |
 //! | `d` user | how far the user's clients have stored what they were handed: a position of eight bytes for each lane |
+//! | `p` user, conversation | what the user has set for the conversation |
 //! | `u` user | the user's own settings |
 //! | `P` conversation | the `seq` of each pinned message, in the order in which they were pinned |
 //! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its pieces, as a number |
 
 use crate::{
     model::*,
+    store::PreferencesPatch,
     store_error::{StoreError, StoreResult},
 };
 use serde::{Deserialize, Serialize};
@@ -100,6 +102,11 @@ pub fn settings_key(user: UserNo) -> Vec<u8> {
     key(b'u', &[user.0])
 }
 
+/// What a user has set for a conversation. All of a user's are one range.
+pub fn preferences_key(user: UserNo, conversation: ConversationNo) -> Vec<u8> {
+    key(b'p', &[user.0, conversation.0])
+}
+
 /// The value of a row of stored positions.
 pub fn encode_stored(positions: [Position; LANES]) -> Vec<u8> {
     positions.iter().flat_map(|position| position.to_be_bytes()).collect()
@@ -142,5 +149,66 @@ impl UserSettings {
     /// The row; absent for the defaults.
     pub fn encode(&self) -> Option<Vec<u8>> {
         (*self != UserSettings::default()).then(|| encode(self))
+    }
+}
+
+/// What a member has set for one conversation. The fields are in the order of their names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Preferences {
+    /// The conversation is kept apart from the list.
+    #[serde(skip_serializing_if = "is_default")]
+    pub archived: bool,
+    /// Entries up to this `seq` are no longer shown to the member; 0: all are.
+    #[serde(skip_serializing_if = "is_default")]
+    pub cleared_seq: u64,
+    /// The newest `seq` when the member hid the conversation, which is hidden until a message comes after it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub hidden_at: Option<u64>,
+    /// The member wants the conversation to look unread.
+    #[serde(skip_serializing_if = "is_default")]
+    pub marked_unread: bool,
+    /// When the member pinned the conversation to the top of the list, in milliseconds since 1970 UTC; 0: not pinned.
+    #[serde(skip_serializing_if = "is_default")]
+    pub pinned_at: u64,
+    /// The member's own name for the conversation.
+    #[serde(skip_serializing_if = "is_default")]
+    pub title: Option<String>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Preferences {
+    /// The preferences of a row; those without a row are the defaults.
+    ///
+    /// # Errors
+    /// The row is damaged.
+    pub fn decode(row: Option<&[u8]>) -> StoreResult<Preferences> {
+        decode(row)
+    }
+
+    /// The row; absent for the defaults.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        (*self != Preferences::default()).then(|| encode(self))
+    }
+
+    /// The preferences after a change, in a conversation whose newest entry is `last_seq`.
+    #[must_use]
+    pub fn with(self, patch: &PreferencesPatch, last_seq: u64, now_ms: u64) -> Preferences {
+        let pinned_at = match patch.pinned {
+            Some(true) if self.pinned_at == 0 => now_ms,
+            Some(false) => 0,
+            Some(true) | None => self.pinned_at,
+        };
+        Preferences {
+            archived: patch.archived.unwrap_or(self.archived),
+            cleared_seq: self.cleared_seq.max(patch.clear_to_seq.unwrap_or(0).min(last_seq)),
+            hidden_at: patch.hidden.map_or(self.hidden_at, |hidden| hidden.then_some(last_seq)),
+            marked_unread: patch.marked_unread.unwrap_or(self.marked_unread),
+            pinned_at,
+            title: patch.title.clone().unwrap_or(self.title),
+        }
     }
 }

@@ -27,11 +27,11 @@ pub enum Change {
     Users(Vec<String>),
     /// What the user has set for all conversations: the daily hours without offline push, or whether receipts are sent.
     DoNotDisturb(UserNo),
-    /// A member has set or ended the mute of a conversation.
+    /// A member has set something for a conversation: a mute, or what the own list shows of it.
     Mute {
-        /// The conversation that is muted, or no longer is.
+        /// The conversation.
         conversation: ConversationNo,
-        /// The member whose mute it is. Other members' notifications do not change.
+        /// The member. Nothing changes for others.
         user: UserNo,
     },
     /// A member's read mark has moved forward.
@@ -77,7 +77,8 @@ impl Change {
             (Proposal::SetDoNotDisturb { user, .. } | Proposal::SetReceipts { user, .. }, _) => {
                 Some(Change::DoNotDisturb(*user))
             }
-            (Proposal::SetMute { conversation, user, .. }, _) => {
+            (Proposal::SetPreferences { .. }, Outcome::Preferences { moved: false }) => None,
+            (Proposal::SetMute { conversation, user, .. } | Proposal::SetPreferences { conversation, user, .. }, _) => {
                 Some(Change::Mute { conversation: *conversation, user: *user })
             }
             // Clients set a read mark again and again; only one that moves is a change.

@@ -105,6 +105,7 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
         }
         Proposal::SetStored(told) => told.iter().map(|(user, _)| chat_rows::stored_key(*user)).collect(),
         Proposal::SetReceipts { user, .. } => vec![chat_rows::settings_key(*user)],
+        Proposal::SetPreferences { conversation, user, .. } => vec![chat_rows::preferences_key(*user, *conversation)],
         _ => Vec::new(),
     }
 }
@@ -209,6 +210,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 self.rows.put_revoked(found);
                 Ok(Outcome::Done)
             }
+            Proposal::SetPreferences { conversation, user, patch } => self.set_preferences(*conversation, *user, patch),
             Proposal::SetStored(told) => self.set_stored(told),
             Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send),
             Proposal::SetLastSeen(seen) => {
@@ -445,6 +447,7 @@ fn without_row(what: &str, id: &str) -> StoreError {
 }
 
 mod message_changes;
+mod preferences;
 mod reactions;
 mod receipts;
 mod streams;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 pub use tidings_protocol::{
     cursor::{Cursor, LANES},
     entry::EntryKind,
-    http::{ConversationKind, DailyWindow, ReceiptsMode, Role},
+    http::{ConversationKind, DailyWindow, HistoryVisibility, ReceiptsMode, Role},
     limits::{RECEIPTS_COUNT_MAX, RECEIPTS_LIST_MAX},
 };
 
@@ -105,13 +105,16 @@ pub struct ConversationSettings {
     /// What members learn of each other's receipts; `None`: what follows from the kind and the number of members.
     #[serde(skip_serializing_if = "is_default")]
     pub receipts: Option<ReceiptsMode>,
+    /// Which entries from before their joining members may read; `None`: all.
+    #[serde(skip_serializing_if = "is_default")]
+    pub history: Option<HistoryVisibility>,
 }
 
 impl ConversationSettings {
     /// The settings with those of `changes` that are given.
     #[must_use]
     pub fn with(self, changes: ConversationSettings) -> ConversationSettings {
-        ConversationSettings { receipts: changes.receipts.or(self.receipts) }
+        ConversationSettings { receipts: changes.receipts.or(self.receipts), history: changes.history.or(self.history) }
     }
 }
 

@@ -19,8 +19,8 @@ pub use crate::{
 };
 use crate::{model::*, push_store::PushStore};
 pub use proposals::{
-    Appended, DeadNotification, MessageChange, NewConversation, Outcome, PositionRange, Proposal, Rejection,
-    StoredMove, UserPatch,
+    Appended, DeadNotification, MessageChange, NewConversation, Outcome, PositionRange, PreferencesPatch, Proposal,
+    Rejection, StoredMove, UserPatch,
 };
 pub use rows::{CheckedRows, ROW_BYTES_MAX, RowChange, RowSpace, RowStore, RowsCheck};
 use std::time::Duration;

@@ -354,6 +354,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::SetMute { user, .. }
         | Proposal::SetDoNotDisturb { user, .. }
         | Proposal::SetReceipts { user, .. }
+        | Proposal::SetPreferences { user, .. }
         | Proposal::Kick { user, .. } => FlowKey::User(*user),
         Proposal::UpdateConversation { conversation, notice, .. }
         | Proposal::ChangeMembers { conversation, notice, .. } => {

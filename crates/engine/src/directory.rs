@@ -11,9 +11,10 @@ mod unread;
 use quick_cache::sync::{Cache, GuardResult};
 use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use tidings_domain::{
+    chat_rows::{Preferences, preferences_key},
     commit_log::Change,
     model::*,
-    store::{Outcome, Proposal, Store, StoreResult},
+    store::{Outcome, Proposal, RowSpace, Store, StoreResult},
 };
 use tidings_protocol::error::Refusal;
 use tidings_push::UserLookup;
@@ -26,6 +27,7 @@ pub struct Directory {
     conversation_nos: Cache<String, ConversationNo>,
     conversations: Cache<ConversationNo, Arc<Conversation>>,
     memberships: Cache<(ConversationNo, UserNo), Option<Membership>>,
+    preferences: Cache<(ConversationNo, UserNo), Arc<Preferences>>,
     pub(crate) unread: UnreadCache,
     /// Whether other nodes change the store too.
     shared: bool,
@@ -71,6 +73,7 @@ impl Directory {
             conversation_nos: Cache::new(entries),
             conversations: Cache::new(entries),
             memberships: Cache::new(entries * 2),
+            preferences: Cache::new(entries),
             unread: UnreadCache::default(),
             shared,
         }
@@ -184,6 +187,18 @@ impl Directory {
         Ok(get_or_load(&self.memberships, &key, || Ok(Some(self.store.membership(conversation, user)?)))?.flatten())
     }
 
+    /// What the user has set for the conversation.
+    ///
+    /// # Errors
+    /// Those of the store's reads, for preferences that are not in memory.
+    pub(crate) fn preferences(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Arc<Preferences>> {
+        let load = || {
+            let row = self.store.row(RowSpace::Chat, &preferences_key(user, conversation))?;
+            Ok(Some(Arc::new(Preferences::decode(row.as_deref())?)))
+        };
+        Ok(get_or_load(&self.preferences, &(conversation, user), load)?.unwrap_or_default())
+    }
+
     /// Invalidates what a proposal of this node changed.
     pub(crate) fn invalidate_committed(
         &self,
@@ -217,6 +232,9 @@ impl Directory {
                 self.invalidate_membership(*conversation, *user);
                 self.unread.invalidate(*user);
             }
+            (Proposal::SetPreferences { conversation, user, .. }, _) => {
+                self.preferences.remove(&(*conversation, *user));
+            }
             (Proposal::SetMute { conversation, user, .. }, _) => {
                 self.invalidate_membership(*conversation, *user);
             }
@@ -239,7 +257,10 @@ impl Directory {
             Some(Change::Conversation(conversation)) => self.invalidate_conversation(*conversation),
             Some(Change::Users(ids)) => self.invalidate_users(ids),
             Some(Change::DoNotDisturb(user)) => self.invalidate_user(*user),
-            Some(Change::Mute { conversation, user }) => self.invalidate_membership(*conversation, *user),
+            Some(Change::Mute { conversation, user }) => {
+                self.invalidate_membership(*conversation, *user);
+                self.preferences.remove(&(*conversation, *user));
+            }
             Some(Change::Read { conversation, user, .. }) => {
                 self.invalidate_membership(*conversation, *user);
                 self.unread.invalidate(*user);

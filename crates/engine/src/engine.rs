@@ -3,7 +3,8 @@
 //! - [`send`]: accept: who may send what where, before anything is stored; `limits`: how often users send and open conversations;
 //! - `message_changes`, `reactions`, `replies`: edits and recalls, reactions and pins, answers and mentions;
 //! - `streams`: messages that grow;
-//! - `reads`, `history`, [`resume`]: lists and unread counts, timelines, inboxes;
+//! - `reads`, `lists`, `history`, [`resume`]: unread counts, lists, timelines, inboxes;
+//! - `preferences`: what users set for conversations of their lists;
 //! - `receipts`: who has a message, and who has read it;
 //! - `users`, `conversations`: cards, members, mutes;
 //! - `presence`, `watching`: who is online;
@@ -16,11 +17,14 @@ mod conversations;
 mod history;
 mod leader_requests;
 mod limits;
+mod list_line;
+mod lists;
 mod message_changes;
 mod offline_push;
 pub mod popup_questions;
 mod popup_trigger;
 mod popup_users;
+mod preferences;
 mod presence;
 mod reactions;
 mod reads;
@@ -39,6 +43,8 @@ use crate::{
     directory::Directory,
     hub::{Applier, Hub, LocalHub},
     lanes::Lanes,
+    list_changes::ListChanges,
+    list_worker::ListWorker,
     outbox::{Outbox, OutboxConfig, OutboxContext},
     presence::{
         Presence,
@@ -91,6 +97,8 @@ pub struct Engine {
     receipts_worker: ReceiptsWorker,
     streams: Arc<Streams>,
     stream_worker: StreamWorker,
+    list_changes: Arc<ListChanges>,
+    list_worker: OnceLock<ListWorker>,
     rate: SendLimiter,
     /// Of pieces that are appended to messages.
     append_rate: SendLimiter,
@@ -126,12 +134,14 @@ impl Engine {
         let lanes = Lanes::start(config.lane_queue, shards.clone(), &streams, metrics.clone());
         let directory = Arc::new(Directory::new(store.clone(), config.cache_entries, cluster.is_some()));
         let receipts = Arc::new(Receipts::default());
+        let list_changes = Arc::new(ListChanges::default());
         let applier = Applier {
             lanes: lanes.clone(),
             shards: shards.clone(),
             directory: directory.clone(),
             receipts: receipts.clone(),
             streams: streams.clone(),
+            list_changes: list_changes.clone(),
         };
         // Read before the follower starts: entries up to here are never handed to the lanes, all later ones are.
         let start_positions = [store.last_position(); LANES];
@@ -185,6 +195,10 @@ impl Engine {
         let presence = Arc::new(match &cluster {
             Some(cluster) => Presence::of_node(config.presence.clone(), cluster.nodes.me()),
             None => Presence::new(config.presence.clone()),
+        });
+        list_changes.set_presence({
+            let presence = presence.clone();
+            Box::new(move |user| !presence.local_sessions(user).is_empty())
         });
         let nodes = cluster.as_ref().map(|cluster| cluster.nodes.clone());
         let presence_webhook = webhook.as_ref().filter(|_| config.presence.webhook);
@@ -246,6 +260,8 @@ impl Engine {
             reaction_teller,
             receipts,
             receipts_worker,
+            list_changes,
+            list_worker: OnceLock::new(),
             push,
             popups,
             outbox,
@@ -272,6 +288,10 @@ impl Engine {
             draining: AtomicBool::new(false),
             start_positions,
         });
+        let _ = engine.list_worker.set(ListWorker::start({
+            let engine = Arc::downgrade(&engine);
+            move |most| engine.upgrade().map_or(0, |engine| engine.send_list_changes(most))
+        }));
         if let Some(cluster) = &engine.cluster {
             cluster.start(engine.cluster_context(), {
                 let engine = Arc::downgrade(&engine);
@@ -321,6 +341,7 @@ impl Engine {
         self.reaction_teller.stop();
         self.receipts_worker.stop();
         self.stream_worker.stop();
+        self.list_worker.get().into_iter().for_each(ListWorker::stop);
         self.committer.stop();
         if let Some(cluster) = &self.cluster {
             cluster.stop();
@@ -342,7 +363,7 @@ impl Engine {
             self.metrics.set_queue(queue, depth, limit);
         }
         self.popups.refresh_gauges();
-        for (queue, depth, limit) in self.receipts.depths() {
+        for (queue, depth, limit) in self.receipts.depths().into_iter().chain([self.list_changes.depth()]) {
             self.metrics.set_queue(queue, depth, limit);
         }
         let (open, open_max) = self.streams.depth();

@@ -7,6 +7,7 @@
 use crate::{
     directory::Directory,
     lanes::{LaneItem, Lanes},
+    list_changes::ListChanges,
     receipts::{ReceiptMove, Receipts},
     shards::{Shards, Signal},
     streams::{Streams, begun_stream},
@@ -57,6 +58,7 @@ pub(crate) struct Applier {
     pub directory: Arc<Directory>,
     pub receipts: Arc<Receipts>,
     pub streams: Arc<Streams>,
+    pub list_changes: Arc<ListChanges>,
 }
 
 impl Applier {
@@ -71,6 +73,7 @@ impl Applier {
                 begun.extend(begun_stream(conversation, entry));
             }
             lane_items.extend(item.lane_item);
+            item.change.iter().for_each(|change| self.list_changes.note_change(change));
             match item.change {
                 Some(Change::Read { conversation, user, seq }) => {
                     let what = ReceiptKind::Read;

@@ -11,6 +11,7 @@
 //! - [`presence`]: who is online;
 //! - `reaction_teller`: when members are told of reactions;
 //! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
+//! - `list_worker`, `list_changes`: lines of users' lists that have changed, sent to their sessions;
 //! - `receipts_worker`, [`receipts`]: how far clients have come: stored, and told to live members once a second;
 //! - [`hub`]: where a commit goes next: to the lanes of this node, and to other nodes;
 //! - `stream_worker`: the thread for messages that grow;
@@ -34,6 +35,8 @@ pub mod entry_view;
 mod fairness;
 pub mod hub;
 pub mod lanes;
+mod list_changes;
+mod list_worker;
 pub mod outbox;
 pub mod presence;
 mod reaction_teller;

@@ -206,7 +206,7 @@ impl Worker {
                 reader != other && user.no == other && (*what == ReceiptKind::Delivered || !hides_reads)
             });
             if let Some(frame) = frame_of(&card.id, mode, of_other) {
-                self.0.shards.signal(reader, Signal::Receipts { frame });
+                self.0.shards.signal(reader, Signal::Frame { frame });
             }
         }
         Ok(())

@@ -57,9 +57,9 @@ pub struct WatchedChange {
 pub enum Signal {
     /// The user's read mark moved.
     Read { conversation: ConversationNo, seq: u64 },
-    /// Others have stored or read messages of a direct conversation.
-    Receipts {
-        /// A `receipts` frame's JSON.
+    /// A frame for all sessions of the user that have chat and room for it.
+    Frame {
+        /// The frame's JSON.
         frame: Arc<[u8]>,
     },
     /// Asks for the session that a popup should go to: the latest of those that accept popup frames and have room. If there

@@ -98,5 +98,5 @@ fn a_read_mark_reaches_the_users_sessions_after_the_caller_has_gone() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(world.engine.conversations(&bob, None, 0).unwrap().conversations[0].unread, 0);
+    assert_eq!(world.engine.conversations(&bob, None, None, 0).unwrap().conversations[0].unread, 0);
 }

@@ -291,7 +291,7 @@ impl Run {
         let user = self.world.user(name);
         let (mut found, mut after) = (Vec::new(), None);
         loop {
-            let page = self.world.engine.conversations(&user, after.as_deref(), 2).unwrap();
+            let page = self.world.engine.conversations(&user, None, after.as_deref(), 2).unwrap();
             found.extend(page.conversations.into_iter().map(|c| {
                 assert_eq!(c.last_entry.map_or(0, |e| e.seq), c.last_seq);
                 (c.id, c.last_seq, c.read_seq, c.unread, c.unread_capped, c.mentions, c.muted)

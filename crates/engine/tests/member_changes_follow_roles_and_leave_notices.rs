@@ -135,6 +135,7 @@ fn an_impossible_change_is_refused_with_its_own_code() {
             owner: None,
             members: members.iter().map(|id| (*id).to_owned()).collect(),
             receipts: None,
+            history: None,
         };
         world.wait(world.engine.create_conversation(&Actor::App, new)).map_err(|refusal| refusal.code)
     };
@@ -175,13 +176,13 @@ fn a_removed_member_can_neither_read_nor_send() {
     }
     let sync = engine.sync(&mia, Some(&from)).unwrap();
     assert!(sync.resume.complete && sync.entries.is_empty());
-    assert!(engine.conversations(&mia, None, 0).unwrap().conversations.iter().all(|c| c.id != "g"));
+    assert!(engine.conversations(&mia, None, None, 0).unwrap().conversations.iter().all(|c| c.id != "g"));
 
     // A returned member may read all history; entries from the time away are neither missed nor unread.
     change(&world, Some("adam"), "g", &["mia"], &[], None).unwrap();
     let sync = engine.sync(&mia, Some(&from)).unwrap();
     assert_eq!(sync.entries.iter().map(|e| e.kind).collect::<Vec<_>>(), [EntryKind::MemberChange]);
     assert_eq!(engine.history(&actor, "g", &HistoryQuery::default()).unwrap().entries.len(), 5);
-    let list = engine.conversations(&mia, None, 0).unwrap();
+    let list = engine.conversations(&mia, None, None, 0).unwrap();
     assert_eq!(list.conversations.iter().find(|c| c.id == "g").unwrap().unread, 0);
 }

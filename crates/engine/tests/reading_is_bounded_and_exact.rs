@@ -34,7 +34,7 @@ fn say(world: &World, count: usize, change: impl Fn(usize, &mut SendRequest)) {
 }
 
 fn bobs(world: &World) -> ConversationView {
-    world.engine.conversations(&world.user("bob"), None, 0).unwrap().conversations.remove(0)
+    world.engine.conversations(&world.user("bob"), None, None, 0).unwrap().conversations.remove(0)
 }
 
 #[test]

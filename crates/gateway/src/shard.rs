@@ -5,8 +5,8 @@
 //! - [`reading`], [`decoding`]: bytes into frames, JSON into frames.
 //! - [`binding`], [`resume`]: the two halves of a bind: a connection becomes its user's session, and the session goes live.
 //! - [`session_tokens`]: the token that a session binds with, refreshes and ends with.
-//! - [`requests`]: what the frames of a bound session do; [`miop`], [`store_reads`], [`receipts`], [`typing`], [`streams`],
-//!   [`popups`] and [`presence_watch`] have those of one kind each.
+//! - [`requests`]: what the frames of a bound session do; [`miop`], [`store_reads`], [`receipts`], [`preferences`],
+//!   [`typing`], [`streams`], [`popups`] and [`presence_watch`] have those of one kind each.
 //! - [`scheduler`]: fan-outs and flushes.
 //! - [`push_delivery`]: pushes to devices; [`probing`]: whether the client of a session still answers.
 //! - [`timeouts`], [`closing`]: when and how connections and their sessions end.
@@ -20,6 +20,7 @@ mod links;
 mod message_changes;
 mod miop;
 mod popups;
+mod preferences;
 mod presence_watch;
 mod probing;
 mod push_delivery;

@@ -45,6 +45,7 @@ fn a_slow_reader_loses_its_connection_not_its_messages() {
         match slow.next(PATIENCE) {
             Ok(Some(ServerFrame::Messages { entries, .. })) => inbox.take(&entries),
             Ok(Some(ServerFrame::Error { code, .. })) => refusal = Some(code.as_str()),
+            Ok(Some(ServerFrame::Conversation { .. })) => {}
             Ok(other) => panic!("{other:?}"),
             Err(ClientError::Closed { code, .. }) => break code,
             Err(error) => panic!("{error}"),

@@ -13,7 +13,7 @@ use tidings_protocol::{
 /// A page as a session gets it.
 #[track_caller]
 fn page(session: &mut Session, after: Option<String>, limit: Option<usize>) -> ConversationPage {
-    session.write(&ClientFrame::Conversations { reference: Some(9), after, limit }).unwrap();
+    session.write(&ClientFrame::Conversations { reference: Some(9), filter: None, after, limit }).unwrap();
     loop {
         match next(session) {
             ServerFrame::Conversations { reference: Some(9), page } => return page,

@@ -34,7 +34,7 @@ fn next_read(session: &mut Session, answers: &mut Vec<u64>) -> u64 {
 
 fn unread(server: &Server, user: &str) -> u64 {
     let user = server.engine.directory.require_user(user).unwrap();
-    server.engine.conversations(&user, None, 0).unwrap().conversations[0].unread
+    server.engine.conversations(&user, None, None, 0).unwrap().conversations[0].unread
 }
 
 #[test]

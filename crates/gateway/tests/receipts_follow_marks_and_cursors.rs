@@ -95,10 +95,11 @@ fn a_direct_message_is_delivered_once_stored_and_then_read() {
 fn the_cursor_of_a_bind_counts_and_a_cursor_beyond_what_was_handed_does_not() {
     let server = Server::start();
     server.users(&["ada", "ben"]);
-    server.say("ada", "ada~ben", "one");
     let mut ben = server.open("ben", "phone");
+    server.say("ada", "ada~ben", "one");
+    entries(&mut ben, 1);
     let cursor = ben.cursor.clone().unwrap();
-    let [epoch, _] = [0, 1].map(|part| cursor.split('.').nth(part).unwrap().to_owned());
+    let epoch = cursor.split('.').next().unwrap();
     // Another history, and positions that nobody was handed.
     for claimed in [format!("{epoch}1.999.999.999"), format!("{epoch}.999.999.999")] {
         ben.write(&ClientFrame::Stored { cursor: claimed }).unwrap();

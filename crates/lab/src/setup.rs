@@ -54,6 +54,7 @@ pub(crate) fn create_conversation(
         owner: None,
         members: Vec::new(),
         receipts: None,
+        history: None,
     })?;
     for part in members.chunks(MEMBERS_BATCH_MAX) {
         http.change_members(id, &ChangeMembers { add: part.to_vec(), remove: Vec::new(), role: None })?;
@@ -74,6 +75,7 @@ pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<C
         owner: None,
         members: vec![a.into(), b.into()],
         receipts: None,
+        history: None,
     })?;
     Ok(Conversation { id: card.id, base_seq: card.last_seq })
 }

@@ -121,11 +121,25 @@ pub enum ClientFrame {
         #[serde(flatten)]
         query: http::HistoryQuery,
     },
-    /// The user's conversations, the latest active first, page by page.
+    /// What the user sets for a conversation of the list. What is absent stays as it was.
+    Preferences {
+        /// Repeated in the answer, an `ok`.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversation.
+        conversation: String,
+        /// As over HTTP.
+        #[serde(flatten)]
+        update: http::UpdatePreferences,
+    },
+    /// The user's conversations, pinned ones first, then the latest active, page by page.
     Conversations {
         /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// Which; absent: those that are neither archived nor hidden.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        filter: Option<http::ListFilter>,
         /// The `next` of the page before; absent for the first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<String>,
@@ -327,6 +341,12 @@ pub enum ServerFrame {
         #[serde(flatten)]
         page: http::ConversationPage,
     },
+    /// A line of the user's list has changed otherwise than by an entry: by preferences, a mute, a read mark, the card, or
+    /// because the user has joined.
+    Conversation {
+        /// The line as it is now.
+        conversation: Box<http::ConversationView>,
+    },
     /// A member types.
     Typing {
         /// The conversation in which is typed.
@@ -525,7 +545,8 @@ struct RawServerFrame {
     resume: Option<Resume>,
     entries: Option<Vec<Entry>>,
     results: Option<Vec<Sent>>,
-    conversation: Option<String>,
+    /// An id, or in a frame of its own a line of the list.
+    conversation: Option<Box<RawValue>>,
     seq: Option<u64>,
     offset: Option<u64>,
     text: Option<String>,
@@ -570,6 +591,9 @@ impl TryFrom<RawServerFrame> for ServerFrame {
         fn need<T>(field: Option<T>, name: &str) -> Result<T, String> {
             field.ok_or_else(|| format!("a frame without its {name}"))
         }
+        fn parsed<T: serde::de::DeserializeOwned>(field: Option<Box<RawValue>>, name: &str) -> Result<T, String> {
+            serde_json::from_str(need(field, name)?.get()).map_err(|error| format!("{name}: {error}"))
+        }
         let reference = any.reference;
         Ok(match any.t.as_str() {
             "bound" => ServerFrame::Bound(Bound {
@@ -586,19 +610,19 @@ impl TryFrom<RawServerFrame> for ServerFrame {
             }
             "sent" => ServerFrame::Sent { results: need(any.results, "results")? },
             "read" => ServerFrame::Read {
-                conversation: need(any.conversation, "conversation")?,
+                conversation: parsed(any.conversation, "conversation")?,
                 user: need(any.user, "user")?,
                 seq: need(any.seq, "seq")?,
             },
             "receipts" => ServerFrame::Receipts {
-                conversation: need(any.conversation, "conversation")?,
+                conversation: parsed(any.conversation, "conversation")?,
                 marks: any.marks,
                 moved: any.moved,
             },
             "ok" => ServerFrame::Ok { reference: need(reference, "ref")? },
             "history" => ServerFrame::History {
                 reference,
-                conversation: need(any.conversation, "conversation")?,
+                conversation: parsed(any.conversation, "conversation")?,
                 page: http::HistoryPage {
                     entries: need(any.entries, "entries")?,
                     next: any.next,
@@ -617,12 +641,13 @@ impl TryFrom<RawServerFrame> for ServerFrame {
                     next: any.next,
                 },
             },
+            "conversation" => ServerFrame::Conversation { conversation: parsed(any.conversation, "conversation")? },
             "typing" => ServerFrame::Typing {
-                conversation: need(any.conversation, "conversation")?,
+                conversation: parsed(any.conversation, "conversation")?,
                 user: need(any.user, "user")?,
             },
             "stream" => ServerFrame::Stream {
-                conversation: need(any.conversation, "conversation")?,
+                conversation: parsed(any.conversation, "conversation")?,
                 seq: need(any.seq, "seq")?,
                 offset: need(any.offset, "offset")?,
                 text: need(any.text, "text")?,
@@ -631,7 +656,7 @@ impl TryFrom<RawServerFrame> for ServerFrame {
                 ServerFrame::Appended { reference: need(reference, "ref")?, offset: need(any.offset, "offset")? }
             }
             "membership" => ServerFrame::Membership {
-                conversation: need(any.conversation, "conversation")?,
+                conversation: parsed(any.conversation, "conversation")?,
                 member: need(any.member, "member")?,
             },
             "pong" => ServerFrame::Pong { reference },
@@ -715,6 +740,20 @@ pub struct RawClientFrame<'a> {
     pub limit: Option<usize>,
     #[serde(borrow, default)]
     pub after: Option<Cow<'a, str>>,
+    #[serde(default)]
+    pub filter: Option<http::ListFilter>,
+    #[serde(default)]
+    pub pinned: Option<bool>,
+    #[serde(default)]
+    pub archived: Option<bool>,
+    #[serde(default)]
+    pub hidden: Option<bool>,
+    #[serde(default, deserialize_with = "also_null")]
+    pub title: Option<Option<String>>,
+    #[serde(default)]
+    pub marked_unread: Option<bool>,
+    #[serde(default)]
+    pub clear_to_seq: Option<u64>,
     #[serde(borrow, default)]
     pub token: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -758,6 +797,9 @@ mod tests {
             ),
             &format!(
                 r#"{{"t":"conversations","ref":1,"conversations":[{{"id":"c","kind":"group","role":"owner","last_seq":1,"last_at":5,"read_seq":0,"unread":1,"mentions":0,"muted":false,"last_entry":{entry}}}],"next":"1-2"}}"#
+            ),
+            &format!(
+                r#"{{"t":"conversation","conversation":{{"id":"c","kind":"direct","role":"member","last_seq":1,"last_at":5,"read_seq":0,"unread":1,"mentions":0,"muted":false,"pinned_at":7,"archived":true,"title":"mine","cleared_seq":1,"last_message":{entry}}}}}"#
             ),
             r#"{"t":"typing","conversation":"c","user":"u"}"#,
             r#"{"t":"stream","conversation":"c","seq":1,"offset":5,"text":"é"}"#,

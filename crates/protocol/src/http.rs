@@ -10,7 +10,7 @@ pub use presence::*;
 pub use push::*;
 
 use crate::{entry::Entry, error::ErrorCode, resume::Resume};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
@@ -160,6 +160,19 @@ pub enum ReceiptsMode {
     Members,
 }
 
+/// Which entries a member may read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HistoryVisibility {
+    /// All.
+    #[default]
+    All,
+    /// Those since the member joined.
+    Join,
+    /// Those since the member joined, and so many before.
+    Last(u64),
+}
+
 /// A conversation to create.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "id": "house-7", "kind": "group", "name": "House 7", "owner": "alice", "members": ["bob"] }))]
@@ -190,6 +203,9 @@ pub struct CreateConversation {
     /// and in official accounts. Not for direct conversations, which begin with `members`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipts: Option<ReceiptsMode>,
+    /// Which entries from before their joining members may read; absent: all. Not for direct conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryVisibility>,
 }
 
 /// The changes of a conversation's card. What is absent stays as it was.
@@ -210,6 +226,9 @@ pub struct UpdateConversation {
     /// What members learn of each other's receipts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipts: Option<ReceiptsMode>,
+    /// Which entries from before their joining members may read; it holds for present members, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryVisibility>,
 }
 
 /// A conversation, without its members and entries.
@@ -238,6 +257,9 @@ pub struct ConversationCard {
     /// What members learn of each other's receipts now: as was set, or what follows from the kind and the number of members.
     #[serde(default)]
     pub receipts: ReceiptsMode,
+    /// Which entries from before their joining members may read.
+    #[serde(default)]
+    pub history: HistoryVisibility,
 }
 
 /// Users who join, leave, or get another role.
@@ -627,7 +649,8 @@ pub struct HistoryPage {
     /// Whether there is more in the direction of this page: newer entries when it was asked for by `from_seq`,
     /// `from_time` or a `next`, older ones otherwise.
     pub more: bool,
-    /// The oldest entry of the whole conversation; those below were removed by retention.
+    /// The oldest entry of the whole conversation that the caller may read; those below were removed by retention, are from
+    /// before the caller joined, or were cleared by the caller.
     #[serde(default)]
     pub conversation_first_seq: u64,
     /// The newest entry of the whole conversation, on this page or not.
@@ -656,7 +679,8 @@ pub struct SyncAnswer {
 /// A user's conversations, page by page.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ConversationPage {
-    /// The latest active first.
+    /// Those that the user has pinned first, then the latest active. A page with a filter may have fewer than was asked for,
+    /// and still lead on.
     pub conversations: Vec<ConversationView>,
     /// Hand back as `after` for the next page; absent on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -696,9 +720,78 @@ pub struct ConversationView {
     /// When the mute ends, in milliseconds since 1970 UTC; absent: when it is lifted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub muted_until: Option<u64>,
+    /// When this user pinned it to the top of the list, in milliseconds since 1970 UTC; absent: not pinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_at: Option<u64>,
+    /// This user keeps it apart from the list.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub archived: bool,
+    /// This user has hidden it, and no message has come since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
+    /// This user's own name for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// This user wants it to look unread. Reading ends that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub marked_unread: bool,
+    /// This user has cleared the entries up to here; absent: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cleared_seq: u64,
+    /// The newest message that was not recalled, if it is among the newest entries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_message: Option<Entry>,
     /// The newest entry itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_entry: Option<Entry>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Which conversations of a list are wanted. Without a filter: those that are neither archived nor hidden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ListFilter {
+    /// Of those, the ones with unread messages or marked as unread.
+    Unread,
+    /// Of those, the ones with unread messages that mention the user.
+    Mentions,
+    /// Those that are archived.
+    Archived,
+}
+
+/// What a user sets for one conversation of the list. What is absent stays as it was.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "pinned": true, "title": "The neighbours" }))]
+#[serde(deny_unknown_fields)]
+pub struct UpdatePreferences {
+    /// Whether it stands at the top of the list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<bool>,
+    /// Whether it is kept apart from the list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archived: Option<bool>,
+    /// Whether it is left out of the list until the next message comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<bool>,
+    /// The user's own name for it, at most 512 bytes; `null` removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "also_null")]
+    #[schema(value_type = Option<String>)]
+    pub title: Option<Option<String>>,
+    /// Whether it looks unread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marked_unread: Option<bool>,
+    /// Entries up to this one are no longer shown to the user: not in history, counts, syncs and resumes. It cannot be taken
+    /// back; a lower one than before changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clear_to_seq: Option<u64>,
+}
+
+/// Tells a field that is `null` from one that is absent.
+fn also_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(json: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(json).map(Some)
 }
 
 /// How far the user has read.

@@ -139,3 +139,5 @@ pub const REACTIONS_INTERVAL_MS: u64 = 1_000;
 pub const RECEIPTS_LIST_MAX: u64 = 500;
 /// Members of a conversation up to which its receipts are counted. Above, there are none.
 pub const RECEIPTS_COUNT_MAX: u64 = 5_000;
+/// Members of a conversation up to which their sessions are sent the changed line of their lists when its card changes.
+pub const LIVE_CARD_MEMBERS_MAX: u64 = 500;

@@ -99,7 +99,7 @@ fn a_user_of_a_thousand_conversations_costs_no_more_statements_than_one_of_two()
         assert_eq!((bind, late_bind, cold, warm, idle), (1, 2, 4, 3, 1));
 
         let user = node.engine.directory.require_user("u2").unwrap();
-        let (page, list) = Node::on(&store, false).cost(|engine| engine.conversations(&user, None, 0).unwrap());
+        let (page, list) = Node::on(&store, false).cost(|engine| engine.conversations(&user, None, None, 0).unwrap());
         println!("a page of {} of them: {list}", page.conversations.len());
         assert_eq!(page.conversations.len(), (conversations + 1).min(50));
         assert_eq!(page.conversations[0].unread, 3 + entries as u64);

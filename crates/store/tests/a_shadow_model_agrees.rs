@@ -116,8 +116,26 @@ fn reaction() -> impl Strategy<Value = Proposal> {
         })
 }
 
+fn preferences() -> impl Strategy<Value = PreferencesPatch> {
+    let flag = || prop::option::weighted(0.3, any::<bool>());
+    let title = prop::option::weighted(0.3, text());
+    (flag(), flag(), flag(), flag(), title, prop::option::weighted(0.3, 0..9u64)).prop_map(
+        |(pinned, archived, hidden, marked_unread, title, clear_to_seq)| PreferencesPatch {
+            pinned,
+            archived,
+            hidden,
+            title,
+            marked_unread,
+            clear_to_seq,
+        },
+    )
+}
+
 fn settings(set: bool) -> ConversationSettings {
-    ConversationSettings { receipts: set.then_some(ReceiptsMode::Counts) }
+    ConversationSettings {
+        receipts: set.then_some(ReceiptsMode::Counts),
+        history: set.then_some(HistoryVisibility::Last(3)),
+    }
 }
 
 fn new_conversation() -> impl Strategy<Value = NewConversation> {
@@ -181,6 +199,8 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         2 => prop::collection::vec((user(), any::<[u8; LANES]>().prop_map(|told| told.map(u64::from))), 0..4)
             .prop_map(Proposal::SetStored),
         1 => (user(), any::<bool>()).prop_map(|(user, send)| Proposal::SetReceipts { user, send }),
+        3 => (room(), user(), preferences())
+            .prop_map(|(conversation, user, patch)| Proposal::SetPreferences { conversation, user, patch }),
         4 => (room(), members(4), prop::collection::vec(user(), 0..3), 2..8u64, prop::option::of(entry()))
             .prop_map(|(conversation, add, remove, members_max, notice)| {
                 Proposal::ChangeMembers { conversation, add, remove, members_max, notice }

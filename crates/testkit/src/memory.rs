@@ -3,6 +3,7 @@
 
 mod commit_log;
 mod message_changes;
+mod preferences;
 mod reactions;
 mod receipts;
 
@@ -194,6 +195,9 @@ impl State {
                 if settings.receipts.is_some() {
                     card.settings.receipts = settings.receipts;
                 }
+                if settings.history.is_some() {
+                    card.settings.history = settings.history;
+                }
                 match notice {
                     Some(notice) => Outcome::Appended(self.append(*conversation, notice, now_ms)?),
                     None => Outcome::Done,
@@ -222,6 +226,9 @@ impl State {
                 let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(*user))?;
                 found.revoked_at = found.revoked_at.max(*before);
                 Outcome::Done
+            }
+            Proposal::SetPreferences { conversation, user, patch } => {
+                self.set_preferences(*conversation, *user, patch, now_ms)?
             }
             Proposal::SetStored(told) => self.set_stored(told),
             Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send)?,

@@ -10,6 +10,7 @@ mod batch_reads;
 mod byte_rows;
 mod message_changes;
 mod outbox;
+mod preferences;
 mod push;
 mod reactions;
 mod reads;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Check> {
         reactions::CHECKS,
         receipts::CHECKS,
         streams::CHECKS,
+        preferences::CHECKS,
     ]
     .concat()
 }

@@ -82,6 +82,7 @@ pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
         owner: Some(USERS[0].0.into()),
         members: USERS.iter().map(|(id, _)| (*id).into()).collect(),
         receipts: None,
+        history: None,
     };
     engine.create_conversation(&Actor::App, group).await?;
     let of_popups = engine.clone();

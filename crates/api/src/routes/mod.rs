@@ -74,6 +74,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(reading::sync))
         .routes(routes!(reading::mark_read))
         .routes(routes!(reading::set_mute))
+        .routes(routes!(reading::set_preferences))
         .routes(routes!(conversations::create_conversation))
         .routes(routes!(conversations::get_conversation, conversations::update_conversation))
         .routes(routes!(conversations::list_members, conversations::change_members))

@@ -4,7 +4,6 @@
 
 use super::{
     Answer, AnswerResult,
-    conversations::Page,
     ids::{ConversationId, Id},
     refusals::{Refusals, TakesBody},
 };
@@ -17,20 +16,36 @@ use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
 use tidings_engine::access::Scope;
-use tidings_protocol::http::{ConversationPage, MarkRead, Mute, ReadMark, SyncAnswer};
+use tidings_protocol::http::{
+    ConversationPage, ConversationView, ListFilter, MarkRead, Mute, ReadMark, SyncAnswer, UpdatePreferences,
+};
 
-/// A user's conversations, the latest active first, with unread counts.
+/// Which page of which list.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListQuery {
+    /// Which conversations; absent: those that are neither archived nor hidden.
+    #[param(inline)]
+    pub filter: Option<ListFilter>,
+    /// The `next` of the page before; absent for the first.
+    pub after: Option<String>,
+    /// At most so many; absent or 0: as many as the server sees fit.
+    pub limit: Option<usize>,
+}
+
+/// A user's conversations with unread counts: pinned ones first, then the latest active.
 #[utoipa::path(get, path = "/v1/users/{user}/conversations", tag = "reading",
-    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user"), Page),
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user"), ListQuery),
     responses((status = 200, description = "A page of the list", body = ConversationPage), Refusals))]
 pub(super) async fn list_conversations(
     State(api): State<Arc<Api>>,
     caller: Caller,
     PathIds(user): PathIds<String>,
-    Query(page): Query<Page>,
+    Query(ListQuery { filter, after, limit }): Query<ListQuery>,
 ) -> AnswerResult<ConversationPage> {
     let user = caller.may(Scope::Read)?.user(&api, &user)?;
-    let list = api.read(move |engine| engine.conversations(&user, page.after.as_deref(), page.limit())).await?;
+    let limit = limit.unwrap_or(0);
+    let list = api.read(move |engine| engine.conversations(&user, filter, after.as_deref(), limit)).await?;
     Ok(Answer::ok(list))
 }
 
@@ -90,4 +105,24 @@ pub(super) async fn set_mute(
     let user = caller.may(Scope::Read)?.user(&api, &user)?;
     api.engine.set_mute(&user, &conversation, request).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Change what a user has set for a conversation of the list.
+///
+/// Pinned, archived, hidden until the next message, an own title, marked as unread, cleared. What is absent stays as it was.
+#[utoipa::path(patch, path = "/v1/users/{user}/conversations/{conversation}", tag = "reading",
+    request_body = UpdatePreferences,
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user"),
+           ("conversation" = inline(ConversationId), Path, description = "The conversation's id")),
+    responses((status = 200, description = "The line of the list as it is now", body = ConversationView), Refusals,
+        TakesBody))]
+pub(super) async fn set_preferences(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds((user, conversation)): PathIds<(String, String)>,
+    Json(request): Json<UpdatePreferences>,
+) -> AnswerResult<ConversationView> {
+    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let conversation = api.engine.set_preferences(&user, &conversation, request).await?;
+    Ok(Answer::ok(api.read(move |engine| engine.list_view(&user, &conversation)).await?))
 }

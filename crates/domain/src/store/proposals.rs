@@ -117,6 +117,15 @@ pub enum Proposal {
     },
     /// Moves forward how far users' clients have stored what they were handed: a position for each lane, never back.
     SetStored(Vec<(UserNo, [Position; LANES])>),
+    /// Changes what a member has set for a conversation of the list.
+    SetPreferences {
+        /// The conversation.
+        conversation: ConversationNo,
+        /// The member.
+        user: UserNo,
+        /// What is changed.
+        patch: PreferencesPatch,
+    },
     /// Sets whether others learn what the user has read, and the user what others have read.
     SetReceipts {
         /// The user whose setting it is.
@@ -305,12 +314,34 @@ pub enum Outcome {
         /// The read mark before the proposal.
         before: u64,
     },
+    /// The preferences are as proposed.
+    Preferences {
+        /// Whether the proposal changed any.
+        moved: bool,
+    },
     /// The users whose stored positions the proposal moved.
     Stored(Vec<StoredMove>),
     /// Stored; there is nothing to tell.
     Done,
     /// Nothing was stored for this proposal.
     Rejected(Rejection),
+}
+
+/// A change of what a member has set for a conversation. A field that is `None` stays as it was.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PreferencesPatch {
+    /// Whether the conversation stands at the top of the list.
+    pub pinned: Option<bool>,
+    /// Whether it is kept apart from the list.
+    pub archived: Option<bool>,
+    /// Whether it is hidden until the next message.
+    pub hidden: Option<bool>,
+    /// The member's own name for it; `Some(None)` removes the name.
+    pub title: Option<Option<String>>,
+    /// Whether it looks unread.
+    pub marked_unread: Option<bool>,
+    /// Entries up to this `seq` are no longer shown; never back, and not past the newest entry.
+    pub clear_to_seq: Option<u64>,
 }
 
 /// How far a user's clients have stored what they were handed: before a proposal, and now.

@@ -9,7 +9,7 @@ use std::{collections::HashSet, sync::Arc};
 use tidings_domain::{
     model::*,
     refusals::store_refusal,
-    store::{ConversationState, NewConversation, Outcome, Proposal},
+    store::{NewConversation, Outcome, PreferencesPatch, Proposal},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -77,7 +77,7 @@ impl Engine {
             avatar: new.avatar,
             attributes,
             members,
-            settings: ConversationSettings { receipts: new.receipts },
+            settings: ConversationSettings { receipts: new.receipts, history: new.history },
         });
         match self.committer.propose(None, proposal).await? {
             Outcome::Conversation { conversation, created } => {
@@ -94,6 +94,9 @@ impl Engine {
         let ([first, second], None) = (new.members.as_slice(), &new.id) else {
             return Err(Refusal::field("members", "a direct conversation has two, and no id of its own"));
         };
+        if new.history.is_some() {
+            return Err(Refusal::field("history", "the users of a direct conversation read all of it"));
+        }
         if new.receipts.is_some() {
             return Err(Refusal::field(
                 "receipts",
@@ -135,6 +138,7 @@ impl Engine {
             member_count: conversation.member_count,
             last_seq: head.last_seq,
             receipts: conversation.receipts(),
+            history: conversation.settings.history.unwrap_or_default(),
         })
     }
 
@@ -180,12 +184,15 @@ impl Engine {
         if let Some(receipts) = update.receipts {
             notice["receipts"] = json!(receipts);
         }
+        if let Some(history) = update.history {
+            notice["history"] = json!(history);
+        }
         let proposal = Proposal::UpdateConversation {
             conversation: conversation.no,
             name: update.name,
             avatar: update.avatar,
             attributes,
-            settings: ConversationSettings { receipts: update.receipts },
+            settings: ConversationSettings { receipts: update.receipts, history: update.history },
             notice: Some(notice_entry(EntryKind::ConversationChange, actor, &notice)),
         };
         self.committer.propose(Some(&conversation), proposal).await?;
@@ -360,16 +367,15 @@ impl Engine {
         let proposal = Proposal::MarkRead { conversation: conversation.no, user: user.no, seq };
         let outcome = self.committer.propose(Some(&conversation), proposal).await?;
         let Outcome::Read { seq, .. } = outcome else { return Err(unexpected_outcome()) };
-        let head = self.store.head(conversation.no).map_err(store_refusal)?;
-        let membership = self.store.membership(conversation.no, user.no).map_err(store_refusal)?;
-        let unread = match membership {
-            Some(membership) => {
-                let state =
-                    ConversationState { conversation: conversation.no, kind: conversation.kind, head, membership };
-                self.unread(user, &[state])?.first().map_or(0, |unread| unread.count)
-            }
-            None => 0,
+        let Some(line) = self.list_line(user.no, &conversation)? else {
+            return Ok(ReadMark { conversation: conversation.id.clone(), seq, unread: 0 });
         };
+        if line.preferences.marked_unread {
+            let patch = PreferencesPatch { marked_unread: Some(false), ..PreferencesPatch::default() };
+            let proposal = Proposal::SetPreferences { conversation: conversation.no, user: user.no, patch };
+            self.committer.propose(None, proposal).await?;
+        }
+        let unread = self.unread(user, &[line])?.first().map_or(0, |unread| unread.count);
         Ok(ReadMark { conversation: conversation.id.clone(), seq, unread })
     }
 }

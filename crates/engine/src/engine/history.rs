@@ -30,7 +30,7 @@ impl Engine {
     /// `store_unavailable`.
     pub fn history(&self, actor: &Actor, conversation: &str, query: &HistoryQuery) -> Result<HistoryPage, Refusal> {
         let conversation = self.directory.require_conversation_by(actor, conversation)?;
-        self.check_may_read(actor, &conversation)?;
+        let floor = self.first_readable(actor, &conversation)?;
         let limit = match query.limit.unwrap_or(HISTORY_PAGE_DEFAULT) {
             0 => return Err(Refusal::field("limit", "must be at least 1, got 0")),
             limit if limit > HISTORY_PAGE_MAX => {
@@ -40,7 +40,8 @@ impl Engine {
         };
         let (range, from, start) = self.requested_page(&conversation, query)?;
         let head = self.store.head(conversation.no).map_err(store_refusal)?;
-        let first = range.from_seq.max(head.first_seq);
+        let first_seq = head.first_seq.max(floor);
+        let first = range.from_seq.max(first_seq);
         let mut last = range.to_seq.min(head.last_seq);
         if let Some(time) = range.to_time {
             last = last.min(self.seq_at(conversation.no, time.saturating_add(1))?.saturating_sub(1));
@@ -65,9 +66,9 @@ impl Engine {
             next: newest.map(|newest| cursor(End::Oldest, newest + 1)),
             previous: oldest.map(|oldest| cursor(End::Newest, oldest - 1)),
             more,
-            conversation_first_seq: head.first_seq,
+            conversation_first_seq: first_seq,
             conversation_last_seq: head.last_seq,
-            first_seq: head.first_seq,
+            first_seq,
             last_seq: head.last_seq,
         })
     }

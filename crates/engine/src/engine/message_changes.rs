@@ -269,8 +269,7 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`; `store_unavailable`.
     pub fn entry(&self, actor: &Actor, conversation: &str, seq: u64) -> Result<Entry, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
-        self.check_may_read(actor, &conversation)?;
+        let conversation = self.readable_conversation(actor, conversation, seq)?;
         let found = self.store.entries(conversation.no, seq, seq, 1, End::Oldest).map_err(store_refusal)?;
         let rejection = tidings_domain::store::Rejection::NoSuchEntry(seq);
         let mut found: Vec<_> = found.into_iter().map(|entry| (conversation.no, entry)).collect();
@@ -285,8 +284,7 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`, `not_a_message`; `store_unavailable`.
     pub fn body_versions(&self, actor: &Actor, conversation: &str, seq: u64) -> Result<BodyVersions, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
-        self.check_may_read(actor, &conversation)?;
+        let conversation = self.readable_conversation(actor, conversation, seq)?;
         let message = self.stored_message(&conversation, seq)?;
         let mut versions = Vec::new();
         for edit in &message.content.details().edits {

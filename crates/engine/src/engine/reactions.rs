@@ -80,8 +80,7 @@ impl Engine {
         key: Option<&str>,
         (after, limit): (Option<&str>, usize),
     ) -> Result<ReactorPage, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
-        self.check_may_read(actor, &conversation)?;
+        let conversation = self.readable_conversation(actor, conversation, seq)?;
         let message = self.stored_message(&conversation, seq)?;
         let limit = page_limit(limit, REACTORS_PAGE_DEFAULT, REACTORS_PAGE_MAX)?;
         let first = match after {
@@ -159,10 +158,11 @@ impl Engine {
     /// `not_found`, `not_a_member`; `store_unavailable`.
     pub fn pins(&self, actor: &Actor, conversation: &str) -> Result<EntryPage, Refusal> {
         let conversation = self.directory.require_conversation_by(actor, conversation)?;
-        self.check_may_read(actor, &conversation)?;
+        let floor = self.first_readable(actor, &conversation)?;
         let row = self.store.row(RowSpace::Chat, &chat_rows::pins_key(conversation.no)).map_err(store_refusal)?;
         let pins: Vec<u64> = chat_rows::decode(row.as_deref()).map_err(store_refusal)?;
-        let picked: Vec<_> = pins.iter().rev().map(|seq| (conversation.clone(), *seq)).collect();
+        let picked: Vec<_> =
+            pins.iter().rev().filter(|seq| **seq >= floor).map(|seq| (conversation.clone(), *seq)).collect();
         Ok(EntryPage { entries: self.picked_entries(&picked)?, next: None })
     }
 

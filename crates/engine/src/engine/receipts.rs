@@ -43,8 +43,7 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`, `not_a_message`; `forbidden` where the conversation shows none; `store_unavailable`.
     pub fn message_receipts(&self, actor: &Actor, conversation: &str, seq: u64) -> Result<MessageReceipts, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
-        self.check_may_read(actor, &conversation)?;
+        let conversation = self.readable_conversation(actor, conversation, seq)?;
         let mode = conversation.receipts();
         if mode == ReceiptsMode::None {
             return Err(Refusal::new(ErrorCode::Forbidden, "this conversation shows no receipts"));

@@ -14,7 +14,7 @@ use tidings_domain::{
     store::{PageRequest, RowSpace},
 };
 use tidings_protocol::{
-    error::Refusal,
+    error::{ErrorCode, Refusal},
     http::EntryPage,
     limits::{HISTORY_PAGE_BYTES_MAX, HISTORY_PAGE_MAX},
 };
@@ -34,8 +34,7 @@ impl Engine {
         seq: u64,
         (after, limit): (Option<&str>, usize),
     ) -> Result<EntryPage, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
-        self.check_may_read(actor, &conversation)?;
+        let conversation = self.readable_conversation(actor, conversation, seq)?;
         self.stored_message(&conversation, seq)?;
         let limit = page_limit(limit, PAGE_DEFAULT, HISTORY_PAGE_MAX)?;
         let first = match after {
@@ -87,15 +86,17 @@ impl Engine {
     }
 
     /// The message that a row of the index stands for, if the user may still see it.
-    fn mention(&self, user: &User, key: &[u8]) -> Result<Option<(Arc<Conversation>, StoredEntry)>, Refusal> {
+    fn mention(&self, user: &Arc<User>, key: &[u8]) -> Result<Option<(Arc<Conversation>, StoredEntry)>, Refusal> {
         let (Some(no), Some(seq)) = (chat_rows::number_in(key, 2), chat_rows::number_in(key, 3)) else {
             return Ok(None);
         };
         let Some(conversation) = self.directory.conversation(ConversationNo(no)).map_err(store_refusal)? else {
             return Ok(None);
         };
-        if self.role_of_member(user, &conversation).is_err() {
-            return Ok(None);
+        match self.first_readable(&Actor::User(user.clone()), &conversation) {
+            Ok(floor) if seq >= floor => {}
+            Err(refusal) if refusal.code != ErrorCode::NotAMember => return Err(refusal),
+            Ok(_) | Err(_) => return Ok(None),
         }
         let request = PageRequest { conversation: conversation.no, from_seq: seq, to_seq: seq, limit: 1 };
         let found = self.store.pages(&[request], usize::MAX).map_err(store_refusal)?;

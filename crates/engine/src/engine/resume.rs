@@ -6,7 +6,7 @@
 //! walks all tails in a single one ([`tidings_domain::store::batch_reads`] has the algorithm).
 //! Of 10,000 conversations this reads the heads and memberships, and the entries of the answer.
 //!
-//! A conversation's entries from before the user joined are not missed, they are history. Entries that retention
+//! A conversation's entries from before the user joined are not missed, they are history; nor are those that the user has cleared. Entries that retention
 //! removed in between are lost: the answer is then not `complete`, and has no range for them.
 
 use crate::{
@@ -35,7 +35,7 @@ pub struct Inbox {
 /// The tails of a user's conversations.
 struct Tails {
     tails: Vec<Tail>,
-    /// For each tail, the last `seq` before the user joined.
+    /// For each tail, the last `seq` before the user joined, or up to which the user has cleared it.
     joined: Vec<u64>,
     /// Whether the user has no more conversations than were looked at.
     are_all: bool,
@@ -153,17 +153,20 @@ impl Engine {
             .store
             .conversation_states(user, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX)
             .map_err(store_refusal)?;
+        let preferences = self.preferences_of(user)?;
         let tail = |ConversationState { conversation, kind, head, membership }: ConversationState| {
             let (after, until) = (after[Lane::of(kind) as usize], until[Lane::of(kind) as usize]);
+            let cleared_seq = preferences.get(&conversation).map_or(0, |preferences| preferences.cleared_seq);
+            let unseen_seq = membership.joined_seq.max(cleared_seq);
             let tail = Tail {
                 conversation,
-                floor_seq: (membership.joined_seq + 1).max(head.first_seq),
+                floor_seq: (unseen_seq + 1).max(head.first_seq),
                 newest_seq: head.last_seq,
                 newest_position: head.last_position,
                 after,
                 until,
             };
-            (head.last_position > after && until > after).then_some((tail, membership.joined_seq))
+            (head.last_position > after && until > after).then_some((tail, unseen_seq))
         };
         let are_all = states.len() < CONVERSATIONS_PER_USER_MAX;
         let (tails, joined) = states.into_iter().filter_map(tail).unzip();

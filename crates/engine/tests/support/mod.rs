@@ -152,6 +152,7 @@ impl World {
             owner: Some(members[0].into()),
             members: members[1..].iter().map(|m| (*m).into()).collect(),
             receipts: None,
+            history: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }

@@ -29,11 +29,11 @@ impl Shard {
         self.parts.engine.note_stored(binding.user.no, &cursor);
     }
 
-    /// Tells the user's sessions of receipts of a direct conversation.
-    pub(super) fn send_receipts(&mut self, user: UserNo, frame: &[u8]) {
+    /// Sends a frame to all sessions of the user that have chat.
+    pub(super) fn send_to_user(&mut self, user: UserNo, frame: &[u8]) {
         let frame = SharedFrame::of_json(frame);
         for key in self.sessions_of(user) {
-            self.send_receipt(key, &frame);
+            self.send_unless_full(key, &frame);
         }
     }
 
@@ -45,12 +45,12 @@ impl Shard {
         let keys: Vec<usize> = members.flat_map(|(_, sessions)| sessions.iter().copied()).collect();
         if !keys.is_empty() {
             let frame = SharedFrame::of_json(frame);
-            keys.into_iter().for_each(|key| self.send_receipt(key, &frame));
+            keys.into_iter().for_each(|key| self.send_unless_full(key, &frame));
         }
     }
 
-    /// A session whose buffer is full gets none: receipts can be read at any time.
-    fn send_receipt(&mut self, key: usize, frame: &SharedFrame) {
+    /// A session whose buffer is full gets none: what the frame tells can be read at any time.
+    fn send_unless_full(&mut self, key: usize, frame: &SharedFrame) {
         let connection = &mut self.connections[key];
         let has_chat = connection.binding.as_ref().is_some_and(|binding| binding.chat);
         if has_chat && connection.outbound.queued_bytes() <= self.parts.config.session_buffer_bytes {

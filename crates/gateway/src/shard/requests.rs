@@ -76,6 +76,7 @@ impl Shard {
             "typing" => self.handle_typing(key, frame),
             "read" => self.handle_read(key, frame),
             "stored" => self.handle_stored(key, frame),
+            "preferences" => self.handle_preferences(key, frame),
             "history" => self.handle_history(key, frame),
             "conversations" => self.handle_conversations(key, frame),
             "watch_presence" => self.handle_watch(key, frame),
@@ -97,7 +98,7 @@ impl Shard {
         let scope = match operation {
             "send" | "edit" | "recall" | "react" | "pin" | "typing" => Scope::Send,
             "stream_begin" | "stream_append" | "stream_end" => Scope::Send,
-            "read" | "stored" | "history" | "conversations" => Scope::Read,
+            "read" | "stored" | "preferences" | "history" | "conversations" => Scope::Read,
             "watch_presence" => Scope::Presence,
             "popup" | "popup_events" => Scope::Popups,
             _ => return Ok(()),
@@ -285,9 +286,9 @@ impl Shard {
     fn handle_conversations(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let (after, limit) = (frame.after.as_deref().map(str::to_owned), frame.limit.unwrap_or(0));
-        let reference = frame.reference;
+        let (reference, filter) = (frame.reference, frame.filter);
         self.spawn_store_read(key, reference, move |engine| {
-            Some(match engine.conversations(&user, after.as_deref(), limit) {
+            Some(match engine.conversations(&user, filter, after.as_deref(), limit) {
                 Ok(page) => json(&ServerFrame::Conversations { reference, page }),
                 Err(refusal) => {
                     engine.metrics.count_refusal(refusal.code);

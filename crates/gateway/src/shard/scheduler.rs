@@ -271,7 +271,7 @@ impl Shard {
                 Control::Signal { user, signal: Signal::Read { conversation, seq } } => {
                     self.send_read_mark(user, conversation, seq);
                 }
-                Control::Signal { user, signal: Signal::Receipts { frame } } => self.send_receipts(user, &frame),
+                Control::Signal { user, signal: Signal::Frame { frame } } => self.send_to_user(user, &frame),
                 Control::Receipts { conversation, frame } => self.send_receipts_to_members(conversation, &frame),
             }
         }

@@ -232,6 +232,7 @@ impl Server {
             owner: Some(members[0].into()),
             members: members[1..].iter().map(|m| (*m).into()).collect(),
             receipts: None,
+            history: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }
@@ -334,9 +335,20 @@ pub fn bind_frame(token: &str, device: &str, cursor: Option<&str>) -> ClientFram
     })
 }
 
-/// The next frame; there must be one.
+/// The next frame but for lines of the user's list, which come whenever one has changed; there must be one.
 #[track_caller]
 pub fn next(session: &mut Session) -> ServerFrame {
+    loop {
+        match any_next(session) {
+            ServerFrame::Conversation { .. } => {}
+            frame => return frame,
+        }
+    }
+}
+
+/// The next frame; there must be one.
+#[track_caller]
+pub fn any_next(session: &mut Session) -> ServerFrame {
     session.next(PATIENCE).unwrap().expect("a frame in time")
 }
 

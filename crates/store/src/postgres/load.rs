@@ -91,7 +91,9 @@ impl<'a> TouchedKeys<'a> {
                 self.memberships.extend(users.map(|user| (*conversation, *user)));
                 notice.iter().for_each(|notice| self.entry(*conversation, notice));
             }
-            Proposal::MarkRead { conversation, user, .. } | Proposal::SetMute { conversation, user, .. } => {
+            Proposal::MarkRead { conversation, user, .. }
+            | Proposal::SetMute { conversation, user, .. }
+            | Proposal::SetPreferences { conversation, user, .. } => {
                 // A membership is changed under the lock of its conversation's head.
                 self.heads.insert(*conversation);
                 self.memberships.insert((*conversation, *user));

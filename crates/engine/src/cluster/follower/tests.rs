@@ -8,6 +8,7 @@ use crate::{
     directory::Directory,
     fairness::FlowKey,
     lanes::Lanes,
+    list_changes::ListChanges,
     receipts::Receipts,
     shards::{ShardReceivers, Shards, Wake},
     streams::Streams,
@@ -71,7 +72,8 @@ fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfi
     let lanes = Lanes::start(config.lane_queue, shards.clone(), &streams, metrics.clone());
     let directory = Arc::new(Directory::new(store.clone(), 100, true));
     let receipts = Arc::new(Receipts::default());
-    let applier = Applier { lanes: lanes.clone(), shards, directory, receipts, streams };
+    let list_changes = Arc::new(ListChanges::default());
+    let applier = Applier { lanes: lanes.clone(), shards, directory, receipts, streams, list_changes };
     let bus = Arc::new(LocalBus::default());
     let follower = Follower::new(store.last_position(), 1 << 20, applier, (log, bus), metrics);
     Node { follower, receivers, store, room, members, lanes }

@@ -1,0 +1,130 @@
+//! What a user sets for conversations of the own list, and how the user's sessions learn what has become of its lines.
+
+use crate::{
+    engine::{Engine, list_line::first_readable, send::not_a_member, users::unexpected_outcome},
+    list_changes::ListLineNo,
+    shards::Signal,
+};
+use std::sync::Arc;
+use tidings_domain::{
+    model::*,
+    refusals::{proposal_refusal, store_refusal},
+    store::{Outcome, PreferencesPatch, Proposal, Rejection},
+};
+use tidings_protocol::{
+    error::Refusal,
+    frames::ServerFrame,
+    http::{ConversationView, UpdatePreferences},
+    ids::check_name,
+    limits::LIVE_CARD_MEMBERS_MAX,
+};
+
+/// Members that are read at once.
+const MEMBERS_AT_ONCE: usize = 500;
+
+impl Engine {
+    /// Changes what a user has set for a conversation; the answer is the line of the user's list as it is now.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`, `limit_exceeded`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
+    pub async fn set_preferences(
+        &self,
+        user: &Arc<User>,
+        conversation: &str,
+        update: UpdatePreferences,
+    ) -> Result<Arc<Conversation>, Refusal> {
+        let conversation = self.directory.require_conversation_for(user, conversation)?;
+        let UpdatePreferences { pinned, archived, hidden, title, marked_unread, clear_to_seq } = update;
+        check_name("title", title.as_ref().and_then(|title| title.as_deref()))?;
+        let patch = PreferencesPatch { pinned, archived, hidden, title, marked_unread, clear_to_seq };
+        let proposal = Proposal::SetPreferences { conversation: conversation.no, user: user.no, patch };
+        match self.committer.propose(None, proposal).await? {
+            Outcome::Preferences { .. } => Ok(conversation),
+            _ => Err(unexpected_outcome()),
+        }
+    }
+
+    /// One conversation as the user's list shows it. Blocks.
+    ///
+    /// # Errors
+    /// `not_a_member`; `store_unavailable`.
+    pub fn list_view(&self, user: &User, conversation: &Conversation) -> Result<ConversationView, Refusal> {
+        let view = self.conversation_view(user, conversation)?;
+        view.ok_or_else(|| not_a_member(&user.id, &conversation.id))
+    }
+
+    /// The conversation, if the actor may read this entry of it.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`; `store_unavailable`.
+    pub(crate) fn readable_conversation(
+        &self,
+        actor: &Actor,
+        conversation: &str,
+        seq: u64,
+    ) -> Result<Arc<Conversation>, Refusal> {
+        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        match seq < self.first_readable(actor, &conversation)? {
+            true => Err(proposal_refusal(&Rejection::NoSuchEntry(seq))),
+            false => Ok(conversation),
+        }
+    }
+
+    /// The first `seq` of a conversation that the actor may read: members may be shown less than all, and have cleared what
+    /// they no longer want to see.
+    ///
+    /// # Errors
+    /// `not_a_member`; `store_unavailable`.
+    pub(crate) fn first_readable(&self, actor: &Actor, conversation: &Conversation) -> Result<u64, Refusal> {
+        self.check_may_read(actor, conversation)?;
+        let Actor::User(user) = actor else { return Ok(1) };
+        let preferences = self.directory.preferences(conversation.no, user.no).map_err(store_refusal)?;
+        if preferences.cleared_seq == 0 && conversation.settings.history.unwrap_or_default() == HistoryVisibility::All {
+            return Ok(1);
+        }
+        let membership = self.directory.membership(conversation.no, user.no).map_err(store_refusal)?;
+        let membership = membership.ok_or_else(|| not_a_member(&user.id, &conversation.id))?;
+        Ok(first_readable(conversation, &membership, &preferences))
+    }
+
+    /// Sends the lines that have changed to their users' sessions on this node; answers how many. Blocks.
+    pub(crate) fn send_list_changes(&self, most: usize) -> usize {
+        for conversation in self.list_changes.take_cards() {
+            if let Err(refusal) = self.add_lines_of_live_members(conversation) {
+                tracing::debug!(%refusal, "a changed card was not sent");
+            }
+        }
+        let lines = self.list_changes.take_lines(most);
+        for ListLineNo { user, conversation } in &lines {
+            if let Err(refusal) = self.send_line(*user, *conversation) {
+                tracing::debug!(%refusal, "a changed line of a list was not sent");
+            }
+        }
+        lines.len()
+    }
+
+    /// The members of a larger conversation learn of its card by the entry of the change alone.
+    fn add_lines_of_live_members(&self, conversation: ConversationNo) -> Result<(), Refusal> {
+        let card = self.directory.conversation(conversation).map_err(store_refusal)?;
+        if card.is_none_or(|card| card.member_count > LIVE_CARD_MEMBERS_MAX) {
+            return Ok(());
+        }
+        let members = self.store.members(conversation, None, MEMBERS_AT_ONCE).map_err(store_refusal)?;
+        members.into_iter().for_each(|(user, _)| self.list_changes.note(ListLineNo { user, conversation }));
+        Ok(())
+    }
+
+    fn send_line(&self, user: UserNo, conversation: ConversationNo) -> Result<(), Refusal> {
+        let card = self.directory.conversation(conversation).map_err(store_refusal)?;
+        let (Some(card), Some(owner)) = (card, self.directory.user(user).map_err(store_refusal)?) else {
+            return Ok(());
+        };
+        // A user who has left meanwhile is told so by `membership`.
+        if let Some(view) = self.conversation_view(&owner, &card)? {
+            // Writing to memory cannot fail.
+            let frame = serde_json::to_vec(&ServerFrame::Conversation { conversation: Box::new(view) });
+            self.shards.signal(user, Signal::Frame { frame: frame.unwrap_or_default().into() });
+        }
+        Ok(())
+    }
+}
