@@ -7,7 +7,7 @@
 //! | `T` conversation | when members were last told of reactions, in milliseconds since 1970 UTC |
 //! | `D` conversation | the messages of whose reactions members are yet to be told; no row if there are none |
 //! | `y` conversation, seq, answer's seq | nothing: the index of answers to a message |
-//! | `m` user, time downwards, conversation, seq | nothing: the index of messages that mention the user |
+//! | `m` user, time downwards, conversation, seq downwards | nothing: the index of messages that mention the user |
 //! | `d` user | how far the user's clients have stored what they were handed: a position of eight bytes for each lane |
 //! | `p` user, conversation | what the user has set for the conversation |
 //! | `u` user | the user's own settings |
@@ -69,7 +69,12 @@ pub fn reply_key(conversation: ConversationNo, seq: u64, reply: u64) -> Vec<u8> 
 
 /// A message that mentions a user.
 pub fn mention_key(user: UserNo, at: u64, conversation: ConversationNo, seq: u64) -> Vec<u8> {
-    key(b'm', &[user.0, u64::MAX - at, conversation.0, seq])
+    key(b'm', &[user.0, u64::MAX - at, conversation.0, u64::MAX - seq])
+}
+
+/// The conversation and `seq` of a message that a row of mentions stands for.
+pub fn mention_in(key: &[u8]) -> Option<(ConversationNo, u64)> {
+    Some((ConversationNo(number_in(key, 2)?), u64::MAX - number_in(key, 3)?))
 }
 
 /// The pinned messages of a conversation.

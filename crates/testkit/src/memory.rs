@@ -101,7 +101,7 @@ impl State {
         self.position += 1;
         let (seq, at, position) = (head.last_seq + 1, now_ms.max(head.last_at), self.position);
         for user in &entry.details().mentioned {
-            let key = [b"m".to_vec(), numbers(&[user.0, u64::MAX - at, conversation.0, seq])].concat();
+            let key = [b"m".to_vec(), numbers(&[user.0, u64::MAX - at, conversation.0, u64::MAX - seq])].concat();
             self.rows.insert((RowSpace::Chat, key), Vec::new());
         }
         if entry.details().reply_to != 0 {

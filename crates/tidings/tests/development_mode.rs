@@ -132,13 +132,16 @@ fn openapi_examples_work_with_the_demo_users() {
     // The message that examples of changes are about.
     let message = br#"{"conversation":"demo","from":"bob","body":{"text":"hello"}}"#;
     assert_eq!(http.exchange("POST", "/v1/messages", message).unwrap().status, 200);
+    let begun = http.exchange("POST", "/v1/streams", message).unwrap();
+    let begun: Value = serde_json::from_slice(&begun.body).unwrap();
     let mut tried = 0;
     for (path, operations) in described["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
             let schema = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
             let Some(schema) = schema.as_str().and_then(|name| name.strip_prefix('#')) else { continue };
             let Some(example) = described.pointer(schema).unwrap().get("example") else { continue };
-            let path = path.replace("{user}", "bob").replace("{conversation}", "demo").replace("{seq}", "1");
+            let seq = if path.starts_with("/v1/streams/") { begun["seq"].to_string() } else { "1".to_owned() };
+            let path = path.replace("{user}", "bob").replace("{conversation}", "demo").replace("{seq}", &seq);
             let answer = http.exchange(&method.to_uppercase(), &path, example.to_string().as_bytes()).unwrap();
             assert_eq!(answer.status / 100, 2, "{method} {path} {example}: {}", text(&answer.body));
             tried += 1;

@@ -164,12 +164,13 @@ fn mentions(store: &dyn Store) {
     };
     commit_at(store, mentioning("b", &[u[1]]), NOON + 1);
     commit_at(store, mentioning("c", &[u[1], u[2]]), NOON + 2);
+    commit_at(store, mentioning("d", &[u[1]]), NOON + 2);
     let found = |user: UserNo| {
         let (from, to) = (u64::MAX, 0);
-        let from = chat_rows::mention_key(user, from, ConversationNo(0), 0);
-        let to = chat_rows::mention_key(user, to, ConversationNo(u64::MAX), u64::MAX);
+        let from = chat_rows::mention_key(user, from, ConversationNo(0), u64::MAX);
+        let to = chat_rows::mention_key(user, to, ConversationNo(u64::MAX), 0);
         let rows = store.rows(RowSpace::Chat, &from, &to, 10).unwrap();
-        rows.iter().map(|(key, _)| chat_rows::number_in(key, 3).unwrap()).collect::<Vec<_>>()
+        rows.iter().map(|(key, _)| chat_rows::mention_in(key).unwrap().1).collect::<Vec<_>>()
     };
-    assert_eq!((found(u[1]), found(u[2]), found(u[0])), (vec![3, 2], vec![3], vec![]));
+    assert_eq!((found(u[1]), found(u[2]), found(u[0])), (vec![4, 3, 2], vec![3], vec![]));
 }
