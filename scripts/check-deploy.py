@@ -71,7 +71,7 @@ SUFFIXES = {"Counter": ["_total"], "Gauge": [""], "Histogram": ["_bucket", "_sum
 
 
 def metrics_of_sources():
-    """Every metric that is registered: `register("name", "help", value)`, or a row of a table of such."""
+    """Every metric that is registered: `register("name", "help", value)`, a row of a table of such, or a line of their declaration."""
     known = set()
     for file in (ROOT / "crates").glob("*/src/**/*.rs"):
         text = read(file)
@@ -84,6 +84,9 @@ def metrics_of_sources():
             # Where the type cannot be seen, any will do.
             suffixes = SUFFIXES[types[words[-1]]] if words else ["_info", *sum(SUFFIXES.values(), [])]
             known.update(f"tidings_{name}{suffix}" for suffix in suffixes)
+        # A line of the declaration of all metrics: `field: Counter = "name", "help";`
+        for kind, name in re.findall(r'\w+: (?:Family<\w+, )?(Counter|Gauge|Histogram)>? = "([a-z_]+)",', text):
+            known.update(f"tidings_{name}{suffix}" for suffix in SUFFIXES[kind])
         for name in re.findall(r'encode_descriptor\("([a-z_]+)", \w+, Some\(&Unit::Seconds\)', text):
             known.update(f"tidings_{name}_seconds{suffix}" for suffix in sum(SUFFIXES.values(), []))
     return known
