@@ -79,6 +79,7 @@ fn every_described_operation_can_be_called() {
     app.check("GET /v1/conversations/{conversation}/messages", &path, "", 200, r#""body":{"text":"hello"}"#);
 
     messages_change(&mut app, seq);
+    messages_grow(&mut app);
 
     let path = "/v1/users/bob/conversations";
     let list = app.check("GET /v1/users/{user}/conversations", path, "", 200, r#""unread":1"#);
@@ -193,6 +194,23 @@ fn messages_change(app: &mut Caller, seq: u64) {
     let path = format!("/v1/conversations/g/messages/{answer}?from=alice");
     app.check(&format!("DELETE {one}"), &path, "", 200, &format!(r#"{{"conversation":"g","seq":{}"#, answer + 1));
     app.check("GET /v1/users/{user}/mentions", "/v1/users/bob/mentions", "", 200, r#"{"entries":[]}"#);
+}
+
+/// A message of the group `g` grows until it is whole.
+fn messages_grow(app: &mut Caller) {
+    let begin = r#"{"conversation":"g","from":"alice","body":{"text":"so"}}"#;
+    let begun = app.check("POST /v1/streams", "/v1/streams", begin, 200, r#"{"conversation":"g","seq":"#);
+    let seq = serde_json::from_str::<serde_json::Value>(&begun).unwrap()["seq"].as_u64().unwrap();
+    let (stream, operation) = (format!("/v1/streams/g/{seq}"), "POST /v1/streams/{conversation}/{seq}");
+    app.check(operation, &stream, r#"{"offset":2,"text":" far"}"#, 200, r#""offset":6"#);
+    app.check(operation, &stream, r#"{"offset":9,"text":"!"}"#, 409, r#""code":"conflict""#);
+    let operation = "POST /v1/streams/{conversation}/{seq}/end";
+    app.check(operation, &format!("{stream}/end"), "{}", 200, r#""version":2"#);
+    let message = format!("/v1/conversations/g/messages/{seq}");
+    let operation = "GET /v1/conversations/{conversation}/messages/{seq}";
+    app.check(operation, &message, "", 200, r#""body":{"text":"so far"}"#);
+    // So that nothing more is unread than before.
+    app.check("DELETE /v1/conversations/{conversation}/messages/{seq}", &message, "", 200, "");
 }
 
 fn popups_answer(app: &mut Caller) {

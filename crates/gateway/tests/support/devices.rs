@@ -73,11 +73,17 @@ impl<S: Read + Write> Device<S> {
         self.stream.flush().unwrap();
     }
 
-    /// Looks at the next frame. `None`: the server ended the connection.
+    /// Looks at the next frame but for lines of the user's list, which come whenever one has changed. `None`: the server
+    /// ended the connection.
     pub fn next<T>(&mut self, look: impl FnOnce(Frame) -> T) -> io::Result<Option<T>> {
         loop {
             if let Some(head) = take_head(&self.buffer, 1 << 24).unwrap() {
-                let seen = look(decode(head.kind, &self.buffer[head.payload.clone()]).unwrap());
+                let frame = decode(head.kind, &self.buffer[head.payload.clone()]).unwrap();
+                if matches!(&frame, Frame::Chat { json } if json.starts_with(br#"{"t":"conversation","#)) {
+                    self.buffer.drain(..head.payload.end);
+                    continue;
+                }
+                let seen = look(frame);
                 self.buffer.drain(..head.payload.end);
                 return Ok(Some(seen));
             }
