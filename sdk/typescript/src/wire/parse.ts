@@ -35,6 +35,7 @@ const CHECKS: { readonly [T in ServerFrame["t"]]: Check } = {
   sent: ({ results }) => isListOf(isReceipt)(results),
   ok: ({ ref }) => isOptionalCount(ref),
   pong: () => true,
+  appended: ({ ref, offset }) => isOptionalCount(ref) && isCount(offset),
   read: ({ conversation, user, seq }) => isText(conversation) && isText(user) && isCount(seq),
   typing: ({ conversation, user }) => isText(conversation) && isText(user),
   membership: ({ conversation, member }) => isText(conversation) && typeof member === "boolean",

@@ -105,6 +105,8 @@ export type ServerFrame =
   | SentFrame
   | { readonly t: "ok"; readonly ref: number }
   | { readonly t: "pong"; readonly ref?: number }
+  /** The answer to a `stream_append` with a `ref`. This client gives none. */
+  | { readonly t: "appended"; readonly ref?: number; readonly offset: number }
   | { readonly t: "read"; readonly conversation: string; readonly user: string; readonly seq: number }
   | { readonly t: "typing"; readonly conversation: string; readonly user: string }
   | { readonly t: "membership"; readonly conversation: string; readonly member: boolean }
@@ -126,5 +128,5 @@ export type ServerFrame =
 /** Every `t` that this client understands; others are skipped. */
 export const SERVER_FRAMES = [
   "bound", "error", "messages", "sent", "ok", "pong", "read", "typing", "membership", "presence", "push", "popup",
-  "history", "conversations", "reconnect", "receipts", "conversation", "stream",
+  "history", "conversations", "reconnect", "receipts", "conversation", "stream", "appended",
 ] as const satisfies readonly ServerFrame["t"][];
