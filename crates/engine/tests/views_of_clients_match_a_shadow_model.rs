@@ -404,19 +404,30 @@ fn run(seed: u64, histories: usize, store: Arc<dyn Store>) {
     }
 }
 
-/// How many histories to run: as many as the variable says, or few enough for every day.
-fn histories(default: usize) -> usize {
-    std::env::var("HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
+/// Groups of one store. A resume looks at all of them, so that more would make it slow.
+const HISTORIES_PER_STORE: usize = 200;
+
+/// Runs as many histories as the variable says, or few enough for every day; each store has a seed of its own.
+fn run_all(default: usize, first_seed: u64, store: impl Fn() -> Arc<dyn Store>) {
+    let count = std::env::var("HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(default);
+    let chunks = (0..count).step_by(HISTORIES_PER_STORE).map(|first| (count - first).min(HISTORIES_PER_STORE));
+    for (seed, histories) in (first_seed..).zip(chunks) {
+        run(seed, histories, store());
+    }
 }
 
 #[test]
 fn views_over_the_store_in_memory_match_the_model() {
-    run(1, histories(150), Arc::new(MemoryStore::default()));
+    run_all(150, 1, || Arc::new(MemoryStore::default()));
 }
 
 #[test]
 fn views_over_the_embedded_store_match_the_model() {
     let folder = tempfile::tempdir().unwrap();
-    let store = EmbeddedStore::open(EmbeddedOptions::new(folder.path())).unwrap();
-    run(2, histories(40), Arc::new(store));
+    let opened = std::cell::Cell::new(0);
+    run_all(40, 1_000, || {
+        opened.set(opened.get() + 1);
+        let folder = folder.path().join(opened.get().to_string());
+        Arc::new(EmbeddedStore::open(EmbeddedOptions::new(folder)).unwrap())
+    });
 }
