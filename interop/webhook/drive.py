@@ -1,7 +1,7 @@
-"""Drives one receiver (a program in any language that verifies webhooks as docs/offline-push.md says) and a server
+"""Drives one receiver (a program in any language that verifies webhooks by its file of docs/examples/server) and a server
 whose `[webhook]` points at it; the receiver tells on its standard output what it made of each call.
 
-    drive.py <file with the receiver's verify function> <command of the receiver...>
+    drive.py <file below docs/examples/server with the receiver's verify function> <command of the receiver...>
 """
 
 import hashlib
@@ -21,6 +21,7 @@ INTEROP = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(INTEROP))
 
 from harness.api import api  # noqa: E402
+from harness.documented import is_printed  # noqa: E402
 from harness.server import Server  # noqa: E402
 from harness.tap import Tap  # noqa: E402
 
@@ -216,18 +217,12 @@ def run(tap, receiver):
         tap.case("a server with another secret is refused at each attempt, each signed anew; its event becomes a dead letter", wrong_secret)
 
 
-def documented(file):
-    """The text shows the function that ran here, to the letter."""
-    text = (INTEROP.parent / "docs" / "offline-push.md").read_text()
-    check(pathlib.Path(file).read_text().strip() in text, f"docs/offline-push.md does not have {file} as it is")
-
-
 def main():
     file, command = sys.argv[1], sys.argv[2:]
     with Receiver(command, SECRET) as receiver:
         tap = Tap(receiver.client)
         run(tap, receiver)
-    tap.case("the verify function is the one in docs/offline-push.md", lambda: documented(file))
+    tap.case("the verify function is the one that docs/server-helpers.md prints", lambda: is_printed(file))
     tap.end()
 
 

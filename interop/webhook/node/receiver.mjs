@@ -1,6 +1,6 @@
 // A receiver of webhooks on node:http. What it prints, a line each, is what ../drive.py reads.
 import { createServer } from "node:http";
-import { verify } from "./verify.mjs";
+import { verify } from "../../../docs/examples/server/node/verify-webhook.mjs";
 
 const secret = process.env.WEBHOOK_SECRET;
 const plan = []; // statuses that the next good calls are answered with

@@ -3,9 +3,12 @@
 import http.server
 import json
 import os
+import pathlib
 import sys
 
-from verify import verify
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "docs/examples/server/python"))
+
+from verify_webhook import verify  # noqa: E402
 
 SECRET = os.environ["WEBHOOK_SECRET"]
 plan = []  # statuses that the next good calls are answered with
