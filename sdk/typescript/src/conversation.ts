@@ -20,8 +20,8 @@ export interface MessagesSnapshot {
 export interface Messages extends Observable<MessagesSnapshot> {
   /** Loads the newest page, if it is not loaded. Subscribing does this, too. */
   load(): Promise<void>;
-  /** Loads the page before the first item; does nothing without one. */
-  loadOlder(): Promise<void>;
+  /** Loads the page before the first item, of `limit` entries (50 when absent, 500 at most); does nothing without one. */
+  loadOlder(limit?: number): Promise<void>;
 }
 
 export interface SendOptions {

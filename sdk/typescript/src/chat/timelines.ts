@@ -14,11 +14,14 @@ const GAP_KEPT_MAX = 1_000;
 const GAP_UNSEEN_MAX = 200;
 const FILL_LIMIT = 200;
 const PAGE_LIMIT = 50;
+// The server's own limit.
+const PAGE_LIMIT_MAX = 500;
 const FILLS_AT_ONCE_MAX = 3;
 // History that answers without what was asked for, so often in a row, does not have it.
 const FRUITLESS_MAX = 3;
 const SLOTS_UNWATCHED_MAX = 500;
-const SLOTS_MAX = 20_000;
+// A reader may go back so far before the oldest are let go; about a hundred megabytes.
+const SLOTS_MAX = 120_000;
 
 export interface TimelinesOwner {
   /** Entries of a conversation that were handed on, in order. */
@@ -127,7 +130,7 @@ export class Timelines {
   }
 
   /** Loads the page before what is held. */
-  async older(id: string): Promise<void> {
+  async older(id: string, limit = PAGE_LIMIT): Promise<void> {
     const timeline = this.of(id);
     const [generation, low] = [this.#generation, timeline.low];
     if (low <= 1) {
@@ -135,7 +138,7 @@ export class Timelines {
       return;
     }
     for (let fruitless = 0; ; ) {
-      const page = await this.#history(id, { to_seq: timeline.low - 1, limit: PAGE_LIMIT });
+      const page = await this.#history(id, { to_seq: timeline.low - 1, limit: Math.min(Math.max(limit, 1), PAGE_LIMIT_MAX) });
       if (generation !== this.#generation || timeline.low !== low) return; // it began anew meanwhile
       if (timeline.prepend(page)) break;
       if (++fruitless < FRUITLESS_MAX) continue;

@@ -1,5 +1,6 @@
 import type { Messages, MessagesSnapshot } from "../conversation.js";
 import { TidingsError } from "../errors.js";
+import type { TimelineItem } from "../message.js";
 import { Cell } from "../observable.js";
 import type { Core } from "./core.js";
 import { itemOfOutbox, itemOfSlot } from "./items.js";
@@ -44,8 +45,8 @@ export class Window implements Messages {
     return this.#loading;
   }
 
-  loadOlder(): Promise<void> {
-    this.#older ??= this.#loadOlder().finally(() => (this.#older = undefined));
+  loadOlder(limit?: number): Promise<void> {
+    this.#older ??= this.#loadOlder(limit).finally(() => (this.#older = undefined));
     return this.#older;
   }
 
@@ -93,9 +94,9 @@ export class Window implements Messages {
     }
   }
 
-  async #loadOlder(): Promise<void> {
+  async #loadOlder(limit: number | undefined): Promise<void> {
     await this.load();
-    if (this.#timelines.of(this.#id).hasOlder) await this.#timelines.older(this.#id);
+    if (this.#timelines.of(this.#id).hasOlder) await this.#timelines.older(this.#id, limit);
   }
 
   #set(state: MessagesSnapshot["state"]): void {
@@ -107,12 +108,18 @@ export class Window implements Messages {
   #show(): void {
     this.#isDirty = false;
     const timeline = this.#timelines.of(this.#id);
-    const shown = timeline.slots.flatMap((slot) => itemOfSlot(slot) ?? []);
-    const has = new Set(shown.map(({ key }) => key));
+    const items: TimelineItem[] = [];
+    for (const slot of timeline.slots) {
+      const item = itemOfSlot(slot);
+      if (item) items.push(item);
+    }
     // Without a window there is nothing that a settled message could be missing from.
     this.#outbox.dropSettled(this.#id, (seq) => (timeline.high !== undefined && seq <= timeline.high) || this.#state === "idle");
     const unsent = this.#outbox.of(this.#id).map((item) => itemOfOutbox(item, this.#core.me));
-    const items = [...shown, ...unsent.filter(({ key }) => !has.has(key))];
+    if (unsent.length > 0) {
+      const has = new Set(items.map(({ key }) => key));
+      items.push(...unsent.filter(({ key }) => !has.has(key)));
+    }
     const before = this.#cell.get();
     const isSame =
       before.state === this.#state &&
