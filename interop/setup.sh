@@ -10,7 +10,7 @@ if ! cmp -s requirements.txt "$stamp"; then
     .venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
     cp requirements.txt "$stamp"
 fi
-for packages in . ../sdk/typescript ../web; do
+for packages in . ../sdk/typescript ../sdk/react ../web; do
     stamp=$packages/node_modules/package-lock.installed
     if ! cmp -s "$packages/package-lock.json" "$stamp"; then
         (cd "$packages" && npm ci --no-audit --no-fund --loglevel=error)
