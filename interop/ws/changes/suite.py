@@ -6,36 +6,12 @@ import os
 import urllib.parse
 
 import websockets
-from websockets.asyncio.client import connect as ws_connect
-from websockets.exceptions import ConnectionClosed
 
 from harness.api import api, call, token
+from harness.link import connect
 from harness.server import Server
-from harness.session import PATIENCE, Closed, bind
+from harness.session import bind
 from harness.tap import Tap
-
-
-class Link:
-    def __init__(self, socket):
-        self.socket = socket
-
-    async def send(self, text):
-        await self.socket.send(text)
-
-    async def receive(self):
-        try:
-            return await self.socket.recv()
-        except ConnectionClosed:
-            raise Closed(self.socket.close_code, self.socket.close_reason) from None
-
-    async def cut(self):
-        self.socket.transport.abort()
-        await self.socket.wait_closed()
-
-
-async def connect(url):
-    timeouts = {"open_timeout": PATIENCE, "close_timeout": PATIENCE, "ping_interval": None}
-    return Link(await ws_connect(url, max_size=None, **timeouts))
 
 
 def apply(view, entry):

@@ -5,29 +5,14 @@ import os
 import sys
 
 import websockets
-from websockets.asyncio.client import connect as ws_connect
 
 from harness.api import api, call
-from harness.session import PATIENCE, bind
+from harness.link import connect
+from harness.session import bind
 from harness.tap import Tap
 
 ADA, BEN, GROUP = "list-ada", "list-ben", "list-group"
 DIRECT = f"{ADA}~{BEN}"
-
-
-class Link:
-    def __init__(self, socket):
-        self.socket = socket
-
-    async def send(self, text):
-        await self.socket.send(text)
-
-    async def receive(self):
-        return await self.socket.recv()
-
-
-async def connect(url):
-    return Link(await ws_connect(url, max_size=None, open_timeout=PATIENCE, close_timeout=PATIENCE, ping_interval=None))
 
 
 def receipts(seq, conversation=DIRECT):

@@ -5,30 +5,15 @@ import os
 import sys
 
 import websockets
-from websockets.asyncio.client import connect as ws_connect
 
 from harness.api import api, call
-from harness.session import PATIENCE, bind
+from harness.link import connect
+from harness.session import bind
 from harness.tap import Tap
 
 GROUP = "streams-g"
 ADA, BEN = "streams-ada", "streams-ben"
 WORDS = [f"wörd-{n} 😀 " for n in range(60)]
-
-
-class Link:
-    def __init__(self, socket):
-        self.socket = socket
-
-    async def send(self, text):
-        await self.socket.send(text)
-
-    async def receive(self):
-        return await self.socket.recv()
-
-
-async def connect(url):
-    return Link(await ws_connect(url, max_size=None, open_timeout=PATIENCE, close_timeout=PATIENCE, ping_interval=None))
 
 
 class Reader:
