@@ -7,11 +7,12 @@
 //! | `T` conversation | when members were last told of reactions, in milliseconds since 1970 UTC |
 //! | `D` conversation | the messages of whose reactions members are yet to be told; no row if there are none |
 //! | `y` conversation, seq, answer's seq | nothing: the index of answers to a message |
-//! | `m` user, time downwards, conversation, seq downwards | nothing: the index of messages that mention the user |
+//! | `m` user's id, 0, time downwards, conversation, seq downwards | nothing: the index of messages that mention the user |
 //! | `d` user | how far the user's clients have stored what they were handed: a position of eight bytes for each lane |
 //! | `p` user, conversation | what the user has set for the conversation |
 //! | `u` user | the user's own settings |
 //! | `P` conversation | the `seq` of each pinned message, in the order in which they were pinned |
+//! | `R` position of the recall | a [`RecallNote`], until the recalled body has left the store's files |
 //! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its pieces, as a number |
 
 use crate::{
@@ -67,14 +68,32 @@ pub fn reply_key(conversation: ConversationNo, seq: u64, reply: u64) -> Vec<u8> 
     key(b'y', &[conversation.0, seq, reply])
 }
 
-/// A message that mentions a user.
-pub fn mention_key(user: UserNo, at: u64, conversation: ConversationNo, seq: u64) -> Vec<u8> {
-    key(b'm', &[user.0, u64::MAX - at, conversation.0, u64::MAX - seq])
+/// A message that mentions a user by id. Ids have no byte 0.
+pub fn mention_key(user: &str, at: u64, conversation: ConversationNo, seq: u64) -> Vec<u8> {
+    let mut key = [b"m", user.as_bytes(), &[0]].concat();
+    for number in [u64::MAX - at, conversation.0, u64::MAX - seq] {
+        key.extend_from_slice(&number.to_be_bytes());
+    }
+    key
 }
 
-/// The conversation and `seq` of a message that a row of mentions stands for.
-pub fn mention_in(key: &[u8]) -> Option<(ConversationNo, u64)> {
-    Some((ConversationNo(number_in(key, 2)?), u64::MAX - number_in(key, 3)?))
+/// The time, the conversation and the `seq` of a message that a row of mentions stands for.
+pub fn mention_in(key: &[u8]) -> Option<(u64, ConversationNo, u64)> {
+    let (_, numbers) = key.split_last_chunk::<24>()?;
+    let number = |place: usize| numbers[place * 8..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+    Some((u64::MAX - number(0)?, ConversationNo(number(1)?), u64::MAX - number(2)?))
+}
+
+/// The note of a recall by its place in the commit order.
+pub fn recall_key(position: Position) -> Vec<u8> {
+    key(b'R', &[position])
+}
+
+/// A message that was recalled and whose body may still be in the store's files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecallNote {
+    /// When the message was recalled, in milliseconds since 1970 UTC.
+    pub at: u64,
 }
 
 /// The pinned messages of a conversation.

@@ -287,13 +287,12 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         head.last_position = position;
         let appended = Appended { conversation, seq: head.last_seq, at: head.last_at, position, duplicate: false };
         let Appended { seq, at, .. } = appended;
-        if let Some(details) = &entry.details {
-            for user in &details.mentioned {
-                self.rows.put_chat_row(chat_rows::mention_key(*user, at, conversation, seq), Some(Vec::new()));
-            }
-            if details.reply_to != 0 {
-                self.rows.put_chat_row(chat_rows::reply_key(conversation, details.reply_to, seq), Some(Vec::new()));
-            }
+        for user in entry.mentioned_ids() {
+            self.rows.put_chat_row(chat_rows::mention_key(user, at, conversation, seq), Some(Vec::new()));
+        }
+        let reply_to = entry.details().reply_to;
+        if reply_to != 0 {
+            self.rows.put_chat_row(chat_rows::reply_key(conversation, reply_to, seq), Some(Vec::new()));
         }
         self.note_open_stream(conversation, seq, &entry);
         self.rows.append(entry, appended, head, send)?;

@@ -203,6 +203,9 @@ pub struct StoredEntry {
     pub content: NewEntry,
 }
 
+/// The mention of all members.
+pub const MENTION_ALL: &str = "@all";
+
 /// A timeline entry before the store has given it `seq` and position.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NewEntry {
@@ -232,6 +235,12 @@ impl NewEntry {
     pub fn details(&self) -> &EntryDetails {
         const NONE: &EntryDetails = &EntryDetails::NONE;
         self.details.as_deref().unwrap_or(NONE)
+    }
+
+    /// The ids whom a message mentions, but for [`MENTION_ALL`]. Other entries mention nobody.
+    pub fn mentioned_ids(&self) -> impl Iterator<Item = &str> {
+        let is_message = self.kind == EntryKind::Message;
+        self.mentions.iter().map(String::as_str).filter(move |id| is_message && *id != MENTION_ALL)
     }
 
     /// The details, to be changed.
@@ -274,9 +283,6 @@ pub struct EntryDetails {
     /// The answered message as it is now. It is looked up for each reader, and never stored.
     #[serde(skip_serializing_if = "is_default")]
     pub preview: Option<ReplyPreview>,
-    /// The users whom the message mentions by id, for the index of mentions.
-    #[serde(skip_serializing_if = "is_default")]
-    pub mentioned: Vec<UserNo>,
     /// Of an entry that tells of reactions: the reactions of each message that has others now.
     #[serde(skip_serializing_if = "is_default")]
     pub reaction_changes: Vec<(u64, Vec<ReactionCount>)>,
@@ -338,7 +344,6 @@ impl EntryDetails {
         reactions: Vec::new(),
         reply_to: 0,
         preview: None,
-        mentioned: Vec::new(),
         reaction_changes: Vec::new(),
         pinned: None,
         stream: StreamState::Whole,

@@ -362,6 +362,15 @@ pub trait Store: PushStore + RowStore {
     /// [`StoreError::Unavailable`] and [`StoreError::Damaged`]: some entries may be removed; the next call goes on from
     /// there.
     fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64>;
+    /// Has the store's files lose the bytes of rows that were replaced or removed before the call. It runs beside commits
+    /// and may take minutes. A store without files has nothing to do.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`]: the disk has no room for it. [`StoreError::Unavailable`] and [`StoreError::Damaged`]: some
+    /// bytes may be left. A later call begins anew.
+    fn purge(&self) -> StoreResult<()> {
+        Ok(())
+    }
     /// The figures of the store now; zeros where it cannot be asked.
     fn stats(&self) -> StoreStats;
 

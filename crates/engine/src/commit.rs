@@ -258,18 +258,6 @@ impl Committer {
         }
     }
 
-    /// Commits a proposal of the server itself that appends to a timeline, and blocks its thread until then.
-    pub(crate) fn propose_of_server(
-        &self,
-        conversation: &Arc<Conversation>,
-        proposal: Proposal,
-    ) -> Result<Outcome, Refusal> {
-        let slot = Some(self.reserve(conversation, FlowKey::Server)?);
-        let (request, answer) = CommitRequest::of(proposal, FlowKey::Server, Some(conversation.clone()), slot);
-        self.submit(request)?;
-        answer.blocking_recv().unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Internal, "the committer ended")))
-    }
-
     /// Queues a proposal of the server itself, for a thread that waits for several outcomes at once. `conversation` is the
     /// one whose live members learn of it.
     ///

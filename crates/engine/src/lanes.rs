@@ -60,8 +60,9 @@ enum LaneWork {
 }
 
 /// A lane's queue. The channel is unbounded; the slots bound it, since every item of an existing conversation holds one.
-/// Three things hold none: a message that grows, which is in the queue once at most; a barrier, but a thread of the runtime waits for each, and those threads are bounded; and the
-/// item of a conversation that was created, whose callers wait for its commit but not for the lane.
+/// Three things hold none: a message that grows, which is in the queue once at most; a barrier, but a thread of the
+/// runtime waits for each, and those threads are bounded; and the item of a conversation that was created, whose callers
+/// wait for its commit but not for the lane.
 struct LaneQueue {
     sender: Mutex<Option<Sender<LaneWork>>>,
     slots: Arc<LaneSlots>,

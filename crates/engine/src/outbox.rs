@@ -30,7 +30,13 @@ use parking_lot::Mutex;
 use retry_queue::RETRY_IDS;
 use serde_json::value::RawValue;
 use std::{collections::HashSet, sync::Arc, thread::JoinHandle, time::Duration};
-use tidings_domain::{clock::Clock, leadership::Leadership, metrics::Metrics, refusals::store_refusal, store::Store};
+use tidings_domain::{
+    clock::Clock,
+    leadership::Leadership,
+    metrics::Metrics,
+    refusals::store_refusal,
+    store::{DeadNotification, End, Store, StoreResult},
+};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{DeadLetter, DeadLetterPage, Replayed},
@@ -136,6 +142,14 @@ impl Outbox {
         })?;
         Ok(Replayed { replayed })
     }
+}
+
+/// Whether the message of a stored event was recalled since: nobody is told of it any more.
+pub(crate) fn is_recalled(directory: &Directory, store: &dyn Store, row: &DeadNotification) -> StoreResult<bool> {
+    let Some((conversation, seq)) = retry_queue::message_of(row) else { return Ok(false) };
+    let Some(conversation) = directory.conversation_by_id(&conversation)? else { return Ok(false) };
+    let found = store.entries(conversation.no, seq, seq, 1, End::Oldest)?;
+    Ok(found.first().is_some_and(|entry| entry.content.details().recalled.is_some()))
 }
 
 /// A page of the dead letters, oldest first.

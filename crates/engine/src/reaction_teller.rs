@@ -1,7 +1,10 @@
 //! The thread that has members told of reactions when their interval has ended. What is yet to be told is in the store: a
 //! teller that ends before its time loses nothing, since the leader looks for what is left now and then.
 
-use crate::{commit::Committer, directory::Directory};
+use crate::{
+    commit::{Committer, PendingOutcome},
+    directory::Directory,
+};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -111,7 +114,8 @@ impl Worker {
 
     fn tell(&self, conversation: ConversationNo) {
         let Ok(Some(card)) = self.parts.directory.conversation(conversation) else { return };
-        if let Err(refusal) = self.parts.committer.propose_of_server(&card, Proposal::TellReactions { conversation }) {
+        let begun = self.parts.committer.begin(Some(&card), Proposal::TellReactions { conversation });
+        if let Err(refusal) = begun.and_then(PendingOutcome::wait) {
             tracing::debug!(%refusal, "reactions are told later");
         }
     }

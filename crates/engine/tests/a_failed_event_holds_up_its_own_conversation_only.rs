@@ -239,6 +239,25 @@ async fn a_failed_event_is_retried_after_its_backoff_and_not_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_told_of_a_message_that_was_recalled_while_its_event_waited() {
+    let app = Arc::new(App::default());
+    app.unreadable.lock().insert("poison".into());
+    let world = world(Arc::new(MemoryStore::default()), &app, BACKOFF, 10);
+    world.rooms(&["b"]).await;
+    let sent = world.engine.send(&Actor::App, message("ada", "b", "poison")).await.unwrap();
+    until("it waits", || world.gauge("tidings_outbox_parked") == 1);
+    world.say("b", "b1").await;
+    until("the next one waits behind it", || world.gauge("tidings_outbox_parked") == 2);
+    world.engine.recall_message(&Actor::App, "b", sent.seq, None, None).await.unwrap();
+    app.unreadable.lock().clear();
+    world.clock.advance(BACKOFF);
+    assert_eq!(world.taken(1), texts(&[("b", &["b1"])]));
+    until("nothing waits", || world.gauge("tidings_outbox_parked") == 0);
+    assert!(world.taken.try_recv().is_err());
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_always_fails_becomes_a_dead_letter_and_its_conversation_goes_on() {
     let app = Arc::new(App::default());
     app.unreadable.lock().insert("poison".into());
@@ -252,6 +271,33 @@ async fn an_event_that_always_fails_becomes_a_dead_letter_and_its_conversation_g
     assert_eq!(dead.iter().map(|dead| dead.attempts).collect::<Vec<_>>(), [3]);
     assert!(dead[0].event.get().contains("poison") && dead[0].last_error.contains("500"), "{dead:?}");
     until("nothing waits", || world.gauge("tidings_outbox_parked") == 0);
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_removes_dead_letters_of_recalled_messages_and_no_others_once_the_recall_is_old_enough() {
+    const AGE: Duration = Duration::from_secs(3_600);
+    let app = Arc::new(App::default());
+    app.unreadable.lock().extend(["poison".into(), "venom".into()]);
+    let world = world(Arc::new(MemoryStore::default()), &app, AT_ONCE, 1);
+    world.rooms(&["b"]).await;
+    let recalled = world.engine.send(&Actor::App, message("ada", "b", "poison")).await.unwrap();
+    world.say("b", "venom").await;
+    let texts_of_dead_letters = || {
+        let dead = world.engine.dead_letters(None, 0).unwrap().dead_letters;
+        ["poison", "venom"].map(|text| dead.iter().filter(|dead| dead.event.get().contains(text)).count())
+    };
+    until("both are dead letters", || texts_of_dead_letters() == [1, 1]);
+    let purge = || tokio::task::block_in_place(|| world.engine.purge_recalled(AGE).unwrap());
+    assert!(!purge(), "nothing was recalled");
+    world.engine.recall_message(&Actor::App, "b", recalled.seq, None, None).await.unwrap();
+    world.clock.advance(AGE - Duration::from_secs(1));
+    assert!(!purge(), "it is too early");
+    assert_eq!(texts_of_dead_letters(), [1, 1]);
+    world.clock.advance(Duration::from_secs(1));
+    assert!(purge());
+    assert_eq!(texts_of_dead_letters(), [0, 1]);
+    assert!(!purge(), "all is purged");
     world.engine.stop();
 }
 

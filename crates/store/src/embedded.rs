@@ -335,6 +335,10 @@ impl Store for EmbeddedStore {
         self.remove_old(retention, now_ms)
     }
 
+    fn purge(&self) -> StoreResult<()> {
+        self.purge_files()
+    }
+
     fn damage(&self) -> Option<String> {
         self.scrubber.damage_text()
     }

@@ -115,6 +115,16 @@ impl FjallKv {
         Ok(())
     }
 
+    /// Merges all tables of a space into new ones, which hold only the newest value of each row.
+    pub(crate) fn merge_tables(&self, space: Space) -> KvResult<()> {
+        at_low_priority(|| self.space(space).major_compact().map_err(KvError::from))
+    }
+
+    /// The bytes of a space's tables.
+    pub(crate) fn table_bytes(&self, space: Space) -> u64 {
+        self.space(space).disk_space()
+    }
+
     /// Whether the engine takes no more writes because one of its threads has met an error. Waits for a write that is
     /// under way.
     pub(crate) fn has_stopped(&self) -> bool {

@@ -19,7 +19,8 @@
 //!   engine opens; [`damage`]: the faults that it finds; [`scrubber`] verifies tables while the store serves;
 //! - [`mod@repair`]: keeping what can be read of a damaged folder, tables by [`repair_tables`], and reporting [`losses`];
 //!   [`restart`]: restarting the engine after a failed write;
-//! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
+//! - [`backup`], [`check`], [`retention`], [`purge`]: copying, verifying and shortening a data folder, and having its files
+//!   lose what was removed;
 //! - [`postgres`]: the same port on PostgreSQL.
 
 mod ack_log;
@@ -44,6 +45,7 @@ mod manifest;
 mod open;
 mod options;
 pub mod postgres;
+mod purge;
 mod push;
 mod reads;
 mod repair;

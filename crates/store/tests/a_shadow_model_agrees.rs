@@ -50,9 +50,9 @@ fn entry() -> impl Strategy<Value = NewEntry> {
     let id = prop::option::weighted(0.9, 0..25u32);
     let body = prop_oneof![8 => 0..300usize, 1 => 2_400..3_200usize, 1 => 3_000..10_000usize];
     let mentions = prop_oneof![8 => 0..3usize, 1 => Just(100)];
-    let links = (prop::option::weighted(0.2, 0..9u64), prop::option::of(1..=USERS));
-    let all = (sender, id, body, mentions, any::<[bool; 2]>(), 0..8u8, links);
-    all.prop_map(|(sender, id, body, mentions, flags, kind, (reply_to, mentioned))| NewEntry {
+    let reply_to = prop::option::weighted(0.2, 0..9u64);
+    let all = (sender, id, body, mentions, any::<[bool; 2]>(), 0..8u8, reply_to);
+    all.prop_map(|(sender, id, body, mentions, flags, kind, reply_to)| NewEntry {
         kind: if kind == 0 { EntryKind::MemberChange } else { EntryKind::Message },
         sender: sender.map(|no| Sender { no: UserNo(no), id: format!("u{no}") }),
         client_msg_id: id.map(|id| format!("id-{id}")),
@@ -61,18 +61,18 @@ fn entry() -> impl Strategy<Value = NewEntry> {
         mentions: (0..mentions).map(|n| format!("someone-with-a-long-name-{n:030}")).collect(),
         silent: flags[0] && kind < 4,
         skip_push: flags[1] && kind < 4,
-        details: details(kind, reply_to, mentioned),
+        details: details(kind, reply_to),
     })
 }
 
-/// Some messages answer another one, some mention users, and some grow.
-fn details(kind: u8, reply_to: Option<u64>, mentioned: Option<u64>) -> Option<Box<EntryDetails>> {
+/// Some messages answer another one, and some grow.
+fn details(kind: u8, reply_to: Option<u64>) -> Option<Box<EntryDetails>> {
     if kind == 0 || (kind < 5 && reply_to.is_none()) {
         return None;
     }
     let (stream, stream_node) = if kind < 5 { (StreamState::Whole, 0) } else { (StreamState::Open, 7) };
-    let (reply_to, mentioned) = (reply_to.unwrap_or(0), mentioned.map(UserNo).into_iter().collect());
-    Some(Box::new(EntryDetails { reply_to, mentioned, stream, stream_node, ..EntryDetails::NONE }))
+    let reply_to = reply_to.unwrap_or(0);
+    Some(Box::new(EntryDetails { reply_to, stream, stream_node, ..EntryDetails::NONE }))
 }
 
 /// An edit, an end or a recall of one of the first messages, so that the same one is changed again and again.

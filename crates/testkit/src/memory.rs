@@ -100,9 +100,9 @@ impl State {
         let head = self.head(conversation);
         self.position += 1;
         let (seq, at, position) = (head.last_seq + 1, now_ms.max(head.last_at), self.position);
-        for user in &entry.details().mentioned {
-            let key = [b"m".to_vec(), numbers(&[user.0, u64::MAX - at, conversation.0, u64::MAX - seq])].concat();
-            self.rows.insert((RowSpace::Chat, key), Vec::new());
+        for id in entry.mentions.iter().filter(|id| *id != "@all" && entry.kind == EntryKind::Message) {
+            let place = numbers(&[u64::MAX - at, conversation.0, u64::MAX - seq]);
+            self.rows.insert((RowSpace::Chat, [b"m", id.as_bytes(), &[0], &place].concat()), Vec::new());
         }
         if entry.details().reply_to != 0 {
             let key = [b"y".to_vec(), numbers(&[conversation.0, entry.details().reply_to, seq])].concat();

@@ -154,8 +154,37 @@ fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, OutboxConfig
     Ok(Some((Arc::new(webhook), settings.outbox_config())))
 }
 
-/// Removes the messages that retention no longer keeps, from time to time.
+/// How often recalls are looked for whose bodies have been in the store's files for long enough.
+const PURGE_EVERY: Duration = Duration::from_secs(10 * 60);
+
+/// What the leader does from time to time.
 async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
+    tokio::join!(remove_old_messages(engine.clone(), &settings), purge_recalled_bodies(engine, &settings));
+}
+
+/// Has recalled bodies leave the store's files in time.
+async fn purge_recalled_bodies(engine: Arc<Engine>, settings: &Settings) {
+    let age_min = Duration::from_secs(settings.messages.purge_after_hours * 60 * 60);
+    if age_min.is_zero() {
+        return;
+    }
+    let mut timer = interval_from_now(PURGE_EVERY);
+    loop {
+        timer.tick().await;
+        let (engine, began) = (engine.clone(), std::time::Instant::now());
+        match tokio::task::spawn_blocking(move || engine.purge_recalled(age_min)).await {
+            Ok(Ok(false)) => {}
+            Ok(Ok(true)) => tracing::info!(took = ?began.elapsed(), "recalled messages have left the store's files"),
+            Ok(Err(refusal)) => {
+                tracing::warn!(%refusal, "recalled messages are still in the store's files; purging them is tried again")
+            }
+            Err(error) => tracing::error!(%error, "the purge of recalled messages met a defect"),
+        }
+    }
+}
+
+/// Removes the messages that retention no longer keeps.
+async fn remove_old_messages(engine: Arc<Engine>, settings: &Settings) {
     let Some(kept) = settings.retention() else { return };
     let mut timer = interval_from_now(Duration::from_secs(settings.retention.interval_minutes.max(1) * 60));
     loop {

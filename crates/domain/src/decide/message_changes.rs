@@ -2,7 +2,7 @@
 
 use super::{Decider, ProposalError, StagedRows};
 use crate::{
-    chat_rows,
+    chat_rows::{self, RecallNote},
     message_changes::{apply, body_to_be_replaced, remove_body},
     model::*,
     store::*,
@@ -96,11 +96,16 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         }
         // The place that `append` gives the entry.
         let (seq, at) = (head.last_seq + 1, head.last_at.max(self.now_ms));
+        let is_recall = *change == MessageChange::Recall;
         let change = StoredEntry { seq, position: 0, at, content };
         apply(&mut message, &change);
         let version = message.content.details().body_version();
         self.rows.put_entry(conversation, message)?;
         let appended = self.append(conversation, Cow::Owned(change.content.clone()), send)?;
+        if is_recall {
+            let note = RecallNote { at: appended.at };
+            self.rows.put_chat_row(chat_rows::recall_key(appended.position), Some(chat_rows::encode(&note)));
+        }
         Ok(Outcome::MessageChanged { appended, entry: Some(Box::new(change.content)), version })
     }
 

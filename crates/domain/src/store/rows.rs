@@ -8,7 +8,7 @@ pub enum RowSpace {
     /// Everything that the crate of popups stores.
     Popups,
     /// What commits store besides entries and cards, such as who gave which reaction. Only
-    /// [`decide`](crate::decide::decide) writes it.
+    /// [`decide`](crate::decide::decide) writes it, and a purge removes its notes of recalls.
     Chat,
 }
 

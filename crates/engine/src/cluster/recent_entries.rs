@@ -142,10 +142,29 @@ mod tests {
         store
     }
 
+    /// A message, or a change of an earlier one.
+    fn proposal(room: u64, size: usize, what: u8, target: u64) -> Proposal {
+        let conversation = ConversationNo(room);
+        let of = |kind| NewEntry { kind, ..entry(size) };
+        let change = |change, entry| Proposal::ChangeMessage { conversation, target, change, entry };
+        let (user, key) = (Sender { no: UserNo(1), id: "ann".into() }, "+1".to_owned());
+        match what {
+            0 => {
+                let edit =
+                    MessageChange::Edit { if_version: None, keep_replaced: size.is_multiple_of(2), edits_max: 9 };
+                change(edit, of(EntryKind::Edit))
+            }
+            1 => change(MessageChange::Recall, NewEntry { body: "null".into(), ..of(EntryKind::Recall) }),
+            2 => change(MessageChange::Pin { pinned: true, pins_max: 9 }, of(EntryKind::Pins)),
+            3 => Proposal::React { conversation, target, user, key, add: true, keys_max: 9, interval_ms: 0 },
+            _ => Proposal::Append { conversation, entry: entry(size) },
+        }
+    }
+
     proptest! {
         #[test]
         fn missed_entries_are_those_of_the_store_or_none(
-            messages in prop::collection::vec((1..=ROOMS, 0..200usize), 1..60),
+            messages in prop::collection::vec((1..=ROOMS, 0..200usize, 0..10u8, 1..8u64), 1..60),
             bytes_max in 0..20_000usize,
             after in 0..60u64,
             span in 0..60u64,
@@ -154,12 +173,13 @@ mod tests {
             let store = store();
             let start = store.last_position();
             let recent = RecentEntries::new(start, bytes_max);
-            for (room, size) in messages {
-                let proposal = Proposal::Append { conversation: ConversationNo(room), entry: entry(size) };
-                let (_, span) = store.commit_in_order(&[proposal], 1).unwrap();
+            for (room, size, what, target) in messages {
+                let (_, span) = store.commit_in_order(&[proposal(room, size, what, target)], 1).unwrap();
                 let head = store.head(ConversationNo(room)).unwrap();
                 let stored = store.entries(ConversationNo(room), head.last_seq, head.last_seq, 1, End::Newest).unwrap();
-                recent.push(stored.iter().map(|entry| (ConversationNo(room), entry)), span.through);
+                // A change that was rejected, or changed nothing, has no entry.
+                let told = stored.iter().filter(|entry| entry.position > span.after);
+                recent.push(told.map(|entry| (ConversationNo(room), entry)), span.through);
             }
             let (after, until) = (start + after, (start + after + span).min(store.last_position()));
             let tail = |room: u64| {

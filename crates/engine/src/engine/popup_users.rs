@@ -59,7 +59,8 @@ impl PopupUsers {
             let pages = self.store.pages(&open, PAGES_BYTES_MAX).map_err(store_refusal)?;
             let counts = |entry: &&StoredEntry| {
                 let own = entry.content.sender.as_ref().is_some_and(|sender| sender.no == user);
-                !own && !entry.content.silent && entry.content.kind == EntryKind::Message
+                let recalled = entry.content.details().recalled.is_some();
+                !own && !entry.content.silent && !recalled && entry.content.kind == EntryKind::Message
             };
             let mut rest = Vec::new();
             for (ask, page) in open.into_iter().zip(pages) {

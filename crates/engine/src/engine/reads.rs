@@ -1,10 +1,6 @@
 //! Reading: who may read, and unread counts.
 
-use crate::engine::{
-    Engine,
-    list_line::ListLine,
-    send::{MENTION_ALL, not_a_member},
-};
+use crate::engine::{Engine, list_line::ListLine, send::not_a_member};
 use tidings_domain::{
     model::*,
     refusals::store_refusal,

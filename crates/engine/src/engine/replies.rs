@@ -60,9 +60,9 @@ impl Engine {
         let limit = page_limit(limit, PAGE_DEFAULT, HISTORY_PAGE_MAX)?;
         let mut from = match after {
             Some(token) => mention_after(user, token)?,
-            None => chat_rows::mention_key(user.no, u64::MAX, ConversationNo(0), u64::MAX),
+            None => chat_rows::mention_key(&user.id, u64::MAX, ConversationNo(0), u64::MAX),
         };
-        let to = chat_rows::mention_key(user.no, 0, ConversationNo(u64::MAX), 0);
+        let to = chat_rows::mention_key(&user.id, 0, ConversationNo(u64::MAX), 0);
         let (mut entries, mut bytes) = (Vec::new(), 0);
         loop {
             let rows = self.store.rows(RowSpace::Chat, &from, &to, limit).map_err(store_refusal)?;
@@ -87,7 +87,7 @@ impl Engine {
 
     /// The message that a row of the index stands for, if the user may still see it.
     fn mention(&self, user: &Arc<User>, key: &[u8]) -> Result<Option<(Arc<Conversation>, StoredEntry)>, Refusal> {
-        let Some((no, seq)) = chat_rows::mention_in(key) else { return Ok(None) };
+        let Some((_, no, seq)) = chat_rows::mention_in(key) else { return Ok(None) };
         let Some(conversation) = self.directory.conversation(no).map_err(store_refusal)? else { return Ok(None) };
         match self.first_readable(&Actor::User(user.clone()), &conversation) {
             Ok(floor) if seq >= floor => {}
@@ -136,9 +136,8 @@ impl Engine {
 
 /// A place in the list of mentions, as callers get it.
 fn mention_token(key: &[u8]) -> Option<String> {
-    let numbers = [1, 2, 3].map(|place| chat_rows::number_in(key, place));
-    let [Some(at), Some(conversation), Some(seq)] = numbers else { return None };
-    Some(format!("{at:x}-{conversation:x}-{seq:x}"))
+    let (at, conversation, seq) = chat_rows::mention_in(key)?;
+    Some(format!("{at:x}-{:x}-{seq:x}", conversation.0))
 }
 
 /// The first key behind a place in the list of mentions.
@@ -147,7 +146,5 @@ fn mention_after(user: &User, token: &str) -> Result<Vec<u8>, Refusal> {
     let Some(&[at, conversation, seq]) = numbers.as_deref() else {
         return Err(Refusal::field("after", "not a page token of this list"));
     };
-    let mut key = chat_rows::mention_key(user.no, u64::MAX - at, ConversationNo(conversation), u64::MAX - seq);
-    key.push(0);
-    Ok(key)
+    Ok([chat_rows::mention_key(&user.id, at, ConversationNo(conversation), seq), vec![0]].concat())
 }

@@ -19,9 +19,6 @@ use tidings_protocol::{
 };
 use tokio::sync::oneshot;
 
-/// The mention of all members.
-pub const MENTION_ALL: &str = "@all";
-
 /// Where a message goes, as the sender named it.
 #[derive(Debug, Clone, Copy)]
 pub enum SendTarget<'a> {
@@ -272,16 +269,6 @@ impl Engine {
         }
     }
 
-    /// The numbers of the users who are mentioned by id; an id of nobody is no error.
-    fn mentioned_users(&self, mentions: &[String]) -> Result<Vec<UserNo>, Refusal> {
-        let mut users = Vec::with_capacity(mentions.len());
-        for id in mentions.iter().filter(|id| *id != MENTION_ALL) {
-            let no = self.directory.user_no(id).map_err(tidings_domain::refusals::store_refusal)?;
-            users.extend(no.filter(|no| !users.contains(no)));
-        }
-        Ok(users)
-    }
-
     pub(crate) fn check_draining(&self) -> Result<(), Refusal> {
         if self.is_draining() {
             let why = "the server is draining; nothing was stored";
@@ -307,9 +294,7 @@ impl Engine {
             }
         }
         let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to } = message;
-        let mentioned = self.mentioned_users(&mentions)?;
-        let details = (reply_to.is_some() || !mentioned.is_empty())
-            .then(|| Box::new(EntryDetails { reply_to: reply_to.unwrap_or(0), mentioned, ..EntryDetails::NONE }));
+        let details = reply_to.map(|reply_to| Box::new(EntryDetails { reply_to, ..EntryDetails::NONE }));
         let entry = NewEntry {
             kind: EntryKind::Message,
             sender: sender.map(|s| Sender { no: s.no, id: s.id.clone() }),

@@ -60,6 +60,8 @@ struct StoredEvent<'a> {
 struct StoredEventEntry<'a> {
     #[serde(borrow)]
     conversation: Cow<'a, str>,
+    #[serde(default)]
+    seq: u64,
 }
 
 impl RetryQueue {
@@ -155,6 +157,12 @@ pub(super) fn event_of(row: &DeadNotification) -> Event {
     let conversation = Arc::from(&*conversation);
     let json = RawValue::from_string(row.event.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned());
     Event { id, conversation, json }
+}
+
+/// The conversation and the `seq` of the message that an event tells of.
+pub(super) fn message_of(row: &DeadNotification) -> Option<(String, u64)> {
+    let stored: StoredEvent<'_> = serde_json::from_str(&row.event).ok()?;
+    Some((stored.entry.conversation.into_owned(), stored.entry.seq))
 }
 
 pub(super) fn recipients_of(row: &DeadNotification) -> Vec<String> {

@@ -287,6 +287,13 @@ impl Worker {
                 queue.remove(&conversation, key, self.now());
                 continue;
             };
+            if self.is_recalled(&row)? {
+                if let Err(Stopped) = self.record(Proposal::DeleteDeadLetters { ids: vec![key] }) {
+                    return Ok(Err(Stopped));
+                }
+                queue.remove(&conversation, key, self.now());
+                continue;
+            }
             let was_open = self.breaker.is_open();
             self.context.metrics.outbox_retries.inc();
             match self.deliver(&[retry_queue::event_of(&row)]) {
@@ -312,6 +319,10 @@ impl Worker {
             }
         }
         Ok(Ok(worked))
+    }
+
+    fn is_recalled(&self, row: &DeadNotification) -> StoreResult<bool> {
+        super::is_recalled(&self.context.directory, &*self.context.store, row)
     }
 
     /// Records a failed retry of a conversation's first event: the event waits longer, or becomes a dead letter.
@@ -430,6 +441,10 @@ impl Worker {
             tried += 1;
             let found = self.context.store.dead_notifications(id.checked_sub(1), 1)?;
             let Some(dead) = found.into_iter().find(|dead| dead.id == id) else { continue };
+            if self.is_recalled(&dead)? {
+                taken.push(id);
+                continue;
+            }
             let json = RawValue::from_string(dead.event).unwrap_or_else(|_| RawValue::NULL.to_owned());
             if self.call(&[&json]).is_ok() {
                 self.context.metrics.outbox_delivered.inc();

@@ -21,7 +21,11 @@ impl<'a> AppendBatch<'a> {
     pub(crate) fn of(batch: &'a [Proposal]) -> Option<AppendBatch<'a>> {
         let entry = |proposal: &'a Proposal| match proposal {
             // An answer needs the message that it answers, and mentions are indexed.
-            Proposal::Append { conversation, entry } if entry.details.is_none() => Some((*conversation, entry)),
+            Proposal::Append { conversation, entry }
+                if entry.details.is_none() && entry.mentioned_ids().next().is_none() =>
+            {
+                Some((*conversation, entry))
+            }
             _ => None,
         };
         batch.iter().map(entry).collect::<Option<Vec<_>>>().map(AppendBatch)

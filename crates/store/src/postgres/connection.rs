@@ -31,6 +31,8 @@ const CONNECT_BACKOFF: Duration = Duration::from_millis(200);
 const TCP_SILENCE_MAX: Duration = Duration::from_secs(8);
 /// How long a commit may take beyond the waits that the database itself limits, such as for a slow disk or standby.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a statement may take that reads whole tables.
+const MAINTENANCE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// How long after a statement's own limit its answer may arrive, before the connection is closed.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
@@ -38,9 +40,9 @@ const ANSWER_GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct Connector {
     config: Config,
     tls: MakeRustlsConnect,
-    settings: [String; 2],
+    settings: [String; 3],
     connect_timeout: Duration,
-    answer_timeout: [Duration; 2],
+    answer_timeout: [Duration; 3],
     /// A runtime of one thread, which only reads and writes sockets. Callers wait on their own threads.
     runtime: Option<Runtime>,
     /// When the last attempt to connect failed, and its error.
@@ -55,6 +57,8 @@ pub(crate) struct Connector {
 pub(crate) enum Purpose {
     Read = 0,
     Commit = 1,
+    /// Statements that read whole tables.
+    Maintenance = 2,
 }
 
 impl Connector {
@@ -81,9 +85,14 @@ impl Connector {
             settings: [
                 session_settings(options.statement_timeout, lock_timeout),
                 session_settings(Duration::ZERO, lock_timeout),
+                session_settings(Duration::ZERO, lock_timeout),
             ],
             connect_timeout: options.connect_timeout,
-            answer_timeout: [options.statement_timeout + ANSWER_GRACE, lock_timeout + COMMIT_TIMEOUT],
+            answer_timeout: [
+                options.statement_timeout + ANSWER_GRACE,
+                lock_timeout + COMMIT_TIMEOUT,
+                MAINTENANCE_TIMEOUT,
+            ],
             runtime: Some(runtime),
             last_failure: Mutex::new(None),
             liveness: LivenessProbe::new(options.silent_after),

@@ -2,7 +2,8 @@
 
 use super::{
     PostgresStore,
-    connection::{bigint, number},
+    connection::{Purpose, bigint, number},
+    failure::Failure,
     load::membership,
 };
 use crate::rows::{DeadRow, UserRow, decode, decode_content, decode_conversation, kind_byte, kind_of};
@@ -32,6 +33,8 @@ macro_rules! entries {
         )
     };
 }
+/// The tables whose rows hold bodies: messages, and webhook events that wait or have failed.
+const VACUUM: &str = "VACUUM entries, dead_notifications";
 const FROM_OLDEST: &str = entries!("ASC");
 const FROM_NEWEST: &str = entries!("DESC");
 const HEAD: &str = "SELECT h.last_seq, h.last_at, h.last_position, \
@@ -229,6 +232,14 @@ impl Store for PostgresStore {
 
     fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
         self.remove_old(retention, now_ms)
+    }
+
+    fn purge(&self) -> StoreResult<()> {
+        let purged = self.connector.block_on(async {
+            let connection = self.connector.connect(Purpose::Maintenance).await?;
+            connection.batch(VACUUM).await
+        });
+        purged.map_err(|failure: Failure| failure.into())
     }
 
     fn stats(&self) -> StoreStats {

@@ -123,7 +123,7 @@ impl PostgresServer {
         PostgresServer { folder, programs, settings, port, user, running, databases: AtomicU32::new(0) }
     }
 
-    fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 

@@ -142,6 +142,10 @@ impl State {
         message.content.details = Some(Box::new(details));
         appended.details = Some(Box::new(of_entry));
         let place = self.append(conversation, &appended, now_ms)?;
+        if *change == MessageChange::Recall {
+            let note = (RowSpace::Chat, [b"R".to_vec(), numbers(&[place.position])].concat());
+            self.rows.insert(note, format!("{{\"at\":{}}}", place.at).into_bytes());
+        }
         let timeline = self.timelines.entry(conversation).or_default();
         timeline.insert(target, message);
         for (seq, other) in timeline.iter_mut() {

@@ -158,19 +158,22 @@ fn replies(store: &dyn Store) {
 
 fn mentions(store: &dyn Store) {
     let (room, u) = room_with_message(store, 3);
-    let mentioning = |id: &str, users: &[UserNo]| {
-        let details = EntryDetails { mentioned: users.to_vec(), ..EntryDetails::NONE };
-        append(room, NewEntry { details: Some(Box::new(details)), ..message(u[0], id) })
+    let mentioning = |id: &str, users: &[&str]| {
+        let mentions = users.iter().map(|user| (*user).to_owned()).collect();
+        append(room, NewEntry { mentions, ..message(u[0], id) })
     };
-    commit_at(store, mentioning("b", &[u[1]]), NOON + 1);
-    commit_at(store, mentioning("c", &[u[1], u[2]]), NOON + 2);
-    commit_at(store, mentioning("d", &[u[1]]), NOON + 2);
-    let found = |user: UserNo| {
-        let (from, to) = (u64::MAX, 0);
-        let from = chat_rows::mention_key(user, from, ConversationNo(0), u64::MAX);
-        let to = chat_rows::mention_key(user, to, ConversationNo(u64::MAX), 0);
+    commit_at(store, mentioning("b", &["u2"]), NOON + 1);
+    commit_at(store, mentioning("c", &["u2", "@all", "u3", "u2"]), NOON + 2);
+    commit_at(store, mentioning("d", &["u2"]), NOON + 2);
+    // What follows a message is no message: its mentions are not listed.
+    let edit = NewEntry { kind: EntryKind::Edit, mentions: vec!["u1".into()], ..notice(EntryKind::Edit) };
+    let change = MessageChange::Edit { if_version: None, keep_replaced: false, edits_max: 9 };
+    commit(store, Proposal::ChangeMessage { conversation: room, target: 1, change, entry: edit });
+    let found = |user: &str| {
+        let from = chat_rows::mention_key(user, u64::MAX, ConversationNo(0), u64::MAX);
+        let to = chat_rows::mention_key(user, 0, ConversationNo(u64::MAX), 0);
         let rows = store.rows(RowSpace::Chat, &from, &to, 10).unwrap();
-        rows.iter().map(|(key, _)| chat_rows::mention_in(key).unwrap().1).collect::<Vec<_>>()
+        rows.iter().map(|(key, _)| chat_rows::mention_in(key).unwrap().2).collect::<Vec<_>>()
     };
-    assert_eq!((found(u[1]), found(u[2]), found(u[0])), (vec![4, 3, 2], vec![3], vec![]));
+    assert_eq!((found("u2"), found("u3"), found("u1")), (vec![4, 3, 2], vec![3], vec![]));
 }

@@ -204,6 +204,9 @@ settings! {
         official_recall_window_ms: u64 = MessagesConfig::default().recall_window[2].as_millis() as u64,
         /// Whether the bodies that edits replace are kept, for as long as their message. Those of a recalled message are removed.
         edit_history: bool = false,
+        /// A recalled body has left the store's files, too, this many hours after the recall and the time that the store then takes
+        /// to rewrite its files. 0: whenever the store happens to overwrite it. See docs/operations/recalled-messages.md.
+        purge_after_hours: u64 = 168,
     }
 }
 
