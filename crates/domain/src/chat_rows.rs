@@ -84,6 +84,26 @@ pub fn mention_in(key: &[u8]) -> Option<(u64, ConversationNo, u64)> {
     Some((u64::MAX - number(0)?, ConversationNo(number(1)?), u64::MAX - number(2)?))
 }
 
+/// The kinds of rows whose keys begin with a conversation and the `seq` of one of its messages: reactions and answers.
+pub const KINDS_BY_MESSAGE: [u8; 2] = [b'r', b'y'];
+/// The kind of rows that hold a conversation's pins.
+pub const PINS: u8 = b'P';
+
+/// The range of a kind's rows from this conversation on.
+pub fn conversations_from(kind: u8, first: ConversationNo) -> (Vec<u8>, Vec<u8>) {
+    (key(kind, &[first.0]), key(kind, &[u64::MAX; 4]))
+}
+
+/// The range of the rows of a conversation's messages before `first_seq`, of a kind of [`KINDS_BY_MESSAGE`].
+pub fn messages_before(kind: u8, conversation: ConversationNo, first_seq: u64) -> (Vec<u8>, Vec<u8>) {
+    (key(kind, &[conversation.0, 0]), key(kind, &[conversation.0, first_seq.saturating_sub(1), u64::MAX]))
+}
+
+/// The range of all users' mentions.
+pub fn all_mentions() -> (Vec<u8>, Vec<u8>) {
+    (vec![b'm'], vec![b'm' + 1])
+}
+
 /// The note of a recall by its place in the commit order.
 pub fn recall_key(position: Position) -> Vec<u8> {
     key(b'R', &[position])

@@ -9,7 +9,7 @@
 //! - `users`, `conversations`: cards, members, mutes;
 //! - `presence`, `watching`: who is online;
 //! - `offline_push`: dead letters, and messages that a session did not acknowledge;
-//! - `purge`: recalled bodies leave the store's files;
+//! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every door;
 //! - `popup_trigger`, `popup_users`: popups that the app server sends, and users as popups see them;
 //! - `leader_requests`: what only the leader can answer.
@@ -33,6 +33,7 @@ mod reads;
 mod receipts;
 mod replies;
 pub mod resume;
+mod retention;
 pub mod send;
 mod streams;
 mod users;

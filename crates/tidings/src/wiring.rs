@@ -193,14 +193,9 @@ async fn remove_old_messages(engine: Arc<Engine>, settings: &Settings) {
             continue;
         }
         let engine = engine.clone();
-        let retain = move || {
-            let removed = engine.store.retain(kept, engine.clock.now_ms())?;
-            engine.metrics.retention_removed.inc_by(removed);
-            Ok::<u64, tidings_domain::store::StoreError>(removed)
-        };
-        match tokio::task::spawn_blocking(retain).await {
+        match tokio::task::spawn_blocking(move || engine.remove_old(kept)).await {
             Ok(Ok(removed)) => tracing::info!(removed, "retention"),
-            Ok(Err(error)) => tracing::warn!(%error, "retention failed; it is tried again"),
+            Ok(Err(refusal)) => tracing::warn!(%refusal, "retention failed; it is tried again"),
             Err(error) => tracing::error!(%error, "retention met a defect"),
         }
     }

@@ -34,6 +34,11 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         if is_interruption && self.rows.entry(conversation, target)?.is_none() {
             return Ok(self.forget_open_stream(conversation, target));
         }
+        if matches!(change, MessageChange::Pin { pinned: false, .. })
+            && self.forget_pin_of_removed(conversation, target)?
+        {
+            return Ok(Outcome::Done);
+        }
         let mut message = self.message(conversation, target)?;
         let details = message.content.details();
         if let (Some(recalled), MessageChange::Recall) = (&details.recalled, change) {
@@ -107,6 +112,19 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             self.rows.put_chat_row(chat_rows::recall_key(appended.position), Some(chat_rows::encode(&note)));
         }
         Ok(Outcome::MessageChanged { appended, entry: Some(Box::new(change.content)), version })
+    }
+
+    /// Removes the pin of a message that retention has removed; answers whether there was one.
+    fn forget_pin_of_removed(&mut self, conversation: ConversationNo, target: u64) -> Result<bool, ProposalError> {
+        if self.rows.entry(conversation, target)?.is_some() {
+            return Ok(false);
+        }
+        let pins = self.rows.chat_row(&chat_rows::pins_key(conversation))?;
+        let was_pinned = chat_rows::decode::<Vec<u64>>(pins.as_deref())?.contains(&target);
+        if was_pinned {
+            self.put_pins(conversation, target, false, usize::MAX)?;
+        }
+        Ok(was_pinned)
     }
 
     /// Adds a message to the list of the conversation's pinned messages, or removes it.

@@ -135,17 +135,7 @@ impl Engine {
         if let Actor::User(user) = actor {
             self.rate.check(user.no)?;
         }
-        let entry = NewEntry {
-            kind: EntryKind::Pins,
-            sender: by.as_deref().map(sender_of),
-            client_msg_id: None,
-            content_type: "pins".into(),
-            body: NO_BODY.into(),
-            mentions: vec![],
-            silent: true,
-            skip_push: true,
-            details: None,
-        };
+        let entry = pin_entry(by.as_deref().map(sender_of));
         let change = MessageChange::Pin { pinned, pins_max: PINS_PER_CONVERSATION_MAX };
         let proposal = Proposal::ChangeMessage { conversation: conversation.no, target: seq, change, entry };
         self.committer.propose(Some(&conversation), proposal).await?;
@@ -205,4 +195,19 @@ fn check_key(key: &str) -> Result<(), Refusal> {
         return Err(Refusal::field("key", "has a control character"));
     }
     Ok(())
+}
+
+/// The entry that tells of a pin or of its end.
+pub(super) fn pin_entry(by: Option<Sender>) -> NewEntry {
+    NewEntry {
+        kind: EntryKind::Pins,
+        sender: by,
+        client_msg_id: None,
+        content_type: "pins".into(),
+        body: NO_BODY.into(),
+        mentions: vec![],
+        silent: true,
+        skip_push: true,
+        details: None,
+    }
 }

@@ -1,0 +1,100 @@
+//! Retention, and what else goes with messages that it removes: the rows of their reactions, answers, mentions and pins.
+
+use crate::engine::{Engine, reactions::pin_entry};
+use tidings_domain::{
+    chat_rows,
+    model::ConversationNo,
+    refusals::store_refusal,
+    store::{MessageChange, Proposal, Retention, RowChange, RowSpace, StoreResult, Term},
+};
+use tidings_protocol::error::Refusal;
+
+const ROWS_AT_ONCE: usize = 1_000;
+
+impl Engine {
+    /// Removes messages beyond the limits, with all rows that belong to them; answers how many messages. Only the leader does
+    /// so. Blocks.
+    ///
+    /// # Errors
+    /// `store_unavailable`, `queue_full`, `draining`: some may be removed; a later call goes on.
+    pub fn remove_old(&self, retention: Retention) -> Result<u64, Refusal> {
+        let Some(term) = self.lead.term() else { return Ok(0) };
+        let removed = self.store.retain(retention, self.clock.now_ms()).map_err(store_refusal)?;
+        self.metrics.retention_removed.inc_by(removed);
+        if removed > 0 {
+            self.remove_rows_of_removed(term).map_err(store_refusal)?;
+            self.unpin_removed()?;
+        }
+        Ok(removed)
+    }
+
+    fn remove_rows_of_removed(&self, term: Term) -> StoreResult<()> {
+        for kind in chat_rows::KINDS_BY_MESSAGE {
+            let mut next = Some(ConversationNo(0));
+            while let Some(from) = next {
+                let (low, high) = chat_rows::conversations_from(kind, from);
+                let found = self.store.rows(RowSpace::Chat, &low, &high, 1)?;
+                let conversation = found.first().and_then(|(key, _)| chat_rows::number_in(key, 0)).map(ConversationNo);
+                if let Some(conversation) = conversation {
+                    self.remove_rows_before(term, kind, conversation)?;
+                }
+                next = conversation.and_then(|conversation| conversation.0.checked_add(1)).map(ConversationNo);
+            }
+        }
+        self.remove_mentions(term)
+    }
+
+    /// Removes the rows of a conversation's messages before its first one.
+    fn remove_rows_before(&self, term: Term, kind: u8, conversation: ConversationNo) -> StoreResult<()> {
+        let first_seq = self.store.head(conversation)?.first_seq;
+        let (low, high) = chat_rows::messages_before(kind, conversation, first_seq);
+        loop {
+            let rows = self.store.rows(RowSpace::Chat, &low, &high, ROWS_AT_ONCE)?;
+            let is_last = rows.len() < ROWS_AT_ONCE;
+            let removals = rows.into_iter().map(|(key, _)| RowChange { key, value: None }).collect();
+            self.store.write_rows(term, RowSpace::Chat, removals)?;
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    fn remove_mentions(&self, term: Term) -> StoreResult<()> {
+        let (mut low, high) = chat_rows::all_mentions();
+        loop {
+            let rows = self.store.rows(RowSpace::Chat, &low, &high, ROWS_AT_ONCE)?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            low = [&last[..], &[0]].concat();
+            let mut removals = Vec::new();
+            for (key, _) in rows {
+                let Some((_, conversation, seq)) = chat_rows::mention_in(&key) else { continue };
+                if seq < self.store.head(conversation)?.first_seq {
+                    removals.push(RowChange { key, value: None });
+                }
+            }
+            self.store.write_rows(term, RowSpace::Chat, removals)?;
+        }
+    }
+
+    /// Removes the pins of messages that are gone: they would hold places for ever.
+    fn unpin_removed(&self) -> Result<(), Refusal> {
+        let (mut low, high) = chat_rows::conversations_from(chat_rows::PINS, ConversationNo(0));
+        loop {
+            let rows = self.store.rows(RowSpace::Chat, &low, &high, ROWS_AT_ONCE).map_err(store_refusal)?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            low = [&last[..], &[0]].concat();
+            for (key, pins) in rows {
+                let Some(conversation) = chat_rows::number_in(&key, 0).map(ConversationNo) else { continue };
+                let pins: Vec<u64> = chat_rows::decode(Some(&pins)).map_err(store_refusal)?;
+                let first_seq = self.store.head(conversation).map_err(store_refusal)?.first_seq;
+                let card = self.directory.conversation(conversation).map_err(store_refusal)?;
+                for target in pins.into_iter().filter(|seq| *seq < first_seq) {
+                    let change = MessageChange::Pin { pinned: false, pins_max: 0 };
+                    let entry = pin_entry(None);
+                    let proposal = Proposal::ChangeMessage { conversation, target, change, entry };
+                    self.committer.begin(card.as_ref(), proposal)?.wait()?;
+                }
+            }
+        }
+    }
+}
