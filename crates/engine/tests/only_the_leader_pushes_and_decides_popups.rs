@@ -10,14 +10,10 @@ mod support;
 use fake_shard::Shard;
 use serde_json::json;
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
-use support::*;
-use tidings_domain::{commit_log::*, model::Position, store::*};
+use support::{cuttable_log::CuttableLog, *};
 use tidings_popups::PopupsConfig;
 use tidings_protocol::{
     error::ErrorCode,
@@ -25,45 +21,6 @@ use tidings_protocol::{
 };
 use tidings_push::Register;
 use tidings_testkit::{LocalBus, MemoryStore};
-
-/// A node's commit log, which can be cut off.
-struct CuttableLog {
-    store: Arc<MemoryStore>,
-    is_cut: AtomicBool,
-}
-
-impl CuttableLog {
-    fn store(&self) -> StoreResult<&MemoryStore> {
-        match self.is_cut.load(Ordering::Relaxed) {
-            true => Err(StoreError::Unavailable("cut".into())),
-            false => Ok(&self.store),
-        }
-    }
-}
-
-impl CommitLog for CuttableLog {
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
-        self.store()?.committed_after(after, limit)
-    }
-    fn newest_position(&self) -> StoreResult<Position> {
-        self.store()?.newest_position()
-    }
-    fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
-        self.store()?.prune(older_than_ms)
-    }
-    fn heartbeat(
-        &self,
-        me: &NodeInfo,
-        lease_ms: u64,
-        may_lead: bool,
-        takes_name: bool,
-    ) -> Result<ClusterView, HeartbeatError> {
-        self.store()?.heartbeat(me, lease_ms, may_lead, takes_name)
-    }
-    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
-        self.store()?.release_lease(boot_id)
-    }
-}
 
 struct Node {
     shard: Shard,
@@ -80,7 +37,7 @@ fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -
 }
 
 fn node_with(popups: PopupsConfig, name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> Node {
-    let log = Arc::new(CuttableLog { store: store.clone(), is_cut: AtomicBool::new(false) });
+    let log = Arc::new(CuttableLog { store: store.clone(), is_cut: false.into() });
     let rows = Arc::new(Troubled::on(store.clone()));
     let world = World::node_with(popups, name, rows.clone(), log.clone(), Arc::new(bus.clone()), lease);
     Node { shard: Shard::of(world), log, rows }
