@@ -59,7 +59,10 @@ export interface ConversationsSnapshot {
 export interface Conversations extends Observable<ConversationsSnapshot> {
   /** Loads the next page of the list. */
   loadMore(): Promise<void>;
-  /** Reads one filtered page, which is not kept up to date. */
+  /**
+   * Reads one filtered page. Which lines it has is not kept up to date; `conversation(id).view` of each is, also of archived ones, which
+   * are known to the client only once they were read here.
+   */
   page(filter: ListFilter, after?: string, limit?: number): Promise<{ readonly conversations: readonly ConversationView[]; readonly next?: string }>;
 }
 

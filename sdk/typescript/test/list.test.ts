@@ -141,6 +141,54 @@ test("a line that the server tells of changes it: pinned stand first, hidden and
   assert.equal(client.conversation("b").view.get()?.hidden, true);
 });
 
+test("pinned lines stand by activity among themselves, and a hidden one comes back with its next message", async () => {
+  const { client, clock, server } = await start();
+  for (const id of ["a", "b", "c"]) {
+    server.commit(id, { from: "ben", body: 0 });
+    await clock.pass(1);
+  }
+  await clock.pass(100);
+  const set = (id: string, change: Partial<ConversationView>): void => {
+    server.truth.prefer(id, change);
+    server.tell({ t: "conversation", conversation: server.truth.view("ada", id) });
+  };
+  set("a", { pinned_at: 9 });
+  set("b", { pinned_at: 5 });
+  set("c", { hidden: true });
+  await clock.pass(10);
+  const ids = (): readonly string[] => client.conversations.get().items.map(({ id }) => id);
+  assert.deepEqual(ids(), ["b", "a"]);
+  server.truth.prefer("c", {});
+  server.commit("c", { from: "ben", body: 1 });
+  await clock.pass(10);
+  assert.deepEqual(ids(), ["b", "a", "c"]);
+});
+
+test("archived lines that were read stay known and right, also after a break", async () => {
+  const server = new FakeServer(new VirtualClock());
+  for (const id of ["a", "b"]) server.commit(id, { from: "ben", body: 0 });
+  server.truth.prefer("a", { archived: true });
+  const { client, clock } = await start({ server });
+  await clock.pass(100);
+  assert.equal(client.conversation("a").view.get(), undefined);
+  const reading = client.conversations.page("archived");
+  await clock.pass(10);
+  assert.deepEqual((await reading).conversations.map(({ id }) => id), ["a"]);
+  assert.equal(client.conversation("a").view.get()?.unread, 1);
+  server.commit("a", { from: "ben", body: 1 });
+  await clock.pass(100);
+  assert.equal(client.conversation("a").view.get()?.unread, 2);
+  server.closeAll(1006);
+  server.truth.read("ada", "a", 2);
+  await clock.pass(40_000);
+  assert.deepEqual([client.conversation("a").view.get()?.unread, client.conversation("a").view.get()?.archived], [0, true]);
+  assert.deepEqual(client.conversations.get().items.map(({ id }) => id), ["b"]);
+  server.truth.prefer("a", {});
+  server.tell({ t: "conversation", conversation: server.truth.view("ada", "a") });
+  await clock.pass(10);
+  assert.deepEqual(client.conversations.get().items.map(({ id }) => id).sort(), ["a", "b"]);
+});
+
 test("more than one page is loaded on request and stays right", async () => {
   const server = new FakeServer(new VirtualClock());
   for (let n = 0; n < 250; n++) {

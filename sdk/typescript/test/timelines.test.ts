@@ -196,6 +196,25 @@ test("edits, recalls, reactions and pins change the message, once each, in any o
   assert.equal(chat.messages.get().items.length, 4, "changes are no messages");
 });
 
+test("a growing message whose pieces came while there was no connection is read again when there is one", async () => {
+  const { client, clock, server } = await start();
+  server.commit("g", { from: "bot", body: { text: "" }, stream: "open" });
+  await clock.pass(10);
+  const chat = client.conversation("g");
+  chat.messages.subscribe(() => undefined);
+  await clock.pass(10);
+  server.tell({ t: "stream", conversation: "g", seq: 1, offset: 0, text: "one" });
+  await clock.pass(10);
+  assert.deepEqual(texts(chat), ["one"]);
+  server.closeAll(1006);
+  server.truth.grow("g", 1, { text: "one two" });
+  await clock.pass(5_000);
+  assert.deepEqual(texts(chat), ["one two"]);
+  server.tell({ t: "stream", conversation: "g", seq: 1, offset: 7, text: " three" });
+  await clock.pass(10);
+  assert.deepEqual(texts(chat), ["one two three"]);
+});
+
 test("a growing message grows by its pieces; a lost piece is read again; its end is whole", async () => {
   const { client, clock, server } = await start();
   server.commit("g", { from: "bot", body: { text: "" }, stream: "open" });

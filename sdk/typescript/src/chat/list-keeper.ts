@@ -121,6 +121,11 @@ export class ListKeeper implements Conversations {
   async page(filter: ListFilter, after?: string, limit?: number): Promise<{ readonly conversations: readonly ConversationView[]; readonly next?: string }> {
     const frame = { t: "conversations" as const, filter, ...(after !== undefined && { after }), ...(limit !== undefined && { limit }) };
     const { conversations, next } = await this.#core.asker.ask(frame);
+    if (filter === "archived") {
+      // Their `view` is kept right like that of any other line: the list only does not show them.
+      this.#takePage(conversations);
+      this.#changed();
+    }
     return { conversations, ...(next != null && { next }) };
   }
 
@@ -170,6 +175,12 @@ export class ListKeeper implements Conversations {
       if (isAll && (after === undefined || seen.size >= loaded)) this.#next = after;
       if (after === undefined || (isAll ? seen.size >= loaded : stale.size === 0)) break;
     }
+    const archived = this.#list.views.filter(({ id, archived }) => archived === true && (isAll ? !seen.has(id) : stale.has(id)));
+    if (archived.length > 0) {
+      const page = await this.#core.asker.ask({ t: "conversations", limit: PAGE_LIMIT, filter: "archived" });
+      this.#takePage(page.conversations);
+      for (const { id } of page.conversations) seen.add(id);
+    }
     for (const id of stale) this.#list.stale.delete(id); // the server's list has no such line
     // Lines that came while the pages were read are not in them, and stay.
     if (isAll) this.#list.keepOnly(new Set([...seen, ...this.#list.views.map(({ id }) => id).filter((id) => !known.has(id))]));
@@ -210,5 +221,5 @@ export class ListKeeper implements Conversations {
 }
 
 function byActivity(a: ConversationView, b: ConversationView): number {
-  return (b.pinned_at ?? 0) - (a.pinned_at ?? 0) || b.last_at - a.last_at || (a.id < b.id ? -1 : 1);
+  return Number(b.pinned_at != null) - Number(a.pinned_at != null) || b.last_at - a.last_at || (a.id < b.id ? -1 : 1);
 }

@@ -145,8 +145,9 @@ export class ConversationList {
 function added(view: ConversationView, counted: readonly Counted[]): ConversationView {
   let next = view;
   for (const { entry, isUnread, isMention } of counted) {
+    const { hidden: _, ...shown } = next;
     next = {
-      ...next,
+      ...(entry.kind === "message" ? shown : next), // a hidden line comes back with its next message
       last_seq: entry.seq,
       last_at: entry.at,
       last_entry: entry,

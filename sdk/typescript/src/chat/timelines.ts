@@ -185,7 +185,11 @@ export class Timelines {
 
   /** A session is live: what could not be read before is read now. */
   up(): void {
-    for (const timeline of this.#timelines.values()) this.#fill(timeline);
+    for (const timeline of this.#timelines.values()) {
+      this.#fill(timeline);
+      // Pieces that came meanwhile are not sent again: what still grew is read as it is now.
+      for (const { entry } of timeline.slots) if (entry.stream === "open") void this.#renew(timeline, entry.seq);
+    }
   }
 
   #fill(timeline: Timeline): void {

@@ -183,7 +183,7 @@ export class FakeServer {
         return page ? answer({ t: "history", conversation, ...page }) : refused("not_found");
       }
       case "conversations":
-        return answer({ t: "conversations", ...this.truth.list(me, frame["after"] as string | undefined, Number(frame["limit"] ?? 50)) });
+        return answer({ t: "conversations", ...this.truth.list(me, frame["after"] as string | undefined, Number(frame["limit"] ?? 50), frame["filter"] === "archived") });
       case "ping":
         return answer({ t: "pong" });
       case "watch_presence":

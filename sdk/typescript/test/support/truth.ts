@@ -9,6 +9,7 @@ export class Truth {
   readonly #byClientMsgId = new Map<string, Entry>();
   readonly #reactions = new Map<string, Map<string, string[]>>();
   readonly #reads = new Map<string, number>();
+  readonly #preferences = new Map<string, Partial<ConversationView>>();
   /** Entries that history does not have, although their numbers were given. */
   readonly unavailable = new Set<string>();
 
@@ -134,11 +135,17 @@ export class Truth {
       unread: unread.length,
       mentions: unread.filter(({ mentions }) => mentions?.some((name) => name === user || name === "@all")).length,
       muted: false,
+      ...this.#preferences.get(id),
     };
   }
 
-  list(user: string, after: string | undefined, limit: number): { conversations: readonly ConversationView[]; next?: string } {
-    const all = this.conversations.map((id) => this.view(user, id)).sort((a, b) => b.last_at - a.last_at || (a.id < b.id ? -1 : 1));
+  /** What the user has set for a conversation, in place of what was set before. */
+  prefer(id: string, preferences: Partial<ConversationView>): void {
+    this.#preferences.set(id, preferences);
+  }
+
+  list(user: string, after: string | undefined, limit: number, isArchived = false): { conversations: readonly ConversationView[]; next?: string } {
+    const all = this.conversations.map((id) => this.view(user, id)).filter(({ archived, hidden }) => !hidden && (archived ?? false) === isArchived).sort((a, b) => b.last_at - a.last_at || (a.id < b.id ? -1 : 1));
     const start = after === undefined ? 0 : Number(after);
     const page = all.slice(start, start + limit);
     return { conversations: page, ...(start + limit < all.length && { next: String(start + limit) }) };
