@@ -40,12 +40,14 @@ pub type SignToken = Box<dyn Fn(&str) -> String + Send + Sync>;
 /// The page with its users.
 pub struct ChatPage {
     users: Vec<DemoUser>,
+    assistant: DemoUser,
     sign: SignToken,
 }
 
 #[derive(Serialize)]
 struct DemoUsers<'a> {
     users: Vec<SignedDemoUser<'a>>,
+    assistant: SignedDemoUser<'a>,
 }
 
 #[derive(Serialize)]
@@ -56,9 +58,13 @@ struct SignedDemoUser<'a> {
 }
 
 impl ChatPage {
-    /// `sign` makes the users' tokens, a new one at each request.
-    pub fn new(users: Vec<DemoUser>, sign: SignToken) -> Self {
-        ChatPage { users, sign }
+    /// `assistant` answers what `users` ask: the page speaks for it. `sign` makes the users' tokens, a new one at each request.
+    pub fn new(users: Vec<DemoUser>, assistant: DemoUser, sign: SignToken) -> Self {
+        ChatPage { users, assistant, sign }
+    }
+
+    fn signed<'a>(&'a self, DemoUser { id, name }: &'a DemoUser) -> SignedDemoUser<'a> {
+        SignedDemoUser { id, name, token: (self.sign)(id) }
     }
 
     /// The routes of the page, its files and its users.
@@ -84,9 +90,8 @@ async fn demo_users(
             format!("the demo users are for pages that were opened by address or as localhost, not as {host:?}");
         return Err(Refusal::new(ErrorCode::Forbidden, detail).into());
     }
-    let signed = page.users.iter().map(|DemoUser { id, name }| SignedDemoUser { id, name, token: (page.sign)(id) });
-    let users = signed.collect();
-    let answer = Json(DemoUsers { users }).into_response();
+    let users = page.users.iter().map(|user| page.signed(user)).collect();
+    let answer = Json(DemoUsers { users, assistant: page.signed(&page.assistant) }).into_response();
     Ok(([(header::CACHE_CONTROL, "no-store")], answer))
 }
 

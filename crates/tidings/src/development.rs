@@ -24,9 +24,19 @@ use tidings_protocol::{
 pub(crate) const USERS: [(&str, &str); 3] = [("alice", "Alice"), ("bob", "Bob"), ("carol", "Carol")];
 pub(crate) const GROUP: &str = "demo";
 
+/// Answers on the chat page with messages that grow; the page speaks for it.
+const ASSISTANT: (&str, &str) = ("assistant", "Assistant");
+
 /// The demo popup: shown at `home`, to each user every ten seconds at most.
 const POPUP: &str = r#"{"name": "Demo", "state": "live", "placements": ["home"], "caps": {"gap_s": 10},
     "variants": [{"id": "a", "content": {"title": "Hello", "text": "Asked again within ten seconds: 204, and when to come back."}}]}"#;
+
+/// What greets each user on the chat page, once.
+const WELCOME: &str = r#"{"name": "Welcome", "state": "live", "placements": ["chat"], "caps": {"total": 1},
+    "variants": [{"id": "a", "content": {"title": "Welcome to Tidings",
+        "text": "This is a popup: decided by the server for this user, and shown once, on whichever device comes first.",
+        "buttons": [{"id": "ask", "label": "Ask the assistant", "action": {"type": "app", "name": "assistant"}},
+                    {"id": "later", "label": "Not now", "action": {"type": "dismiss"}}]}}]}"#;
 
 /// Random keys, kept beside the data so that tokens stay valid across a restart.
 #[derive(Clone, Serialize, Deserialize)]
@@ -69,9 +79,13 @@ impl Keys {
     }
 }
 
-/// Creates the demo users, their group and the demo popup, unless they exist.
+/// Creates the demo users, their group and the demo popups, unless they exist.
 pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
-    let users = USERS.map(|(id, name)| UserUpsert { id: id.into(), name: Some(name.into()), ..UserUpsert::default() });
+    let users = [USERS[0], USERS[1], USERS[2], ASSISTANT].map(|(id, name)| UserUpsert {
+        id: id.into(),
+        name: Some(name.into()),
+        ..UserUpsert::default()
+    });
     engine.upsert_users(users.to_vec()).await?;
     let group = CreateConversation {
         id: Some(GROUP.into()),
@@ -93,11 +107,14 @@ pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
 fn populate_popups(engine: &Engine) -> Result<(), Refusal> {
     // Popups are read from the store by a thread of their own.
     engine.popups.flush()?;
-    match engine.popups.put(GROUP, POPUP.as_bytes(), Some("development mode"), Precondition::Absent) {
-        // The popup exists from an earlier start, and may have been changed since.
-        Err(refusal) if refusal.code == ErrorCode::Conflict => Ok(()),
-        put => put.map(drop),
+    for (id, popup) in [(GROUP, POPUP), ("welcome", WELCOME)] {
+        match engine.popups.put(id, popup.as_bytes(), Some("development mode"), Precondition::Absent) {
+            // The popup exists from an earlier start, and may have been changed since.
+            Err(refusal) if refusal.code == ErrorCode::Conflict => {}
+            put => drop(put?),
+        }
     }
+    Ok(())
 }
 
 /// How long a token of the chat page is good; the page fetches another before.
@@ -105,9 +122,13 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(60 * 60);
 
 /// The chat page, which acts as the demo users.
 pub(crate) fn chat_page(keys: &Keys) -> ChatPage {
-    let users = USERS.map(|(id, name)| DemoUser { id: id.into(), name: name.into() });
+    let user = |(id, name): (&str, &str)| DemoUser { id: id.into(), name: name.into() };
     let key = keys.token_key.clone();
-    ChatPage::new(users.to_vec(), Box::new(move |user| tidings_client::token::sign(&key, user, TOKEN_LIFETIME)))
+    ChatPage::new(
+        USERS.map(user).to_vec(),
+        user(ASSISTANT),
+        Box::new(move |user| tidings_client::token::sign(&key, user, TOKEN_LIFETIME)),
+    )
 }
 
 /// The text that warns of development mode and shows what to try first.

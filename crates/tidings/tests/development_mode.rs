@@ -101,6 +101,7 @@ fn the_page_gets_tokens_of_the_demo_users_unless_its_name_could_be_anybodys() {
     assert_eq!(header(&head, "cache-control"), "no-store");
     let users: Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(users["users"].as_array().unwrap().len(), 3);
+    assert_eq!(users["assistant"]["id"], "assistant");
     let token = users["users"][1]["token"].as_str().unwrap();
     let mut bob = tidings_client::http::HttpClient::new(server.address, token.to_owned());
     let me: Value = serde_json::from_slice(&bob.exchange("GET", "/v1/users/me", b"").unwrap().body).unwrap();
