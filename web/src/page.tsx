@@ -1,6 +1,7 @@
 // Who this window is: a demo user of the address (`?user=bob`), of this window before, or of a choice.
 import { connect, indexedDbStorage, type Tidings } from "@tidings/client";
 import { useEffect, useState } from "preact/hooks";
+import { Assistant } from "./demo/assistant.js";
 import { Messenger } from "./messenger.js";
 import { Avatar } from "./parts/avatar.js";
 import { SessionContext, type DemoUser, type Session } from "./state/context.js";
@@ -10,10 +11,16 @@ import { reason } from "./state/toasts.js";
 
 const CHOSEN = "tidings user";
 
-async function demoUsers(): Promise<readonly DemoUser[]> {
+/** The users to be, and the one who answers. */
+interface Demo {
+  readonly users: readonly DemoUser[];
+  readonly assistant: DemoUser;
+}
+
+async function demoUsers(): Promise<Demo> {
   const answer = await fetch("/page/users");
   if (!answer.ok) throw new Error(((await answer.json()) as { readonly detail?: string }).detail ?? `status ${answer.status}`);
-  return ((await answer.json()) as { readonly users: readonly DemoUser[] }).users;
+  return (await answer.json()) as Demo;
 }
 
 function chosenUser(): string | undefined {
@@ -33,28 +40,29 @@ function choose(user: string | undefined): void {
   history.replaceState(null, "", url);
 }
 
-async function open(people: readonly DemoUser[], user: string): Promise<Tidings> {
-  let first = people.find(({ id }) => id === user)?.token;
+async function open({ users }: Demo, user: string): Promise<Tidings> {
+  let first = users.find(({ id }) => id === user)?.token;
   const token = async (): Promise<string | null> => {
     const unused = first;
     first = undefined;
-    return unused ?? (await demoUsers()).find(({ id }) => id === user)?.token ?? null;
+    return unused ?? (await demoUsers()).users.find(({ id }) => id === user)?.token ?? null;
   };
   return connect({ url: location.origin, token, storage: indexedDbStorage(`tidings ${user}`) });
 }
 
 export function Page() {
-  const [people, setPeople] = useState<readonly DemoUser[]>();
+  const [demo, setDemo] = useState<Demo>();
   const [user, setUser] = useState(chosenUser);
   const [session, setSession] = useState<Session>();
   const [failure, setFailure] = useState<string>();
 
   useEffect(() => {
-    demoUsers().then(setPeople, (error: unknown) => setFailure(reason(error)));
+    demoUsers().then(setDemo, (error: unknown) => setFailure(reason(error)));
   }, []);
 
   useEffect(() => {
-    if (!people || user === undefined) return undefined;
+    if (!demo || user === undefined) return undefined;
+    const { users: people } = demo;
     if (!people.some(({ id }) => id === user)) {
       choose(undefined);
       setUser(undefined);
@@ -67,11 +75,15 @@ export function Page() {
       choose(undefined);
       setUser(undefined);
     };
-    open(people, user).then(
+    const answers = new Assistant(demo.assistant.id, demo.assistant.name, async () => (await demoUsers()).assistant.token);
+    open(demo, user).then(
       (opened) => {
         tidings = opened;
         if (isOver) void opened.close();
-        else setSession({ tidings: opened, names: new Names(opened, people), drafts: new Drafts(user), people, switchUser });
+        else {
+          const names = new Names(opened, [...people, demo.assistant]);
+          setSession({ tidings: opened, names, drafts: new Drafts(user), people, assistant: answers, switchUser });
+        }
       },
       (error: unknown) => setFailure(reason(error)),
     );
@@ -80,11 +92,11 @@ export function Page() {
       setSession(undefined);
       void tidings?.close();
     };
-  }, [people, user]);
+  }, [demo, user]);
 
   if (failure !== undefined) return <Notice title="The chat could not start" text={failure} />;
-  if (!people) return <Notice title="Tidings" text="Connecting…" />;
-  if (user === undefined) return <Choice people={people} onChoose={setUser} />;
+  if (!demo) return <Notice title="Tidings" text="Connecting…" />;
+  if (user === undefined) return <Choice people={demo.users} onChoose={setUser} />;
   if (!session) return <Notice title="Tidings" text="Connecting…" />;
   return (
     <SessionContext.Provider value={session}>

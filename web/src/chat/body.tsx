@@ -1,6 +1,7 @@
 // What a message says, as text: nothing of it is markup, and nothing of it reaches beyond its bubble.
 import { textOf, type Message } from "@tidings/client";
 import { useState } from "preact/hooks";
+import { Icon } from "../parts/icon.js";
 import { useObservable } from "../state/cell.js";
 import { useSession } from "../state/context.js";
 import { splitByNames } from "../text.js";
@@ -12,9 +13,11 @@ export function Body({ message }: { readonly message: Message }) {
   const [isWhole, setWhole] = useState(false);
   const text = textOf(message);
   if (text === undefined) return <OtherBody type={message.type} body={message.body} />;
-  const isLong = text.length > CHARACTERS_SHOWN * 1.5;
+  const growing = message.state === "sent" ? message.growing : undefined;
+  const isGrowing = growing === "open";
+  // A message that grows is read as it is written, at its end.
+  const isLong = !isGrowing && text.length > CHARACTERS_SHOWN * 1.5;
   const shown = isLong && !isWhole ? `${sliceWhole(text, CHARACTERS_SHOWN)}…` : text;
-  const isGrowing = message.state === "sent" && message.growing === "open";
   return (
     <>
       <p class={`body ${isOnlyEmoji(text) ? "is-emoji" : ""} ${isGrowing ? "is-growing" : ""}`} dir="auto">
@@ -25,8 +28,18 @@ export function Body({ message }: { readonly message: Message }) {
           {isWhole ? "Show less" : `Show all ${text.length.toLocaleString()} characters`}
         </button>
       )}
+      {growing === "interrupted" && <p class="body is-note">It broke off here.</p>}
+      {isGrowing && <Stop message={message} />}
     </>
   );
+}
+
+/** For an answer that this window writes. */
+function Stop({ message }: { readonly message: Message }) {
+  const { assistant } = useSession();
+  const writing = useObservable(assistant.writing);
+  if (message.state !== "sent" || !writing.has(`${message.conversation}/${message.seq}`)) return null;
+  return <button type="button" class="stop" onClick={() => assistant.stop(message.conversation, message.seq)}><Icon name="stop" />Stop</button>;
 }
 
 function WithMentions({ text, users }: { readonly text: string; readonly users: readonly string[] }) {

@@ -1,5 +1,6 @@
 import type { Conversation, ConversationView } from "@tidings/client";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ConversationMenu } from "../list/preferences.js";
 import { Avatar } from "../parts/avatar.js";
 import { IconButton } from "../parts/icon.js";
 import { useObservable } from "../state/cell.js";
@@ -19,17 +20,24 @@ export function ChatHeader({ chat, view, title, onClose, onPanel }: {
   const { tidings } = useSession();
   const presence = useObservable(tidings.presence.of(peer ?? ""));
   const isMuted = view?.muted ?? false;
+  const [menuNear, setMenuNear] = useState<DOMRect>();
+  const head = useRef<HTMLElement>(null);
+  const closeMenu = (): void => {
+    setMenuNear(undefined);
+    head.current?.querySelector<HTMLElement>(".more-button")?.focus();
+  };
   return (
-    <header class="chat-head">
+    <header class="chat-head" ref={head}>
       <IconButton icon="back" label="Back to the list" class="back" onClick={onClose} />
       <Avatar id={peer ?? chat.id} name={title} isOnline={presence?.online ?? false} />
       <div class="chat-title">
         <h2><bdi>{title}</bdi></h2>
         <p>{peer === undefined ? <GroupState chat={chat} view={view} /> : <PeerState chat={chat} user={peer} />}</p>
       </div>
-      <IconButton icon="pin" label="Pinned messages" onClick={() => onPanel("pins")} />
+      <IconButton class="wide-only" icon="pin" label="Pinned messages" onClick={() => onPanel("pins")} />
       {view !== undefined && (
         <IconButton
+          class="wide-only"
           icon={isMuted ? "bellOff" : "bell"}
           label={isMuted ? "Unmute" : "Mute"}
           isPressed={isMuted}
@@ -37,17 +45,31 @@ export function ChatHeader({ chat, view, title, onClose, onPanel }: {
         />
       )}
       {peer === undefined && <IconButton icon="people" label="Members" onClick={() => onPanel("members")} />}
+      {view !== undefined && (
+        <IconButton class="more-button" icon="more" label="More" onClick={(event) => setMenuNear((event.currentTarget as Element).getBoundingClientRect())} />
+      )}
+      {view !== undefined && menuNear && (
+        <ConversationMenu
+          chat={chat}
+          view={view}
+          title={title}
+          near={menuNear}
+          more={[{ icon: "pin", label: "Pinned messages", onPick: () => onPanel("pins") }]}
+          onClose={closeMenu}
+        />
+      )}
     </header>
   );
 }
 
 function PeerState({ chat, user }: { readonly chat: Conversation; readonly user: string }) {
-  const { tidings } = useSession();
+  const { tidings, assistant } = useSession();
   const presence = useObservable(tidings.presence.of(user));
   const isTyping = useObservable(chat.typingUsers).length > 0;
   const hasConversation = useObservable(chat.view) !== undefined;
   // Only users with whom there is a conversation may be watched.
   useEffect(() => (hasConversation ? tidings.presence.watch([user]) : undefined), [hasConversation, user, tidings]);
+  if (user === assistant.id) return <span>answers in this demo</span>;
   if (isTyping) return <span class="is-typing">typing…</span>;
   if (presence?.online) return <span class="is-online">online</span>;
   if (presence?.last_seen !== undefined) return <span>last seen {listTimeText(presence.last_seen)}</span>;

@@ -5,7 +5,8 @@ import type { RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon, IconButton } from "../parts/icon.js";
 import { Name } from "../parts/name.js";
-import { useSession } from "../state/context.js";
+import { useObservable } from "../state/cell.js";
+import { usePeer, useSession } from "../state/context.js";
 import { telling } from "../state/toasts.js";
 import { mentionsIn, previewOf } from "../text.js";
 import { MentionMenu, useMentionMenu } from "./mention-menu.js";
@@ -25,7 +26,8 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
   readonly onMode: (mode: ComposerMode) => void;
   readonly onSent: () => void;
 }) {
-  const { tidings, drafts } = useSession();
+  const { tidings, drafts, assistant } = useSession();
+  const isForAssistant = usePeer(chat.id) === assistant.id;
   const [text, setText] = useState(() => drafts.of(chat.id));
   const menu = useMentionMenu(chat, input, text, setText);
   const isEdit = mode.is === "edit";
@@ -37,6 +39,14 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
     else if (wasEdit.current) setText(drafts.of(chat.id));
     wasEdit.current = mode.is === "edit";
   }, [mode]);
+
+  // Another window of this user has written on: this one follows, unless it has written something of its own since.
+  const draft = useObservable(drafts.all).get(chat.id) ?? "";
+  const known = useRef(draft);
+  useEffect(() => {
+    if (!isEdit && !wasEdit.current && text === known.current) setText(draft);
+    known.current = draft;
+  }, [draft]);
 
   useEffect(() => {
     if (isEdit || wasEdit.current) return undefined;
@@ -67,8 +77,11 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
       onMode({ is: "new" });
       return;
     }
-    // A refusal stands at the message.
-    chat.send(body, { ...called, ...(mode.is === "reply" && { replyTo: mode.message.seq }) }).catch(() => undefined);
+    const sent = chat.send(body, { ...called, ...(mode.is === "reply" && { replyTo: mode.message.seq }) });
+    sent.then(
+      ({ conversation, seq }) => isForAssistant && void telling(assistant.answer(conversation, body.text, seq)),
+      () => undefined, // a refusal stands at the message
+    );
     setText("");
     newest.current = "";
     drafts.set(chat.id, "");

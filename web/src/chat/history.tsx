@@ -1,21 +1,28 @@
 // The history of a conversation: older pages as the reader goes back, and no more drawn than is near what is seen.
-import type { Conversation, ConversationView } from "@tidings/client";
+import type { Conversation, ConversationView, TimelineItem } from "@tidings/client";
 import { textOf } from "@tidings/client";
 import type { RefObject } from "preact";
-import { useEffect, useImperativeHandle, useMemo, useState } from "preact/hooks";
+import { useEffect, useImperativeHandle, useMemo, useRef, useState } from "preact/hooks";
 import { IconButton } from "../parts/icon.js";
 import { useObservable } from "../state/cell.js";
 import { usePeer, useSession } from "../state/context.js";
 import { tell } from "../state/toasts.js";
 import type { MessageActions } from "./actions.js";
 import { MessageRow, type Tick } from "./message-row.js";
-import { rowsOf } from "./rows.js";
+import { firstNewOf, rowsOf } from "./rows.js";
 import { useReadMark } from "./use-read-mark.js";
 import { useWindow } from "./use-window.js";
 
 const MARKED_MS = 1_600;
-// A jump reads back at most so many pages; what is farther away is not jumped to.
-const JUMP_PAGES_MAX = 40;
+// A reader who goes back far goes on: pages grow.
+const PAGE_FIRST = 50;
+const PAGE_LATER = 200;
+// A jump reads all that lies between.
+const PAGE_JUMP = 500;
+// From so many messages on a jump says that it takes a while.
+const FAR = 2_000;
+// Pages that bring nothing, one after the other, before a jump gives up.
+const FRUITLESS_MAX = 3;
 const SPOKEN_CHARACTERS_MAX = 300;
 
 export interface HistoryHandle {
@@ -37,29 +44,37 @@ export function History({ chat, view, title, actions, handle, onEscape }: {
   const [marked, setMarked] = useState<string>();
   const keys = useMemo(() => items.map(({ key }) => key), [items]);
   const list = useWindow(keys, () => {
-    if (hasOlder && state === "ready") void chat.messages.loadOlder().catch(() => undefined); // tried again at the next scroll
+    if (hasOlder && state === "ready") void chat.messages.loadOlder(items.length < PAGE_LATER ? PAGE_FIRST : PAGE_LATER).catch(() => undefined); // tried again at the next scroll
   });
   const readTo = useReadMark(chat, view, list.isAtEnd && state === "ready");
-  const rows = useMemo(() => rowsOf(items, tidings.user, readTo), [items, readTo, tidings.user]);
+  const firstNew = useMemo(() => firstNewOf(items, tidings.user, readTo), [items, readTo, tidings.user]);
   const tickOf = useTicks(chat);
   const spoken = useNewest(chat.id);
 
   const jump = async (seq: number): Promise<void> => {
-    for (let page = 0; page < JUMP_PAGES_MAX; page++) {
+    const isSought = (item: TimelineItem): boolean => (item.is === "notice" || item.state === "sent") && item.seq === seq;
+    if ((firstSeqOf(items) ?? 0) - seq > FAR) tell("Reading back to that message…");
+    // The first item comes nearer with each page; when it is past the message, the message is there or nowhere.
+    for (let fruitless = 0; fruitless < FRUITLESS_MAX; ) {
       const { items: now, hasOlder: isMore } = chat.messages.get();
-      const found = now.find((item) => (item.is === "notice" || item.state === "sent") && item.seq === seq);
-      if (found) {
-        list.toRow(found.key);
-        setFocused(found.key);
-        setMarked(found.key);
-        setTimeout(() => setMarked((key) => (key === found.key ? undefined : key)), MARKED_MS);
-        return;
-      }
-      if (!isMore) break;
-      await chat.messages.loadOlder();
+      const first = firstSeqOf(now);
+      if (!isMore || (first !== undefined && first <= seq)) break;
+      await chat.messages.loadOlder(PAGE_JUMP);
+      if (isGone.current) return;
+      fruitless = firstSeqOf(chat.messages.get().items) === first ? fruitless + 1 : 0;
     }
-    tell("That message is not in the history that you can read.");
+    const found = chat.messages.get().items.find(isSought);
+    if (!found) {
+      tell("That message is not in the history that you can read.");
+      return;
+    }
+    list.toRow(found.key);
+    setFocused(found.key);
+    setMarked(found.key);
+    setTimeout(() => setMarked((key) => (key === found.key ? undefined : key)), MARKED_MS);
   };
+  const isGone = useRef(false);
+  useEffect(() => () => void (isGone.current = true), []);
   useImperativeHandle(handle, () => ({ jump: (seq) => void jump(seq).catch(() => tell("Older messages could not be read.")), toEnd: list.toEnd }));
 
   const onKeyDown = (event: KeyboardEvent): void => {
@@ -90,7 +105,7 @@ export function History({ chat, view, title, actions, handle, onEscape }: {
     row?.scrollIntoView({ block: "nearest" });
   };
 
-  const focusable = focused !== undefined && keys.includes(focused) ? focused : lastMessage(rows);
+  const focusable = focused !== undefined && keys.includes(focused) ? focused : items.findLast(({ is }) => is === "message")?.key;
   return (
     <div class="history-place">
       <div
@@ -112,7 +127,7 @@ export function History({ chat, view, title, actions, handle, onEscape }: {
         </div>
         <div style={{ height: `${list.spaceBefore}px` }} />
         <div ref={list.rows}>
-          {rows.slice(list.first, list.last).map((row, index) => (
+          {rowsOf(items, list.first, list.last, firstNew).map((row, index) => (
             <MessageRow
               key={row.key}
               row={row}
@@ -141,9 +156,9 @@ export function History({ chat, view, title, actions, handle, onEscape }: {
   );
 }
 
-function lastMessage(rows: readonly { readonly key: string; readonly item: { readonly is: string } }[]): string | undefined {
-  for (let index = rows.length - 1; index >= 0; index--) if (rows[index]?.item.is === "message") return rows[index]?.key;
-  return undefined;
+function firstSeqOf(items: readonly TimelineItem[]): number | undefined {
+  const first = items.find((item) => item.is === "notice" || item.state === "sent");
+  return first && "seq" in first ? first.seq : undefined;
 }
 
 /** How far a message of this user has come, where the conversation shows it: to all others, or not. */
@@ -167,6 +182,10 @@ function useNewest(conversation: string): string {
   useEffect(() => {
     const end = tidings.on("message", (message) => {
       if (message.conversation !== conversation || message.from === tidings.user) return;
+      if (message.growing === "open") {
+        setText(`${names.of(message.from ?? "").get()} writes…`);
+        return;
+      }
       const sender = message.from === undefined ? "" : `${names.of(message.from).get()}: `;
       setText(`${sender}${(textOf(message) ?? message.type).slice(0, SPOKEN_CHARACTERS_MAX)}`);
     });

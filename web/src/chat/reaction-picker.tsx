@@ -1,8 +1,8 @@
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { placeNear } from "../parts/place.js";
 
 const KEYS = ["👍", "❤️", "😂", "🎉", "😮", "😢", "🙏", "👀"];
 const NAMES = ["thumbs up", "heart", "laughing", "party", "astonished", "sad", "thanks", "looking"];
-const MARGIN = 8;
 
 /** A row of reactions near a button. Escape, a click elsewhere or a scroll closes it. */
 export function ReactionPicker({ near, onPick, onClose }: {
@@ -14,11 +14,7 @@ export function ReactionPicker({ near, onPick, onClose }: {
   useLayoutEffect(() => {
     const own = place.current;
     if (!own) return;
-    const { width, height } = own.getBoundingClientRect();
-    const left = Math.min(Math.max(MARGIN, near.left + near.width / 2 - width / 2), innerWidth - width - MARGIN);
-    const above = near.top - height - MARGIN;
-    own.style.left = `${left}px`;
-    own.style.top = `${above > MARGIN ? above : near.bottom + MARGIN}px`;
+    placeNear(own, near, "above");
     own.querySelector("button")?.focus();
   }, [near]);
   useEffect(() => {

@@ -1,4 +1,5 @@
-// From a timeline to the rows that are drawn: days, the line above what is new, and messages that belong together.
+// From a timeline to the rows that are drawn: days, the line above what is new, and messages that belong together. A row is made when it
+// is drawn: a history may have 100,000 of them.
 import type { TimelineItem } from "@tidings/client";
 import { dayText } from "../text.js";
 
@@ -16,12 +17,11 @@ export interface Row {
   readonly isLast: boolean;
 }
 
-/** `readTo`: the newest entry that had been read when the reader came. */
-export function rowsOf(items: readonly TimelineItem[], me: string, readTo: number | undefined): readonly Row[] {
-  const firstNew = readTo === undefined ? undefined : items.find((item) => isNewTo(item, me, readTo))?.key;
-  return items.map((item, index) => {
-    const before = items[index - 1];
-    const after = items[index + 1];
+/** The rows from `first` up to, and without, `last`. `firstNew` is the key of the first row that is new. */
+export function rowsOf(items: readonly TimelineItem[], first: number, last: number, firstNew: string | undefined): readonly Row[] {
+  return items.slice(first, last).map((item, offset) => {
+    const before = items[first + offset - 1];
+    const after = items[first + offset + 1];
     const isFirstNew = item.key === firstNew;
     const isNewDay = !before || isOtherDay(before.at, item.at);
     return {
@@ -35,8 +35,17 @@ export function rowsOf(items: readonly TimelineItem[], me: string, readTo: numbe
   });
 }
 
-function isNewTo(item: TimelineItem, me: string, readTo: number): boolean {
-  return item.is === "message" && item.state === "sent" && item.seq > readTo && item.from !== me;
+/** The first message of others after `readTo`, the newest entry that had been read when the reader came. */
+export function firstNewOf(items: readonly TimelineItem[], me: string, readTo: number | undefined): string | undefined {
+  if (readTo === undefined) return undefined;
+  let key: string | undefined;
+  for (let index = items.length - 1; index >= 0; index--) {
+    const item = items[index];
+    if (item === undefined || (item.is === "message" && item.state !== "sent")) continue;
+    if (item.seq <= readTo) break;
+    if (item.is === "message" && item.from !== me) key = item.key;
+  }
+  return key;
 }
 
 function isOtherDay(one: number, other: number): boolean {

@@ -1,5 +1,6 @@
 import type { Conversation, ConversationView } from "@tidings/client";
-import { useEffect, useLayoutEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useSession } from "../state/context.js";
 
 function useIsVisible(): boolean {
   const [isVisible, setVisible] = useState(document.visibilityState === "visible");
@@ -16,6 +17,8 @@ function useIsVisible(): boolean {
  * "New" stands after it.
  */
 export function useReadMark(chat: Conversation, view: ConversationView | undefined, isEndShown: boolean): number | undefined {
+  const { tidings } = useSession();
+  const isListRead = tidings.conversations.get().state === "ready";
   const isVisible = useIsVisible();
   const canRead = isEndShown && isVisible;
   const [readTo, setReadTo] = useState<number>();
@@ -23,8 +26,10 @@ export function useReadMark(chat: Conversation, view: ConversationView | undefin
   const unread = view?.unread ?? 0;
   const lastSeq = view?.last_seq ?? 0;
 
+  // A conversation that is opened here, by its first message, has nothing that came before its reader.
+  const hasPast = useRef(view !== undefined || !isListRead);
   useLayoutEffect(() => {
-    if (view && view.unread > 0) setReadTo(view.read_seq);
+    if (view && view.unread > 0 && hasPast.current) setReadTo(view.read_seq);
   }, [hasCome]); // the list may come after the page
 
   useEffect(() => {

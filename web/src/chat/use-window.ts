@@ -5,8 +5,8 @@
 // space of their measured height, or of an estimate.
 import type { RefObject } from "preact";
 import { useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
+import { Heights } from "./heights.js";
 
-const HEIGHT_ESTIMATE = 60;
 // Drawn beyond the edges, so that a scroll rarely shows what is not drawn yet.
 const BEYOND = 700;
 const END_TOLERANCE = 40;
@@ -37,31 +37,35 @@ export interface ListWindow extends Span {
 export function useWindow(keys: readonly string[], onNearStart: () => void): ListWindow {
   const box = useRef<HTMLDivElement | null>(null);
   const rows = useRef<HTMLDivElement | null>(null);
-  const heights = useRef(new Map<string, number>());
+  const [heights] = useState(() => new Heights());
   const anchor = useRef<Anchor>({ is: "end" });
   const [isAtEnd, setAtEnd] = useState(true);
   const [, redraw] = useReducer((count: number) => count + 1, 0);
 
-  const height = (index: number): number => heights.current.get(keys[index] ?? "") ?? HEIGHT_ESTIMATE;
-  const sum = (from: number, to: number): number => {
-    let total = 0;
-    for (let index = from; index < to; index++) total += height(index);
-    return total;
+  heights.setKeys(keys);
+  // Where a row was found last: it is there still, or has moved by as many rows as came before it.
+  const found = useRef({ key: "", index: -1, count: 0 });
+  const indexOf = (key: string): number => {
+    const { key: known, index, count } = found.current;
+    const guesses = known === key ? [index, index + keys.length - count] : [];
+    const at = guesses.find((guess) => keys[guess] === key) ?? keys.indexOf(key);
+    found.current = { key, index: at, count: keys.length };
+    return at;
   };
 
   const spanNow = (): Span => {
     const view = box.current?.clientHeight ?? VIEW_ESTIMATE;
     const { current } = anchor;
-    const at = current.is === "row" ? keys.indexOf(current.key) : -1;
+    const at = current.is === "row" ? indexOf(current.key) : -1;
     if (current.is === "end" || at === -1) {
       let first = keys.length;
-      for (let room = view + BEYOND; first > 0 && room > 0; ) room -= height(--first);
+      for (let room = view + BEYOND; first > 0 && room > 0; ) room -= heights.of(--first);
       return { first, last: keys.length };
     }
     let first = at;
-    for (let room = current.top + BEYOND; first > 0 && room > 0; ) room -= height(--first);
+    for (let room = current.top + BEYOND; first > 0 && room > 0; ) room -= heights.of(--first);
     let last = at;
-    for (let room = view - current.top + BEYOND; last < keys.length && room > 0; ) room -= height(last++);
+    for (let room = view - current.top + BEYOND; last < keys.length && room > 0; ) room -= heights.of(last++);
     return { first, last };
   };
 
@@ -73,8 +77,7 @@ export function useWindow(keys: readonly string[], onNearStart: () => void): Lis
   const measure = (): void => {
     for (let index = drawn.first; index < drawn.last; index++) {
       const measured = rowAt(index)?.offsetHeight;
-      const key = keys[index];
-      if (measured !== undefined && key !== undefined) heights.current.set(key, measured);
+      if (measured !== undefined) heights.measured(index, measured);
     }
   };
 
@@ -82,7 +85,7 @@ export function useWindow(keys: readonly string[], onNearStart: () => void): Lis
     const list = box.current;
     if (!list) return;
     const { current } = anchor;
-    const row = current.is === "row" ? rowAt(keys.indexOf(current.key)) : undefined;
+    const row = current.is === "row" ? rowAt(indexOf(current.key)) : undefined;
     if (current.is === "row" && row) {
       const by = row.offsetTop - list.scrollTop - current.top;
       if (Math.abs(by) >= 1) list.scrollTop += by;
@@ -112,8 +115,8 @@ export function useWindow(keys: readonly string[], onNearStart: () => void): Lis
       }
     }
     let index = 0;
-    let top = (rows.current?.offsetTop ?? 0) - sum(0, drawn.first);
-    while (index < keys.length - 1 && top + height(index) <= list.scrollTop) top += height(index++);
+    let top = (rows.current?.offsetTop ?? 0) - heights.sum(0, drawn.first);
+    while (index < keys.length - 1 && top + heights.of(index) <= list.scrollTop) top += heights.of(index++);
     return { is: "row", key: keys[index] ?? "", top: top - list.scrollTop };
   };
 
@@ -136,7 +139,7 @@ export function useWindow(keys: readonly string[], onNearStart: () => void): Lis
     if (!list) return undefined;
     let width = list.clientWidth;
     const observer = new ResizeObserver(() => {
-      if (list.clientWidth !== width) heights.current.clear();
+      if (list.clientWidth !== width) heights.clear();
       width = list.clientWidth;
       settle.current();
     });
@@ -148,8 +151,8 @@ export function useWindow(keys: readonly string[], onNearStart: () => void): Lis
     box,
     rows,
     ...drawn,
-    spaceBefore: sum(0, drawn.first),
-    spaceAfter: sum(drawn.last, keys.length),
+    spaceBefore: heights.sum(0, drawn.first),
+    spaceAfter: heights.sum(drawn.last, keys.length),
     isAtEnd,
     onScroll: () => {
       look();

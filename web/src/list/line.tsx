@@ -1,11 +1,13 @@
 import type { ConversationView } from "@tidings/client";
+import { useRef, useState } from "preact/hooks";
 import { Avatar } from "../parts/avatar.js";
-import { Icon } from "../parts/icon.js";
+import { Icon, IconButton } from "../parts/icon.js";
 import { Name } from "../parts/name.js";
 import { useObservable } from "../state/cell.js";
 import { usePeer, useSession, useTitle } from "../state/context.js";
 import { listTimeText, previewOfEntry } from "../text.js";
 import { focusComposer, hashOf } from "../address.js";
+import { ConversationMenu } from "./preferences.js";
 
 const UNREAD_SHOWN_MAX = 99;
 const DRAFT_SHOWN_MAX = 160;
@@ -21,18 +23,29 @@ export function Line({ view, isOpen, fits }: {
   const presence = useObservable(tidings.presence.of(peer ?? ""));
   const typing = useObservable(tidings.conversation(view.id).typingUsers);
   const draft = useObservable(drafts.all).get(view.id);
+  const [menuNear, setMenuNear] = useState<DOMRect>();
+  const place = useRef<HTMLLIElement>(null);
   if (!fits(title)) return null;
 
   const last = view.last_message ?? view.last_entry;
   const isQuiet = view.unread === 0 && view.marked_unread !== true;
   const count = view.unread > UNREAD_SHOWN_MAX || view.unread_capped ? `${UNREAD_SHOWN_MAX}+` : String(view.unread);
   return (
-    <li>
+    // The key for context menus opens the menu, too.
+    <li
+      ref={place}
+      class={`line-place ${menuNear ? "has-menu" : ""}`}
+      onContextMenu={(event) => {
+        event.preventDefault();
+        setMenuNear(new DOMRect(event.clientX, event.clientY, 0, 0));
+      }}
+    >
       <a class={`line ${isOpen ? "is-open" : ""} ${isQuiet ? "" : "is-unread"}`} href={hashOf(view.id)} aria-current={isOpen ? "page" : undefined} onClick={() => isOpen && focusComposer()}>
         <Avatar id={peer ?? view.id} name={title} isOnline={presence?.online ?? false} />
         <span class="line-top">
           <bdi class="line-title">{title}</bdi>
           {presence?.online && <span class="sr-only">, online</span>}
+          {view.pinned_at !== undefined && <span class="line-muted" role="img" aria-label="pinned"><Icon name="pin" /></span>}
           {view.muted && <span class="line-muted" role="img" aria-label="muted"><Icon name="bellOff" /></span>}
           {last && <time class="line-time" dateTime={new Date(view.last_at).toISOString()}>{listTimeText(view.last_at)}</time>}
         </span>
@@ -47,6 +60,19 @@ export function Line({ view, isOpen, fits }: {
           )}
         </span>
       </a>
+      <IconButton class="line-more" isSkipped icon="more" label={`Settings of ${title}`} onClick={(event) => setMenuNear((event.currentTarget as Element).getBoundingClientRect())} />
+      {menuNear && (
+        <ConversationMenu
+          chat={tidings.conversation(view.id)}
+          view={view}
+          title={title}
+          near={menuNear}
+          onClose={() => {
+            setMenuNear(undefined);
+            place.current?.querySelector<HTMLElement>(".line")?.focus();
+          }}
+        />
+      )}
     </li>
   );
 
@@ -54,7 +80,7 @@ export function Line({ view, isOpen, fits }: {
     if (typing.length > 0) return <em class="line-typing">typing…</em>;
     if (draft !== undefined && !isOpen) return <Draft text={draft} />;
     if (!last) return "";
-    const text = <bdi>{previewOfEntry(last)}</bdi>;
+    const text = last.stream === "open" ? <em>writing…</em> : <bdi>{previewOfEntry(last)}</bdi>;
     if (last.kind !== "message" || last.from === undefined) return text;
     if (last.from === tidings.user) return <>You: {text}</>;
     return view.kind === "direct" ? text : <><Name user={last.from} />: {text}</>;
@@ -63,7 +89,7 @@ export function Line({ view, isOpen, fits }: {
 
 /** A user with whom there is no conversation yet: the first message opens it. */
 export function StartLine({ user, name, isOpen }: { readonly user: string; readonly name: string; readonly isOpen: boolean }) {
-  const { tidings, drafts } = useSession();
+  const { tidings, drafts, assistant } = useSession();
   const { id } = tidings.direct(user);
   const draft = useObservable(drafts.all).get(id);
   return (
@@ -71,7 +97,7 @@ export function StartLine({ user, name, isOpen }: { readonly user: string; reado
       <a class={`line ${isOpen ? "is-open" : ""}`} href={hashOf(id)} aria-current={isOpen ? "page" : undefined} onClick={() => isOpen && focusComposer()}>
         <Avatar id={user} name={name} />
         <span class="line-top"><bdi class="line-title">{name}</bdi></span>
-        <span class="line-bottom"><span class="line-preview">{draft !== undefined && !isOpen ? <Draft text={draft} /> : "Say hello"}</span></span>
+        <span class="line-bottom"><span class="line-preview">{draft !== undefined && !isOpen ? <Draft text={draft} /> : user === assistant.id ? "Ask for an answer that grows" : "Say hello"}</span></span>
       </a>
     </li>
   );

@@ -24,6 +24,12 @@ const PATHS = {
   user: "M12 12a4 4 0 100-8 4 4 0 000 8zM5 20c0-4 3-6 7-6s7 2 7 6",
   leave: "M14 4H5v16h9M10 12h11M17 8l4 4-4 4",
   plus: "M12 5v14M5 12h14",
+  more: "M5.500 12a.5.5 0 101 0 .5.5 0 10-1 0M11.500 12a.5.5 0 101 0 .5.5 0 10-1 0M17.500 12a.5.5 0 101 0 .5.5 0 10-1 0",
+  archive: "M4 5h16v4H4zM5.500 9v10h13V9M10 13h4",
+  unarchive: "M4 5h16v4H4zM5.500 9v10h13V9M12 18v-5.500M9.500 14.500L12 12l2.500 2.500",
+  hide: "M4 4l16 16M9.500 5.500A9 9 0 0112 5c5 0 8 4.500 9 7a13 13 0 01-3 4.200M6.500 7.500A13 13 0 003 12c1 2.500 4 7 9 7 1.500 0 3-.4 4-1",
+  unread: "M4 6h16v12H4zM4 7.500l8 6 8-6",
+  stop: "M7 7h10v10H7z",
 } as const;
 
 export type IconName = keyof typeof PATHS;
@@ -37,11 +43,13 @@ export function Icon({ name }: { readonly name: IconName }) {
 }
 
 /** A button that shows an icon and says its name. */
-export function IconButton({ icon, label, onClick, isPressed, class: more = "" }: {
+export function IconButton({ icon, label, onClick, isPressed, isSkipped, class: more = "" }: {
   readonly icon: IconName;
   readonly label: string;
   readonly onClick: (event: MouseEvent) => void;
   readonly isPressed?: boolean;
+  /** Tab passes it by: what it does can be done by another key. */
+  readonly isSkipped?: boolean;
   readonly class?: string;
 }) {
   return (
@@ -50,6 +58,7 @@ export function IconButton({ icon, label, onClick, isPressed, class: more = "" }
       class={`icon-button ${more}`}
       aria-label={label}
       title={label}
+      {...(isSkipped && { tabIndex: -1 })}
       {...(isPressed !== undefined && { "aria-pressed": isPressed })}
       onClick={onClick}
     >

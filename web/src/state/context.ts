@@ -2,6 +2,7 @@ import { createContext } from "preact";
 import { useContext } from "preact/hooks";
 import type { ConversationView, Tidings } from "@tidings/client";
 import { directPeer } from "@tidings/client";
+import type { Assistant } from "../demo/assistant.js";
 import { Cell, useObservable } from "./cell.js";
 import type { Drafts } from "./drafts.js";
 import type { Names } from "./names.js";
@@ -18,6 +19,7 @@ export interface Session {
   readonly names: Names;
   readonly drafts: Drafts;
   readonly people: readonly DemoUser[];
+  readonly assistant: Assistant;
   readonly switchUser: () => void;
 }
 
