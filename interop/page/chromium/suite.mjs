@@ -4,16 +4,18 @@ import { fileURLToPath } from "node:url";
 import { version } from "../../harness/browser.mjs";
 import { assert } from "../../harness/session.mjs";
 import { run } from "../../harness/tap.mjs";
-import { Window, api, browser, complaints, say } from "./pages.mjs";
+import { arranging } from "./arranging.mjs";
+import { growing } from "./growing.mjs";
+import { Window, api, badge, browser, complaints, line, say } from "../../harness/page.mjs";
 
 const AXE = readFileSync(fileURLToPath(new URL("../../node_modules/axe-core/axe.min.js", import.meta.url)), "utf8");
 const BURST = 300;
 const PEOPLE = ["alice", "bob", "carol"];
 
-const line = (title) => `.line:has(.line-title:text-is("${title}"))`;
-const badge = (title) => `${line(title)} .badge:not(.is-mention)`;
 let alice;
 let bob;
+/** The windows that the cases of other files go on with. */
+const people = {};
 
 async function findings(page) {
   await page.evaluate(AXE);
@@ -28,6 +30,7 @@ const failed = await run(`the chat page in ${version()}`, [
     const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
     bob = await Window.open("nobody", { context });
     bob.user = "bob";
+    Object.assign(people, { alice, bob });
     await bob.page.getByRole("button", { name: "Bob" }).click();
     await bob.page.click(line("Demo"));
     await alice.write("hello <b>& grüße 😀");
@@ -150,7 +153,7 @@ const failed = await run(`the chat page in ${version()}`, [
   ["by keys alone: to a conversation, a message, its correction, and another's actions", async () => {
     const { page } = alice;
     await page.locator(".search input").focus();
-    await page.keyboard.press("Tab");
+    while (!(await page.evaluate(() => document.activeElement.matches(".line")))) await page.keyboard.press("Tab");
     await page.keyboard.press("ArrowDown");
     await page.keyboard.press("ArrowUp");
     await page.keyboard.press("Enter");
@@ -216,6 +219,8 @@ const failed = await run(`the chat page in ${version()}`, [
     await alice.page.getByRole("button", { name: /Show all/u }).click();
     assert((await alice.page.title()).includes("Alice"), "a body ran");
   }],
+  ...growing(people),
+  ...arranging(people),
   ["a phone shows the list or the conversation, and leads from one to the other", async () => {
     const phone = await Window.open("carol", { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true });
     await phone.page.tap(line("Demo"));

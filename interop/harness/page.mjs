@@ -1,6 +1,6 @@
-// The chat page in Chromium, as its users see it.
-import { launch, proxy } from "../../harness/browser.mjs";
-import { assert } from "../../harness/session.mjs";
+// The chat page in Chromium, as its users see it: what its suites stand on.
+import { launch, proxy } from "./browser.mjs";
+import { assert } from "./session.mjs";
 
 const { TIDINGS_URL, TIDINGS_API_KEY } = process.env;
 const WAIT_MS_MAX = 60_000;
@@ -17,6 +17,10 @@ export async function api(method, path, body) {
 }
 
 export const say = (conversation, from, text, more = {}) => api("POST", "/v1/messages", { conversation, from, body: { text }, ...more });
+
+/** A line of the list, and its count. */
+export const line = (title) => `.line:has(.line-title:text-is("${title}"))`;
+export const badge = (title) => `${line(title)} .badge:not(.is-mention)`;
 
 /** A user's window behind a proxy of its own, which can be cut. */
 export class Window {

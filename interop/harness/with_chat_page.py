@@ -1,4 +1,4 @@
-"""A server in development mode, whose chat page the browser's part of the suite (suite.mjs) uses."""
+"""`with_chat_page.py PROGRAM ...`: runs a program beside a server in development mode, whose chat page it uses."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from harness.server import Server
 
 with Server(arguments=["--dev"]) as tidings:
-    status = subprocess.run(["node", "suite.mjs"], env={**os.environ, **tidings.environment()}).returncode
+    status = subprocess.run(sys.argv[1:], env={**os.environ, **tidings.environment()}).returncode
     if status:
         print("\n".join(f"# {line}" for line in tidings.log().splitlines()[-20:]))
 sys.exit(status)
