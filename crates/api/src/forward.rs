@@ -56,12 +56,12 @@ pub struct Forwarder {
     in_flight: Arc<Semaphore>,
 }
 
-/// Whether the leader serves a path: push, devices and popups.
+/// Whether the leader serves a path: push, devices, popups and bulk sends.
 pub(crate) fn is_leader_path(path: &str) -> bool {
     let Some(path) = path.strip_prefix("/v1/") else { return false };
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next()) {
-        (Some("push" | "popups" | "popup-settings" | "popup-segments" | "popup-events"), ..) => true,
+        (Some("push" | "bulk-sends" | "popups" | "popup-settings" | "popup-segments" | "popup-events"), ..) => true,
         (Some("users"), Some(_), Some(third)) => third == "devices",
         _ => false,
     }
@@ -256,13 +256,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn push_and_popup_operations_are_leader_paths() {
+    fn operations_of_push_popups_and_bulk_sends_are_leader_paths() {
         let description = crate::routes::openapi();
         for (path, item) in &description.paths.paths {
             let operations = [&item.get, &item.put, &item.post, &item.delete, &item.patch];
             for operation in operations.into_iter().flatten() {
                 let tags = operation.tags.clone().unwrap_or_default();
-                let is_one_nodes = tags.iter().any(|tag| tag == "push" || tag == "popups");
+                let is_one_nodes = tags.iter().any(|tag| ["push", "popups", "bulk_sends"].contains(&tag.as_str()));
                 assert_eq!(is_leader_path(path), is_one_nodes, "{path} {tags:?}");
             }
         }

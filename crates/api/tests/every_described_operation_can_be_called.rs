@@ -149,6 +149,8 @@ fn every_described_operation_can_be_called() {
 
     popups_answer(&mut app);
 
+    bulk_sends_answer(&mut app);
+
     let path = "/v1/outbox/dead-letters";
     app.check("GET /v1/outbox/dead-letters", path, "", 200, r#"{"dead_letters":[]}"#);
     let operation = "POST /v1/outbox/dead-letters/replay";
@@ -211,6 +213,20 @@ fn messages_grow(app: &mut Caller) {
     app.check(operation, &message, "", 200, r#""body":{"text":"so far"}"#);
     // So that nothing more is unread than before.
     app.check("DELETE /v1/conversations/{conversation}/messages/{seq}", &message, "", 200, "");
+}
+
+fn bulk_sends_answer(app: &mut Caller) {
+    let users = r#"{"users":[{"id":"shop"},{"id":"fan"}]}"#;
+    app.check("PUT /v1/users", "/v1/users", users, 200, "");
+    let account = r#"{"id":"shop","kind":"official","owner":"alice","members":["fan"]}"#;
+    app.check("POST /v1/conversations", "/v1/conversations", account, 201, r#""id":"shop""#);
+    let send = r#"{"client_bulk_id":"s1","account":"shop","to":{"users":["fan"]},"message":{"body":1}}"#;
+    let operation = "POST /v1/bulk-sends";
+    app.check(operation, "/v1/bulk-sends", send, 202, r#""id":1,"client_bulk_id":"s1","account":"shop""#);
+    app.check(operation, "/v1/bulk-sends", send, 200, r#""id":1,"#);
+    app.check("GET /v1/bulk-sends", "/v1/bulk-sends?limit=1", "", 200, r#"{"bulk_sends":[{"id":1,"#);
+    app.check("GET /v1/bulk-sends/{bulk_send}", "/v1/bulk-sends/1", "", 200, r#""examined":"#);
+    app.check("DELETE /v1/bulk-sends/{bulk_send}", "/v1/bulk-sends/1", "", 200, r#""ended_at":"#);
 }
 
 fn popups_answer(app: &mut Caller) {

@@ -13,6 +13,8 @@
 //! | `u` user | the user's own settings |
 //! | `P` conversation | the `seq` of each pinned message, in the order in which they were pinned |
 //! | `R` position of the recall | a [`RecallNote`], until the recalled body has left the store's files |
+//! | `B` number of a bulk send | how far the send has come |
+//! | `b` number of a bulk send, part | a part of what it sends |
 //! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its pieces, as a number |
 
 use crate::{
@@ -102,6 +104,16 @@ pub fn messages_before(kind: u8, conversation: ConversationNo, first_seq: u64) -
 /// The range of all users' mentions.
 pub fn all_mentions() -> (Vec<u8>, Vec<u8>) {
     (vec![b'm'], vec![b'm' + 1])
+}
+
+/// How far a bulk send has come.
+pub fn bulk_progress_key(id: u64) -> Vec<u8> {
+    key(b'B', &[id])
+}
+
+/// A part of what a bulk send sends.
+pub fn bulk_part_key(id: u64, part: u64) -> Vec<u8> {
+    key(b'b', &[id, part])
 }
 
 /// The note of a recall by its place in the commit order.

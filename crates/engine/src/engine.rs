@@ -9,11 +9,13 @@
 //! - `users`, `conversations`: cards, members, mutes;
 //! - `presence`, `watching`: who is online;
 //! - `offline_push`: dead letters, and messages that a session did not acknowledge;
+//! - `bulk_sends`: one message to some of an account's followers;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every door;
 //! - `popup_trigger`, `popup_users`: popups that the app server sends, and users as popups see them;
 //! - `leader_requests`: what only the leader can answer.
 
+mod bulk_sends;
 mod conversations;
 mod history;
 mod leader_requests;
@@ -69,7 +71,7 @@ use std::sync::{
 };
 use tidings_domain::{
     clock::Clock,
-    leadership::{LeaderElection, Leadership},
+    leadership::{LeaderElection, Leadership, Term},
     metrics::Metrics,
     model::*,
     store::Store,
@@ -107,6 +109,8 @@ pub struct Engine {
     append_rate: SendLimiter,
     limits: ConversationLimiters,
     pub cluster: Option<Cluster>,
+    /// Locked while the progress of bulk sends changes. The term in which none is running, once that is known.
+    bulk_sends: parking_lot::Mutex<Option<Term>>,
     lead: Leadership,
     leader_client: OnceLock<Arc<dyn LeaderClient>>,
     draining: AtomicBool,
@@ -277,6 +281,7 @@ impl Engine {
             ),
             rate: SendLimiter::new(config.sends_per_second, config.sends_burst, clock.clone()),
             limits: ConversationLimiters::new(&config.limits, &clock),
+            bulk_sends: parking_lot::Mutex::default(),
             committer,
             lanes,
             shards,

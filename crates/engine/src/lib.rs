@@ -23,8 +23,9 @@
 
 pub mod access;
 mod attributes;
+pub mod bulk_sends;
 pub mod cluster;
-pub mod commit;
+mod commit;
 pub mod config;
 pub mod countdown_latch;
 mod daily_window;

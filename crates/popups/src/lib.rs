@@ -22,6 +22,7 @@
 //! - `rows`, `check_rows`: the stored form, and its verification.
 
 mod attempt;
+mod audience;
 mod caps;
 mod catalog;
 mod check;
@@ -51,6 +52,7 @@ mod worker;
 mod write_queue;
 
 pub use attempt::{DecisionAttempt, Exposure, Question};
+pub use audience::Audience;
 pub use catalog::Precondition;
 pub use check_rows::check_popups;
 pub use context::{MissingContext, UserContext};

@@ -1,10 +1,12 @@
 //! The JSON bodies of the HTTP API. Unknown fields are refused in requests, so that a misspelt
 //! option is noticed instead of ignored.
 
+mod bulk_sends;
 mod popups;
 mod presence;
 mod push;
 
+pub use bulk_sends::*;
 pub use popups::*;
 pub use presence::*;
 pub use push::*;

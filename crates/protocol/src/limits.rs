@@ -125,6 +125,10 @@ pub const POPUP_EVENTS_BATCH_MAX: usize = 1_000;
 pub const POPUPS_PAGE_MAX: usize = 500;
 /// Hours in one answer of popup counts.
 pub const POPUP_HOURS_MAX: usize = 10_000;
+/// Users that a bulk send names.
+pub const BULK_USERS_MAX: usize = 10_000;
+/// Bulk sends in one page.
+pub const BULK_SENDS_PAGE_MAX: usize = 100;
 /// Edits of one message.
 pub const EDITS_PER_MESSAGE_MAX: usize = 100;
 /// Bytes of a reaction.

@@ -154,12 +154,28 @@ fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, OutboxConfig
     Ok(Some((Arc::new(webhook), settings.outbox_config())))
 }
 
+/// How often running bulk sends are looked for.
+const BULK_SENDS_EVERY: Duration = Duration::from_secs(1);
 /// How often recalls are looked for whose bodies have been in the store's files for long enough.
 const PURGE_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// What the leader does from time to time.
 async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
-    tokio::join!(remove_old_messages(engine.clone(), &settings), purge_recalled_bodies(engine, &settings));
+    let purge = purge_recalled_bodies(engine.clone(), &settings);
+    tokio::join!(remove_old_messages(engine.clone(), &settings), purge, work_on_bulk_sends(engine));
+}
+
+/// Has bulk sends go on.
+async fn work_on_bulk_sends(engine: Arc<Engine>) {
+    let mut timer = interval_from_now(BULK_SENDS_EVERY);
+    loop {
+        timer.tick().await;
+        while matches!(engine.work_on_bulk_sends().await.inspect_err(log_bulk_send), Ok(true)) {}
+    }
+}
+
+fn log_bulk_send(refusal: &Refusal) {
+    tracing::warn!(%refusal, "a bulk send waits; it is tried again");
 }
 
 /// Has recalled bodies leave the store's files in time.

@@ -1,6 +1,7 @@
 //! The operations, one file per noun, and the OpenAPI and AsyncAPI descriptions made from them.
 
 mod asyncapi;
+mod bulk_sends;
 mod conversations;
 mod ids;
 mod message_changes;
@@ -112,6 +113,8 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(popup_segments::put_segment, popup_segments::get_segment, popup_segments::remove_segment))
         .routes(routes!(popup_segments::is_in_segment))
         .routes(routes!(popup_events::report_events, popup_events::export_events))
+        .routes(routes!(bulk_sends::create_bulk_send, bulk_sends::list_bulk_sends))
+        .routes(routes!(bulk_sends::get_bulk_send, bulk_sends::cancel_bulk_send))
         .routes(routes!(outbox::list_dead_letters))
         .routes(routes!(outbox::replay_dead_letters))
         .routes(routes!(operations::back_up))

@@ -38,6 +38,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
         (name = "reading", description = "What one user has: lists, unread counts, read marks, what was missed"),
         (name = "push", description = "Data to devices, stored until they have it"),
         (name = "popups", description = "Which in-app message suits a user now, and what became of it"),
+        (name = "bulk_sends", description = "One message to some of an official account's followers"),
         (name = "outbox", description = "Offline push that failed"),
         (name = "operations", description = "For those who run the server"),
     )

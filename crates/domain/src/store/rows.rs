@@ -8,7 +8,8 @@ pub enum RowSpace {
     /// Everything that the crate of popups stores.
     Popups,
     /// What commits store besides entries and cards, such as who gave which reaction. Only
-    /// [`decide`](crate::decide::decide) writes it, and a purge removes its notes of recalls.
+    /// [`decide`](crate::decide::decide) writes the rows of messages and members; the leader writes those
+    /// of bulk sends, and removes what retention and purges leave.
     Chat,
 }
 
