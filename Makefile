@@ -65,7 +65,7 @@ docs: toolchain ## Write what is derived: the sample settings, the API's descrip
 	UPDATE_SNAPSHOTS=1 cargo test -p tidings-api --test api_descriptions_match_the_code
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
-web: ## Build the chat page of web/ into the files that the server holds
+web: ## Build the chat page and the console of web/ into the files that the server holds
 	interop/setup.sh
 	cd web && npm run build
 

@@ -6,6 +6,7 @@
 import { render } from "preact";
 import { Page } from "./page.js";
 import { applyTheme } from "./state/theme.js";
+import "./styles/shared.css";
 import "./styles/base.css";
 import "./styles/list.css";
 import "./styles/chat.css";

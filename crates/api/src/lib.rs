@@ -14,20 +14,24 @@
 //! [`listener`] (connections from accept to close), `connection_setup` (PROXY header and TLS before HTTP), [`metrics`] (what is
 //! measured) and [`exposition`] (its text formats), `connection_stream` (the stream under HTTP, and how it is closed),
 //! `parse_error_responses` (problem details for what is no request), [`forward`] (requests for the leader), `popup_fast_path`
-//! (popup requests without router and HTTP library), [`chat_page`] (the page at `/` in development mode).
+//! (popup requests without router and HTTP library), `audit` (who changed what), `page_files` (the pages that are compiled in), [`chat_page`]
+//! (the page at `/` in development mode), `console` (the page at `/console`).
 
+mod audit;
 pub mod auth;
 mod bodies;
 mod body_reclaim;
 pub mod chat_page;
 mod connection_setup;
 mod connection_stream;
+mod console;
 pub mod cors;
 pub mod exposition;
 pub mod extract;
 pub mod forward;
 pub mod listener;
 pub mod metrics;
+mod page_files;
 mod page_stream;
 mod parse_error_responses;
 mod popup_fast_path;
@@ -43,6 +47,7 @@ use crate::{
     cors::Cors,
     forward::Forwarder,
     metrics::HttpMetrics,
+    routes::SettingView,
 };
 use axum::http::{HeaderMap, header};
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -157,6 +162,8 @@ pub struct Api {
     forwarder: Option<Arc<Forwarder>>,
     /// Present in development mode alone.
     pub(crate) chat_page: Option<Arc<ChatPage>>,
+    /// The settings that the server runs with, as operators may see them.
+    pub(crate) settings: Vec<SettingView>,
 }
 
 impl Api {
@@ -188,7 +195,15 @@ impl Api {
             uploads,
             forwarder,
             chat_page: None,
+            settings: Vec::new(),
         }
+    }
+
+    /// The same API that shows these settings to operators. They hold no secret.
+    #[must_use]
+    pub fn with_settings(mut self, settings: Vec<SettingView>) -> Self {
+        self.settings = settings;
+        self
     }
 
     /// The same API that counts failed authentications by address, and refuses addresses with too many of them for a while.

@@ -2,6 +2,7 @@
 
 use crate::{
     Api,
+    audit::AuditedChange,
     bodies::discard_rest,
     body_reclaim::BodyReclaim,
     internal,
@@ -25,7 +26,7 @@ use hyper::{
 use std::{
     convert::Infallible,
     future::{Future, poll_fn},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
@@ -69,6 +70,8 @@ pub struct RequestService {
     declined_upgrade: Arc<Mutex<Option<OnUpgrade>>>,
     /// The client, for counting failed authentications.
     throttle_key: ThrottleKey,
+    /// The client's address, for the audit log.
+    client: Option<IpAddr>,
 }
 
 impl RequestService {
@@ -83,6 +86,7 @@ impl RequestService {
             activity: None,
             declined_upgrade: Arc::default(),
             throttle_key: ThrottleKey::UNKNOWN,
+            client: None,
         }
     }
 
@@ -104,7 +108,7 @@ impl RequestService {
     pub(crate) fn for_client(self, client: SocketAddr) -> Self {
         let throttle_key =
             self.api.throttle.as_ref().map_or(ThrottleKey::UNKNOWN, |throttle| throttle.key(client.ip()));
-        RequestService { throttle_key, ..self }
+        RequestService { throttle_key, client: Some(client.ip()), ..self }
     }
 
     pub(crate) fn throttle_key(&self) -> ThrottleKey {
@@ -257,6 +261,7 @@ impl RequestService {
         // The path only: queries may hold cursors, headers hold secrets.
         let span = tracing::debug_span!("request", method = %request.method(), path = request.uri().path());
         let observed = Observed::of(&request);
+        let mut audited = AuditedChange::of(&self.api, &request, self.client);
         // Taken before the request is consumed.
         let has_credential = request.headers().contains_key(header::AUTHORIZATION);
         let expects = request.headers().contains_key(header::EXPECT);
@@ -276,6 +281,7 @@ impl RequestService {
             tracing::debug!(%code, "refused");
         }
         self.observe(&observed, response.status(), began.elapsed());
+        audited.iter_mut().for_each(|change| change.set_status(response.status()));
         if let Some(cors) = &self.api.config.cors {
             cors.add_headers(origin.as_ref(), response.headers_mut());
         }

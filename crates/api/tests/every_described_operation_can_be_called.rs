@@ -115,6 +115,7 @@ fn every_described_operation_can_be_called() {
     app.check("GET /v1/presence", "/v1/presence?users=bob,eve", "", 200, r#""user":"eve","online":false"#);
     let path = "/v1/admin/presence?user=bob";
     app.check("GET /v1/admin/presence", path, "", 200, r#""user":"bob","stored":[],"memory":[]"#);
+    app.check("GET /v1/admin/settings", "/v1/admin/settings", "", 200, r#"{"settings":["#);
     app.check("GET /v1/admin/nodes", "/v1/admin/nodes", "", 200, r#""nodes":[{"name":"core""#);
     let operation = "POST /v1/admin/presence/compare";
     let same = r#"{"registered":0,"held":0,"ghosts":0,"missing":0,"wrong_node":0,"repaired":0,"differences":[]}"#;

@@ -159,6 +159,7 @@ pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> Str
   For the commands of README.md and docs/, which take the key from the shell:
      export TIDINGS_API_KEY={key}
 
+  The console, with plots, users, conversations and popups (it asks for that key): http://{address}/console
   The API to browse (under Authorize it takes that key): http://{address}/docs
 "#
     )

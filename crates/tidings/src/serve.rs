@@ -15,6 +15,7 @@ use std::{
     process::ExitCode,
     time::Duration,
 };
+use tidings_api::routes::SettingView;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The file in the data folder that holds the server's addresses.
@@ -49,7 +50,8 @@ impl Serve {
             print!("{}", settings::help());
             return Ok(ExitCode::SUCCESS);
         }
-        let mut settings = self.settings.load()?;
+        let (mut settings, sources) = self.settings.load_with_sources()?;
+        let made_up = if self.dev { missing_keys(&settings) } else { Vec::new() };
         let keys = self.dev.then(|| add_development_keys(&mut settings)).transpose()?;
         settings.check()?;
         let _traces = logs::start(&settings)?;
@@ -62,6 +64,7 @@ impl Serve {
         if settings.role == Role::Worker {
             settings.hold_no_sessions();
         }
+        let disclosed = settings.disclosed(&sources, &made_up);
 
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         if settings.http_threads > 0 {
@@ -70,7 +73,9 @@ impl Serve {
         let runtime = runtime.max_blocking_threads(BLOCKING_THREADS_MAX).enable_all().thread_name("http").build()?;
         runtime.spawn(memory::release_periodically());
         match settings.role {
-            Role::All | Role::Api | Role::Worker => runtime.block_on(serve(&settings, descriptors, keys.as_ref()))?,
+            Role::All | Role::Api | Role::Worker => {
+                runtime.block_on(serve(&settings, descriptors, keys.as_ref(), disclosed))?
+            }
             Role::Gateway => runtime.block_on(relay(&settings, descriptors))?,
         }
         // Only reads whose callers are gone still run.
@@ -79,10 +84,15 @@ impl Serve {
     }
 }
 
-async fn serve(settings: &Settings, descriptors: u64, development: Option<&Keys>) -> Result<()> {
+async fn serve(
+    settings: &Settings,
+    descriptors: u64,
+    development: Option<&Keys>,
+    disclosed: Vec<SettingView>,
+) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = Server::start(settings, descriptors, development.map(development::chat_page))?;
+    let server = Server::start(settings, descriptors, development.map(development::chat_page), disclosed)?;
     if development.is_some() {
         development::populate(server.engine()).await?;
     }
@@ -152,6 +162,12 @@ async fn stop<F: Future<Output = ()>>(
         _ = terminate.recv() => tracing::warn!("stopped at once by a second signal"),
         _ = interrupt.recv() => tracing::warn!("stopped at once by a second signal"),
     }
+}
+
+/// The keys that development mode makes up, because no setting has them.
+fn missing_keys(settings: &Settings) -> Vec<&'static str> {
+    let keys = [("api_key", &settings.api_key), ("token_key", &settings.token_key)];
+    keys.into_iter().filter(|(_, key)| key.is_none()).map(|(name, _)| name).collect()
 }
 
 fn add_development_keys(settings: &mut Settings) -> Result<Keys> {

@@ -8,6 +8,7 @@ use tidings_api::{
     auth::{ApiKeys, NodeTokenSigner, TokenVerifier, remote_keys::RemoteKeys},
     chat_page::ChatPage,
     request_service::RequestService,
+    routes::SettingView,
 };
 use tidings_domain::clock::SystemClock;
 use tidings_engine::{
@@ -33,8 +34,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts every part, within this limit of file descriptors; with the chat page in development mode. Call within the runtime.
-    pub(crate) fn start(settings: &Settings, descriptors: u64, chat_page: Option<ChatPage>) -> Result<Server> {
+    /// Starts every part, within this limit of file descriptors; with the chat page in development mode. `disclosed`: the settings
+    /// as operators may see them. Call within the runtime.
+    pub(crate) fn start(
+        settings: &Settings,
+        descriptors: u64,
+        chat_page: Option<ChatPage>,
+        disclosed: Vec<SettingView>,
+    ) -> Result<Server> {
         let context = settings.listener_context(descriptors)?;
         let open_store::OpenedStore { store, backup, log } = open_store::open(settings)?;
         let (cluster, bus_metrics) =
@@ -77,7 +84,8 @@ impl Server {
             backup,
             settings.api_config()?,
         )
-        .with_throttle(throttle);
+        .with_throttle(throttle)
+        .with_settings(disclosed);
         if let Some(page) = chat_page {
             api = api.with_chat_page(page);
         }

@@ -19,14 +19,16 @@ mod reactions;
 mod reading;
 mod receipts;
 mod refusals;
+mod settings;
 mod streams;
 mod users;
 
 pub use asyncapi::asyncapi;
 pub(crate) use messages::send_message;
 pub(crate) use popup_decisions::decide_popup;
+pub use settings::{SettingSource, SettingView};
 
-use crate::{Api, problem::RefusalResponse};
+use crate::{Api, console, problem::RefusalResponse};
 use axum::{
     Router,
     http::{HeaderName, HeaderValue, StatusCode, header},
@@ -48,6 +50,7 @@ pub fn router(api: Arc<Api>) -> Router {
     router
         .merge(openapi::description_pages(description))
         .merge(root)
+        .merge(console::routes())
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .with_state(api)
@@ -118,6 +121,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(outbox::list_dead_letters))
         .routes(routes!(outbox::replay_dead_letters))
         .routes(routes!(operations::back_up))
+        .routes(routes!(settings::get_settings))
         .routes(routes!(operations::metrics))
         .routes(routes!(operations::healthz))
         .routes(routes!(operations::readyz))

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     Api,
+    audit::AUTHOR,
     extract::{AppServer, Json, PathIds, Query, RawJson},
     problem::RefusalResponse,
 };
@@ -22,11 +23,10 @@ use tidings_protocol::{
     http::{Popup as PopupCard, *},
 };
 
-const AUTHOR: &str = "tidings-author";
-
 fn author(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(author) = headers.get(AUTHOR) else { return Ok(None) };
-    let author = author.to_str().map_err(|_| Refusal::field("Tidings-Author", "is not text"))?;
+    let author = std::str::from_utf8(author.as_bytes());
+    let author = author.map_err(|_| Refusal::field("Tidings-Author", "is not text in UTF-8"))?;
     Ok(Some(author.to_owned()))
 }
 

@@ -1,6 +1,6 @@
 //! The settings as command-line flags, derived from the settings' own documentation.
 
-use super::{FILE, Settings};
+use super::{FILE, Settings, disclosure::Sources};
 use anyhow::{Context, Result};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,11 @@ pub(crate) struct SettingArgs {
 impl SettingArgs {
     /// Reads all sources.
     pub(crate) fn load(&self) -> Result<Settings> {
+        Ok(self.load_with_sources()?.0)
+    }
+
+    /// Reads all sources. Returns which of them each setting is from, too.
+    pub(crate) fn load_with_sources(&self) -> Result<(Settings, Sources)> {
         let file = match &self.file {
             Some(file) => Some(file.as_path()),
             None => Some(Path::new(FILE)).filter(|file| file.exists()),
@@ -23,11 +28,12 @@ impl SettingArgs {
         let read = |file: &Path| std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()));
         let text = file.map(read).transpose()?;
         let variable = |name: &str| std::env::var(name).ok();
-        let settings = Settings::gather(text.as_deref(), variable, &self.given);
-        settings.with_context(|| match file {
+        let settings = Settings::gather(text.as_deref(), variable, &self.given).with_context(|| match file {
             Some(file) => format!("in the settings ({}, TIDINGS_… variables and flags)", file.display()),
             None => "in the settings".into(),
-        })
+        })?;
+        let sources = Sources::find(&settings, text.as_deref(), variable, &self.given);
+        Ok((settings, sources))
     }
 }
 

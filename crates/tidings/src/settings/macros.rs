@@ -14,6 +14,8 @@ pub(crate) trait Value: Sized {
     }
     /// The value as TOML; the flag says whether it is set at all.
     fn show(&self) -> (bool, String);
+    /// Whether a value can be any text, and so a secret.
+    const IS_FREE_TEXT: bool = false;
 }
 
 /// One setting with its name, documentation and value.
@@ -27,6 +29,8 @@ pub(crate) struct SettingDescription {
     pub(crate) is_set: bool,
     /// The value as TOML; for a setting that is not set, an empty value of its type.
     pub(crate) value: String,
+    /// Whether the value can be any text, and so a secret.
+    pub(crate) is_free_text: bool,
 }
 
 impl SettingDescription {
@@ -93,7 +97,8 @@ macro_rules! settings {
                 $({
                     let (is_set, value) = $crate::settings::macros::Value::show(&self.$field);
                     let doc = vec![$($doc.trim()),+];
-                    all.push($crate::settings::macros::SettingDescription { table, name: stringify!($field), doc, is_set, value });
+                    let is_free_text = <$type as $crate::settings::macros::Value>::IS_FREE_TEXT;
+                    all.push($crate::settings::macros::SettingDescription { table, name: stringify!($field), doc, is_set, value, is_free_text });
                 })*
                 $($(self.$sub.describe_into(stringify!($sub), all);)*)?
             }
@@ -115,6 +120,7 @@ fn plain(value: &toml::Value) -> String {
 macro_rules! value_by_from_str {
     ($($type:ty, $wanted:literal, $of_toml:pat => $show:expr;)*) => {
         $(impl Value for $type {
+
             fn read(text: &str) -> Result<Self, String> {
                 text.parse().map_err(|_| format!("{text:?} is not {}", $wanted))
             }
@@ -135,7 +141,6 @@ macro_rules! value_by_from_str {
 }
 
 value_by_from_str! {
-    String, "a text, such as \"info\"", toml::Value::String(_) => |text| format!("{text:?}");
     PathBuf, "a path, such as \"/var/lib/tidings\"", toml::Value::String(_) => |path| format!("{:?}", path.display().to_string());
     SocketAddr, "an IP address and a port, such as 127.0.0.1:8080", toml::Value::String(_) => |address| format!("\"{address}\"");
     IpNet, "a network, such as 10.0.0.0/8", toml::Value::String(_) => |network| format!("\"{network}\"");
@@ -147,7 +152,25 @@ value_by_from_str! {
     f64, "a number, such as 0.5", toml::Value::Integer(_) | toml::Value::Float(_) => f64::to_string;
 }
 
+impl Value for String {
+    const IS_FREE_TEXT: bool = true;
+
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+
+    fn of_toml(value: &toml::Value) -> Result<Self, String> {
+        value.as_str().map(str::to_owned).ok_or_else(|| format!("{value} is not a text, such as \"info\""))
+    }
+
+    fn show(&self) -> (bool, String) {
+        (true, format!("{self:?}"))
+    }
+}
+
 impl<T: Value + Default> Value for Option<T> {
+    const IS_FREE_TEXT: bool = T::IS_FREE_TEXT;
+
     fn read(text: &str) -> Result<Self, String> {
         if text.is_empty() { Ok(None) } else { T::read(text).map(Some) }
     }
@@ -167,6 +190,8 @@ impl<T: Value + Default> Value for Option<T> {
 
 /// A list: an array in the file, separated by commas in a variable or flag.
 impl<T: Value + ToString> Value for Vec<T> {
+    const IS_FREE_TEXT: bool = T::IS_FREE_TEXT;
+
     fn read(text: &str) -> Result<Self, String> {
         text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(T::read).collect()
     }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod component_configs;
+mod disclosure;
 mod flags;
 mod link;
 mod listeners;

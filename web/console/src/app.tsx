@@ -1,0 +1,110 @@
+// The key first; then the pages, each by its route.
+import type { ComponentType } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { useObservable } from "../../src/state/cell.js";
+import { isDark, switchTheme, theme } from "../../src/state/theme.js";
+import { collected, startCollecting } from "./metrics/collector.js";
+import { ChangesPage } from "./pages/changes.js";
+import { ConversationsPage } from "./pages/conversations.js";
+import { LivePage } from "./pages/live.js";
+import { PopupsPage } from "./pages/popups.js";
+import { PresencePage } from "./pages/presence.js";
+import { PushesPage } from "./pages/pushes.js";
+import { ReportsPage } from "./pages/reports.js";
+import { SettingsPage } from "./pages/settings.js";
+import { SignIn } from "./pages/sign-in.js";
+import { UsersPage } from "./pages/users.js";
+import { WebhookPage } from "./pages/webhook.js";
+import { Banner } from "./parts/banner.js";
+import { ConfirmPlace } from "./parts/confirm.js";
+import { Icon, IconButton, type IconName } from "./parts/icon.js";
+import { credentials, signOut } from "./state/credentials.js";
+import { href, useRoute, type Route } from "./state/route.js";
+
+interface Place {
+  readonly name: string;
+  readonly icon: IconName;
+  readonly page: ComponentType<{ readonly route: Route }>;
+}
+
+const PLACES: Readonly<Record<string, Place>> = {
+  live: { name: "Live", icon: "pulse", page: LivePage },
+  users: { name: "Users", icon: "user", page: UsersPage },
+  conversations: { name: "Conversations", icon: "chat", page: ConversationsPage },
+  popups: { name: "Popups", icon: "popup", page: PopupsPage },
+  pushes: { name: "Pushes", icon: "push", page: PushesPage },
+  presence: { name: "Presence", icon: "presence", page: PresencePage },
+  webhook: { name: "Webhook", icon: "webhook", page: WebhookPage },
+  settings: { name: "Settings", icon: "settings", page: SettingsPage },
+  reports: { name: "Lab reports", icon: "report", page: ReportsPage },
+  changes: { name: "Your changes", icon: "log", page: ChangesPage },
+};
+
+export function App() {
+  const given = useObservable(credentials);
+  useObservable(theme);
+  return given ? <Frame operator={given.operator} /> : <SignIn />;
+}
+
+function Frame({ operator }: { readonly operator: string }) {
+  useEffect(startCollecting, []);
+  const route = useRoute();
+  const [first = "live"] = route.parts;
+  const place = PLACES[first];
+  const main = useRef<HTMLElement>(null);
+  const where = route.parts.join("/");
+  const isFirst = useRef(true);
+
+  useEffect(() => {
+    document.title = `${place?.name ?? "Not found"} · Tidings console`;
+    // A reader hears the new page; at the first one the browser speaks.
+    if (!isFirst.current) main.current?.querySelector<HTMLElement>("h1")?.focus({ preventScroll: true });
+    isFirst.current = false;
+    main.current?.scrollTo(0, 0);
+    // On a phone the pages stand in a row that scrolls.
+    document.querySelector(".place[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [where]);
+
+  const Chosen = place?.page;
+  return (
+    <div class="frame">
+      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); main.current?.focus(); }}>To the content</a>
+      <header class="side">
+        <p class="brand"><span class="brand-mark" aria-hidden="true">T</span>Tidings <span class="soft">console</span></p>
+        <nav aria-label="Pages">
+          <ul>
+            {Object.entries(PLACES).map(([id, { name, icon }]) => (
+              <li key={id}>
+                <a href={href(id)} class="place" {...(id === first && { "aria-current": "page" as const })}>
+                  <Icon name={icon} /><span>{name}</span>
+                </a>
+              </li>
+            ))}
+          </ul>
+        </nav>
+        <div class="side-end">
+          <NodeLine />
+          <div class="who">
+            <bdi class="who-name" title={operator}>{operator}</bdi>
+            <IconButton icon={isDark() ? "sun" : "moon"} label={isDark() ? "Light colours" : "Dark colours"} onClick={switchTheme} />
+            <IconButton icon="leave" label="Sign out" onClick={() => signOut()} />
+          </div>
+        </div>
+      </header>
+      <div class="body">
+        <Banner />
+        <main ref={main} id="main" tabIndex={-1}>
+          {Chosen ? <Chosen route={route} /> : <p class="nothing">There is no such page. <a class="link" href={href("live")}>To the live view</a></p>}
+        </main>
+      </div>
+      <ConfirmPlace />
+    </div>
+  );
+}
+
+/** Which node answers, and what it runs. */
+function NodeLine() {
+  const { newest } = useObservable(collected);
+  const version = newest?.all("tidings_build_info")[0]?.labels["version"];
+  return <p class="node-line soft">{location.host}{version !== undefined && ` · ${version}`}</p>;
+}

@@ -1,0 +1,224 @@
+// One user: who it is, where it is connected, what waits for it, and why a message may not have reached it.
+import { useState } from "preact/hooks";
+import { confirmed, type Question } from "../parts/confirm.js";
+import { Finder, Outcome } from "../parts/form.js";
+import { Badge, Card, Facts, Failure, Foreign, Loaded, Page, Reload, Table, Time } from "../parts/layout.js";
+import { Reach } from "../parts/reach.js";
+import { ask, askIfThere, change, path, withQuery, type Request } from "../state/api.js";
+import { count, dateTime, inline } from "../state/format.js";
+import { go, href, type Route } from "../state/route.js";
+import type { ConversationPage, ConversationView, DeviceCard, PresenceViews, SessionView, UserCard } from "../state/types.js";
+import { useAction, useAsk, type Asked } from "../state/use-ask.js";
+
+const CONVERSATIONS = 50;
+
+export function UsersPage({ route }: { readonly route: Route }) {
+  const [, id] = route.parts;
+  if (id !== undefined) return <UserPage key={id} id={id} />;
+  return (
+    <Page title="Users" about="By the id that your own servers gave the user.">
+      <Card title="Find a user"><Finder label="A user's id" placeholder="alice" button="Open" onFind={(found) => go("users", found)} /></Card>
+    </Page>
+  );
+}
+
+function UserPage({ id }: { readonly id: string }) {
+  const user = useAsk(() => askIfThere<UserCard>(path`/v1/users/${id}`).then((found) => ({ found })), [id]);
+  const presence = useAsk(() => ask<PresenceViews>(withQuery("/v1/admin/presence", { user: id })), [id]);
+  const devices = useAsk(() => askIfThere<{ readonly devices: readonly DeviceCard[] }>(path`/v1/users/${id}/devices`).then((answer) => answer?.devices ?? []), [id]);
+  const found = user.data?.found;
+  return (
+    <Page
+      title={<Foreign>{found?.name ?? id}</Foreign>}
+      about={<bdi>{id}</bdi>}
+      actions={<Finder label="A user's id" placeholder="Another user" button="Open" onFind={(other) => go("users", other)} />}
+    >
+      <Failure text={user.failure} />
+      {user.data && !found && <p class="nothing">There is no user with this id. Ids are exact: upper and lower case differ.</p>}
+      {found && (
+        <>
+          <UserCardView user={found} presence={presence} />
+          <Reach user={found} presence={presence.data} devices={devices.data} />
+          <div class="columns">
+            <Sessions user={id} presence={presence} />
+            <Devices user={id} devices={devices} />
+          </div>
+          <Conversations user={id} />
+        </>
+      )}
+    </Page>
+  );
+}
+
+/** Asks, changes, says what came of it, and loads again what it has changed. */
+function useConfirmedChange(): {
+  readonly failure: string | undefined;
+  readonly outcome: string | undefined;
+  readonly start: <T>(question: Question, request: Request, what: string, told: (answer: T) => string, asked?: Asked<unknown>) => Promise<void>;
+} {
+  const { failure, run } = useAction();
+  const [outcome, setOutcome] = useState<string>();
+  return {
+    failure,
+    outcome,
+    start: async <T,>(question: Question, request: Request, what: string, told: (answer: T) => string, asked?: Asked<unknown>) => {
+      setOutcome(undefined);
+      if (!(await confirmed(question))) return;
+      await run(async () => setOutcome(told(await change<T>(what, request))));
+      asked?.reload();
+    },
+  };
+}
+
+function UserCardView({ user, presence }: { readonly user: UserCard; readonly presence: Asked<PresenceViews> }) {
+  const { failure, outcome, start } = useConfirmedChange();
+  const { id, attributes, do_not_disturb: quiet } = user;
+  const closed = ({ sessions }: { readonly sessions: number }): string => `${count(sessions)} sessions are closed.`;
+  const kick = (): Promise<void> =>
+    start(
+      { title: `Disconnect ${id}?`, text: `All open sessions of ${id} are closed. The user's apps may connect again at once: their tokens stay good.`, action: "Disconnect" },
+      { method: "POST", path: path`/v1/users/${id}/kick`, body: { reason: "by an operator" } }, `Disconnect ${id}`, closed, presence,
+    );
+  const revoke = (): Promise<void> =>
+    start(
+      { title: `Revoke the tokens of ${id}?`, text: `Every token of ${id} that was issued until now is refused from now on, and all open sessions are closed. The user signs in again with your own service.`, action: "Revoke all tokens", isDangerous: true },
+      { method: "POST", path: path`/v1/users/${id}/revoke`, body: { reason: "by an operator" } }, `Revoke the tokens of ${id}`, closed, presence,
+    );
+  const isOnline = (presence.data?.stored.length ?? 0) > 0;
+  return (
+    <Card
+      title="User"
+      note={presence.data && (isOnline ? <Badge tone="good">online</Badge> : <Badge>offline</Badge>)}
+      actions={
+        <>
+          <button type="button" class="plain" onClick={() => void kick()}>Disconnect…</button>
+          <button type="button" class="danger" onClick={() => void revoke()}>Revoke tokens…</button>
+        </>
+      }
+    >
+      <div class="stack">
+        <Failure text={failure} />
+        <Outcome text={outcome} />
+        <Facts
+          facts={[
+            ["Name", user.name ? <Foreign>{user.name}</Foreign> : "–"], ["Created", <Time at={user.created_at} />],
+            ["Last seen", isOnline ? "now" : presence.data?.last_seen ? <Time at={presence.data.last_seen} /> : "never"],
+            ["Do not disturb", quiet ? `${quiet.start} to ${quiet.end}, ${quiet.time_zone}` : "not set"],
+            ...(user.avatar ? [["Picture", <Foreign>{user.avatar}</Foreign>] as const] : []),
+            ...(attributes && Object.keys(attributes).length > 0 ? [["Attributes", <code>{inline(attributes)}</code>] as const] : []),
+          ]}
+        />
+      </div>
+    </Card>
+  );
+}
+
+function Sessions({ presence, user }: { readonly presence: Asked<PresenceViews>; readonly user: string }) {
+  const { failure, outcome, start } = useConfirmedChange();
+  const end = (session: SessionView): Promise<void> =>
+    start(
+      { title: "Disconnect this device?", text: `The session of ${user} on the device ${session.device_id} (${session.device_kind}) is closed. Its app may connect again at once.`, action: "Disconnect" },
+      { method: "POST", path: path`/v1/users/${user}/kick`, body: { device_id: session.device_id, reason: "by an operator" } },
+      `Disconnect the device ${session.device_id} of ${user}`, () => "The session is closed.", presence,
+    );
+  return (
+    <Card title="Sessions" note="as registered, and as the nodes hold them" actions={<Reload asked={presence} />}>
+      <Failure text={failure} />
+      <Outcome text={outcome} />
+      <Loaded asked={presence}>
+        {({ stored, memory }) => {
+          const all = new Map([...memory, ...stored].map((session) => [session.session, session]));
+          const has = (sessions: readonly SessionView[], name: string): boolean => sessions.some(({ session }) => session === name);
+          return (
+            <Table
+              label="Sessions"
+              empty="No session is open."
+              columns={[{ title: "Device" }, { title: "Kind" }, { title: "Node" }, { title: "Since" }, { title: "Agrees" }, { title: "" }]}
+              rows={[...all.values()].map((session) => ({
+                key: session.session,
+                cells: [
+                  <Foreign>{session.device_id}</Foreign>, session.device_kind, <bdi>{session.node}</bdi>, <Time at={session.since} />,
+                  has(stored, session.session) && has(memory, session.session) ? <Badge tone="good">yes</Badge> : <Badge tone="bad">{has(memory, session.session) ? "not registered" : "no connection"}</Badge>,
+                  <button type="button" class="plain small" onClick={() => void end(session)}>Disconnect…</button>,
+                ],
+              }))}
+            />
+          );
+        }}
+      </Loaded>
+    </Card>
+  );
+}
+
+function Devices({ user, devices }: { readonly user: string; readonly devices: Asked<readonly DeviceCard[]> }) {
+  const { failure, outcome, start } = useConfirmedChange();
+  const forget = ({ device_id: device, pending }: DeviceCard): Promise<void> =>
+    start(
+      { title: "Forget this device?", text: `The device ${device} of ${user} gets no push any more, and the ${count(pending)} pushes that wait for it are dropped. When its app binds again the device is a new one.`, action: "Forget the device", isDangerous: true },
+      { method: "DELETE", path: path`/v1/users/${user}/devices/${device}` }, `Forget the device ${device} of ${user}`, () => "The device is forgotten.", devices,
+    );
+  return (
+    <Card title="Devices" note="that pushes can be sent to" actions={<Reload asked={devices} />}>
+      <Failure text={failure} />
+      <Outcome text={outcome} />
+      <Loaded asked={devices}>
+        {(all) => (
+          <Table
+            label="Devices"
+            empty="No device has bound for pushes."
+            columns={[{ title: "Device" }, { title: "Kind" }, { title: "Tags" }, { title: "Waiting", isNumber: true }, { title: "Last bound" }, { title: "" }]}
+            rows={all.map((device) => ({
+              key: device.device_id,
+              cells: [
+                <><Foreign>{device.device_id}</Foreign> {device.online && <Badge tone="good">online</Badge>}</>,
+                `${device.device_kind}${device.app_version ? ` ${device.app_version}` : ""}`,
+                <Foreign>{device.tags.join(", ")}</Foreign>, count(device.pending), <Time at={device.last_bound} />,
+                <button type="button" class="plain small" onClick={() => void forget(device)}>Forget…</button>,
+              ],
+            }))}
+          />
+        )}
+      </Loaded>
+    </Card>
+  );
+}
+
+function Conversations({ user }: { readonly user: string }) {
+  const [after, setAfter] = useState<string>();
+  const page = useAsk(() => ask<ConversationPage>(withQuery(path`/v1/users/${user}/conversations`, { after, limit: CONVERSATIONS })), [user, after]);
+  return (
+    <Card title="Conversations" note="as the user's list has them" actions={<Reload asked={page} />}>
+      <Loaded asked={page}>
+        {({ conversations, next }) => (
+          <>
+            <Table
+              label="Conversations"
+              empty="The user is in no conversation."
+              columns={[{ title: "Conversation" }, { title: "Kind" }, { title: "Unread", isNumber: true }, { title: "Read to", isNumber: true }, { title: "Set by the user" }, { title: "Last entry" }]}
+              rows={conversations.map((conversation) => ({ key: conversation.id, cells: cellsOf(conversation) }))}
+            />
+            <div class="row">
+              {after !== undefined && <button type="button" class="plain" onClick={() => setAfter(undefined)}>First page</button>}
+              {next !== undefined && next !== null && <button type="button" class="plain" onClick={() => setAfter(next)}>Next page</button>}
+            </div>
+          </>
+        )}
+      </Loaded>
+    </Card>
+  );
+}
+
+function cellsOf({ id, kind, name, role, unread, unread_capped: capped, mentions, read_seq: read, last_seq: last, last_at: lastAt, muted, muted_until: until, archived, hidden }: ConversationView) {
+  return [
+    <><a class="link" href={href("conversations", id)}><Foreign>{name ?? id}</Foreign></a>{name && <> <span class="soft"><bdi>{id}</bdi></span></>}</>,
+    `${kind}, ${role}`,
+    <>{unread > 0 ? <Badge tone="accent">{count(unread)}{capped === true && "+"}</Badge> : "0"}{mentions > 0 && ` (${count(mentions)} mentions)`}</>,
+    `${count(read)} of ${count(last)}`,
+    <span class="row">
+      {muted && <Badge tone="warn">muted{until ? ` until ${dateTime(until)}` : ""}</Badge>}
+      {archived === true && <Badge>archived</Badge>}
+      {hidden === true && <Badge>hidden</Badge>}
+    </span>,
+    last === 0 ? "–" : <Time at={lastAt} />,
+  ];
+}

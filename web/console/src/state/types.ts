@@ -1,0 +1,284 @@
+// The parts of the HTTP API's answers that the console shows; docs/openapi.json has them whole.
+
+export interface NodeView {
+  readonly name: string;
+  readonly boot_id: string;
+  readonly address: string;
+  readonly attached_at: number;
+  readonly lease_left_ms?: number | null;
+  readonly sessions: number;
+  readonly version?: string | null;
+  readonly roles?: string | null;
+  readonly leads?: boolean;
+}
+
+export interface NodesAnswer {
+  readonly nodes: readonly NodeView[];
+}
+
+export interface UserCard {
+  readonly id: string;
+  readonly name?: string | null;
+  readonly avatar?: string | null;
+  readonly attributes?: Readonly<Record<string, unknown>> | null;
+  readonly created_at: number;
+  readonly do_not_disturb?: { readonly start: string; readonly end: string; readonly time_zone: string } | null;
+}
+
+export interface SessionView {
+  readonly session: string;
+  readonly node: string;
+  readonly device_id: string;
+  readonly device_kind: string;
+  readonly since: number;
+}
+
+export interface PresenceViews {
+  readonly user: string;
+  readonly stored: readonly SessionView[];
+  readonly memory: readonly SessionView[];
+  readonly last_seen?: number | null;
+}
+
+export interface DeviceCard {
+  readonly device_id: string;
+  readonly device_kind: string;
+  readonly app_version?: string | null;
+  readonly tags: readonly string[];
+  readonly online: boolean;
+  readonly first_bound: number;
+  readonly last_bound: number;
+  readonly pending: number;
+}
+
+export type EntryKind = "message" | "edit" | "recall" | "member_change" | "conversation_change" | "reactions" | "pins";
+
+export interface Entry {
+  readonly conversation: string;
+  readonly seq: number;
+  readonly kind: EntryKind | (string & {});
+  readonly at: number;
+  readonly from?: string | null;
+  readonly client_msg_id?: string | null;
+  readonly type: string;
+  readonly body: unknown;
+  readonly mentions?: readonly string[];
+  readonly silent?: boolean;
+  readonly target?: number | null;
+  readonly version?: number | null;
+  readonly edited_at?: number | null;
+  readonly edited_by?: string | null;
+  readonly recalled?: { readonly at: number; readonly by?: string | null } | null;
+  readonly reactions?: readonly { readonly key: string; readonly count: number; readonly users: readonly string[] }[];
+  readonly reply_to?: { readonly seq: number } | null;
+  readonly pinned?: { readonly at: number } | null;
+  readonly stream?: "open" | "interrupted" | null;
+}
+
+export interface ConversationCard {
+  readonly id: string;
+  readonly kind: "direct" | "group" | "official";
+  readonly name?: string | null;
+  readonly attributes?: Readonly<Record<string, unknown>> | null;
+  readonly created_at: number;
+  readonly member_count: number;
+  readonly last_seq: number;
+  readonly receipts?: string;
+  readonly history?: "all" | "join" | { readonly last: number };
+}
+
+export interface ConversationView {
+  readonly id: string;
+  readonly kind: "direct" | "group" | "official";
+  readonly name?: string | null;
+  readonly role: string;
+  readonly last_seq: number;
+  readonly last_at: number;
+  readonly read_seq: number;
+  readonly unread: number;
+  readonly unread_capped?: boolean;
+  readonly mentions: number;
+  readonly muted: boolean;
+  readonly muted_until?: number | null;
+  readonly archived?: boolean;
+  readonly hidden?: boolean;
+  readonly cleared_seq?: number;
+}
+
+export interface Paged<N = string> {
+  readonly next?: N | null;
+}
+
+export interface ConversationPage extends Paged {
+  readonly conversations: readonly ConversationView[];
+}
+
+export interface MemberPage extends Paged {
+  readonly members: readonly { readonly user: string; readonly role: string; readonly joined_at: number }[];
+}
+
+export interface HistoryPage {
+  readonly entries: readonly Entry[];
+  readonly next?: string | null;
+  readonly previous?: string | null;
+  readonly last_seq: number;
+}
+
+export interface MessageReceipts {
+  readonly delivered: number;
+  readonly read: number;
+  readonly members: number;
+  readonly receipts?: readonly { readonly user: string; readonly delivered: boolean; readonly read: boolean }[];
+}
+
+export interface BodyVersions {
+  readonly versions: readonly { readonly version: number; readonly at: number; readonly by?: string | null; readonly type: string; readonly body: unknown }[];
+}
+
+export interface DeadLetter {
+  readonly id: number;
+  readonly failed_at: number;
+  readonly attempts: number;
+  readonly last_error: string;
+  readonly event: Readonly<Record<string, unknown>>;
+}
+
+export interface DeadLetterPage extends Paged<number> {
+  readonly dead_letters: readonly DeadLetter[];
+}
+
+export type PopupState = "draft" | "scheduled" | "live" | "paused" | "ended";
+
+export interface PopupButton {
+  readonly id: string;
+  readonly label: string;
+  readonly action: { readonly type: "dismiss" } | { readonly type: "open"; readonly url: string } | { readonly type: "app"; readonly name: string };
+}
+
+export interface PopupContent {
+  readonly title?: string | null;
+  readonly text?: string | null;
+  readonly image?: string | null;
+  readonly buttons?: readonly PopupButton[];
+  readonly data?: unknown;
+}
+
+export interface PopupVariant {
+  readonly id: string;
+  readonly weight?: number;
+  readonly content: PopupContent;
+}
+
+export interface PopupCaps {
+  readonly per_session?: number | null;
+  readonly per_day?: number | null;
+  readonly total?: number | null;
+  readonly gap_s?: number | null;
+}
+
+export interface PopupSpec {
+  readonly name?: string | null;
+  readonly state?: PopupState;
+  readonly placements: readonly string[];
+  readonly priority?: number;
+  readonly starts_at?: number | null;
+  readonly ends_at?: number | null;
+  readonly time_zone?: string | null;
+  readonly windows?: readonly unknown[];
+  readonly audience?: unknown;
+  readonly trigger?: unknown;
+  readonly caps?: PopupCaps;
+  readonly variants: readonly PopupVariant[];
+  readonly control_percent?: number;
+  readonly strict?: boolean;
+  readonly test_users?: readonly string[];
+}
+
+export interface Popup {
+  readonly id: string;
+  readonly version: number;
+  readonly updated_at: number;
+  readonly updated_by?: string | null;
+  readonly now: PopupState;
+  readonly spec: PopupSpec;
+}
+
+export interface PopupPage extends Paged {
+  readonly popups: readonly Popup[];
+}
+
+export interface PopupHour {
+  readonly hour: number;
+  readonly variant: string;
+  readonly shown: number;
+  readonly control: number;
+  readonly impressions: number;
+  readonly clicks: number;
+  readonly buttons: number;
+  readonly dismissals: number;
+  readonly conversions: number;
+}
+
+export interface Explanation {
+  readonly at: number;
+  readonly chosen?: string | null;
+  readonly next_at?: number | null;
+  readonly popups: readonly {
+    readonly popup: string;
+    readonly version: number;
+    readonly outcome: "chosen" | "outranked" | "not_yet" | "no" | "control";
+    readonly field?: string | null;
+    readonly detail?: string | null;
+    readonly not_before?: number | null;
+    readonly variant?: string | null;
+  }[];
+}
+
+export interface PushStatus {
+  readonly push: number;
+  readonly state: "scheduled" | "running" | "completed" | "expired" | "cancelled";
+  readonly type: string;
+  readonly priority: string;
+  readonly collapse_key?: string | null;
+  readonly accepted_at: number;
+  readonly send_at?: number | null;
+  readonly started_at?: number | null;
+  readonly expires_at: number;
+  readonly ended_at?: number | null;
+  readonly counts: {
+    readonly targets: number;
+    readonly pending: number;
+    readonly offline: number;
+    readonly delivered: number;
+    readonly acknowledged: number;
+    readonly expired: number;
+    readonly collapsed: number;
+    readonly cancelled: number;
+  };
+  readonly refused_full: number;
+  readonly unknown: number;
+}
+
+export interface PushDevicePage extends Paged<number> {
+  readonly devices: readonly { readonly user: string; readonly device_id: string; readonly state: string; readonly delivered_at?: number | null; readonly ended_at?: number | null }[];
+}
+
+export interface PresenceComparison {
+  readonly registered: number;
+  readonly held: number;
+  readonly ghosts: number;
+  readonly missing: number;
+  readonly wrong_node: number;
+  readonly repaired: number;
+  readonly differences: readonly { readonly kind: string; readonly user: string; readonly device_id: string; readonly session: string; readonly node: string }[];
+}
+
+export interface SettingView {
+  readonly name: string;
+  readonly value?: string;
+  readonly default?: string;
+  readonly source: "default" | "file" | "environment" | "flag" | "development";
+  readonly secret: boolean;
+  readonly adjusted: boolean;
+  readonly description: string;
+}
