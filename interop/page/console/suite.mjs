@@ -162,7 +162,7 @@ const failed = await run(`the console in ${version()}`, [
     await page.getByRole("heading", { name: /^Push \d+$/u }).waitFor();
     await until("two acknowledgements", async () => (await card(page, "Progress").innerText()).includes("2 (66.7 %)"));
     await card(page, "Progress").getByRole("button", { name: "Cancel the push…" }).click();
-    assert((await answer(page, "Cancel the push")).includes("1 devices have not acknowledged"), "the question counts");
+    assert((await answer(page, "Cancel the push")).includes("(1 device)"), "the question counts");
     await card(page, "Progress").getByText("cancelled", { exact: true }).waitFor();
   }],
   ["presence is compared", async () => {
@@ -182,7 +182,7 @@ const failed = await run(`the console in ${version()}`, [
     await row.getByRole("button", { name: /Replay dead letter/u }).click();
     const question = await answer(page, "Replay");
     assert(question.includes(`dead letter ${before[0].id}`), question);
-    await page.getByText("1 notification is tried again.").waitFor();
+    await page.getByText("Tried again: 1 notification.").waitFor();
     await until("the notification", async () => (await helper("look")).taken.some(({ id }) => id === before[0].event.id));
     await until("one dead letter less", async () => !(await api("GET", "/v1/outbox/dead-letters")).dead_letters.some(({ id }) => id === before[0].id));
   }],

@@ -7,7 +7,7 @@ import { LANES, slowestP99, totalIn, totalOut, totalRefused, type Figures } from
 import { Badge, Card, Loaded, Page, Table, Time } from "../parts/layout.js";
 import { Plot, type PlotSeries } from "../parts/plot.js";
 import { ask } from "../state/api.js";
-import { bytes, count, milliseconds, percent, rate, span } from "../state/format.js";
+import { bytes, count, milliseconds, percent, plural, rate, span } from "../state/format.js";
 import type { NodesAnswer, NodeView } from "../state/types.js";
 import { useAsk } from "../state/use-ask.js";
 
@@ -50,7 +50,7 @@ function Tiles({ now }: { readonly now: Figures }) {
   const refused = totalRefused(now);
   return (
     <ul class="tiles" aria-label="Figures of this moment">
-      <Tile name="Connections" value={count(now.connections)} note={`${count(now.usersOnline)} users`} />
+      <Tile name="Connections" value={count(now.connections)} note={plural(now.usersOnline, "user")} />
       <Tile name="Messages in" value={`${rate(totalIn(now))}/s`} note="committed" />
       <Tile name="Messages out" value={`${rate(totalOut(now))}/s`} note="into sessions" />
       <Tile name="Last receiver" value={milliseconds(slowestP99(now))} note="p99, slowest lane" />

@@ -4,7 +4,7 @@ import { confirmed } from "../parts/confirm.js";
 import { Card, Facts, Failure, Finding, Loaded, Page, Reload, Table } from "../parts/layout.js";
 import { Outcome } from "../parts/form.js";
 import { ask, change } from "../state/api.js";
-import { clock, count } from "../state/format.js";
+import { clock, count, plural } from "../state/format.js";
 import { href } from "../state/route.js";
 import type { NodesAnswer, PresenceComparison } from "../state/types.js";
 import { useAction, useAsk } from "../state/use-ask.js";
@@ -42,14 +42,14 @@ function Comparison() {
   const repair = async (differences: number): Promise<void> => {
     const isSure = await confirmed({
       title: "Repair the registry?",
-      text: `The server compares again and mends what differs, about ${count(differences)} sessions: registered sessions that no node holds are removed, and those that are held are registered where they are. Users may be announced online or offline by it. No connection is closed.`,
+      text: `The server compares again and mends what differs, about ${plural(differences, "session")}: registered sessions that no node holds are removed, and those that are held are registered where they are. Users may be announced online or offline by it. No connection is closed.`,
       action: "Repair",
     });
     if (!isSure) return;
     await run(async () => {
       const comparison = await change<PresenceComparison>("Repair the registry of sessions", { method: "POST", path: COMPARE, body: { repair: true } });
       setFound({ comparison, at: Date.now() });
-      setRepaired(`${count(comparison.repaired)} differences are mended.`);
+      setRepaired(`Mended: ${plural(comparison.repaired, "difference")}.`);
     });
   };
 

@@ -5,7 +5,7 @@ import { confirmed } from "../parts/confirm.js";
 import { AreaField, Finder, Outcome, readJson, SelectField, TextField, words } from "../parts/form.js";
 import { Badge, Card, Facts, Failure, Loaded, Page, Reload, Table, Time, type Tone } from "../parts/layout.js";
 import { ask, change, path, reason, RefusedError, withQuery } from "../state/api.js";
-import { count, percent } from "../state/format.js";
+import { count, percent, plural } from "../state/format.js";
 import { go, href, type Route } from "../state/route.js";
 import type { PushDevicePage, PushStatus } from "../state/types.js";
 import { useAction, useAsk } from "../state/use-ask.js";
@@ -86,6 +86,11 @@ function fieldOf(detail: string): keyof Draft | undefined {
   return fields.find(([begin]) => where.startsWith(begin))?.[1];
 }
 
+/** `crypto.randomUUID` is not there on a page that came without TLS. */
+function newPushId(): string {
+  return `console-${[...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+}
+
 interface Reach {
   readonly devices: number;
   readonly online: number;
@@ -93,11 +98,13 @@ interface Reach {
 
 function Composer() {
   const [draft, setDraft] = useState(EMPTY);
+  const [pushId, setPushId] = useState(newPushId);
   const [reach, setReach] = useState<Reach>();
   const [mistakes, setMistakes] = useState<Partial<Record<keyof Draft, string>>>({});
   const { isRunning, failure, run, setFailure } = useAction();
   const set = (part: Partial<Draft>): void => {
     setDraft({ ...draft, ...part });
+    setPushId(newPushId());
     setReach(undefined);
   };
 
@@ -138,19 +145,19 @@ function Composer() {
       const expected = await estimateOf(request);
       setReach(expected);
       const when = draft.sendAt === "" ? "now" : `at ${new Date(draft.sendAt).toLocaleString()}`;
-      const whom = draft.audience === "all" ? "every device that ever bound" : draft.audience === "tags" ? "all devices with these tags" : `the devices of ${words(draft.users).length} users`;
+      const whom = draft.audience === "all" ? "every device that ever bound" : draft.audience === "tags" ? "all devices with these tags" : `the devices of ${plural(words(draft.users).length, "user")}`;
       const isSure = await confirmed({
-        title: `Push to ${count(expected.devices)} devices?`,
-        text: `The push goes to ${whom} ${when}: ${count(expected.devices)} devices, ${count(expected.online)} of them connected. What a device has been handed cannot be taken back.`,
+        title: `Push to ${plural(expected.devices, "device")}?`,
+        text: `The push goes to ${whom} ${when}: ${plural(expected.devices, "device")}, ${count(expected.online)} of them connected. What a device has been handed cannot be taken back.`,
         action: "Send the push",
         isDangerous: draft.audience !== "users",
       });
       if (!isSure) return;
-      // A retry of this very request, should its answer get lost, sends nothing twice.
-      const made = { ...request, client_push_id: `console-${crypto.randomUUID()}` };
-      const { push } = await change<{ readonly push: number }>(`Push to ${count(expected.devices)} devices`, { method: "POST", path: "/v1/push", body: made });
+      // The same push again, should its answer get lost, sends nothing twice.
+      const made = { ...request, client_push_id: pushId };
+      const { push } = await change<{ readonly push: number }>(`Push to ${plural(expected.devices, "device")}`, { method: "POST", path: "/v1/push", body: made });
       remember(push);
-      setDraft(EMPTY);
+      set(EMPTY);
       go("pushes", push);
     });
   };
@@ -178,7 +185,7 @@ function Composer() {
           <TextField label="Send at" help="Empty: at once." type="datetime-local" value={draft.sendAt} error={mistakes.sendAt} onInput={(sendAt) => set({ sendAt })} />
         </div>
         <Failure text={failure} />
-        <Outcome text={reach && `This would reach ${count(reach.devices)} devices, ${count(reach.online)} of them connected now.`} />
+        <Outcome text={reach && `This would reach ${plural(reach.devices, "device")}, ${count(reach.online)} of them connected now.`} />
         <div class="row">
           <button type="submit" class="primary" disabled={isRunning}>Send…</button>
           <button type="button" class="plain" disabled={isRunning} onClick={estimate}>Estimate</button>
@@ -204,7 +211,7 @@ function PushPage({ id }: { readonly id: string }) {
   const cancel = async (pending: number): Promise<void> => {
     const isSure = await confirmed({
       title: `Cancel push ${id}?`,
-      text: `${count(pending)} devices have not acknowledged it: they are no longer handed the push. Devices that have it keep it.`,
+      text: `The push is no longer handed to those that have not acknowledged it (${plural(pending, "device")}). Devices that have it keep it.`,
       action: "Cancel the push",
       isDangerous: true,
     });

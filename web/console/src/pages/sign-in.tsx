@@ -7,6 +7,11 @@ import { signIn, signInNote } from "../state/credentials.js";
 
 const OPERATOR_CHARACTERS_MAX = 64;
 
+/** Whether the key would leave this machine unencrypted. */
+function isInClear(): boolean {
+  return location.protocol === "http:" && !/^(?:localhost$|127\.|\[::1\]$)/u.test(location.hostname);
+}
+
 export function SignIn() {
   const note = useObservable(signInNote);
   const [key, setKey] = useState("");
@@ -36,6 +41,7 @@ export function SignIn() {
         <Failure text={failure ?? note} />
         <TextField label="Your name" help="Written into the server's audit log with each change you make." value={operator} onInput={setOperator} isRequired />
         <TextField label="API key" type="password" help="Kept in this tab alone, until you close it or sign out." value={key} onInput={setKey} isRequired />
+        {isInClear() && <p class="mistake">This page came without TLS: whoever is on the way can read the key.</p>}
         <button type="submit" class="primary" disabled={isTrying}>{isTrying ? "Trying…" : "Sign in"}</button>
       </form>
     </main>

@@ -5,7 +5,7 @@ import { Finder, Outcome } from "../parts/form.js";
 import { Badge, Card, Facts, Failure, Foreign, Loaded, Page, Reload, Table, Time } from "../parts/layout.js";
 import { Reach } from "../parts/reach.js";
 import { ask, askIfThere, change, path, withQuery, type Request } from "../state/api.js";
-import { count, dateTime, inline } from "../state/format.js";
+import { count, dateTime, inline, plural } from "../state/format.js";
 import { go, href, type Route } from "../state/route.js";
 import type { ConversationPage, ConversationView, DeviceCard, PresenceViews, SessionView, UserCard } from "../state/types.js";
 import { useAction, useAsk, type Asked } from "../state/use-ask.js";
@@ -73,7 +73,7 @@ function useConfirmedChange(): {
 function UserCardView({ user, presence }: { readonly user: UserCard; readonly presence: Asked<PresenceViews> }) {
   const { failure, outcome, start } = useConfirmedChange();
   const { id, attributes, do_not_disturb: quiet } = user;
-  const closed = ({ sessions }: { readonly sessions: number }): string => `${count(sessions)} sessions are closed.`;
+  const closed = ({ sessions }: { readonly sessions: number }): string => `Closed: ${plural(sessions, "session")}.`;
   const kick = (): Promise<void> =>
     start(
       { title: `Disconnect ${id}?`, text: `All open sessions of ${id} are closed. The user's apps may connect again at once: their tokens stay good.`, action: "Disconnect" },
@@ -154,7 +154,7 @@ function Devices({ user, devices }: { readonly user: string; readonly devices: A
   const { failure, outcome, start } = useConfirmedChange();
   const forget = ({ device_id: device, pending }: DeviceCard): Promise<void> =>
     start(
-      { title: "Forget this device?", text: `The device ${device} of ${user} gets no push any more, and the ${count(pending)} pushes that wait for it are dropped. When its app binds again the device is a new one.`, action: "Forget the device", isDangerous: true },
+      { title: "Forget this device?", text: `The device ${device} of ${user} gets no push any more, and what waits for it (${plural(pending, "push", "pushes")}) is dropped. When its app binds again the device is a new one.`, action: "Forget the device", isDangerous: true },
       { method: "DELETE", path: path`/v1/users/${user}/devices/${device}` }, `Forget the device ${device} of ${user}`, () => "The device is forgotten.", devices,
     );
   return (
@@ -212,7 +212,7 @@ function cellsOf({ id, kind, name, role, unread, unread_capped: capped, mentions
   return [
     <><a class="link" href={href("conversations", id)}><Foreign>{name ?? id}</Foreign></a>{name && <> <span class="soft"><bdi>{id}</bdi></span></>}</>,
     `${kind}, ${role}`,
-    <>{unread > 0 ? <Badge tone="accent">{count(unread)}{capped === true && "+"}</Badge> : "0"}{mentions > 0 && ` (${count(mentions)} mentions)`}</>,
+    <>{unread > 0 ? <Badge tone="accent">{count(unread)}{capped === true && "+"}</Badge> : "0"}{mentions > 0 && ` (${plural(mentions, "mention")})`}</>,
     `${count(read)} of ${count(last)}`,
     <span class="row">
       {muted && <Badge tone="warn">muted{until ? ` until ${dateTime(until)}` : ""}</Badge>}

@@ -7,7 +7,7 @@ import { confirmed } from "../parts/confirm.js";
 import { Badge, Card, Facts, Failure, Finding, Loaded, Page, Reload, Table, Time } from "../parts/layout.js";
 import { Plot } from "../parts/plot.js";
 import { ask, change, withQuery } from "../state/api.js";
-import { count, inline } from "../state/format.js";
+import { count, inline, plural } from "../state/format.js";
 import type { DeadLetter, DeadLetterPage, SettingView } from "../state/types.js";
 import { useAction, useAsk } from "../state/use-ask.js";
 
@@ -38,8 +38,8 @@ function State() {
             {settings.data && url === undefined && <Finding tone="plain">No webhook is set, so nothing is posted. The setting is webhook.url.</Finding>}
             {url !== undefined && isFailing && <Finding tone="bad">The breaker is open: the webhook takes nothing, and the server tries with one notification at a time.</Finding>}
             {url !== undefined && !isFailing && <Finding tone="good">The breaker is closed: notifications are posted as they come.</Finding>}
-            {value("parked") > 0 && <Finding tone="warn">{count(value("parked"))} notifications wait for another attempt, with those behind them of the same conversations.</Finding>}
-            {value("dead") > 0 && <Finding tone="warn">{count(value("dead"))} notifications were given up since this node started: they are dead letters.</Finding>}
+            {value("parked") > 0 && <Finding tone="warn">{plural(value("parked"), "notification")} to be tried again, with those behind them of the same conversations.</Finding>}
+            {value("dead_total") > 0 && <Finding tone="warn">{plural(value("dead_total"), "notification")} given up since this node started. They are dead letters.</Finding>}
           </ul>
           <Facts
             facts={[
@@ -78,7 +78,7 @@ function DeadLetters() {
     await run(async () => {
       const body = letters === undefined ? {} : { ids: letters.map(({ id }) => id) };
       const { replayed } = await change<{ readonly replayed: number }>(`Replay ${which}`, { method: "POST", path: `${DEAD_LETTERS}/replay`, body });
-      setOutcome(replayed === 1 ? "1 notification is tried again." : `${count(replayed)} notifications are tried again.`);
+      setOutcome(`Tried again: ${plural(replayed, "notification")}.`);
     });
     page.reload();
   };

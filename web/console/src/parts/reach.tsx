@@ -1,7 +1,7 @@
 // Why a message may not have reached a user: what the server knows, one finding for each step on the way.
 import { useState } from "preact/hooks";
 import { ask, askIfThere, path, withQuery } from "../state/api.js";
-import { count, dateTime } from "../state/format.js";
+import { count, dateTime, plural } from "../state/format.js";
 import type { ConversationPage, ConversationView, DeadLetter, DeadLetterPage, DeviceCard, Entry, MemberPage, MessageReceipts, Paged, PresenceViews, UserCard } from "../state/types.js";
 import { useAction } from "../state/use-ask.js";
 import { TextField } from "./form.js";
@@ -123,7 +123,7 @@ function aboutSessions({ presence, devices }: Known, { at }: Entry): readonly To
     told.push({ tone: "bad", text: "A registered session is held by no node: compare and repair under Presence." });
   }
   const waiting = (devices ?? []).reduce((sum, { pending }) => sum + pending, 0);
-  if (waiting > 0) told.push({ tone: "warn", text: `${count(waiting)} pushes wait for an acknowledgement of the user's devices.` });
+  if (waiting > 0) told.push({ tone: "warn", text: `The user's devices have ${plural(waiting, "push", "pushes")} to acknowledge.` });
   return told;
 }
 
@@ -162,6 +162,6 @@ async function deadLettersAbout(user: string, conversation: string, seq: number)
 }
 
 function isAbout({ event }: DeadLetter, user: string, conversation: string, seq: number): boolean {
-  const text = JSON.stringify(event);
-  return text.includes(JSON.stringify(conversation)) && new RegExp(`"seq":${seq}\\b`, "u").test(text) && text.includes(JSON.stringify(user));
+  const { entry, recipients } = event as { readonly entry?: Partial<Entry>; readonly recipients?: unknown };
+  return entry?.conversation === conversation && entry.seq === seq && Array.isArray(recipients) && recipients.includes(user);
 }

@@ -7,6 +7,11 @@ export function count(value: number): string {
   return NUMBER.format(value);
 }
 
+/** A count with its noun. */
+export function plural(value: number, one: string, many = `${one}s`): string {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
 export function rate(value: number): string {
   if (value === 0) return "0";
   if (value < 10) return value.toFixed(value < 1 ? 2 : 1);
