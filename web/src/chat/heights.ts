@@ -1,11 +1,19 @@
-// The heights of a long list's rows: measured where they were drawn, estimated elsewhere. Sums over many rows are kept by blocks, so
-// that a scroll through 100,000 rows adds up hundreds of numbers and not all of them.
+// The heights of a long list's rows: measured where they were drawn, estimated elsewhere. Sums over many rows are kept by blocks, and
+// a list that has grown is summed anew from the measured rows alone: neither a scroll nor a page costs all of 100,000 rows.
 const ESTIMATE = 60;
 const BLOCK = 256;
 
+interface Measured {
+  height: number;
+  /** Where the row stood when the blocks were last added up, or since. */
+  index: number;
+}
+
 export class Heights {
-  readonly #measured = new Map<string, number>();
+  readonly #measured = new Map<string, Measured>();
   #keys: readonly string[] = [];
+  /** How many rows there were when the indexes were right. */
+  #count = 0;
   #blocks: number[] | undefined;
 
   /** The rows as they are now; a row keeps its height by its key. */
@@ -16,17 +24,18 @@ export class Heights {
   }
 
   of(index: number): number {
-    return this.#measured.get(this.#keys[index] ?? "") ?? ESTIMATE;
+    return this.#measured.get(this.#keys[index] ?? "")?.height ?? ESTIMATE;
   }
 
   measured(index: number, height: number): void {
     const key = this.#keys[index];
     if (key === undefined) return;
-    const before = this.of(index);
-    if (before === height && this.#measured.has(key)) return;
-    this.#measured.set(key, height);
+    const blocks = (this.#blocks ??= this.#add());
+    const row = this.#measured.get(key);
     const block = Math.floor(index / BLOCK);
-    if (this.#blocks?.[block] !== undefined) this.#blocks[block] += height - before;
+    blocks[block] = (blocks[block] ?? 0) + height - (row?.height ?? ESTIMATE);
+    if (row) row.height = height;
+    else this.#measured.set(key, { height, index });
   }
 
   /** The rows from `from` up to, and without, `to`. */
@@ -50,13 +59,22 @@ export class Heights {
   }
 
   #add(): number[] {
-    const blocks: number[] = [];
-    for (let start = 0; start < this.#keys.length; start += BLOCK) {
-      const end = Math.min(start + BLOCK, this.#keys.length);
-      let total = 0;
-      for (let row = start; row < end; row++) total += this.of(row);
-      blocks.push(total);
+    const { length } = this.#keys;
+    const blocks = Array.from({ length: Math.ceil(length / BLOCK) }, (_, block) => Math.min(BLOCK, length - block * BLOCK) * ESTIMATE);
+    let places: ReadonlyMap<string, number> | undefined;
+    for (const [key, row] of this.#measured) {
+      // Rows have come before it, or after it; else all are looked through, once.
+      const guess = [row.index, row.index + length - this.#count].find((index) => this.#keys[index] === key);
+      const index = guess ?? (places ??= new Map(this.#keys.map((known, at) => [known, at]))).get(key);
+      if (index === undefined) {
+        this.#measured.delete(key);
+        continue;
+      }
+      row.index = index;
+      const block = Math.floor(index / BLOCK);
+      blocks[block] = (blocks[block] ?? 0) + row.height - ESTIMATE;
     }
+    this.#count = length;
     return blocks;
   }
 }

@@ -1,10 +1,10 @@
 import type { Messages, MessagesSnapshot } from "../conversation.js";
 import { TidingsError } from "../errors.js";
-import type { TimelineItem } from "../message.js";
 import { Cell } from "../observable.js";
 import type { Core } from "./core.js";
-import { itemOfOutbox, itemOfSlot } from "./items.js";
+import { itemOfOutbox } from "./items.js";
 import type { Outbox } from "./outbox.js";
+import { ShownItems } from "./shown.js";
 import type { Timelines } from "./timelines.js";
 
 /** What an app sees of one timeline: what is held of it, then what is not sent. */
@@ -14,6 +14,7 @@ export class Window implements Messages {
   readonly #timelines: Timelines;
   readonly #outbox: Outbox;
   readonly #cell: Cell<MessagesSnapshot>;
+  readonly #shown = new ShownItems();
   #state: MessagesSnapshot["state"] = "idle";
   #failure: string | undefined;
   #loading: Promise<void> | undefined;
@@ -108,11 +109,7 @@ export class Window implements Messages {
   #show(): void {
     this.#isDirty = false;
     const timeline = this.#timelines.of(this.#id);
-    const items: TimelineItem[] = [];
-    for (const slot of timeline.slots) {
-      const item = itemOfSlot(slot);
-      if (item) items.push(item);
-    }
+    const items = this.#shown.of(timeline.slots, timeline.low);
     // Without a window there is nothing that a settled message could be missing from.
     this.#outbox.dropSettled(this.#id, (seq) => (timeline.high !== undefined && seq <= timeline.high) || this.#state === "idle");
     const unsent = this.#outbox.of(this.#id).map((item) => itemOfOutbox(item, this.#core.me));
