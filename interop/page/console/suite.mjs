@@ -6,6 +6,7 @@ import { version } from "../../harness/browser.mjs";
 import { assert } from "../../harness/session.mjs";
 import { run } from "../../harness/tap.mjs";
 import { HOSTILE, KEY, answer, api, browser, card, complaints, device, go, helper, network, open, people, signIn, token, until } from "./console.mjs";
+import { computing } from "./figures.mjs";
 
 const AXE = readFileSync(fileURLToPath(new URL("../../node_modules/axe-core/axe.min.js", import.meta.url)), "utf8");
 const SECRETS = [...JSON.parse(process.env.SECRETS), KEY, process.env.TIDINGS_TOKEN_KEY];
@@ -25,6 +26,7 @@ await people();
 const devices = await Promise.all([device("alice", "phone"), device("alice", "tablet"), device("bob", "phone")]);
 
 const failed = await run(`the console in ${version()}`, [
+  ...computing,
   ["a wrong key, and a user's token, are refused in words; the right key stays in this tab alone", async () => {
     page = await open({ isSignedIn: false });
     const loaded = await page.evaluate(() => performance.getEntriesByType("resource").map(({ name }) => new URL(name).pathname));
