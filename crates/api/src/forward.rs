@@ -1,10 +1,10 @@
 //! Forwards requests to the leader, the one node that does push, devices and popups for all, and pieces of a message that grows to the
-//! node that takes them. The response is passed on unchanged.
+//! node that takes them, and frames for an event stream to the node that has it. The response is passed on unchanged.
 //!
 //! A request is forwarded once only: a node that gets a forwarded request and does not lead (any more) refuses it. Bodies are streamed
 //! in both directions, not held.
 
-use crate::{Api, auth::NodeTokenSigner};
+use crate::{Api, auth::NodeTokenSigner, routes::STREAM_PATHS};
 use axum::{
     body::Body,
     http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header},
@@ -19,7 +19,10 @@ use tidings_engine::{
         nodes::ClusterNodes,
     },
 };
-use tidings_protocol::error::{ErrorCode, Refusal};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    event_stream::StreamId,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The header that names the forwarding node.
@@ -155,6 +158,15 @@ impl Api {
     /// Whether another node, the leader, serves this path.
     pub(crate) fn is_for_another_node(&self, path: &str) -> bool {
         self.is_led_by_another_node() && is_leader_path(path)
+    }
+
+    /// The node that has the event stream that this path names, if it is another one. A request that was forwarded already is
+    /// answered here.
+    pub(crate) fn event_stream_node(&self, path: &str, headers: &HeaderMap) -> Option<NodeInfo> {
+        let cluster = self.engine.cluster.as_ref().filter(|_| !headers.contains_key(FORWARDED))?;
+        let stream: StreamId = path.strip_prefix(STREAM_PATHS)?.parse().ok()?;
+        let is_others = |node: &NodeInfo| node.boot_id == stream.node && node.boot_id != cluster.nodes.me().boot_id;
+        cluster.nodes.all().into_iter().find(|node| is_others(node) && !node.address.is_empty())
     }
 
     /// The node that takes the pieces of the message that this path names, if it is another one. A request that was

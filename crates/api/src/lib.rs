@@ -3,13 +3,14 @@
 //! ```text
 //! accept ─▶ connection ─▶ RequestService ─┬─ POST /v1/messages: straight to the engine
 //!                                         ├─ GET /v1/connect: 101, then the socket goes to the gateway
+//!                                         ├─ GET /v1/stream: 200, then the socket goes to the gateway
 //!                                         └─ everything else: the router
 //! ```
 //! This crate turns requests into calls of the engine, of push and of popups, and refusals into problem details. It decides
 //! nothing: the engine says who may do what, and the gateway serves the WebSockets.
 //!
 //! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`extract`] (a request's parts, strictly read),
-//! [`problem`] (refusals as responses), [`routes`] (the operations), [`websocket_upgrade`] (from HTTP to a WebSocket),
+//! [`problem`] (refusals as responses), [`routes`] (the operations), [`websocket_upgrade`] (the handshake of a WebSocket), `handover` (from HTTP to a session),
 //! [`request_service`] (one request), `bodies` (request bodies within a memory budget), [`cors`] (which origins may call from a browser),
 //! [`listener`] (connections from accept to close), `connection_setup` (PROXY header and TLS before HTTP), [`metrics`] (what is
 //! measured) and [`exposition`] (its text formats), `connection_stream` (the stream under HTTP, and how it is closed),
@@ -29,6 +30,7 @@ pub mod cors;
 pub mod exposition;
 pub mod extract;
 pub mod forward;
+mod handover;
 pub mod listener;
 pub mod metrics;
 mod page_files;
@@ -58,13 +60,22 @@ use tidings_engine::{
     presence::compare::SessionSource,
 };
 use tidings_listen::{ConnectionSlots, ConnectionSlotsConfig, MaybeTlsSocket, Throttle, ThrottleKey};
-use tidings_protocol::error::{ErrorCode, Refusal};
-use tokio::sync::Semaphore;
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    event_stream::StreamPost,
+};
+use tokio::sync::{Semaphore, oneshot};
 
-/// The gateway, as this crate sees it: it takes over connections that have become WebSockets.
+/// The gateway, as this crate sees it: it takes over connections that have become sessions.
 pub trait SessionGateway: Send + Sync + 'static {
     /// Takes over the connection, with the bytes that were read beyond the request. Closes it when the gateway is full.
     fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey);
+
+    /// Takes over a connection whose response is an event stream; the head is written. `bind` is the session's first frame, as a line.
+    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, throttle_key: ThrottleKey);
+
+    /// Hands frames to the session of an event stream. Answers the number of the newest request that the session has taken.
+    fn post(&self, post: StreamPost) -> oneshot::Receiver<Result<u64, Refusal>>;
 
     /// The sessions whose connections this process and its gateways hold.
     fn truth(&self) -> Arc<dyn SessionSource>;
@@ -94,7 +105,7 @@ pub const CONNECTIONS_RESERVED: usize = 32;
 /// Settings of the HTTP API.
 #[derive(Debug, Clone)]
 pub struct ApiConfig {
-    /// Open HTTP connections; one that became a WebSocket no longer counts. Full: the longest idle connection without an accepted
+    /// Open HTTP connections; one that became a WebSocket or an event stream no longer counts. Full: the longest idle connection without an accepted
     /// credential is closed for the next; without such a connection the next gets 503 and is closed.
     pub connections_max: usize,
     /// Of these, connections of one address (IPv6: of one /64); 0: half of them, and all for this machine itself. Full: as above, among

@@ -3,17 +3,17 @@
 use crate::{
     connection_setup::{read_proxy_header, tls_handshake},
     connection_stream::{ConnectionStream, linger_and_close},
+    handover::{IntoSocket, hand_over},
     popup_fast_path::serve_popup_requests,
     request_service::{HyperService, RequestService},
 };
-use hyper::server::conn::http1;
+use hyper::server::conn::http1::{self, Parts};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr},
-    pin::pin,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tidings_listen::{
@@ -163,7 +163,7 @@ impl Listener {
             self.service.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
             return reject(stream, self.config.tls.is_some());
         };
-        // Near the limit of file descriptors requests are served, but no connection may become a WebSocket.
+        // Near the limit of file descriptors requests are served, but no connection may become a session.
         let may_stay = self.config.descriptors.admits(&stream);
         if may_stay {
             self.config.descriptors.count_admitted(Instant::now());
@@ -240,7 +240,7 @@ async fn serve_connection(
 
 /// Serves HTTP: popup requests on the fast path, and from the first other request on with the library.
 async fn serve_http(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + IntoSocket + 'static,
     service: RequestService,
     activity: &ConnectionActivity,
     stopped: watch::Receiver<bool>,
@@ -269,9 +269,9 @@ enum HttpTransport {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Serves one connection with the HTTP library until it ends, becomes a WebSocket, or must stop.
-async fn serve_with_library(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+/// Serves one connection with the HTTP library until it ends, becomes a session, or must stop.
+async fn serve_with_library<S: AsyncRead + AsyncWrite + Unpin + Send + IntoSocket + 'static>(
+    stream: ConnectionStream<S>,
     service: RequestService,
     stopped: watch::Receiver<bool>,
 ) {
@@ -287,26 +287,34 @@ async fn serve_with_library(
         .half_close(true);
     // Not `pipeline_flush`: with it a response stays in memory while more bytes have been read than its request (a line end, the
     // beginning of the next request, garbage), and is lost if the connection then ends.
-    let declined_upgrade = service.declined_upgrade();
-    let mut connection =
-        pin!(builder.serve_connection(TokioIo::new(stream), HyperService(Arc::new(service))).with_upgrades());
-    let ended = tokio::select! {
-        biased;
-        ended = connection.as_mut() => ended,
-        () = stop_requested(stopped.clone()) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let (handover, throttle_key) = (service.handover().clone(), service.throttle_key());
+    let sessions = service.api().sessions.clone();
+    let mut connection = builder.serve_connection(TokioIo::new(stream), HyperService(Arc::new(service)));
+    let mut is_stopping = false;
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = &mut connection => break ended,
+            () = handover.must_leave() => break Ok(()),
+            () = stop_requested(stopped.clone()), if !is_stopping => {
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
+                is_stopping = true;
+            }
         }
     };
     if let Err(error) = ended {
         return tracing::debug!(%error, "a connection ended badly");
     }
-    // The library leaves a connection with a declined upgrade open: it is closed as others are, so that the last response arrives.
-    let declined_upgrade = declined_upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(declined_upgrade) = declined_upgrade
-        && let Ok(stream) = declined_upgrade.await
-    {
-        let _ = TokioIo::new(stream).shutdown().await;
+    let Parts { io, read_buf, .. } = connection.into_parts();
+    let mut stream = io.into_inner();
+    let closed = match handover.take() {
+        Some(handover) => hand_over(stream, &read_buf, handover, &sessions, throttle_key).await,
+        // The library leaves the stream open when the client offered an upgrade that was declined: it is closed as others are, so that
+        // the last response arrives. Otherwise it is closed already.
+        None => stream.shutdown().await,
+    };
+    if let Err(error) = closed {
+        tracing::debug!(%error, "a connection broke as it ended");
     }
 }
 

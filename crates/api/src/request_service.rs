@@ -5,10 +5,11 @@ use crate::{
     audit::AuditedChange,
     bodies::discard_rest,
     body_reclaim::BodyReclaim,
+    handover::{Handover, HandoverSlot, stream_head},
     internal,
     problem::RefusalResponse,
-    routes,
-    websocket_upgrade::{CONNECT_PATH, upgrade},
+    routes::{self, STREAM_PATHS, StreamBind},
+    websocket_upgrade::{CONNECT_PATH, check_room, upgrade},
 };
 use axum::{
     Router,
@@ -21,7 +22,6 @@ use http_body_util::{Either, Full};
 use hyper::{
     body::{Body as _, Incoming},
     service::Service,
-    upgrade::OnUpgrade,
 };
 use std::{
     convert::Infallible,
@@ -29,7 +29,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tidings_listen::{
@@ -65,9 +65,8 @@ pub struct RequestService {
     reserve: Option<Arc<Descriptors>>,
     /// Set once the service belongs to a connection.
     activity: Option<ConnectionActivity>,
-    /// Set when the newest request offered an upgrade to a protocol that this server does not speak (Java's client offers h2c): resolves
-    /// to the connection's stream when the library is done with it.
-    declined_upgrade: Arc<Mutex<Option<OnUpgrade>>>,
+    /// Where the connection is told to become a session.
+    handover: HandoverSlot,
     /// The client, for counting failed authentications.
     throttle_key: ThrottleKey,
     /// The client's address, for the audit log.
@@ -84,7 +83,7 @@ impl RequestService {
             closes_after_response: false,
             reserve: None,
             activity: None,
-            declined_upgrade: Arc::default(),
+            handover: HandoverSlot::default(),
             throttle_key: ThrottleKey::UNKNOWN,
             client: None,
         }
@@ -134,14 +133,12 @@ impl RequestService {
         self.closes_after_response = slot.is_reserved();
         self.health_only |= self.closes_after_response;
         self.reserve = reserve.cloned();
-        self.declined_upgrade = Arc::default();
+        self.handover = HandoverSlot::default();
         self
     }
 
-    /// The stream of a connection whose offered upgrade was declined. The library hands such a stream out instead of closing it, so
-    /// the caller must close it.
-    pub(crate) fn declined_upgrade(&self) -> Arc<Mutex<Option<OnUpgrade>>> {
-        self.declined_upgrade.clone()
+    pub(crate) fn handover(&self) -> &HandoverSlot {
+        &self.handover
     }
 
     fn mark_authenticated(&self) {
@@ -159,7 +156,9 @@ impl RequestService {
             return (response, Some(request.into_body()));
         }
         let credential = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        if let Err(refusal) = self.api.check_throttle(self.throttle_key, credential) {
+        // Nobody guesses the secret of a stream.
+        let is_stream_secret = path.starts_with(STREAM_PATHS);
+        if !is_stream_secret && let Err(refusal) = self.api.check_throttle(self.throttle_key, credential) {
             return (refusal_response(refusal), Some(request.into_body()));
         }
         if self.api.is_for_another_node(path) {
@@ -175,6 +174,12 @@ impl RequestService {
                     }
                     (response.map(Either::Right), None)
                 }
+                Err(refusal) => (refusal_response(refusal), None),
+            };
+        }
+        if let Some(node) = self.api.event_stream_node(path, request.headers()) {
+            return match self.api.forward_to(&node, request).await {
+                Ok(response) => (response.map(Either::Right), None),
                 Err(refusal) => (refusal_response(refusal), None),
             };
         }
@@ -210,8 +215,11 @@ impl RequestService {
                     Err(refusal) => (self.refuse_authenticated(refusal), Some(body)),
                 }
             }
-            CONNECT_PATH => match upgrade(&self.api, self.reserve.as_deref(), request, self.throttle_key) {
-                Ok(response) => (response.map(Either::Left), None),
+            CONNECT_PATH => match upgrade(&self.api, self.reserve.as_deref(), &request) {
+                Ok(response) => {
+                    self.handover.set(Handover::WebSocket);
+                    (response.map(Either::Left), None)
+                }
                 // RFC 6455, 4.2.2: a client with another version learns which one the server speaks.
                 Err(refusal) => {
                     let mut response = refusal_response(refusal);
@@ -225,8 +233,11 @@ impl RequestService {
                 if let Some(activity) = &self.activity {
                     request.extensions_mut().insert(activity.clone());
                 }
-                match self.router.clone().oneshot(request).await {
-                    Ok(response) => (response.map(Either::Right), left.take()),
+                let Ok(response) = self.router.clone().oneshot(request).await;
+                let opens_stream = response.extensions().get::<StreamBind>().is_some();
+                match opens_stream.then(|| check_room(&self.api, self.reserve.as_deref())) {
+                    Some(Err(refusal)) => (refusal_response(refusal), None),
+                    _ => (response.map(Either::Right), left.take()),
                 }
             }
         }
@@ -248,20 +259,17 @@ impl RequestService {
     }
 
     /// Answers a request, counts and times it, and adds the headers that every response has.
-    async fn serve(&self, mut request: Request<Incoming>) -> Response<ResponseBody> {
+    async fn serve(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let began = Instant::now();
         if self.activity.as_ref().is_some_and(|activity| !activity.begin_request()) {
             // The connection's place was given to another one: nothing was executed, and the client may retry.
             return with_connection_close(refusal_response(connection_limit_refusal()));
         }
-        if request.headers().contains_key(header::UPGRADE) && request.uri().path() != CONNECT_PATH {
-            *self.declined_upgrade.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some(hyper::upgrade::on(&mut request));
-        }
         // The path only: queries may hold cursors, headers hold secrets.
         let span = tracing::debug_span!("request", method = %request.method(), path = request.uri().path());
         let observed = Observed::of(&request);
         let mut audited = AuditedChange::of(&self.api, &request, self.client);
+        let version = request.version();
         // Taken before the request is consumed.
         let has_credential = request.headers().contains_key(header::AUTHORIZATION);
         let expects = request.headers().contains_key(header::EXPECT);
@@ -284,6 +292,10 @@ impl RequestService {
         audited.iter_mut().for_each(|change| change.set_status(response.status()));
         if let Some(cors) = &self.api.config.cors {
             cors.add_headers(origin.as_ref(), response.headers_mut());
+        }
+        if let Some(StreamBind(bind)) = response.extensions_mut().remove() {
+            let (head, is_chunked) = stream_head(version, response.headers());
+            self.handover.leave_with(Handover::EventStream { head, is_chunked, bind }).await;
         }
         // From here an unauthenticated connection may be closed for others, also while the rest of its body is awaited. A connection that
         // becomes a WebSocket leaves by itself.

@@ -1,34 +1,39 @@
-//! From HTTP to a WebSocket: checks the handshake, answers 101, and hands the socket to the gateway.
+//! The handshake of a WebSocket: checks it, and answers 101.
 
-use crate::{Api, SessionGateway, connection_stream::ConnectionStream};
+use crate::Api;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::{
-    body::Incoming,
-    upgrade::{Parts, Upgraded},
-};
-use hyper_util::rt::TokioIo;
-use std::{io, sync::Arc, time::Instant};
-use tidings_listen::{Descriptors, MaybeTlsSocket, ThrottleKey, jittered_retry_after_ms};
+use hyper::body::Incoming;
+use std::time::Instant;
+use tidings_listen::{Descriptors, jittered_retry_after_ms};
 use tidings_protocol::error::{ErrorCode, Refusal};
-use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
 use tungstenite::handshake::derive_accept_key;
 
 /// The path of the WebSocket handshake.
 pub const CONNECT_PATH: &str = "/v1/connect";
 
-/// Answers a handshake, and hands the socket over once the response is written. `reserve` is set if the connection took a
+/// Answers a handshake. `reserve` is set if the connection took a
 /// descriptor of the reserve: then the upgrade is refused.
 pub(crate) fn upgrade(
     api: &Api,
     reserve: Option<&Descriptors>,
-    mut request: Request<Incoming>,
-    throttle_key: ThrottleKey,
+    request: &Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let accept_key = check_handshake(request.method(), request.version(), request.headers())?;
     api.config.cors.as_ref().map_or(Ok(()), |cors| cors.check_upgrade(request.headers()))?;
+    check_room(api, reserve)?;
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept_key);
+    Ok(response)
+}
+
+/// Refuses another session while the server is draining or full.
+pub(crate) fn check_room(api: &Api, reserve: Option<&Descriptors>) -> Result<(), Refusal> {
     if api.engine.is_draining() {
         return Err(Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(1_000));
     }
@@ -40,21 +45,7 @@ pub(crate) fn upgrade(
         let refusal = Refusal::new(ErrorCode::QueueFull, "the limit of open connections is reached; connect again");
         return Err(refusal.retry_after(jittered_retry_after_ms()));
     }
-    let upgraded = hyper::upgrade::on(&mut request);
-    let sessions = api.sessions.clone();
-    tokio::spawn(async move {
-        match upgraded.await {
-            Ok(upgraded) => hand_over(upgraded, &sessions, throttle_key),
-            Err(error) => tracing::debug!(%error, "a connection ended before it became a WebSocket"),
-        }
-    });
-    let mut response = Response::new(Full::default());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept_key);
-    Ok(response)
+    Ok(())
 }
 
 /// Checks a handshake by RFC 6455, 4.2.1. Returns the value of `Sec-WebSocket-Accept`.
@@ -87,32 +78,6 @@ fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .any(|part| part.trim().eq_ignore_ascii_case(token))
-}
-
-/// Takes the connection out of hyper and the runtime, and gives it to the gateway.
-fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn SessionGateway>, throttle_key: ThrottleKey) {
-    match take_out(upgraded) {
-        Ok(Some((socket, read))) => sessions.adopt(socket, read, throttle_key),
-        Ok(None) => tracing::error!("an upgraded connection was not one of the listener's"),
-        Err(error) => tracing::warn!(%error, "a socket could not be taken out of the runtime"),
-    }
-}
-
-/// The connection and the bytes that were read beyond the request.
-fn take_out(upgraded: Upgraded) -> io::Result<Option<(MaybeTlsSocket, Vec<u8>)>> {
-    let upgraded = match upgraded.downcast::<TokioIo<ConnectionStream<TcpStream>>>() {
-        Ok(Parts { io, read_buf, .. }) => {
-            let (stream, ahead) = io.into_inner().into_parts();
-            return Ok(Some((stream.into_std()?.into(), [&read_buf[..], &ahead].concat())));
-        }
-        Err(upgraded) => upgraded,
-    };
-    let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<ConnectionStream<TlsStream<TcpStream>>>>() else {
-        return Ok(None);
-    };
-    let (stream, ahead) = io.into_inner().into_parts();
-    let (socket, session) = stream.into_inner();
-    Ok(Some((MaybeTlsSocket::Tls(socket.into_std()?, Box::new(session)), [&read_buf[..], &ahead].concat())))
 }
 
 #[cfg(test)]

@@ -3,7 +3,11 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    io::{Read, Write},
+    net::TcpStream,
+};
 use support::*;
 use tidings_client::http::HttpClient;
 
@@ -151,6 +155,7 @@ fn every_described_operation_can_be_called() {
     popups_answer(&mut app);
 
     bulk_sends_answer(&mut app);
+    event_stream_answers(&mut app, &server);
 
     let path = "/v1/outbox/dead-letters";
     app.check("GET /v1/outbox/dead-letters", path, "", 200, r#"{"dead_letters":[]}"#);
@@ -165,6 +170,28 @@ fn every_described_operation_can_be_called() {
 
     assert_eq!(app.called, described());
     expect_status(&mut app.http, "GET", "/docs/", "", 200);
+}
+
+/// A session over an event stream, which goes on while its frames are sent.
+fn event_stream_answers(app: &mut Caller, server: &Server) {
+    let mut socket = TcpStream::connect(server.address).unwrap();
+    let token = token("alice");
+    write!(socket, "GET /v1/stream?device_id=d HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n").unwrap();
+    let mut events = String::new();
+    while !events.contains(r#""t":"bound""#) {
+        let mut bytes = [0; 4_096];
+        let count = socket.read(&mut bytes).unwrap();
+        assert!(count > 0, "ended with {events}");
+        events.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+    }
+    assert!(events.contains("event: open\n"), "{events}");
+    app.called.insert("GET /v1/stream".to_owned());
+    let field = |name: &str| events.split_once(&format!("\"{name}\":\"")).unwrap().1.split('"').next().unwrap();
+    let mut stream = server.with_credential(field("secret"));
+    let path = format!("/v1/stream/{}?number=1", field("stream"));
+    let taken = expect_status(&mut stream, "POST", &path, r#"{"t":"ping"}"#, 202);
+    assert_eq!(taken, r#"{"taken":1}"#);
+    app.called.insert("POST /v1/stream/{stream}".to_owned());
 }
 
 /// Message `seq` of the group `g` is changed in every way; an answer that mentions bob follows, and is recalled.

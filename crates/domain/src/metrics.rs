@@ -28,6 +28,13 @@ pub struct LaneLabel {
     pub lane: &'static str,
 }
 
+/// The label of sessions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ProtocolLabel {
+    /// `websocket`, `event_stream` or `miop`.
+    pub protocol: &'static str,
+}
+
 /// The label of refusals.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct CodeLabel {
@@ -127,7 +134,9 @@ metrics! {
         duplicates: Counter = "duplicate_sends", "Retries answered with the first result";
         commit_failures: Counter = "commit_failures", "Batches that the store refused";
         sessions: Gauge = "sessions", "Bound sessions";
-        /// WebSocket and MIOP, bound or not.
+        /// Their sum is [`Metrics::sessions`].
+        sessions_by_protocol: Family<ProtocolLabel, Gauge> = "sessions_by_protocol", "Bound sessions, by what their connections speak";
+        /// WebSocket, event streams and MIOP, bound or not.
         connections: Gauge = "connections", "Open connections of the session doors";
         connections_opened: Counter = "connections_opened", "Connections that the session doors took since the start";
         sessions_opened: Counter = "sessions_opened", "Sessions bound since the start";
@@ -262,6 +271,18 @@ impl Metrics {
         let label = QueueLabel { queue: name.into() };
         self.queue_depth.get_or_create(&label).set(depth as i64);
         self.queue_limit.get_or_create(&label).set(limit as i64);
+    }
+
+    /// Counts a session that has begun on a connection of this protocol.
+    pub fn session_began(&self, protocol: &'static str) {
+        self.sessions.inc();
+        self.sessions_by_protocol.get_or_create(&ProtocolLabel { protocol }).inc();
+    }
+
+    /// Counts a session that has ended.
+    pub fn session_ended(&self, protocol: &'static str) {
+        self.sessions.dec();
+        self.sessions_by_protocol.get_or_create(&ProtocolLabel { protocol }).dec();
     }
 
     /// Counts one refusal that a caller was answered with.

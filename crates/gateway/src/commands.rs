@@ -16,13 +16,19 @@ use tidings_engine::{
     shards::Wake,
 };
 use tidings_listen::{MaybeTlsSocket, ThrottleKey};
-use tidings_protocol::error::Refusal;
+use tidings_protocol::{error::Refusal, event_stream::StreamPost};
+use tokio::sync::oneshot;
 
-/// Results and connections for a shard. The queue needs no bound of its own: each connection has a
-/// bounded number of requests under way, and connections are bounded.
+/// What became of a request with frames: the number of the newest one that was taken.
+pub(crate) type PostReply = oneshot::Sender<Result<u64, Refusal>>;
+
+/// Results and connections for a shard. The queue needs no bound of its own: each connection, of the session
+/// doors or of HTTP, has a bounded number of requests under way, and connections are bounded.
 pub(crate) enum Command {
     /// A new connection, with the bytes that were read from it already.
     Adopt { socket: MaybeTlsSocket, protocol: Protocol, already_read: Vec<u8>, throttle_key: ThrottleKey },
+    /// A client's frames for its session over an event stream.
+    Post { post: StreamPost, reply: PostReply },
     /// A relay's link to this shard.
     AdoptLink { socket: TcpStream, relay: RelayThread, lease: Duration, welcome: Vec<u8> },
     /// A successor of this relay process has attached: the links of its predecessor are useless.

@@ -1,8 +1,10 @@
 //! A connection and the state of the session on it. An idle connection holds no buffer.
 
+mod event_stream;
 mod pending_pieces;
 mod typing_limiter;
 
+pub(crate) use event_stream::EventStream;
 pub(crate) use pending_pieces::{PendingPiece, PendingPieces};
 
 use crate::{
@@ -16,6 +18,7 @@ use tidings_engine::access::Scopes;
 use tidings_listen::ThrottleKey;
 use tidings_protocol::{
     error::Refusal,
+    event_stream::{StreamClosed, named_event},
     frames::ServerFrame,
     limits::FRAME_BYTES_MAX,
     miop::Frame,
@@ -92,6 +95,8 @@ pub(crate) struct Connection {
     /// Pieces of messages that grow, while the socket takes nothing.
     pub pending_pieces: Option<Box<PendingPieces>>,
     pub binding: Option<Box<SessionBinding>>,
+    /// What a session over an event stream has besides; absent on other connections.
+    pub event_stream: Option<Box<EventStream>>,
 }
 
 impl Connection {
@@ -123,6 +128,7 @@ impl Connection {
             typing: None,
             pending_pieces: None,
             binding: None,
+            event_stream: None,
         }
     }
 
@@ -148,14 +154,26 @@ impl Connection {
                 self.queue_json(&error_json(reference, refusal));
                 self.queue_control(Control::Close, &close_payload(close_code, refusal.code.as_str()));
             }
+            Protocol::EventStream(_) => {
+                self.queue_json(&error_json(reference, refusal));
+                self.queue_close_event(close_code, refusal.code.as_str());
+            }
             Protocol::Miop => self.outbound.queue_frame(fatal_error(refusal)),
         }
+    }
+
+    /// Queues the last event of a stream, and its end.
+    pub(crate) fn queue_close_event(&mut self, code: u16, reason: &str) {
+        self.outbound.queue_frame(named_event("close", &StreamClosed { code, reason: reason.to_owned() }));
+        self.outbound.queue_end();
     }
 
     /// The frame that tells the client when to connect again.
     pub(crate) fn reconnect_frame(&self, after_ms: u64) -> Vec<u8> {
         match self.protocol {
-            Protocol::WebSocket => json_frame(self.protocol, &json(&ServerFrame::Reconnect { after_ms })),
+            Protocol::WebSocket | Protocol::EventStream(_) => {
+                json_frame(self.protocol, &json(&ServerFrame::Reconnect { after_ms }))
+            }
             Protocol::Miop => Frame::Redirect { address: None, after_ms }.to_bytes(),
         }
     }
@@ -191,7 +209,7 @@ impl SessionBinding {
     /// Whether the session receives pushes over the bus from whichever node leads push. A device's connection is carried
     /// to that node by a relay instead.
     pub(crate) fn receives_remote_pushes(&self, protocol: Protocol) -> bool {
-        protocol == Protocol::WebSocket
+        protocol != Protocol::Miop
     }
 }
 

@@ -1,13 +1,15 @@
-//! The session layer: it holds the connections of clients, over WebSocket and over MIOP.
+//! The session layer: it holds the connections of clients, over WebSocket, server-sent events and MIOP.
 //!
 //! ```text
 //! HTTP upgrade ──┐
+//! event stream ──┤
 //! MIOP, TLS ─────┼─▶ adopt ──▶ any shard ── bind ──▶ the user's shard ──▶ session
 //! a gateway ─────┘
 //! ```
 //! A shard is a thread with one poll loop that owns its users' sockets, buffers and timers outright.
 //! It knows nothing of disks: what needs the store runs on the runtime's blocking threads and comes
-//! back as a command. It does not know HTTP either: the HTTP listener hands over a socket after its 101.
+//! back as a command. It does not know HTTP either: the HTTP listener hands over a socket after its 101, or
+//! after the head of an event stream.
 //!
 //! In reading order:
 //!
@@ -46,4 +48,4 @@ pub use session_server::{PreparedServer, SessionServer};
 pub use shard::store_reads::SESSION_READS_RUNNING;
 pub use tidings_listen::MaybeTlsSocket;
 pub use token_verification::VerifyToken;
-pub use transport::Protocol;
+pub use transport::{BodyFraming, Protocol};

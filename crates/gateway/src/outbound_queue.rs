@@ -3,7 +3,10 @@
 //! Live entries wait as pointers to blocks that all receivers share. A flush puts all waiting entries in one `messages`
 //! frame and one write. A push waits as a pointer too. Only bytes that the kernel did not take are kept as bytes.
 
-use crate::{encoding::put_json_head, transport::Protocol};
+use crate::{
+    encoding::{put_frame_of, put_json_frame},
+    transport::{BodyFraming, Protocol},
+};
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Write},
@@ -11,13 +14,14 @@ use std::{
 };
 use tidings_domain::model::*;
 use tidings_engine::delivery::Block;
-use tidings_protocol::ws::{Data, OpCode, put_server_header};
 use tidings_push::PushFrame;
 
 /// Bytes of entries in one frame; the fan-out that crosses this size is still completed.
 const FRAME_BYTES_TARGET: usize = 128 * 1024;
-/// The longest header that a frame can have.
-const HEADER_BYTES_MAX: usize = 10;
+/// The size of a chunk: leading zeros are allowed (RFC 9112, 7.1), so that it can be written when the chunk is complete.
+const CHUNK_SIZE_DIGITS: usize = 8;
+const CHUNK_END: &[u8] = b"\r\n";
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 enum Item {
     Block {
@@ -32,6 +36,8 @@ enum Item {
     /// An encoded frame that several sessions share.
     Shared(Arc<[u8]>),
     Push(Arc<PushFrame>),
+    /// The end of an event stream.
+    End,
 }
 
 /// Memory of an item beside its bytes: its element of the queue, and the overhead of its allocation.
@@ -83,6 +89,11 @@ impl OutboundQueue {
         self.items.push_back(Item::Shared(frame.clone()));
     }
 
+    /// Ends an event stream: nothing is queued after it.
+    pub(crate) fn queue_end(&mut self) {
+        self.items.push_back(Item::End);
+    }
+
     /// Queues frames ahead of everything that waits, in their order: missed entries before live ones.
     pub(crate) fn queue_front(&mut self, frames: Vec<Vec<u8>>) {
         for frame in frames.into_iter().rev() {
@@ -125,33 +136,7 @@ impl OutboundQueue {
         }
         while !self.items.is_empty() {
             scratch.clear();
-            while scratch.len() < FRAME_BYTES_TARGET {
-                match self.items.front() {
-                    Some(Item::Block { .. }) => self.put_messages_frame(protocol, cursor, scratch),
-                    Some(Item::Frame(frame)) => {
-                        scratch.extend_from_slice(frame);
-                        self.queued_bytes -= frame.len();
-                        self.items.pop_front();
-                    }
-                    Some(Item::Shared(frame)) => {
-                        scratch.extend_from_slice(frame);
-                        self.queued_bytes -= frame.len();
-                        self.items.pop_front();
-                    }
-                    Some(Item::Push(push)) => {
-                        match protocol {
-                            Protocol::Miop => scratch.extend_from_slice(&push.miop),
-                            Protocol::WebSocket => {
-                                put_server_header(scratch, OpCode::Data(Data::Text), push.json.len());
-                                scratch.extend_from_slice(&push.json);
-                            }
-                        }
-                        self.queued_bytes -= push.json.len();
-                        self.items.pop_front();
-                    }
-                    None => break,
-                }
-            }
+            self.fill(protocol, cursor, scratch);
             let (flushed, n) = self.write(socket, scratch);
             written += n;
             writes += 1;
@@ -168,6 +153,56 @@ impl OutboundQueue {
             Err(_) => FlushOutcome::Disconnected,
         };
         (flushed, written, writes)
+    }
+
+    /// Puts what waits in `scratch`, up to about the size of one write; on an event stream as one chunk.
+    fn fill(&mut self, protocol: Protocol, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
+        let is_chunked = protocol == Protocol::EventStream(BodyFraming::Chunked);
+        if is_chunked {
+            scratch.resize(CHUNK_SIZE_DIGITS, b'0');
+            scratch.extend_from_slice(CHUNK_END);
+        }
+        let start = scratch.len();
+        let mut is_end = false;
+        while scratch.len() < FRAME_BYTES_TARGET && !is_end {
+            if let Some(Item::Block { .. }) = self.items.front() {
+                self.put_messages_frame(protocol, cursor, scratch);
+                continue;
+            }
+            match self.items.pop_front() {
+                Some(Item::Frame(frame)) => {
+                    scratch.extend_from_slice(&frame);
+                    self.queued_bytes -= frame.len();
+                }
+                Some(Item::Shared(frame)) => {
+                    scratch.extend_from_slice(&frame);
+                    self.queued_bytes -= frame.len();
+                }
+                Some(Item::Push(push)) => {
+                    match protocol {
+                        Protocol::Miop => scratch.extend_from_slice(&push.miop),
+                        _ => put_json_frame(protocol, scratch, &push.json),
+                    }
+                    self.queued_bytes -= push.json.len();
+                }
+                Some(Item::End) => is_end = true,
+                Some(Item::Block { .. }) | None => break,
+            }
+        }
+        if !is_chunked {
+            return;
+        }
+        match scratch.len() - start {
+            // An empty chunk would be the last one.
+            0 => scratch.clear(),
+            length => {
+                scratch[..CHUNK_SIZE_DIGITS].copy_from_slice(format!("{length:0CHUNK_SIZE_DIGITS$x}").as_bytes());
+                scratch.extend_from_slice(CHUNK_END);
+            }
+        }
+        if is_end {
+            scratch.extend_from_slice(LAST_CHUNK);
+        }
     }
 
     /// Puts one `messages` frame of the blocks at the front into `scratch`. It ends where a fan-out ends or another frame
@@ -190,19 +225,16 @@ impl OutboundQueue {
             }
         }
         self.queued_bytes -= bytes;
-        let start = scratch.len();
-        scratch.resize(start + HEADER_BYTES_MAX, 0);
-        let payload = scratch.len();
-        scratch.extend_from_slice(b"{\"t\":\"messages\",\"cursor\":\"");
-        put_cursor(scratch, cursor);
-        scratch.extend_from_slice(b"\",\"entries\":[");
-        for (at, item) in self.items.drain(..count).enumerate() {
-            if let Item::Block { block, .. } = item {
-                scratch.extend_from_slice(&block.json[usize::from(at == 0)..]);
+        let cursor = &*cursor;
+        put_frame_of(protocol, scratch, cursor, |out| {
+            put_messages_opening(out, cursor);
+            for (at, item) in self.items.drain(..count).enumerate() {
+                if let Item::Block { block, .. } = item {
+                    out.extend_from_slice(&block.json[usize::from(at == 0)..]);
+                }
             }
-        }
-        scratch.extend_from_slice(b"]}");
-        close_frame_gap(protocol, scratch, start, payload);
+            out.extend_from_slice(b"]}");
+        });
     }
 
     fn write(&mut self, socket: &mut impl Write, bytes: &[u8]) -> (FlushOutcome, usize) {
@@ -226,27 +258,19 @@ impl OutboundQueue {
 
 /// A `messages` frame around encoded entries, each preceded by a comma.
 pub(crate) fn messages_frame(protocol: Protocol, cursor: &Cursor, json: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0; HEADER_BYTES_MAX];
-    frame.extend_from_slice(b"{\"t\":\"messages\",\"cursor\":\"");
-    put_cursor(&mut frame, cursor);
-    frame.extend_from_slice(b"\",\"entries\":[");
-    frame.extend_from_slice(json.get(1..).unwrap_or_default());
-    frame.extend_from_slice(b"]}");
-    close_frame_gap(protocol, &mut frame, 0, HEADER_BYTES_MAX);
+    let mut frame = Vec::new();
+    put_frame_of(protocol, &mut frame, cursor, |out| {
+        put_messages_opening(out, cursor);
+        out.extend_from_slice(json.get(1..).unwrap_or_default());
+        out.extend_from_slice(b"]}");
+    });
     frame
 }
 
-/// Writes the header of the frame whose JSON begins at `payload`, and moves the JSON down behind it. Space for the
-/// longest header was left at `start`; a shorter header leaves a gap of a few bytes to close.
-fn close_frame_gap(protocol: Protocol, buffer: &mut Vec<u8>, start: usize, payload: usize) {
-    let mut header = Vec::with_capacity(HEADER_BYTES_MAX);
-    put_json_head(protocol, &mut header, buffer.len() - payload);
-    let gap = payload - start - header.len();
-    buffer[start..start + header.len()].copy_from_slice(&header);
-    if gap > 0 {
-        buffer.copy_within(payload.., start + header.len());
-        buffer.truncate(buffer.len() - gap);
-    }
+fn put_messages_opening(out: &mut Vec<u8>, cursor: &Cursor) {
+    out.extend_from_slice(b"{\"t\":\"messages\",\"cursor\":\"");
+    put_cursor(out, cursor);
+    out.extend_from_slice(b"\",\"entries\":[");
 }
 
 fn put_cursor(out: &mut Vec<u8>, cursor: &Cursor) {
@@ -340,6 +364,50 @@ mod tests {
         assert_eq!(flush(&mut transport), FlushOutcome::Blocked);
         transport.room = true;
         assert_eq!(flush(&mut transport), FlushOutcome::Complete);
+    }
+
+    /// The body of a chunked response (RFC 9112, 7.1), and whether its last chunk was there.
+    fn body(mut chunks: &[u8]) -> (String, bool) {
+        let mut body = Vec::new();
+        while let Some(at) = chunks.windows(2).position(|pair| pair == CHUNK_END) {
+            let length = usize::from_str_radix(std::str::from_utf8(&chunks[..at]).unwrap(), 16).unwrap();
+            let rest = &chunks[at + 2..];
+            if length == 0 {
+                assert_eq!(rest, CHUNK_END);
+                return (String::from_utf8(body).unwrap(), true);
+            }
+            body.extend_from_slice(&rest[..length]);
+            assert_eq!(&rest[length..length + 2], CHUNK_END);
+            chunks = &rest[length + 2..];
+        }
+        assert_eq!(chunks, b"");
+        (String::from_utf8(body).unwrap(), false)
+    }
+
+    #[test]
+    fn an_event_stream_has_the_cursor_as_id_and_ends_with_the_last_chunk() {
+        let mut cursor = Cursor { epoch: 10, positions: [0; LANES] };
+        let mut write = |outbound: &mut OutboundQueue, framing| {
+            let mut socket = Vec::new();
+            outbound.flush(&mut socket, Protocol::EventStream(framing), &mut cursor, &mut Vec::new());
+            assert_eq!(outbound.queued_bytes(), 0);
+            socket
+        };
+        let mut outbound = OutboundQueue::default();
+        outbound.queue_block(&block(",1"), Lane::Direct, 7);
+        let expected = "id: a.7.0.0\ndata: {\"t\":\"messages\",\"cursor\":\"a.7.0.0\",\"entries\":[1]}\n\n";
+        assert_eq!(body(&write(&mut outbound, BodyFraming::Chunked)), (expected.to_owned(), false));
+        for (framing, ends) in [(BodyFraming::Chunked, true), (BodyFraming::UntilClose, false)] {
+            outbound.queue_frame(b"event: close\n\n".to_vec());
+            outbound.queue_end();
+            let written = write(&mut outbound, framing);
+            match ends {
+                true => assert_eq!(body(&written), ("event: close\n\n".to_owned(), true)),
+                false => assert_eq!(written, b"event: close\n\n"),
+            }
+        }
+        outbound.queue_end();
+        assert_eq!(write(&mut outbound, BodyFraming::Chunked), LAST_CHUNK);
     }
 
     #[test]

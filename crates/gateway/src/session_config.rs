@@ -19,6 +19,8 @@ pub struct SessionConfig {
     pub probe_after: Duration,
     /// A probed session that sends nothing within this time counts as gone; 0: no session is probed.
     pub probe_timeout: Duration,
+    /// A quiet event stream is sent a comment this often.
+    pub keep_alive: Duration,
     /// An unbound connection is closed after this.
     pub bind_timeout: Duration,
     /// How long the client of a closing connection may take to read the close frame and close its side.
@@ -53,6 +55,7 @@ impl Default for SessionConfig {
             heartbeat_max: Duration::from_secs(1_800),
             probe_after: Duration::from_secs(15),
             probe_timeout: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(15),
             bind_timeout: Duration::from_secs(10),
             closing_timeout: Duration::from_secs(5),
             session_buffer_bytes: 4 * 1024 * 1024,

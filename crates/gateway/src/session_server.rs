@@ -5,7 +5,7 @@ mod session_source;
 use crate::{
     commands::{Command, ShardHandle},
     session_config::SessionConfig,
-    shard::{Shard, ShardParts, store_reads::StoreReads},
+    shard::{Shard, ShardParts, event_streams::session_gone, store_reads::StoreReads},
     token_verification::VerifyToken,
     transport::Protocol,
     wake::{ShardWake, WAKE},
@@ -28,6 +28,8 @@ use tidings_engine::{
     shards::{ShardReceivers, Wake},
 };
 use tidings_listen::{MaybeTlsSocket, ThrottleKey};
+use tidings_protocol::{error::Refusal, event_stream::StreamPost};
+use tokio::sync::oneshot;
 
 /// The shards' polls. They exist before the engine does, since the engine must be able to wake them.
 pub struct PreparedServer {
@@ -80,6 +82,17 @@ impl SessionServer {
         let shard = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         self.shards[shard].send(Command::Adopt { socket, protocol, already_read, throttle_key });
         true
+    }
+
+    /// Hands a client's frames to its session over an event stream. The answer is the number of the newest request that was
+    /// taken; there is none when the server stops.
+    pub fn post(&self, post: StreamPost) -> oneshot::Receiver<Result<u64, Refusal>> {
+        let (reply, answer) = oneshot::channel();
+        match self.shards.get(usize::from(post.stream.shard)) {
+            Some(shard) => shard.send(Command::Post { post, reply }),
+            None => drop(reply.send(Err(session_gone()))),
+        }
+        answer
     }
 
     /// Whether another connection would be accepted now.

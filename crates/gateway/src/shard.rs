@@ -7,6 +7,7 @@
 //! - [`session_tokens`]: the token that a session binds with, refreshes and ends with.
 //! - [`requests`]: what the frames of a bound session do; [`miop`], [`store_reads`], [`receipts`], [`preferences`],
 //!   [`typing`], [`streams`], [`popups`] and [`presence_watch`] have those of one kind each.
+//! - [`event_streams`]: sessions whose clients send frames by requests of their own.
 //! - [`scheduler`]: fan-outs and flushes.
 //! - [`push_delivery`]: pushes to devices; [`probing`]: whether the client of a session still answers.
 //! - [`timeouts`], [`closing`]: when and how connections and their sessions end.
@@ -16,6 +17,7 @@
 mod binding;
 mod closing;
 mod decoding;
+pub(crate) mod event_streams;
 mod links;
 mod message_changes;
 mod miop;
@@ -37,7 +39,7 @@ mod timeouts;
 mod typing;
 
 use crate::{
-    commands::{Command, ShardHandle},
+    commands::{Command, PostReply, ShardHandle},
     connection::Connection,
     link::{LINK_TOKENS, packet},
     session_config::SessionConfig,
@@ -68,7 +70,10 @@ use store_reads::StoreReads;
 use tidings_domain::model::UserNo;
 use tidings_engine::{Engine, delivery::Delivery, shards::ShardReceivers};
 use tidings_listen::MaybeTlsSocket;
-use tidings_protocol::error::{ErrorCode, Refusal};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    event_stream::StreamPost,
+};
 
 /// Commands processed before other work has its turn.
 const COMMANDS_PER_TURN: usize = 256;
@@ -99,6 +104,8 @@ pub(crate) struct Shard {
     timers: TimerWheel,
     probe_policy: ProbePolicy,
     readable: VecDeque<usize>,
+    /// Requests with frames for sessions over event streams.
+    posts: VecDeque<(StreamPost, PostReply)>,
     scratch: Vec<u8>,
     read_buffer: Vec<u8>,
     generation: u64,
@@ -131,6 +138,7 @@ impl Shard {
             timers: TimerWheel::new(),
             probe_policy: ProbePolicy::new(parts.config.probe_after, parts.config.probe_timeout),
             readable: VecDeque::new(),
+            posts: VecDeque::new(),
             scratch: Vec::new(),
             read_buffer: vec![0; packet::READ_BUFFER_BYTES],
             generation: 0,
@@ -150,6 +158,7 @@ impl Shard {
             self.process_controls();
             self.process_typing();
             self.read_connections();
+            self.take_posts();
             self.read_links();
             self.process_fanouts();
             self.process_pushes();
@@ -169,6 +178,7 @@ impl Shard {
         let busy = |shard: &Shard| {
             shard.scheduler.has_ready()
                 || !shard.readable.is_empty()
+                || !shard.posts.is_empty()
                 || shard.has_readable_links()
                 || !shard.parts.inbox.is_empty()
                 || !shard.parts.receivers.control.is_empty()
@@ -235,6 +245,7 @@ impl Shard {
                         self.handle_bytes(key, moved.already_read);
                     }
                 }
+                Command::Post { post, reply } => self.posts.push_back((post, reply)),
                 Command::AdoptLink { socket, relay, lease, welcome } => self.adopt_link(socket, relay, lease, &welcome),
                 Command::DropLinks { node } => self.drop_links_of(node),
                 Command::List { user, reply } => self.start_listing(user, reply),

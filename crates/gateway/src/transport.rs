@@ -16,7 +16,29 @@ use tls::TlsStream;
 pub enum Protocol {
     /// JSON in text frames; the HTTP handshake is done.
     WebSocket,
+    /// Server-sent events; the head of the response is written. The client's frames come by other requests.
+    EventStream(BodyFraming),
     Miop,
+}
+
+impl Protocol {
+    /// The name in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Protocol::WebSocket => "websocket",
+            Protocol::EventStream(_) => "event_stream",
+            Protocol::Miop => "miop",
+        }
+    }
+}
+
+/// How the end of an event stream is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyFraming {
+    /// By the last chunk (RFC 9112, 7.1).
+    Chunked,
+    /// By the end of the connection, since the client speaks HTTP/1.0.
+    UntilClose,
 }
 
 /// A connection that has left one shard's poll and is on its way to its user's shard.

@@ -88,6 +88,8 @@ codes! {
     Replaced = "replaced", 409;
     /// An operator or the app server ended the session.
     Kicked = "kicked", 403;
+    /// The event stream that this request is for has ended, or never was. Open another, and resume.
+    SessionGone = "session_gone", 410;
     /// A defect of ours; the detail has a reference for the log.
     Internal = "internal", 500;
 }
@@ -138,7 +140,7 @@ impl ErrorCode {
             Internal => 4020,
             // These refuse requests; they end no session.
             NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused | NotAMessage
-            | MessageRecalled | VersionConflict | StreamEnded | StreamElsewhere => 4999,
+            | MessageRecalled | VersionConflict | StreamEnded | StreamElsewhere | SessionGone => 4999,
         }
     }
 }

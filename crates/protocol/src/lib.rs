@@ -11,6 +11,7 @@
 //! - [`frames`]: the JSON frames of the WebSocket protocol;
 //! - [`http`]: the JSON bodies of the HTTP API;
 //! - [`ws`]: WebSocket framing over plain byte buffers;
+//! - [`event_stream`]: the same frames as server-sent events, and the requests beside them;
 //! - [`miop`]: the binary frames of the device protocol.
 #![deny(missing_docs)]
 
@@ -20,6 +21,7 @@ pub mod depth;
 // docs/asyncapi.json: they speak to those who write clients, and are short.
 pub mod entry;
 pub mod error;
+pub mod event_stream;
 pub mod frames;
 pub mod http;
 pub mod ids;

@@ -16,11 +16,12 @@ use tidings_engine::{
     webhook::Webhook,
 };
 use tidings_gateway::{
-    MaybeTlsSocket, SessionServer, VerifyToken, link_listener::LinkListener, miop_listener::ConnectionHost,
-    relay::Relay,
+    BodyFraming, MaybeTlsSocket, SessionServer, VerifyToken, link_listener::LinkListener,
+    miop_listener::ConnectionHost, relay::Relay,
 };
 use tidings_listen::{Throttle, ThrottleKey};
-use tidings_protocol::error::Refusal;
+use tidings_protocol::{error::Refusal, event_stream::StreamPost};
+use tokio::sync::oneshot;
 
 /// A running server.
 pub(crate) struct Server {
@@ -240,6 +241,17 @@ impl SessionGateway for SessionServerAdapter {
         if !self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key) {
             tracing::debug!("no room for another connection");
         }
+    }
+
+    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, throttle_key: ThrottleKey) {
+        let framing = if is_chunked { BodyFraming::Chunked } else { BodyFraming::UntilClose };
+        if !self.0.adopt(socket, tidings_gateway::Protocol::EventStream(framing), bind, throttle_key) {
+            tracing::debug!("no room for another connection");
+        }
+    }
+
+    fn post(&self, post: StreamPost) -> oneshot::Receiver<Result<u64, Refusal>> {
+        self.0.post(post)
     }
 
     fn truth(&self) -> Arc<dyn SessionSource> {

@@ -3,6 +3,7 @@
 mod asyncapi;
 mod bulk_sends;
 mod conversations;
+mod event_streams;
 mod ids;
 mod message_changes;
 mod messages;
@@ -24,6 +25,7 @@ mod streams;
 mod users;
 
 pub use asyncapi::asyncapi;
+pub(crate) use event_streams::{STREAM_PATHS, StreamBind};
 pub(crate) use messages::send_message;
 pub(crate) use popup_decisions::decide_popup;
 pub use settings::{SettingSource, SettingView};
@@ -97,6 +99,8 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(streams::begin_stream))
         .routes(routes!(streams::append_piece))
         .routes(routes!(streams::end_stream))
+        .routes(routes!(event_streams::open_stream))
+        .routes(routes!(event_streams::post_frames))
         .routes(routes!(push::send_push))
         .routes(routes!(push::get_push, push::cancel_push))
         .routes(routes!(push::list_push_devices))

@@ -36,6 +36,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
         (name = "conversations", description = "Direct, group and official-account conversations, and their members"),
         (name = "messages", description = "Sending, and a conversation's timeline"),
         (name = "reading", description = "What one user has: lists, unread counts, read marks, what was missed"),
+        (name = "sessions", description = "A user's session over server-sent events, where WebSockets are blocked"),
         (name = "push", description = "Data to devices, stored until they have it"),
         (name = "popups", description = "Which in-app message suits a user now, and what became of it"),
         (name = "bulk_sends", description = "One message to some of an official account's followers"),

@@ -20,19 +20,22 @@ pub(super) struct Refusals;
 pub(super) struct TakesBody;
 /// The further refusals of an operation whose success depends on the present state.
 pub(super) struct Conflict;
+/// The further refusals of an operation on a session.
+pub(super) struct Gone;
 /// The further refusals of an operation whose path ends with an id: some ids name other operations, with other methods.
 pub(super) struct OtherMethods;
 /// The refusals of an operation that anybody may call.
 pub(super) struct Open;
 
 /// The name of each status's response in the description.
-const NAMES: [(u16, &str); 12] = [
+const NAMES: [(u16, &str); 13] = [
     (400, "Malformed"),
     (401, "Unauthorized"),
     (403, "Forbidden"),
     (404, "NotFound"),
     (405, "MethodNotAllowed"),
     (409, "Conflict"),
+    (410, "Gone"),
     (413, "LimitExceeded"),
     (415, "UnsupportedMediaType"),
     (422, "InvalidField"),
@@ -60,6 +63,12 @@ impl IntoResponses for TakesBody {
 impl IntoResponses for Conflict {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         answers(&[409])
+    }
+}
+
+impl IntoResponses for Gone {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers(&[410])
     }
 }
 

@@ -24,12 +24,13 @@ use tidings_engine::{
     presence::compare::SessionSource,
     webhook::{Webhook, WebhookDelivery, WebhookError},
 };
-use tidings_gateway::{MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
+use tidings_gateway::{BodyFraming, MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
 use tidings_listen::{Throttle, ThrottleKey, throttle::ThrottleConfig};
 use tidings_popups::PopupsConfig;
-use tidings_protocol::{error::Refusal, http::Problem};
+use tidings_protocol::{error::Refusal, event_stream::StreamPost, http::Problem};
 use tidings_push::Register;
 use tidings_testkit::MemoryStore;
+use tokio::sync::oneshot;
 
 /// How long anything that must happen may take on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,6 +59,15 @@ struct SessionServerAdapter(Arc<SessionServer>);
 impl SessionGateway for SessionServerAdapter {
     fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
         self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key);
+    }
+
+    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, throttle_key: ThrottleKey) {
+        let framing = if is_chunked { BodyFraming::Chunked } else { BodyFraming::UntilClose };
+        self.0.adopt(socket, tidings_gateway::Protocol::EventStream(framing), bind, throttle_key);
+    }
+
+    fn post(&self, post: StreamPost) -> oneshot::Receiver<Result<u64, Refusal>> {
+        self.0.post(post)
     }
 
     fn truth(&self) -> Arc<dyn SessionSource> {

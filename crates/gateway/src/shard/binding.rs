@@ -10,6 +10,7 @@ use crate::{
     commands::{Command, MovedConnection},
     connection::{PendingBind, Phase, SessionBinding},
     session_config::{SessionConfig, silence_max},
+    transport::Protocol,
 };
 use std::borrow::Cow;
 use tidings_domain::push_store::DeviceNo;
@@ -51,7 +52,7 @@ impl<'a> BindFields<'a> {
             cursor: frame.cursor.clone(),
             chat: true,
             push: frame.push,
-            // Every WebSocket client answers pings (RFC 6455, 5.5.3).
+            // Every WebSocket client answers pings (RFC 6455, 5.5.3), and every client of an event stream its probes.
             answers_probes: true,
             push_is_explicit: true,
             heartbeat_ms: config.heartbeat.as_millis() as u32,
@@ -189,7 +190,10 @@ impl Shard {
         connection.binding = Some(Box::new(bind));
         self.arm_timeout(key, tick + silence_max(heartbeat_ms));
         self.end_with_token(key, expires_at);
-        self.parts.engine.metrics.sessions.inc();
+        if let Protocol::EventStream(_) = protocol {
+            self.begin_event_stream(key);
+        }
+        self.parts.engine.metrics.session_began(protocol.name());
         self.parts.engine.metrics.sessions_opened.inc();
         for session in self.parts.engine.presence.outranked(user, self.parts.engine.config.sessions_per_kind.max(1)) {
             self.close_replaced(user, session);

@@ -9,7 +9,7 @@ use crate::{
 use tidings_domain::model::UserNo;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    ws::Control,
+    ws::{Control, NORMAL},
 };
 
 impl Shard {
@@ -61,6 +61,7 @@ impl Shard {
         connection.outbound.clear_queued();
         match connection.protocol {
             Protocol::WebSocket => connection.queue_control(Control::Close, payload),
+            Protocol::EventStream(_) => connection.queue_close_event(NORMAL, ""),
             // MIOP has no closing frame: the end of the stream is the answer.
             Protocol::Miop => {}
         }
@@ -129,7 +130,7 @@ impl Shard {
     /// Ends the session; its connection may still write a close frame.
     pub(super) fn unbind(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let session = connection.session;
+        let (session, protocol) = (connection.session, connection.protocol);
         let Some(binding) = connection.binding.take() else { return };
         self.delivery.unbind(key, binding.user.no);
         connection.pending_pieces = None;
@@ -141,6 +142,6 @@ impl Shard {
             self.parts.engine.push.session_ended(self.parts.index, session, connection.device.take());
         }
         self.parts.engine.presence.unregister(binding.user.no, session, self.parts.engine.clock.now_ms());
-        self.parts.engine.metrics.sessions.dec();
+        self.parts.engine.metrics.session_ended(protocol.name());
     }
 }

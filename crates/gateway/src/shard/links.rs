@@ -173,7 +173,7 @@ impl Shard {
         match self.connections[key].protocol {
             Protocol::Miop => drop(self.handle_miop_frames(key, frames)),
             // Frames are unmasked in place.
-            Protocol::WebSocket => self.handle_bytes(key, frames.to_vec()),
+            Protocol::WebSocket | Protocol::EventStream(_) => self.handle_bytes(key, frames.to_vec()),
         }
     }
 

@@ -14,13 +14,14 @@
 use super::Shard;
 use crate::{
     connection::{Connection, Phase, UnconfirmedDelivery},
-    timer_wheel::{TimerWheel, ticks},
+    timer_wheel::{TICK, TimerWheel, ticks},
     transport::Protocol,
 };
 use std::{sync::Arc, time::Duration};
 use tidings_domain::model::*;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
+    event_stream::{StreamProbe, named_event},
     miop,
     ws::Control,
 };
@@ -38,6 +39,12 @@ pub(super) struct ProbePolicy {
 impl ProbePolicy {
     pub(super) fn new(after: Duration, timeout: Duration) -> Self {
         ProbePolicy { after: ticks(after), timeout: (!timeout.is_zero()).then(|| ticks(timeout)) }
+    }
+
+    /// What asks the client of an event stream for an answer.
+    fn event(&self) -> Vec<u8> {
+        let timeout_ms = u64::from(self.timeout.unwrap_or_default()) * TICK.as_millis() as u64;
+        named_event("probe", &StreamProbe { timeout_ms })
     }
 
     /// The session is handed the first message since it sent something; `since` is its cursor before.
@@ -82,6 +89,7 @@ impl Shard {
             if can_probe {
                 match connection.protocol {
                     Protocol::WebSocket => connection.queue_control(Control::Ping, &[]),
+                    Protocol::EventStream(_) => connection.outbound.queue_frame(self.probe_policy.event()),
                     Protocol::Miop => connection.outbound.queue_frame(miop::PROBE.to_vec()),
                 }
                 self.scheduler.flush_soon(connection, key);

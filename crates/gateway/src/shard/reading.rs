@@ -19,7 +19,7 @@ const READ_BYTES: usize = 32 * 1024;
 /// Readable connections that are read before fan-outs have their turn.
 const READERS_PER_TURN: usize = 64;
 /// Time for reading before fan-outs have their turn: a TLS handshake takes as long as hundreds of frames.
-const READING_TURN: Duration = Duration::from_millis(2);
+pub(super) const READING_TURN: Duration = Duration::from_millis(2);
 
 impl Shard {
     pub(super) fn read_connections(&mut self) {
@@ -56,7 +56,9 @@ impl Shard {
                     break;
                 }
                 Ok(n) => {
-                    if connection.phase == Phase::Closing {
+                    // The client of an event stream sends its frames by other requests; bytes after its request are nobody's.
+                    let is_stream = matches!(connection.protocol, Protocol::EventStream(_));
+                    if connection.phase == Phase::Closing || is_stream {
                         continue;
                     }
                     connection.last_heard = tick;
@@ -95,6 +97,7 @@ impl Shard {
     fn handle_frames(&mut self, key: usize, buffer: &mut [u8], bytes: Range<usize>) -> FrameOutcome {
         match self.connections.get(key).map(|connection| connection.protocol) {
             Some(Protocol::WebSocket) => self.handle_websocket_frames(key, buffer, bytes),
+            Some(Protocol::EventStream(_)) => self.handle_lines(key, &buffer[bytes]),
             Some(Protocol::Miop) => self.handle_miop_frames(key, &buffer[bytes]),
             None => FrameOutcome::Moved,
         }

@@ -134,11 +134,14 @@ impl Shard {
                 return;
             }
         };
+        let opening = self.connections[key].event_stream.as_ref().map(|stream| self.opening_event(stream, session));
         let connection = &mut self.connections[key];
         let (Phase::Binding, Some(binding)) = (connection.phase, &connection.binding) else { return };
         let cursor = cursor_before(connection, binding, &missed);
-        let mut frames = vec![match connection.protocol {
-            Protocol::WebSocket => {
+        let mut frames = Vec::new();
+        frames.extend(opening);
+        frames.push(match connection.protocol {
+            Protocol::WebSocket | Protocol::EventStream(_) => {
                 let frame = ServerFrame::Bound(Bound {
                     session: format!("{session:x}"),
                     user: binding.user.id.clone(),
@@ -148,10 +151,10 @@ impl Shard {
                     pushes: (binding.push && connection.device.is_none()).then_some(false),
                     expires_at: Some(binding.expires_at),
                 });
-                json_frame(Protocol::WebSocket, &json(&frame))
+                json_frame(connection.protocol, &json(&frame))
             }
             Protocol::Miop => miop_bound(connection, binding, &cursor, &missed.resume),
-        }];
+        });
         if missed.entries > 0 {
             frames.push(messages_frame(connection.protocol, &connection.cursor, &missed.json));
         }

@@ -38,6 +38,7 @@ impl Shard {
                 self.close(key, Refusal::new(ErrorCode::TokenExpired, why));
                 continue;
             }
+            let keep_alive = connection.event_stream.as_ref().map(|stream| stream.keep_alive_due);
             let probe = connection.unconfirmed.as_ref().map(|unconfirmed| unconfirmed.next_tick);
             if tick < connection.last_heard + limit || connection.transport.is_virtual() {
                 let again = connection.last_heard + limit;
@@ -46,6 +47,9 @@ impl Shard {
                     Some(next) if next <= tick => self.probe(key, tick),
                     Some(next) => self.arm_timer(key, next),
                     None => {}
+                }
+                if let Some(due) = keep_alive {
+                    self.keep_alive(key, due, tick);
                 }
                 self.arm_timeout(key, again);
                 self.arm_timer(key, expires);

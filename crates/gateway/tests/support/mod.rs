@@ -36,16 +36,18 @@ use tidings_engine::{
     presence::{PresenceConfig, compare::SessionSource},
     webhook::Webhook,
 };
-use tidings_gateway::{MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
+use tidings_gateway::{BodyFraming, MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
 use tidings_listen::ThrottleKey;
 use tidings_popups::PopupsConfig;
 use tidings_protocol::{
     entry::Entry,
     error::{ErrorCode, Refusal},
+    event_stream::StreamPost,
     frames::{Bind, Bound, ClientFrame, Sent, ServerFrame},
     http::*,
 };
 use tidings_testkit::{LocalBus, MemoryStore};
+use tokio::sync::oneshot;
 
 pub const API_KEY: &str = "the-key-of-the-app";
 pub const TOKEN_KEY: &str = "the secret that the app signs with";
@@ -66,6 +68,15 @@ struct SessionServerAdapter(Arc<SessionServer>);
 impl SessionGateway for SessionServerAdapter {
     fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
         self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key);
+    }
+
+    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, throttle_key: ThrottleKey) {
+        let framing = if is_chunked { BodyFraming::Chunked } else { BodyFraming::UntilClose };
+        self.0.adopt(socket, tidings_gateway::Protocol::EventStream(framing), bind, throttle_key);
+    }
+
+    fn post(&self, post: StreamPost) -> oneshot::Receiver<Result<u64, Refusal>> {
+        self.0.post(post)
     }
 
     fn truth(&self) -> Arc<dyn SessionSource> {

@@ -144,6 +144,8 @@ settings! {
         /// A probed session that does not answer within this time is closed: the messages that it was handed go out by offline push. 0: no
         /// probes.
         probe_timeout_ms: u64 = SessionConfig::default().probe_timeout.as_millis() as u64,
+        /// A quiet event stream is sent a comment this often, so that proxies keep it open. Below their shortest time-out.
+        keep_alive_ms: u64 = SessionConfig::default().keep_alive.as_millis() as u64,
         /// A connection that has not bound by then is closed.
         bind_timeout_ms: u64 = SessionConfig::default().bind_timeout.as_millis() as u64,
         /// Bytes waiting for one session. Above: closed with `slow_reader`; it resumes from its cursor.
