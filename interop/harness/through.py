@@ -6,6 +6,7 @@ import json
 import httpx
 import websockets
 from harness.api import token
+from harness.event_stream import EventStream
 
 PATIENCE_S = 120
 
@@ -122,6 +123,26 @@ class Through:
 
         asyncio.run(run())
 
+    def stream(self, client, user, **bind):
+        extensions = {"sni_hostname": self.host} if self.host else {}
+        return EventStream(client, token(user, key=self.server.token_key), f"{user}-s", extensions, **bind).begin()
+
+    def event_stream(self):
+        """What is said comes at once, one by one: nothing on the way holds it back. Nor does a pause end it."""
+        ada, ben = f"{self.prefix}-ada", f"{self.prefix}-ben"
+        with self.client() as client:
+            first, second = self.stream(client, ada), self.stream(client, ben)
+            for number, size in enumerate([0, 1, 20_000, 60_000]):
+                body = {"n": number, "text": "é" * (size // 2)}
+                assert first.send(ben, body)["conversation"] == f"{ada}~{ben}"
+                assert second.have(number + 1)[number] == body
+            cursor = second.cursor
+            second.cut()
+            first.send(ben, "while it was cut")
+            again = self.stream(client, ben, cursor=cursor)
+            assert again.have(1) == ["while it was cut"]
+            assert first.unbind() == (1000, "") and again.unbind() == (1000, "")
+
     def group(self):
         """20 members online, 50 messages: each has all of them, in order."""
         group = f"{self.prefix}-group"
@@ -167,5 +188,6 @@ class Through:
             ("WebSocket: bind, frames of all sizes, ping, unbind", self.websocket),
             ("WebSocket: a close code arrives", self.close_code),
             ("WebSocket: 20 members get 50 messages each", self.group),
+            ("event stream: messages both ways, a cut, unbind", self.event_stream),
         ]:
             self.tap.case(f"{self.prefix}: {name}", check)

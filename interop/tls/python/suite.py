@@ -15,6 +15,7 @@ import httpx
 import websockets
 from harness.api import api, token
 from harness.certificates import Authority
+from harness.event_stream import EventStream
 from harness.server import Server
 from harness.tap import Tap
 
@@ -84,6 +85,16 @@ def wrong_authority():
         assert "certificate verify failed" in str(error), error
         return
     raise AssertionError("a certificate of nobody known was taken")
+
+
+def by_event_stream(version):
+    """The head is written by one library and the events by another, in one TLS session."""
+    with httpx.Client(base_url=url(), verify=context(version), timeout=PATIENCE_S) as client:
+        ada, ben = (EventStream(client, token(f"tls-{who}", key=server.token_key), "s").begin() for who in ("ada", "ben"))
+        body = "ß" * 25_000
+        ada.send("tls-ben", body)
+        assert ben.have(1) == [body]
+        assert ada.unbind() == (1000, "") and ben.unbind() == (1000, "")
 
 
 def by_websocket(version=None):
@@ -242,6 +253,8 @@ with Server(settings) as server:
     tap.case("a client that trusts somebody else refuses", wrong_authority)
     tap.case("wss over TLS 1.2: bind, send, receive, unbind", lambda: by_websocket(ssl.TLSVersion.TLSv1_2))
     tap.case("wss over TLS 1.3: bind, send, receive, unbind", lambda: by_websocket(ssl.TLSVersion.TLSv1_3))
+    tap.case("event streams over TLS 1.2", lambda: by_event_stream(ssl.TLSVersion.TLSv1_2))
+    tap.case("event streams over TLS 1.3", lambda: by_event_stream(ssl.TLSVersion.TLSv1_3))
     tap.case("MIOP over TLS 1.2: bind, heartbeat, unbind", lambda: by_miop(ssl.TLSVersion.TLSv1_2))
     tap.case("MIOP over TLS 1.3: bind, heartbeat, unbind", lambda: by_miop(ssl.TLSVersion.TLSv1_3))
     tap.case("an open connection outlives a new certificate", an_open_connection_outlives_a_new_certificate)
