@@ -6,11 +6,14 @@ import { forgetfulKeeper, type Keeper } from "./chat/stored.js";
 import { readStored, StoringKeeper, type Stored } from "./chat/storing-keeper.js";
 import { CLIENT_CODES, TidingsError } from "./errors.js";
 import { backoffMs } from "./session/backoff.js";
+import { pageMemory, TransportChoice, type ChoiceMemory } from "./session/choice.js";
 import { claimsOf } from "./session/claims.js";
 import { pause, systemClock, type Clock } from "./session/clock.js";
+import { eventStreams } from "./session/event-stream.js";
 import type { Link } from "./session/link.js";
 import { Session } from "./session/session.js";
-import type { SocketLike, WebSocketConstructor } from "./session/socket.js";
+import { webSockets, type SocketLike, type WebSocketConstructor } from "./session/socket.js";
+import type { TransportName } from "./session/transport.js";
 import { memoryStorage } from "./storage/memory.js";
 import type { KeyValueStorage } from "./storage/storage.js";
 import { tabSupport, type TabSupport } from "./tabs/browser.js";
@@ -35,7 +38,8 @@ export interface Runtime {
 
 export async function connectWith(options: ConnectOptions, { clock, tabs }: Runtime): Promise<Tidings> {
   const doors = doorsOf(options.url);
-  const WebSocket = options.WebSocket ?? globalSocket();
+  const transports = options.transports ?? ["websocket", "event-stream"];
+  const WebSocket = transports.includes("websocket") ? (options.WebSocket ?? globalSocket()) : undefined;
   const first = await firstToken(options, clock);
   const user = claimsOf(first).sub;
   if (user === undefined) throw new TidingsError("unauthorized", "the token is no JWT that names its user (`sub`)");
@@ -48,12 +52,12 @@ export async function connectWith(options: ConnectOptions, { clock, tabs }: Runt
   const name = `tidings ${doors.http} ${user}`;
   const sharing = (options.shareTabs ?? (options.WebSocket === undefined && typeof window !== "undefined")) ? tabs : undefined;
   const device = await deviceOf(options, name, sharing !== undefined, tabs, clock);
+  const choice = choose(transports, { WebSocket, doors, fetch: options.fetch ?? fetch, clock, memory: pageMemory(name) });
   const openSession = (cursor: string | undefined): Session =>
     new Session({
-      url: doors.socket,
+      openTransport: (handlers) => choice.open(handlers),
       token,
       cursor,
-      WebSocket,
       clock,
       identity: {
         deviceId: device.id,
@@ -75,6 +79,22 @@ export async function connectWith(options: ConnectOptions, { clock, tabs }: Runt
     });
   }
   return client;
+}
+
+interface Ways {
+  readonly WebSocket: WebSocketConstructor | undefined;
+  readonly doors: { readonly http: string; readonly socket: string };
+  readonly fetch: typeof fetch;
+  readonly clock: Clock;
+  readonly memory: ChoiceMemory;
+}
+
+function choose(names: readonly TransportName[], { WebSocket, doors, fetch: fetcher, clock, memory }: Ways): TransportChoice {
+  const [first, second] = names.map((name) =>
+    name === "websocket" && WebSocket ? webSockets(WebSocket, doors.socket) : eventStreams({ base: doors.http, fetch: fetcher, clock }),
+  );
+  if (!first) throw new TypeError("`transports` names none");
+  return new TransportChoice(first, second, clock, memory);
 }
 
 function globalSocket(): WebSocketConstructor {

@@ -39,6 +39,7 @@ export { indexedDbStorage } from "./storage/indexed-db.js";
 export { memoryStorage } from "./storage/memory.js";
 export type { KeyValueStorage } from "./storage/storage.js";
 export type { SocketLike, WebSocketConstructor } from "./session/socket.js";
+export type { TransportName } from "./session/transport.js";
 export type { Preferences, ListFilter } from "./wire/client-frames.js";
 export type { ConversationKind, ConversationView, Entry, Mark, Reaction, ReplyQuote, Role, SendReceipt } from "./wire/entries.js";
 export type { Json, JsonObject } from "./wire/json.js";

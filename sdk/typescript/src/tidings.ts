@@ -4,6 +4,7 @@ import type { TidingsError } from "./errors.js";
 import type { SentMessage } from "./message.js";
 import type { Observable } from "./observable.js";
 import type { WebSocketConstructor } from "./session/socket.js";
+import type { TransportName } from "./session/transport.js";
 import type { KeyValueStorage } from "./storage/storage.js";
 import type { ConversationView, Entry } from "./wire/entries.js";
 import type { ListFilter } from "./wire/client-frames.js";
@@ -35,6 +36,11 @@ export interface ConnectOptions {
   /** Node 20 has none of its own: give it `WebSocket` of the package `ws`. */
   readonly WebSocket?: WebSocketConstructor;
   readonly fetch?: typeof fetch;
+  /**
+   * What may carry the session, the better one first. Both by default: an event stream takes the place of a WebSocket where the network
+   * lets none through, and WebSockets are tried again later.
+   */
+  readonly transports?: readonly TransportName[];
 }
 
 export type ConnectionStatus =

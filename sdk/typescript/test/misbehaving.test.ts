@@ -4,7 +4,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import fc from "fast-check";
 import type { Json } from "../src/wire/json.js";
+import type { TransportName } from "../src/session/transport.js";
 import { FakeServer, NO_FAULTS, type Fault } from "./support/fake-server.js";
+import type { PostFault } from "./support/fake-streams.js";
 import { start } from "./support/start.js";
 import { VirtualClock } from "./support/virtual-clock.js";
 
@@ -39,6 +41,8 @@ interface Plan {
   readonly cuts: readonly boolean[];
   readonly lies: readonly number[];
   readonly resumeMax: number;
+  readonly transport: TransportName;
+  readonly posts: readonly PostFault[];
 }
 
 const plan: fc.Arbitrary<Plan> = fc.record({
@@ -50,6 +54,8 @@ const plan: fc.Arbitrary<Plan> = fc.record({
   cuts: fc.array(fc.boolean(), { minLength: 1, maxLength: 5 }),
   lies: fc.array(fc.constantFrom(0, 0, 1, 3, 50), { minLength: 1, maxLength: 5 }),
   resumeMax: fc.constantFrom(5, 800),
+  transport: fc.constantFrom<TransportName[]>("websocket", "event-stream"),
+  posts: fc.array(fc.constantFrom<PostFault[]>("pass", "pass", "pass", "lost", "answer-lost"), { minLength: 1, maxLength: 5 }),
 });
 
 /** One after the other, over and over. */
@@ -58,14 +64,14 @@ function cycle<T>(items: readonly T[], otherwise: T): () => T {
   return () => items[next++ % items.length] ?? otherwise;
 }
 
-async function live({ deeds, faults, cuts, lies, resumeMax }: Plan): Promise<void> {
+async function live({ deeds, faults, cuts, lies, resumeMax, transport, posts }: Plan): Promise<void> {
   let chance = 0;
   const clock = new VirtualClock(() => (chance = (chance + 0.37) % 1));
   const server = new FakeServer(clock);
   for (const id of CONVERSATIONS) server.commit(id, { from: "ben", body: { n: 0 } });
-  const { client } = await start({ server });
+  const { client } = await start({ server, transport });
   server.resumeMax = resumeMax;
-  server.faults = { toClient: cycle(faults, "pass"), cutBeforeAnswer: cycle(cuts, false), resumeLeavesOut: cycle(lies, 0) };
+  server.faults = { toClient: cycle(faults, "pass"), cutBeforeAnswer: cycle(cuts, false), resumeLeavesOut: cycle(lies, 0), post: cycle(posts, "pass") };
 
   // What the app was told of each conversation, and the numbers that it was told to be missing.
   const heard = new Map<string, number>();

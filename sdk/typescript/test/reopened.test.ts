@@ -46,7 +46,7 @@ async function live(deeds: readonly Deed[], faults: readonly Fault[], isShared: 
       }
     };
     const guarded = { ...storage, commit: (changes: ReadonlyMap<string, unknown>) => (tab.isDead ? new Promise<void>(() => undefined) : storage.commit(changes)), close: () => Promise.resolve() };
-    const options = { url: "http://fake", token: async () => unsignedToken({ sub: "ada" }), deviceId: "d", WebSocket, storage: guarded, shareTabs: isShared };
+    const options = { url: "http://fake", token: async () => unsignedToken({ sub: "ada" }), deviceId: "d", WebSocket, transports: ["websocket" as const], storage: guarded, shareTabs: isShared };
     let client: Tidings | undefined;
     void connectWith(options, { clock, tabs: tab.support }).then((opened) => (client = opened));
     for (let tries = 0; client === undefined && tries < 400; tries++) await clock.pass(250);

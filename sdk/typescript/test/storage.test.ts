@@ -16,7 +16,7 @@ import { VirtualClock } from "./support/virtual-clock.js";
 async function open(server: FakeServer, storage: KeyValueStorage, user = "ada"): Promise<Tidings> {
   let client: Tidings | undefined;
   const opening = connectWith(
-    { url: "http://fake", token: async () => unsignedToken({ sub: user }), deviceId: "d", WebSocket: server.WebSocket, storage },
+    { url: "http://fake", token: async () => unsignedToken({ sub: user }), deviceId: "d", WebSocket: server.WebSocket, transports: ["websocket"], storage },
     { clock: server.clock, tabs: undefined },
   ).then((opened) => (client = opened));
   // A database answers in its own time.

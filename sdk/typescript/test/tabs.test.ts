@@ -24,6 +24,7 @@ async function open(server: FakeServer, tab: FakeTab, storage?: KeyValueStorage)
       token: async () => unsignedToken({ sub: "ada" }),
       deviceId: "browser-1",
       WebSocket,
+      transports: ["websocket"],
       shareTabs: true,
       ...(storage && { storage }),
     },

@@ -1,4 +1,4 @@
-// Carries out what the state machine says: sockets, timers, tokens.
+// Carries out what the state machine says: connections, timers, tokens.
 import { CLIENT_CODES, TidingsError } from "../errors.js";
 import { Cell, type Observable } from "../observable.js";
 import type { ConnectionStatus } from "../tidings.js";
@@ -9,18 +9,17 @@ import type { Clock } from "./clock.js";
 import type { AnswerTo, Link, LinkEvent } from "./link.js";
 import { initialState, step } from "./machine.js";
 import { Requests } from "./requests.js";
-import { openSocket, type OpenedSocket, type WebSocketConstructor } from "./socket.js";
 import type { Effect, Identity, SessionEvent, SessionState, TimerName } from "./states.js";
+import type { OpenedTransport, OpenTransport } from "./transport.js";
 
 // The server takes messages of so many bytes and ends the session above (limit_exceeded).
 const FRAME_BYTES_MAX = 192 * 1024;
 
 export interface SessionOptions {
-  readonly url: string;
+  readonly openTransport: OpenTransport;
   readonly token: () => Promise<string | null>;
   readonly identity: Identity;
   readonly cursor: string | undefined;
-  readonly WebSocket: WebSocketConstructor;
   readonly clock: Clock;
 }
 
@@ -33,7 +32,7 @@ export class Session implements Link {
   readonly #events: SessionEvent[] = [];
   #isHappening = false;
   #state: SessionState;
-  #socket: OpenedSocket | undefined;
+  #transport: OpenedTransport | undefined;
 
   constructor(options: SessionOptions) {
     this.#options = options;
@@ -115,8 +114,8 @@ export class Session implements Link {
         this.#send(effect.frame);
         break;
       case "drop":
-        this.#socket?.drop(effect.code);
-        this.#socket = undefined;
+        this.#transport?.drop(effect.code);
+        this.#transport = undefined;
         break;
       case "set_timer":
         this.#setTimer(effect.name, effect.ms);
@@ -169,7 +168,7 @@ export class Session implements Link {
   }
 
   #open(epoch: number): void {
-    this.#socket = openSocket(this.#options.WebSocket, this.#options.url, {
+    this.#transport = this.#options.openTransport({
       opened: () => this.#happen({ type: "opened", epoch }),
       text: (data) => {
         const parsed = parseServerFrame(data);
@@ -182,7 +181,7 @@ export class Session implements Link {
   }
 
   #send(frame: ClientFrame): void {
-    this.#socket?.send(JSON.stringify(frame));
+    this.#transport?.send(JSON.stringify(frame));
   }
 
   #setTimer(name: TimerName, ms: number): void {

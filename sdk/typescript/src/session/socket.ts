@@ -1,3 +1,5 @@
+import { BROKEN, type AttemptHandlers, type OpenedTransport, type Transport } from "./transport.js";
+
 /** What the client uses of a WebSocket: browsers' own and the class of `ws` both fit. */
 export interface SocketLike {
   readonly readyState: number;
@@ -11,24 +13,14 @@ export interface SocketLike {
 
 export type WebSocketConstructor = new (url: string) => SocketLike;
 
-export interface SocketHandlers {
-  opened(): void;
-  text(data: unknown): void;
-  /** Called once; never again after `drop`. */
-  closed(code: number, reason: string): void;
-}
-
-export interface OpenedSocket {
-  send(text: string): void;
-  /** Closes, and tells nothing more. */
-  drop(code: number): void;
-}
-
 const OPEN = 1;
-const BROKEN = 1006;
 
-/** Opens a socket and tells what happens to it, each thing in a later turn of the event loop. */
-export function openSocket(WebSocket: WebSocketConstructor, url: string, handlers: SocketHandlers): OpenedSocket {
+/** Sessions over WebSockets. */
+export function webSockets(WebSocket: WebSocketConstructor, url: string): Transport {
+  return { name: "websocket", open: (handlers) => openSocket(WebSocket, url, handlers) };
+}
+
+function openSocket(WebSocket: WebSocketConstructor, url: string, handlers: AttemptHandlers): OpenedTransport {
   let isOver = false;
   const end = (code: number, reason: string): void => {
     if (isOver) return;
@@ -44,7 +36,9 @@ export function openSocket(WebSocket: WebSocketConstructor, url: string, handler
     return { send: () => undefined, drop: () => void (isOver = true) };
   }
   socket.onopen = () => {
-    if (!isOver) handlers.opened();
+    if (isOver) return;
+    handlers.reached();
+    handlers.opened();
   };
   socket.onmessage = (event: { readonly data?: unknown }) => {
     if (!isOver) handlers.text(event.data);

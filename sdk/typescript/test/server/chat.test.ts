@@ -2,9 +2,11 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import WebSocket from "ws";
-import { connect, memoryStorage, textOf, type Conversation, type SentMessage, type Tidings } from "../../src/index.js";
+import { connect, memoryStorage, textOf, type Conversation, type SentMessage, type Tidings, type TransportName } from "../../src/index.js";
 import { Proxy, RealServer, until } from "../support/real-server.js";
 
+// Set by the file that runs the same tests over the other transport.
+const transport = (process.env["TIDINGS_TRANSPORT"] ?? "websocket") as TransportName;
 let server: RealServer;
 let proxy: Proxy;
 const clients: Tidings[] = [];
@@ -21,7 +23,7 @@ after(async () => {
 });
 
 async function open(user: string, more: { readonly push?: boolean; readonly deviceId?: string } = {}): Promise<Tidings> {
-  const client = await connect({ url: proxy.url, token: async () => server.token(user), WebSocket, ...more });
+  const client = await connect({ url: proxy.url, token: async () => server.token(user), WebSocket, transports: [transport], ...more });
   clients.push(client);
   return client;
 }
@@ -200,10 +202,10 @@ test("popups: asked for, reported, triggered", async () => {
 });
 
 test("a bad token is refused, and connect says why", async () => {
-  await assert.rejects(connect({ url: proxy.url, token: async () => "no.token.atall", WebSocket }), { code: "unauthorized" });
+  await assert.rejects(connect({ url: proxy.url, token: async () => "no.token.atall", WebSocket, transports: [transport] }), { code: "unauthorized" });
   const [ada] = await server.users("ada");
   const forged = `${server.token(ada ?? "").split(".").slice(0, 2).join(".")}.AAAA`;
-  await assert.rejects(connect({ url: proxy.url, token: async () => forged, WebSocket }), { code: "unauthorized" });
+  await assert.rejects(connect({ url: proxy.url, token: async () => forged, WebSocket, transports: [transport] }), { code: "unauthorized" });
   await assert.rejects(connect({ url: proxy.url, token: async () => null, WebSocket }), { code: "signed_out" });
 });
 
@@ -254,7 +256,7 @@ test("reactions, answers, pins and mentions", async () => {
 test("receipts: what a client has stored is delivered, what its user has read is read", async () => {
   const [ada, ben] = await server.users("ada", "ben");
   const hers = await open(ada ?? "");
-  const his = await connect({ url: proxy.url, token: async () => server.token(ben ?? ""), WebSocket, storage: { ...memoryStorage(), isDurable: true } });
+  const his = await connect({ url: proxy.url, token: async () => server.token(ben ?? ""), WebSocket, transports: [transport], storage: { ...memoryStorage(), isDurable: true } });
   clients.push(his);
   const toBen = hers.direct(ben ?? "");
   const { seq } = await toBen.send({ text: "hello" });

@@ -3,6 +3,7 @@ import type { SocketLike, WebSocketConstructor } from "../../src/session/socket.
 import type { Entry, Reaction } from "../../src/wire/entries.js";
 import type { Json } from "../../src/wire/json.js";
 import { claimsOf } from "../../src/session/claims.js";
+import { fakeFetch, type PostFault } from "./fake-streams.js";
 import type { VirtualClock } from "./virtual-clock.js";
 import { Truth } from "./truth.js";
 
@@ -16,9 +17,11 @@ export interface Faults {
   readonly cutBeforeAnswer: (frame: { readonly t: string }) => boolean;
   /** How many entries of the past a resume leaves out, although it says that it is complete. */
   readonly resumeLeavesOut: () => number;
+  /** Asked for each request with frames for an event stream. */
+  readonly post: () => PostFault;
 }
 
-export const NO_FAULTS: Faults = { toClient: () => "pass", cutBeforeAnswer: () => false, resumeLeavesOut: () => 0 };
+export const NO_FAULTS: Faults = { toClient: () => "pass", cutBeforeAnswer: () => false, resumeLeavesOut: () => 0, post: () => "pass" };
 
 type Frame = { readonly t: string; readonly ref?: number; readonly [name: string]: unknown };
 
@@ -39,8 +42,21 @@ export class FakeServer {
   readonly received: Frame[] = [];
   readonly binds: Frame[] = [];
 
+  /** Event streams, and the requests beside them. */
+  readonly fetch: typeof fetch;
+
   constructor(clock: VirtualClock) {
     this.clock = clock;
+    this.fetch = fakeFetch({
+      clock,
+      isReachable: () => this.isReachable,
+      openLink: () => {
+        const link = new FakeLink("http://fake/v1/stream", clock, () => this.faults);
+        this.#open(link);
+        return link;
+      },
+      postFault: () => this.faults.post(),
+    });
   }
 
   get WebSocket(): WebSocketConstructor {

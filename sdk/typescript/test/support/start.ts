@@ -1,7 +1,10 @@
 import { Client } from "../../src/chat/client.js";
 import { HttpDoor } from "../../src/chat/http.js";
 import { forgetfulKeeper, type Keeper } from "../../src/chat/stored.js";
+import { eventStreams } from "../../src/session/event-stream.js";
 import { Session } from "../../src/session/session.js";
+import { webSockets } from "../../src/session/socket.js";
+import type { OpenTransport, TransportName } from "../../src/session/transport.js";
 import { FakeServer } from "./fake-server.js";
 import { unsignedToken } from "./tokens.js";
 import { VirtualClock } from "./virtual-clock.js";
@@ -14,6 +17,11 @@ export interface Started {
   readonly tokens: () => number;
 }
 
+function openTransport(server: FakeServer, name: TransportName): OpenTransport {
+  const transport = name === "websocket" ? webSockets(server.WebSocket, "ws://fake/v1/connect") : eventStreams({ base: "http://fake", fetch: server.fetch, clock: server.clock });
+  return (handlers) => transport.open({ ...handlers, reached: () => undefined });
+}
+
 /** A client of a fake server, with a connection that is up unless the server refuses it. */
 export async function start(options: {
   readonly server?: FakeServer;
@@ -22,6 +30,7 @@ export async function start(options: {
   readonly keeper?: Keeper;
   readonly cursor?: string;
   readonly random?: () => number;
+  readonly transport?: TransportName;
 } = {}): Promise<Started> {
   const server = options.server ?? new FakeServer(new VirtualClock(options.random));
   const { clock } = server;
@@ -32,10 +41,9 @@ export async function start(options: {
     return options.token?.() ?? Promise.resolve(unsignedToken({ sub: user }));
   };
   const session = new Session({
-    url: "ws://fake/v1/connect",
+    openTransport: openTransport(server, options.transport ?? "websocket"),
     token,
     cursor: options.cursor,
-    WebSocket: server.WebSocket,
     clock,
     identity: { deviceId: "d1", deviceKind: "web", appVersion: undefined, push: false },
   });
