@@ -4,6 +4,7 @@ use crate::{
     LabError, Verdict,
     group::{GroupFixture, GroupSpec},
     load_client::{LoadClient, Participants},
+    mix::share::MixShare,
     options::{SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
@@ -45,6 +46,7 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Verdict, LabError> {
         senders: 1,
         via: SendProtocol::Http,
         low_priority: false,
+        mix: MixShare::default(),
     };
     let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
     let model = LoadModel::Rounds { rounds: args.rounds, pause_ms: args.pause.as_millis() as u64 };

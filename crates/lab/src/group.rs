@@ -3,6 +3,7 @@
 use crate::{
     LabError, Verdict,
     load_client::{LoadClient, Participants},
+    mix::share::MixShare,
     options::{Rate, SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
@@ -73,6 +74,7 @@ pub(crate) struct GroupSpec {
     pub(crate) via: SendProtocol,
     /// See [`Participants::low_priority`].
     pub(crate) low_priority: bool,
+    pub(crate) mix: MixShare,
 }
 
 impl GroupFixture {
@@ -100,17 +102,19 @@ impl GroupFixture {
         members.splice(0..0, ws_senders.iter().cloned());
         members.truncate(spec.group_size.max(spec.members + ws_senders.len()));
         setup::create_users(&mut http, &members)?;
-        let conversation = setup::create_conversation(&mut http, kind, &format!("group-{tag}"), &members)?;
+        let mut conversation = setup::create_conversation(&mut http, kind, &format!("group-{tag}"), &members)?;
         let http_senders = if spec.via == SendProtocol::Http { spec.senders } else { 0 };
         let senders = match spec.via {
             SendProtocol::Http => online.iter().take(spec.senders.max(1)).cloned().collect(),
             SendProtocol::Ws => ws_senders.clone(),
         };
+        let mix = setup::prepare_mix(&mut http, &mut conversation, &online, spec.mix)?;
         let id = conversation.id.clone();
         let participants = Participants {
             http_senders,
             ws_senders,
             low_priority: spec.low_priority,
+            mix,
             ..Participants::of_group(conversation, &online)
         };
         Ok(GroupFixture {
@@ -146,6 +150,7 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Verdict, LabError> {
         senders: args.senders,
         via: args.via,
         low_priority: false,
+        mix: MixShare::default(),
     };
     let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
     let title = format!("group of {}, {} online, over {}", spec.group_size.max(spec.members), spec.members, args.via);

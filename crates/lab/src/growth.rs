@@ -3,6 +3,7 @@
 use crate::{
     LabError, Verdict,
     group::{GroupFixture, GroupSpec},
+    mix::share::MixShare,
     options::{SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
@@ -85,6 +86,7 @@ fn measure_group_sizes(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> 
             senders: 32,
             via: SendProtocol::Http,
             low_priority: false,
+            mix: MixShare::default(),
         };
         let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
         let model = LoadModel::ClosedLoop { window: 1000, duration_ms: args.duration.as_millis() as u64 };

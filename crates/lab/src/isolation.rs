@@ -6,6 +6,7 @@ use crate::{
     direct::DirectFixture,
     group::{GroupFixture, GroupSpec},
     load_client::LoadClient,
+    mix::share::MixShare,
     options::{SendProtocol, TargetArgs, parse_duration},
     report::{self, outcome_json},
     server::Target,
@@ -94,7 +95,14 @@ enum FloodSource {
 impl FloodSource {
     fn set_up(flood: Flood, target: &Target, args: &IsolationArgs) -> Result<FloodSource, LabError> {
         let (members, via) = (args.members, SendProtocol::Http);
-        let spec = GroupSpec { members, group_size: members, senders: SENDERS, via, low_priority: true };
+        let spec = GroupSpec {
+            members,
+            group_size: members,
+            senders: SENDERS,
+            via,
+            low_priority: true,
+            mix: MixShare::default(),
+        };
         Ok(match flood {
             Flood::Group | Flood::Full => {
                 FloodSource::Group(Box::new(GroupFixture::set_up(target, &args.target, &spec)?))

@@ -8,6 +8,7 @@
 //! - `server`, `setup`, `load_client`: the server under test, its users and groups, the load client's process as the bench sees it;
 //! - `worker_protocol`: the commands and reports between a bench and its load client;
 //! - [`worker`]: the load client itself, on one core;
+//! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
 //! - [`devices`], `device_worker`: benches with devices, and their load client;
 //! - [`popups`]: benches with popup decisions and events, with a load client of their own;
 //! - `topology`: a cluster as local processes;
@@ -31,6 +32,7 @@ mod growth;
 mod isolation;
 mod latency;
 mod load_client;
+mod mix;
 pub mod options;
 pub mod popups;
 mod process;
@@ -46,6 +48,7 @@ mod ws_interop;
 
 pub use args::BenchArgs;
 pub use latency::Percentiles;
+pub use mix::counts::MixCounts;
 pub use topology::command::{ClusterArgs, run as run_cluster};
 pub use worker_protocol::Outcome;
 

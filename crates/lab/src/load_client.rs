@@ -6,7 +6,9 @@ use crate::{
     process,
     report::ProgressLine,
     server::Target,
-    worker_protocol::{Conversation, Outcome, Phase, Progress, Receiver, WorkerCommand, WorkerConfig, WorkerReport},
+    worker_protocol::{
+        Conversation, MixConfig, Outcome, Phase, Progress, Receiver, WorkerCommand, WorkerConfig, WorkerReport,
+    },
 };
 use std::{
     io::{BufRead, BufReader, Write},
@@ -37,6 +39,8 @@ pub(crate) struct Participants {
     pub(crate) receivers: Vec<Receiver>,
     pub(crate) http_senders: usize,
     pub(crate) ws_senders: Vec<String>,
+    /// Operations of the receivers beside plain messages.
+    pub(crate) mix: MixConfig,
     /// Another worker measures at the same time and must not be delayed by this one.
     pub(crate) low_priority: bool,
 }
@@ -104,6 +108,7 @@ impl LoadClient {
             receivers: participants.receivers,
             http_senders: participants.http_senders,
             ws_senders: participants.ws_senders,
+            mix: participants.mix,
         }))?;
         match load.receive()? {
             WorkerReport::Opened { .. } => Ok(load),

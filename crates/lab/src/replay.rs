@@ -6,6 +6,7 @@
 use crate::{
     LabError, Verdict, corpus,
     load_client::{LoadClient, Participants},
+    mix::share::MixShare,
     options::{Rate, TargetArgs},
     process,
     report::{self, outcome_json},
@@ -39,6 +40,9 @@ pub struct ReplayArgs {
     /// Messages between send and last receiver, at most
     #[arg(long, default_value_t = 1000)]
     pub window: usize,
+    /// This share of all operations are edits, recalls, reactions and receipts of the members online, such as 5%
+    #[arg(long, default_value = "0", value_name = "PERCENT")]
+    pub mix: MixShare,
 }
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<Verdict, LabError> {
@@ -62,12 +66,13 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Verdict, LabError> {
     members.extend(lurkers.iter().cloned());
     setup::upsert_users(&mut http, users)?;
     setup::create_users(&mut http, &lurkers)?;
-    let conversation = setup::create_group(&mut http, &format!("replay-{}", process::run_tag()), &members)?;
+    let mut conversation = setup::create_group(&mut http, &format!("replay-{}", process::run_tag()), &members)?;
     // Members online are chosen over the whole list, not only among those who wrote first.
     let step = members.len() / args.online;
     let online: Vec<String> = members.iter().step_by(step.max(1)).take(args.online).cloned().collect();
+    let mix = setup::prepare_mix(&mut http, &mut conversation, &online, args.mix)?;
     // One connection with one request at a time: messages are sent in the recorded order.
-    let participants = Participants { http_senders: 1, ..Participants::of_group(conversation, &online) };
+    let participants = Participants { http_senders: 1, mix, ..Participants::of_group(conversation, &online) };
     let mut load = LoadClient::open(&target, &args.target, participants)?;
     let phase = Phase {
         model: match args.speed {
@@ -83,7 +88,13 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Verdict, LabError> {
     drop(load);
     let check = target.finish()?;
     report::print_outcome(
-        &format!("replay of {} messages by {} authors, {} online", corpus.messages.len(), members.len(), online.len()),
+        &format!(
+            "replay of {} messages by {} authors, {} online{}",
+            corpus.messages.len(),
+            members.len(),
+            online.len(),
+            args.mix.suffix()
+        ),
         &outcome,
     );
     report::print_check(&check);
@@ -93,7 +104,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Verdict, LabError> {
     }
     let value = json!({
         "bench": "replay", "messages": corpus.messages.len(), "authors": corpus.authors.len(),
-        "online": online.len(), "outcome": outcome_json(&outcome), "check": check,
+        "online": online.len(), "mix_share": args.mix.to_string(), "outcome": outcome_json(&outcome), "check": check,
     });
     report::write_json(args.target.json.as_deref(), &value)?;
     Ok(verdict)

@@ -83,6 +83,9 @@ pub(crate) fn print_outcome(title: &str, outcome: &Outcome) {
     if outcome.lateness != Percentiles::default() {
         print_percentiles("client late", &outcome.lateness);
     }
+    if let Some(mix) = &outcome.mix {
+        mix.print();
+    }
     for problem in &outcome.problems {
         println!("  ! {problem}");
     }

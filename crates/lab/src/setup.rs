@@ -1,9 +1,13 @@
 //! Creates the users and conversations of a run.
 
-use crate::{LabError, worker_protocol::Conversation};
+use crate::{
+    LabError,
+    mix::share::MixShare,
+    worker_protocol::{Conversation, MixConfig},
+};
 use tidings_client::http::HttpClient;
 use tidings_protocol::{
-    http::{ChangeMembers, ConversationKind, CreateConversation, UserUpsert},
+    http::{ChangeMembers, ConversationKind, CreateConversation, Role, UserUpsert},
     limits::{MEMBERS_BATCH_MAX, USERS_BATCH_MAX},
 };
 
@@ -62,6 +66,26 @@ pub(crate) fn create_conversation(
     // Notices about the members who were added come before the run.
     let card = http.conversation(id)?;
     Ok(Conversation { id: id.into(), base_seq: card.last_seq })
+}
+
+/// How many members of a conversation with a mix may change the messages of others.
+const MODERATORS: usize = 4;
+
+/// Makes the first of these members, who are online, moderators of their conversation, and says what the mix is to be.
+pub(crate) fn prepare_mix(
+    http: &mut HttpClient,
+    conversation: &mut Conversation,
+    online: &[String],
+    share: MixShare,
+) -> Result<MixConfig, LabError> {
+    if !share.is_on() {
+        return Ok(MixConfig::default());
+    }
+    let moderators = &online[..online.len().min(MODERATORS)];
+    let change = ChangeMembers { add: moderators.to_vec(), remove: Vec::new(), role: Some(Role::Admin) };
+    http.change_members(&conversation.id, &change)?;
+    conversation.base_seq = http.conversation(&conversation.id)?.last_seq;
+    Ok(MixConfig { per_message: share.per_message(), moderators: moderators.len(), seed: rand::random() })
 }
 
 /// Creates a direct conversation of two users, who exist already.

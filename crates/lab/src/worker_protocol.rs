@@ -1,6 +1,6 @@
 //! Commands and reports between a bench and its load client, a worker process: one JSON line each.
 
-use crate::latency::Percentiles;
+use crate::{latency::Percentiles, mix::counts::MixCounts};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
@@ -39,6 +39,18 @@ pub(crate) struct WorkerConfig {
     pub(crate) http_senders: usize,
     /// Users whose sessions send over WebSocket.
     pub(crate) ws_senders: Vec<String>,
+    /// Operations of the receivers beside plain messages, in the first conversation.
+    pub(crate) mix: MixConfig,
+}
+
+/// Operations beside plain messages: none by default.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct MixConfig {
+    /// Operations for each plain message.
+    pub(crate) per_message: f64,
+    /// The first so many receivers may change the messages of others.
+    pub(crate) moderators: usize,
+    pub(crate) seed: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -152,6 +164,8 @@ pub struct Outcome {
     pub lateness: Percentiles,
     /// Per round: from planned send to the last receiver, in milliseconds.
     pub rounds: Vec<f64>,
+    /// Operations beside plain messages; unset without `--mix`.
+    pub mix: Option<MixCounts>,
     pub client_cpu_seconds: f64,
     /// Filled in by the bench, for a server that it started.
     pub server_cpu_seconds: Option<f64>,
@@ -161,9 +175,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Every count balances: nothing lost, doubled, out of order or altered.
+    /// Every count balances: nothing lost, doubled, out of order or altered, of messages and of the mix.
     pub fn balances(&self) -> bool {
-        self.lost + self.doubled + self.out_of_order + self.altered == 0 && self.delivered == self.expected
+        self.lost + self.doubled + self.out_of_order + self.altered == 0
+            && self.delivered == self.expected
+            && self.mix.as_ref().is_none_or(MixCounts::balances)
     }
 
     pub fn messages_per_second(&self) -> f64 {

@@ -1,7 +1,10 @@
 //! The options of `bench chaos`.
 
 use super::fault_kind::FaultKind;
-use crate::options::{parse_duration, parse_setting};
+use crate::{
+    mix::share::MixShare,
+    options::{parse_duration, parse_setting},
+};
 use clap::Args;
 use std::{path::PathBuf, time::Duration};
 
@@ -45,6 +48,9 @@ pub struct ChaosArgs {
     pub senders: usize,
     #[arg(long, default_value_t = 200)]
     pub body_bytes: usize,
+    /// This share of all operations are edits, recalls, reactions and receipts of the members, such as 20%
+    #[arg(long, default_value = "0", value_name = "PERCENT")]
+    pub mix: MixShare,
     /// How long a node stays cut off, Redis stopped, a disk slow
     #[arg(long, default_value = "30s", value_parser = parse_duration)]
     pub hold: Duration,

@@ -93,6 +93,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
         senders: args.senders,
         via: SendProtocol::Http,
         low_priority: false,
+        mix: args.mix,
     };
     let fixture = GroupFixture::set_up(&target, &load, &spec)?;
     let tag = process::run_tag();
@@ -134,7 +135,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
     let value = json!({
         "bench": "chaos", "seed": seed, "steps": step_reports, "one_order": order.is_ok(), "skipped_cuts": skipped,
         "nodes": args.nodes, "members": args.members, "rate": args.rate, "guests": args.guests, "pushes": args.pushes,
-        "overlap": args.overlap,
+        "overlap": args.overlap, "mix_share": args.mix.to_string(),
     });
     report::write_json(args.json.as_deref(), &value)?;
     Ok(verdict)

@@ -29,6 +29,9 @@ pub(super) fn print_messages(outcome: &Outcome, impact: &ClientImpact, healed: b
             false => "NOT well again".to_owned(),
         }
     );
+    if let Some(mix) = &outcome.mix {
+        mix.print();
+    }
     for problem in outcome.problems.iter().filter(|_| !outcome.balances() || outcome.refused > 0) {
         println!("  ! {problem}");
     }

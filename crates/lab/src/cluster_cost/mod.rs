@@ -10,6 +10,7 @@ mod inbox_per_member;
 use crate::{
     LabError, Verdict,
     group::{GroupFixture, GroupSpec},
+    mix::share::MixShare,
     options::{SendProtocol, TargetArgs},
     report::{self, outcome_json},
     server::Target,
@@ -70,6 +71,7 @@ fn run_size(
         senders: args.senders,
         via: SendProtocol::Http,
         low_priority: false,
+        mix: MixShare::default(),
     };
     let mut fixture = GroupFixture::set_up(target, &load, &spec)?;
     let before = ComponentCounters::read(topology)?;

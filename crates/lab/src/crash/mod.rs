@@ -1,15 +1,29 @@
 //! `bench crash`: kill the server at random moments under load, and prove that nothing acknowledged was lost.
 //!
 //! Every sender repeats an unanswered send with the same `client_msg_id` until it is answered. At the end each
-//! conversation is read back whole and compared with the answers.
+//! conversation is read back whole and compared with the answers. With `--mix` a member of each conversation changes messages
+//! meanwhile ([`mixer`]), whose view and history are compared with what was acknowledged ([`mix_history`]).
 
+mod mix_history;
+mod mixer;
 mod senders;
 mod verifier;
 
-use crate::{LabError, Verdict, report, server::OwnServer, setup, timeline::read_timeline};
+use crate::{
+    LabError, Verdict,
+    latency::{Percentiles, new_histogram},
+    mix::{counts::MixCounts, share::MixShare},
+    report,
+    server::OwnServer,
+    setup,
+    timeline::read_timeline,
+    worker_protocol::Conversation,
+};
 use clap::Args;
+use mixer::{Mixer, MixerConfig};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use senders::{SenderLog, ServerLocation, send_over_http, send_over_websocket};
+use serde_json::json;
 use std::{
     collections::HashMap,
     path::PathBuf,
@@ -25,6 +39,9 @@ pub struct CrashArgs {
     /// Conversations under load
     #[arg(long, default_value_t = 6)]
     pub conversations: usize,
+    /// A member of each conversation edits, recalls, reacts and reads: this share of all operations, such as 20%
+    #[arg(long, default_value = "0", value_name = "PERCENT")]
+    pub mix: MixShare,
     /// Repeats an earlier run's moments
     #[arg(long)]
     pub seed: Option<u64>,
@@ -64,8 +81,15 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
     }
     let location = ServerLocation::new(&server);
     let started = Instant::now();
-    let logs = std::thread::scope(|scope| -> Result<Vec<(usize, SenderLog)>, LabError> {
+    let (logs, mixers) = std::thread::scope(|scope| -> Result<(Vec<(usize, SenderLog)>, Vec<Mixer>), LabError> {
         let mut senders = Vec::new();
+        let mixers: Vec<_> = mixers(args, seed, &users, &bases)
+            .into_iter()
+            .map(|mixer| {
+                let location = &location;
+                scope.spawn(move || mixer.run(location))
+            })
+            .collect();
         for number in 0..args.conversations {
             let (location, user) = (&location, users[number].as_str());
             let conversation = bases[&number].id.as_str();
@@ -112,7 +136,8 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
         }
         location.stop();
         let logs = senders.into_iter().filter_map(|sender| sender.join().ok()).collect();
-        result.map(|_| logs)
+        let mixers = mixers.into_iter().filter_map(|mixer| mixer.join().ok()).collect();
+        result.map(|_| (logs, mixers))
     })?;
     let seconds = started.elapsed().as_secs_f64();
 
@@ -127,11 +152,45 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
             logs.iter().filter(|(n, _)| *n == number).map(|(_, log)| log),
         );
     }
+    let mix = compare_mix(mixers, &mut http)?;
     drop(http);
     server.stop()?;
     let check = server.check()?;
     verifier.print(args.kills, seconds);
+    if let Some(mix) = &mix {
+        mix.print();
+    }
     report::print_check(&Some(check.clone()));
-    report::write_json(args.json.as_deref(), &verifier.json(args.kills, seed, seconds, &check))?;
-    Ok(if verifier.is_clean() && check.passed { Verdict::Passed } else { Verdict::Failed })
+    let mut value = verifier.json(args.kills, seed, seconds, &check);
+    (value["mix_share"], value["mix"]) = (json!(args.mix.to_string()), json!(mix));
+    report::write_json(args.json.as_deref(), &value)?;
+    let passed = verifier.is_clean() && mix.is_none_or(|mix| mix.balances()) && check.passed;
+    Ok(if passed { Verdict::Passed } else { Verdict::Failed })
+}
+
+/// A mixer for each conversation, as the user whose messages are sent there.
+fn mixers(args: &CrashArgs, seed: u64, users: &[String], bases: &HashMap<usize, Conversation>) -> Vec<Mixer> {
+    let config = |number: usize| MixerConfig {
+        conversation: bases[&number].id.clone(),
+        user: users[number].clone(),
+        name: format!("mixer-{number}"),
+        share: args.mix,
+        seed: seed.wrapping_add(number as u64),
+    };
+    let count = if args.mix.is_on() { args.conversations } else { 0 };
+    (0..count).map(|number| Mixer::new(config(number))).collect()
+}
+
+/// Compares what the server tells in the end with each mixer's operations, and adds up all counts.
+fn compare_mix(mixers: Vec<Mixer>, http: &mut HttpClient) -> Result<Option<MixCounts>, LabError> {
+    let (mut sum, mut latency) = (None, new_histogram());
+    for mut mixer in mixers {
+        let entries = read_timeline(http, &mixer.config.conversation)?;
+        mixer.compare_history(&entries);
+        mixer.compare_read_mark(http)?;
+        // Both have the same bounds, so that they add up.
+        let _ = latency.add(&mixer.acknowledged);
+        sum.get_or_insert_with(MixCounts::default).add(&mixer.counts);
+    }
+    Ok(sum.map(|sum| MixCounts { acknowledged: Percentiles::of(&latency), ..sum }))
 }

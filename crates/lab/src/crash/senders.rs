@@ -18,7 +18,7 @@ use tidings_protocol::{
 };
 
 /// A send that is not answered within this is repeated.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many answered sends are repeated after a kill: their answer must not change.
 const ANSWERED_RETRIES: u64 = 3;
 /// Unanswered sends per session.
@@ -51,11 +51,15 @@ impl ServerLocation {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    fn address(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stopping(&self) -> bool {
+    pub(super) fn token_key(&self) -> &str {
+        &self.token_key
+    }
+
+    pub(super) fn stopping(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 }

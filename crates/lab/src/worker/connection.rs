@@ -52,12 +52,17 @@ pub(crate) struct Client {
     pub(crate) cursor: Vec<u8>,
     /// Bytes to write once reading is done.
     pub(crate) reply: Vec<u8>,
+    /// When the session was bound, and when it asked for history last.
+    pub(crate) bound_at: u64,
+    pub(crate) history_asked_at: u64,
+    /// The next batch is what the session missed before it was bound.
+    pub(crate) is_resuming: bool,
 }
 
 #[derive(Debug)]
 pub(crate) enum Role {
-    /// Receives every entry of its conversation.
-    Receiver { index: usize, user: String },
+    /// Receives every entry of its conversation. `operations`: those of the mix that it has sent and that are not answered.
+    Receiver { index: usize, user: String, operations: Vec<u32> },
     /// Sends over HTTP, one request at a time.
     HttpSender { in_flight: Vec<u32> },
     /// Sends over a session of its own, several at a time. Its own deliveries are not verified.
@@ -75,6 +80,18 @@ pub(crate) enum ConnectionState {
 }
 
 impl Client {
+    pub(crate) fn new(role: Role) -> Self {
+        Client {
+            role,
+            state: ConnectionState::Connecting,
+            cursor: Vec::new(),
+            reply: Vec::new(),
+            bound_at: 0,
+            history_asked_at: 0,
+            is_resuming: false,
+        }
+    }
+
     fn user(&self) -> &str {
         match &self.role {
             Role::Receiver { user, .. } | Role::WsSender { user, .. } => user,
@@ -117,6 +134,7 @@ impl Client {
 
     fn bind(&mut self, shared: &SharedState) {
         self.state = ConnectionState::Binding;
+        self.bound_at = shared.now();
         let frame = ClientFrame::Bind(Bind {
             token: token::sign(&shared.token_key, self.user(), TOKEN_LIFETIME),
             device_id: "lab".into(),
@@ -139,17 +157,27 @@ impl Client {
         if payload.starts_with(b"{\"t\":\"messages\"") {
             let Role::Receiver { index, .. } = self.role else { return Ok(()) };
             shared.delivery_gaps.record_delivery(index, now);
-            if let Some(cursor) = shared.verifier.receive_batch(index, payload, &mut shared.sent_messages, now) {
+            if self.is_resuming {
+                shared.mix.begin_answer(index, self.bound_at);
+            }
+            let (verifier, mut traffic) = shared.verifier_and_traffic();
+            if let Some(cursor) = verifier.receive_batch(index, payload, &mut traffic, now) {
                 self.cursor.clear();
                 self.cursor.extend_from_slice(&cursor);
+            }
+            if std::mem::take(&mut self.is_resuming) {
+                shared.mix.end_of_answer(index);
             }
             return Ok(());
         }
         if payload.starts_with(b"{\"t\":\"sent\"") {
             let sent: SentView = parse(payload)?;
             for result in sent.results {
-                self.remove_in_flight(result.reference);
-                shared.acknowledge(result.reference, result.seq, now);
+                if self.acknowledge_operation(result.reference, result.seq, shared) {
+                    continue;
+                }
+                self.remove_in_flight(result.reference as u32);
+                shared.acknowledge(result.reference as u32, result.seq, now);
             }
             return Ok(());
         }
@@ -159,11 +187,14 @@ impl Client {
         match parse::<ServerFrame>(payload)? {
             ServerFrame::Bound(bound) => {
                 self.state = ConnectionState::Live;
+                // With entries to follow the server repeats the cursor of the bind.
+                self.is_resuming = !self.cursor.is_empty() && self.cursor == bound.cursor.as_bytes();
                 self.cursor = bound.cursor.into_bytes();
                 shared.record_bind(bound.heartbeat_ms);
                 if let Role::Receiver { index, .. } = self.role {
                     for range in bound.resume.ranges {
                         shared.verifier.mark_missing_to(index, range.to_seq);
+                        self.history_asked_at = now;
                         self.request_history(range.conversation, range.from_seq, range.to_seq);
                     }
                 }
@@ -171,16 +202,42 @@ impl Client {
             ServerFrame::Messages { .. } => {
                 return Err(ConnectionError::Protocol("a batch whose fields stand in another order".into()));
             }
+            ServerFrame::Ok { reference } => {
+                self.acknowledge_operation(reference, 0, shared);
+            }
+            ServerFrame::Receipts { marks, moved, .. } => {
+                let seen = marks.len() as u64 + moved.iter().map(|moved| moved.count).sum::<u64>();
+                shared.mix.record_receipts(seen);
+            }
             ServerFrame::Error { reference, code, message, retry, .. } => match reference {
-                Some(reference) => {
-                    self.remove_in_flight(reference as u32);
-                    shared.record_refusal(&[reference as u32], retry, code.as_str(), &message);
-                }
+                Some(reference) => match self.take_operation(reference, shared) {
+                    Some(operation) => shared.mix.refuse(operation, retry, code, &message, now),
+                    None => {
+                        self.remove_in_flight(reference as u32);
+                        shared.record_refusal(&[reference as u32], retry, code.as_str(), &message);
+                    }
+                },
                 None => return Err(ConnectionError::Protocol(format!("{}: {message}", code.as_str()))),
             },
             _ => {}
         }
         Ok(())
+    }
+
+    /// The operation of the mix that an answer is to.
+    fn take_operation(&mut self, reference: u64, shared: &SharedState) -> Option<u32> {
+        match &mut self.role {
+            Role::Receiver { operations, .. } => shared.mix.take_answered(reference, operations),
+            _ => None,
+        }
+    }
+
+    fn acknowledge_operation(&mut self, reference: u64, seq: u64, shared: &mut SharedState) -> bool {
+        let operation = self.take_operation(reference, shared);
+        if let Some(operation) = operation {
+            shared.mix.acknowledge(operation, seq, shared.now());
+        }
+        operation.is_some()
     }
 
     fn remove_in_flight(&mut self, message: u32) {
@@ -222,9 +279,13 @@ impl Client {
         let Role::Receiver { index, .. } = self.role else { return Ok(()) };
         let page: Page<'_> = parse(payload)?;
         let now = shared.now();
+        shared.mix.begin_answer(index, self.history_asked_at);
+        let (verifier, mut traffic) = shared.verifier_and_traffic();
         for raw in &page.entries {
-            shared.verifier.receive_entry(index, raw.get(), true, &mut shared.sent_messages, now);
+            verifier.receive_entry(index, raw.get(), true, &mut traffic, now);
         }
+        shared.mix.end_of_answer(index);
+        self.history_asked_at = now;
         if let Some(last) = page.entries.last()
             && page.more
         {
@@ -277,6 +338,14 @@ impl Client {
         }
     }
 
+    /// Takes the operations of the mix that were not answered when the connection broke.
+    pub(crate) fn take_operations(&mut self) -> Vec<u32> {
+        match &mut self.role {
+            Role::Receiver { operations, .. } => std::mem::take(operations),
+            Role::HttpSender { .. } | Role::WsSender { .. } => Vec::new(),
+        }
+    }
+
     /// Takes the messages that were in flight when the connection broke.
     pub(crate) fn take_in_flight(&mut self) -> Vec<u32> {
         match &mut self.role {
@@ -298,7 +367,7 @@ struct SentView {
 #[derive(Deserialize)]
 struct SentOne {
     #[serde(rename = "ref")]
-    reference: u32,
+    reference: u64,
     seq: u64,
 }
 

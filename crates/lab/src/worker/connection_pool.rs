@@ -70,7 +70,7 @@ impl ConnectionPool {
         }
         for receiver in &config.receivers {
             let index = shared.verifier.add_receiver(receiver.conversation);
-            roles.push(Role::Receiver { index, user: receiver.user.clone() });
+            roles.push(Role::Receiver { index, user: receiver.user.clone(), operations: Vec::new() });
         }
         for user in &config.ws_senders {
             roles.push(Role::WsSender { user: user.clone(), in_flight: VecDeque::new() });
@@ -100,7 +100,7 @@ impl ConnectionPool {
             // The bare server takes the connections that come first as its receivers.
             let server = number % pool.addresses.len();
             let socket = pool.open_socket(number, server)?;
-            let client = Client { role, state: ConnectionState::Connecting, cursor: Vec::new(), reply: Vec::new() };
+            let client = Client::new(role);
             pool.connections.push(Connection { socket, client, server, last_receive_at: shared.now() });
             while pool.opening >= OPENING_MAX {
                 pool.poll_once(Duration::from_millis(10), shared)?;
@@ -186,6 +186,7 @@ impl ConnectionPool {
         connection.server = another_server(connection.server, self.addresses.len());
         let unanswered = connection.client.take_in_flight();
         shared.requeue(&unanswered);
+        shared.mix.requeue(&connection.client.take_operations());
         if !matches!(broken, ConnectionError::Refused | ConnectionError::Rebalanced) {
             self.reconnects += 1;
             if self.reconnects <= 5 && shared.verifier.problems.len() < 20 {

@@ -4,13 +4,18 @@
 //! In reading order: `mod.rs` takes commands; [`phase`] decides which messages are due and when a phase of load is over;
 //! [`connection_pool`] drives the sockets; [`connection`] reads their frames and responses; [`shared_state`] is what
 //! connections share; [`sent_messages`] has every message that was sent, [`verifier`] the entries that each receiver got.
+//! With `--mix`: [`mixed_traffic`] has the operations beside messages, [`traffic`] joins both for the verifier,
+//! [`mix_history`] compares the model with what the server tells in the end.
 
 mod connection;
 mod connection_pool;
 mod delivery_gaps;
+mod mix_history;
+mod mixed_traffic;
 mod phase;
 mod sent_messages;
 mod shared_state;
+mod traffic;
 pub mod verifier;
 
 use crate::{
@@ -18,6 +23,7 @@ use crate::{
     worker_protocol::{WorkerCommand, WorkerConfig, WorkerReport},
 };
 use connection_pool::{ConnectionPool, WAKER};
+use mixed_traffic::MixedTraffic;
 use sent_messages::SentMessages;
 use shared_state::SharedState;
 use std::{
@@ -74,8 +80,12 @@ fn run_commands() -> io::Result<()> {
     if config.low_priority {
         process::lower_priority()?;
     }
-    let mut shared =
-        SharedState::new(config.token_key.clone(), SentMessages::new(process::run_tag(), &config.conversations));
+    let tag = process::run_tag();
+    let users = config.receivers.iter().map(|receiver| receiver.user.clone()).collect();
+    let conversation = config.conversations.first().map_or("", |conversation| &conversation.id);
+    let mix = MixedTraffic::new(config.mix.clone(), &tag, conversation, users);
+    let sent_messages = SentMessages::new(tag, &config.conversations);
+    let mut shared = SharedState::new(config.token_key.clone(), sent_messages, mix);
     shared.has_other_servers = config.addresses.len() > 1;
     let started = Instant::now();
     let mut pool = open_all(&config, poll, &mut shared)?;
@@ -84,7 +94,9 @@ fn run_commands() -> io::Result<()> {
     loop {
         match inbox.try_recv() {
             Ok(WorkerCommand::Run(phase)) => {
-                let outcome = phase::run(&phase, (receivers, config.patience_ms), &inbox, &mut pool, &mut shared)?;
+                let mut outcome = phase::run(&phase, (receivers, config.patience_ms), &inbox, &mut pool, &mut shared)?;
+                mix_history::compare(&config, &mut pool, &mut shared)?;
+                outcome.mix = shared.mix.take_counts();
                 report(&WorkerReport::Done(Box::new(outcome)));
             }
             Ok(WorkerCommand::Open(_)) | Err(mpsc::TryRecvError::Disconnected) => return Ok(()),

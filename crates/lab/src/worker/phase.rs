@@ -18,6 +18,8 @@ use hdrhistogram::Histogram;
 use std::{io, sync::mpsc, time::Duration};
 
 const PROGRESS_NS: u64 = 250_000_000;
+/// How often the views of the mix are compared once everything else has come: reactions are told with some delay.
+const SETTLED_CHECK_NS: u64 = 100_000_000;
 /// The longest sleep of the loop, which also sends heartbeats.
 const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(50);
 const MS: u64 = 1_000_000;
@@ -67,6 +69,7 @@ pub(super) fn run(
 ) -> io::Result<Outcome> {
     let (bodies, schedule) = prepare(phase)?;
     shared.sent_messages.start_phase(bodies);
+    shared.mix.start_phase();
     shared.retry = phase.retry;
     (shared.retried, shared.refused, shared.unanswered) = (0, 0, 0);
     let mut run = PhaseRun {
@@ -157,12 +160,14 @@ impl PhaseRun<'_> {
     ) -> io::Result<()> {
         let mut heads = shared.verifier.heads();
         let mut last_progress = (0, self.start);
+        let mut next_settled_check = 0;
         let mut next_report = self.start + PROGRESS_NS;
         loop {
             self.planning_stopped |=
                 matches!(inbox.try_recv(), Ok(WorkerCommand::StopPlanning) | Err(mpsc::TryRecvError::Disconnected));
             let all_planned = self.planning_stopped || self.plan(shared);
             self.dispatch(pool, shared);
+            shared.mix.dispatch(pool, shared.now());
             pool.flush();
             let now = shared.now();
             if all_planned && shared.unanswered == 0 {
@@ -171,13 +176,20 @@ impl PhaseRun<'_> {
                 if sent_messages.delivered >= sent_messages.committed * self.receivers
                     && sent_messages.delivered
                         >= (sent_messages.committed + sent_messages.delivered_unacknowledged()) * self.receivers
+                    && now >= next_settled_check
                 {
-                    return Ok(());
+                    if shared.mix.is_settled() {
+                        return Ok(());
+                    }
+                    next_settled_check = now + SETTLED_CHECK_NS;
                 }
             }
-            let progress = shared.sent_messages.delivered + shared.sent_messages.committed + shared.refused;
+            let progress = shared.sent_messages.delivered
+                + shared.sent_messages.committed
+                + shared.refused
+                + shared.mix.progress();
             // Waiting for the next due message is no lack of progress.
-            let idle = !all_planned && shared.unanswered == 0;
+            let idle = !all_planned && shared.unanswered + shared.mix.unanswered() == 0;
             if progress != last_progress.0 || idle {
                 last_progress = (progress, now);
             } else if now > last_progress.1 + self.patience_ns {
@@ -210,7 +222,7 @@ impl PhaseRun<'_> {
             let batch = self.phase.batch as u64;
             while now < until && shared.sent_messages.planned_in_phase() < total {
                 let delivered = shared.sent_messages.delivered / self.receivers.max(1);
-                let open = shared.sent_messages.planned_in_phase()
+                let open = shared.sent_messages.planned_in_phase() + shared.mix.unanswered()
                     - shared.refused
                     - delivered.min(shared.sent_messages.committed);
                 // Keep every sender busy, but plan no message before a sender can send it: latency counts from the plan.
@@ -354,6 +366,7 @@ impl PhaseRun<'_> {
 
     fn outcome(self, pool: &ConnectionPool, shared: &mut SharedState, before: (DeliveryFaults, u64, f64)) -> Outcome {
         let (faults, reconnects, cpu) = before;
+        shared.mix.finish_phase();
         let sent_messages = &shared.sent_messages;
         let committed = sent_messages.committed + sent_messages.delivered_unacknowledged();
         let expected = committed * self.receivers;

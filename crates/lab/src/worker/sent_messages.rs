@@ -1,6 +1,6 @@
 //! The messages that the worker sent: when each was due, its body, and the `seq` at which it was committed.
 
-use super::verifier::{EntryView, ExpectedMessages, NO_MESSAGE};
+use super::verifier::{EntryView, NO_MESSAGE};
 use crate::{
     corpus::Corpus,
     latency::{new_histogram, record},
@@ -137,10 +137,11 @@ impl SentMessages {
         }
     }
 
-    /// Records the server's acknowledgement of a message.
-    pub(crate) fn acknowledge(&mut self, message: u32, seq: u64, now: u64) {
-        let Some(acknowledged) = self.acknowledged_seq.get_mut(message as usize) else { return };
-        if *acknowledged == 0 {
+    /// Records the server's acknowledgement of a message. Returns whether it is the first one, of a message of this phase.
+    pub(crate) fn acknowledge(&mut self, message: u32, seq: u64, now: u64) -> bool {
+        let Some(acknowledged) = self.acknowledged_seq.get_mut(message as usize) else { return false };
+        let is_first = *acknowledged == 0;
+        if is_first {
             *acknowledged = seq;
             self.committed += 1;
             record(&mut self.acknowledged, self.planned[message as usize], now);
@@ -151,6 +152,7 @@ impl SentMessages {
         if delivered != 0 && delivered != seq {
             self.contradictions += 1;
         }
+        is_first && message >= self.phase_start
     }
 
     /// Messages that were delivered although their answer never came: they were committed all the same.
@@ -160,17 +162,28 @@ impl SentMessages {
         pairs.filter(|(delivered, acknowledged)| **delivered != 0 && **acknowledged == 0).count() as u64
     }
 
+    /// The body of a message of this phase, as JSON.
+    pub(crate) fn body_text(&self, message: u32) -> String {
+        let mut body = Vec::new();
+        self.put_body((message - self.phase_start) as usize, &mut body);
+        String::from_utf8_lossy(&body).into_owned()
+    }
+
+    /// The sender of a message of this phase.
+    pub(crate) fn sender_id(&self, message: u32) -> String {
+        serde_json::from_str(&self.sender((message - self.phase_start) as usize)).unwrap_or_default()
+    }
+
     fn message_of(&self, client_msg_id: &str) -> Option<u32> {
         client_msg_id.strip_prefix(self.tag.as_str())?.strip_prefix('-')?.parse().ok()
     }
-}
 
-impl ExpectedMessages for SentMessages {
-    fn identify(&mut self, entry: &EntryView<'_>) -> Result<u32, String> {
+    /// Checks an entry that no receiver has got before: the message that it is, or [`NO_MESSAGE`]. With `is_changed` the entry
+    /// has another body than was sent.
+    pub(crate) fn identify(&mut self, entry: &EntryView<'_>, is_changed: bool) -> Result<u32, String> {
         let Some(message) = entry.client_msg_id.as_deref().and_then(|id| self.message_of(id)) else {
             return Ok(NO_MESSAGE);
         };
-        let index = message.wrapping_sub(self.phase_start) as usize;
         let Some(delivered) = self.delivered_seq.get_mut(message as usize) else { return Err("was never sent".into()) };
         if *delivered != 0 {
             return Err(format!("is the message that stood at {}", *delivered));
@@ -184,12 +197,27 @@ impl ExpectedMessages for SentMessages {
         if message < self.phase_start {
             return Ok(NO_MESSAGE);
         }
+        self.check_content(message, entry, is_changed)?;
+        Ok(message)
+    }
+
+    /// Checks an entry that other receivers have got, too, and that differs from what they got.
+    pub(crate) fn check_again(&mut self, entry: &EntryView<'_>, is_changed: bool) -> Result<(), String> {
+        match entry.client_msg_id.as_deref().and_then(|id| self.message_of(id)) {
+            Some(message) if message >= self.phase_start => self.check_content(message, entry, is_changed),
+            Some(_) => Ok(()),
+            None => Err("is no message of this run, and differs from what others got".into()),
+        }
+    }
+
+    fn check_content(&mut self, message: u32, entry: &EntryView<'_>, is_changed: bool) -> Result<(), String> {
+        let index = (message - self.phase_start) as usize;
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         self.put_body(index, &mut scratch);
         let same = entry.body.get().as_bytes() == scratch;
         self.scratch = scratch;
-        if !same {
+        if !same && !is_changed {
             return Err(format!("has another text than was sent: {}", entry.body.get()));
         }
         let sender = self.sender(index);
@@ -199,10 +227,11 @@ impl ExpectedMessages for SentMessages {
         if self.conversations[self.conversation(index)] != json_string(&entry.conversation) {
             return Err("went to another conversation".into());
         }
-        Ok(message)
+        Ok(())
     }
 
-    fn record_delivery(&mut self, message: u32, now: u64) {
+    /// Records the delivery of a message to one receiver.
+    pub(crate) fn record_delivery(&mut self, message: u32, now: u64) {
         if message < self.phase_start {
             return;
         }

@@ -1,6 +1,9 @@
 //! The state that all connections of the worker share: the verifier, the sent messages, and those waiting to be sent.
 
-use super::{delivery_gaps::DeliveryGaps, sent_messages::SentMessages, verifier::Verifier};
+use super::{
+    delivery_gaps::DeliveryGaps, mixed_traffic::MixedTraffic, sent_messages::SentMessages, traffic::Traffic,
+    verifier::Verifier,
+};
 use crate::worker_protocol::RefusalCounts;
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,6 +16,7 @@ pub(crate) struct SharedState {
     pub(crate) token_key: String,
     pub(crate) verifier: Verifier,
     pub(crate) sent_messages: SentMessages,
+    pub(crate) mix: MixedTraffic,
     /// Messages that are due and not yet sent, in order.
     pub(crate) send_queue: VecDeque<u32>,
     /// How many planned messages have no final answer yet.
@@ -38,12 +42,13 @@ pub(crate) struct SharedState {
 const REFUSAL_BACKOFF_NS: u64 = 50_000_000;
 
 impl SharedState {
-    pub(crate) fn new(token_key: String, sent_messages: SentMessages) -> Self {
+    pub(crate) fn new(token_key: String, sent_messages: SentMessages, mix: MixedTraffic) -> Self {
         SharedState {
             clock: Instant::now(),
             token_key,
             verifier: Verifier::default(),
             sent_messages,
+            mix,
             send_queue: VecDeque::new(),
             unanswered: 0,
             retry: false,
@@ -73,11 +78,19 @@ impl SharedState {
         let message = self.sent_messages.plan(due);
         self.send_queue.push_back(message);
         self.unanswered += 1;
+        self.mix.plan(due, &self.sent_messages, &self.verifier);
     }
 
     pub(crate) fn acknowledge(&mut self, message: u32, seq: u64, now: u64) {
         self.unanswered = self.unanswered.saturating_sub(1);
-        self.sent_messages.acknowledge(message, seq, now);
+        if self.sent_messages.acknowledge(message, seq, now) {
+            self.mix.note_message(message, seq);
+        }
+    }
+
+    /// The verifier, and what it expects.
+    pub(crate) fn verifier_and_traffic(&mut self) -> (&mut Verifier, Traffic<'_>) {
+        (&mut self.verifier, Traffic { sent: &mut self.sent_messages, mix: &mut self.mix })
     }
 
     pub(crate) fn record_refusal(&mut self, messages: &[u32], retryable: bool, code: &str, why: &str) {

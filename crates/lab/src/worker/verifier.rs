@@ -33,8 +33,16 @@ pub struct EntryView<'a> {
 /// The messages that were sent, and so are expected.
 pub trait ExpectedMessages {
     /// Checks an entry that no receiver has got before: the message that it is, or [`NO_MESSAGE`]; `Err` when it differs
-    /// from the message that was sent.
-    fn identify(&mut self, entry: &EntryView<'_>) -> Result<u32, String>;
+    /// from the message that was sent. `raw` is the whole entry.
+    fn identify(&mut self, receiver: usize, entry: &EntryView<'_>, raw: &str) -> Result<u32, String>;
+    /// Compares an entry with what other receivers got for it; `is_same`: it has the same bytes.
+    fn compare(&mut self, _receiver: usize, _entry: &EntryView<'_>, raw: &str, is_same: bool) -> Result<(), String> {
+        if is_same { Ok(()) } else { Err(format!("differs from what others got: {raw}")) }
+    }
+    /// Whether every entry that this receiver gets now must be looked at, also one with the bytes that others got.
+    fn examines_all(&self, _receiver: usize) -> bool {
+        false
+    }
     /// Records the delivery of a message to one receiver.
     fn record_delivery(&mut self, message: u32, now: u64);
 }
@@ -176,6 +184,12 @@ impl Verifier {
         self.receivers.len()
     }
 
+    /// The last `seq` up to which the receiver has every entry.
+    pub(crate) fn last_contiguous_seq(&self, receiver: usize) -> u64 {
+        let state = &self.receivers[receiver];
+        state.missing.first().copied().unwrap_or(state.next_seq) - 1
+    }
+
     /// The next `seq` of each conversation, by the receiver that is furthest.
     pub(crate) fn heads(&self) -> Vec<u64> {
         self.logs.iter().map(ReferenceLog::next_seq).collect()
@@ -198,7 +212,8 @@ impl Verifier {
         expected: &mut impl ExpectedMessages,
         now: u64,
     ) -> Option<Cow<'a, [u8]>> {
-        if let Some(batch) = split_messages_frame(payload)
+        if !expected.examines_all(receiver)
+            && let Some(batch) = split_messages_frame(payload)
             && self.receive_matching_batch(receiver, batch.entries, expected, now)
         {
             return Some(Cow::Borrowed(batch.cursor));
@@ -301,15 +316,16 @@ impl Verifier {
         }
         match log.find(seq) {
             Some((known, message)) => {
-                if known.is_some_and(|known| known != raw.as_bytes()) {
+                let is_same = known.is_none_or(|known| known == raw.as_bytes());
+                if let Err(what) = expected.compare(receiver, &entry, raw, is_same) {
                     self.faults.altered += 1;
-                    fault = Some(format!("receiver {receiver}: {seq} differs from what others got: {raw}"));
+                    fault = Some(format!("receiver {receiver}: {seq} {what}"));
                 } else if message != NO_MESSAGE {
                     expected.record_delivery(message, now);
                 }
             }
             None => {
-                let message = match expected.identify(&entry) {
+                let message = match expected.identify(receiver, &entry, raw) {
                     Ok(message) => message,
                     Err(what) => {
                         self.faults.altered += 1;
@@ -369,7 +385,7 @@ mod tests {
     struct NumberedTexts(u64);
 
     impl ExpectedMessages for NumberedTexts {
-        fn identify(&mut self, entry: &EntryView<'_>) -> Result<u32, String> {
+        fn identify(&mut self, _receiver: usize, entry: &EntryView<'_>, _raw: &str) -> Result<u32, String> {
             match entry.body.get() == format!("\"m{}\"", entry.seq) {
                 true => Ok(entry.seq as u32),
                 false => Err("is not what was sent".into()),

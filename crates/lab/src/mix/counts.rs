@@ -1,0 +1,167 @@
+//! The balance sheet of the mix.
+
+use super::model::{FaultKind, ViewFault};
+use crate::latency::Percentiles;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How many faults are described in words; the rest are only counted.
+const PROBLEMS_MAX: usize = 10;
+
+/// The operations of a phase beside its plain messages, and how the clients' views balance with them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MixCounts {
+    /// Acknowledged, by kind.
+    pub edits: u64,
+    pub recalls: u64,
+    pub reactions: u64,
+    /// Read marks that were acknowledged.
+    pub receipts_accepted: u64,
+    /// `stored` frames, which have no answer.
+    pub stored_told: u64,
+    /// Marks and counts in the `receipts` frames that came.
+    pub receipts_seen: u64,
+    /// Edits of, and reactions to, messages that a racing recall had taken back: refused, as they must be.
+    pub overtaken: u64,
+    /// Sent once more with the same id, since the answer was lost or the server refused for the moment.
+    pub repeated: u64,
+    /// Entries of edits and recalls that receivers got, and should have got.
+    pub deliveries: u64,
+    pub deliveries_expected: u64,
+    /// Messages with operations, times the clients whose view of them was compared.
+    pub views_compared: u64,
+    /// Entries read back from history and compared.
+    pub history_compared: u64,
+    /// Members whose read mark was read back.
+    pub marks_compared: u64,
+    /// From planned operation to the server's answer, in milliseconds.
+    pub acknowledged: Percentiles,
+    pub unanswered: u64,
+    pub refused: u64,
+    pub lost: u64,
+    pub doubled: u64,
+    pub shown_after_recall: u64,
+    pub outdated: u64,
+    pub altered: u64,
+    pub refused_by_code: BTreeMap<String, u64>,
+    /// The first few faults in words.
+    pub problems: Vec<String>,
+}
+
+impl MixCounts {
+    /// No operation is unanswered or refused, and no view differs.
+    pub(crate) fn balances(&self) -> bool {
+        let faults = [self.unanswered, self.refused, self.lost, self.doubled, self.shown_after_recall];
+        faults.iter().sum::<u64>() + self.outdated + self.altered == 0 && self.deliveries == self.deliveries_expected
+    }
+
+    /// Adds the counts of another client; latencies do not add up.
+    pub(crate) fn add(&mut self, other: &MixCounts) {
+        let MixCounts { problems, refused_by_code, acknowledged: _, .. } = other;
+        for (sum, one) in [
+            (&mut self.edits, other.edits),
+            (&mut self.recalls, other.recalls),
+            (&mut self.reactions, other.reactions),
+            (&mut self.receipts_accepted, other.receipts_accepted),
+            (&mut self.stored_told, other.stored_told),
+            (&mut self.receipts_seen, other.receipts_seen),
+            (&mut self.overtaken, other.overtaken),
+            (&mut self.repeated, other.repeated),
+            (&mut self.deliveries, other.deliveries),
+            (&mut self.deliveries_expected, other.deliveries_expected),
+            (&mut self.views_compared, other.views_compared),
+            (&mut self.history_compared, other.history_compared),
+            (&mut self.marks_compared, other.marks_compared),
+            (&mut self.unanswered, other.unanswered),
+            (&mut self.refused, other.refused),
+            (&mut self.lost, other.lost),
+            (&mut self.doubled, other.doubled),
+            (&mut self.shown_after_recall, other.shown_after_recall),
+            (&mut self.outdated, other.outdated),
+            (&mut self.altered, other.altered),
+        ] {
+            *sum += one;
+        }
+        for (code, count) in refused_by_code {
+            *self.refused_by_code.entry(code.clone()).or_default() += count;
+        }
+        problems.iter().for_each(|problem| self.add_problem(problem.clone()));
+    }
+
+    pub(crate) fn count(&mut self, fault: &ViewFault, whose: &str) {
+        *match fault.kind {
+            FaultKind::Lost => &mut self.lost,
+            FaultKind::Doubled => &mut self.doubled,
+            FaultKind::ShownAfterRecall => &mut self.shown_after_recall,
+            FaultKind::Outdated => &mut self.outdated,
+            FaultKind::Altered => &mut self.altered,
+        } += 1;
+        self.add_problem(format!("{whose} {}", fault.what));
+    }
+
+    pub(crate) fn add_problem(&mut self, problem: String) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem.chars().take(400).collect());
+        }
+    }
+
+    pub(crate) fn count_refusal(&mut self, code: &str) {
+        *self.refused_by_code.entry(code.to_owned()).or_default() += 1;
+    }
+
+    /// Prints the lines that follow those of plain messages.
+    pub(crate) fn print(&self) {
+        println!(
+            "  mix          edits {}  recalls {}  reactions {}  receipts accepted {} (and stored told {})  seen {}",
+            self.edits, self.recalls, self.reactions, self.receipts_accepted, self.stored_told, self.receipts_seen
+        );
+        println!(
+            "  mix answers  overtaken by a recall {}  sent again {}  refused {}  unanswered {}  ms p50 {:.2}  p99 {:.2}  p100 {:.2}",
+            self.overtaken,
+            self.repeated,
+            self.refused,
+            self.unanswered,
+            self.acknowledged.p50,
+            self.acknowledged.p99,
+            self.acknowledged.max
+        );
+        println!(
+            "  mix views    lost {}  doubled {}  shown after recall {}  outdated {}  altered {}  entries {} of {}",
+            self.lost,
+            self.doubled,
+            self.shown_after_recall,
+            self.outdated,
+            self.altered,
+            self.deliveries,
+            self.deliveries_expected
+        );
+        println!(
+            "  compared     views {}  entries of history {}  read marks {}",
+            self.views_compared, self.history_compared, self.marks_compared
+        );
+        for problem in &self.problems {
+            println!("  ! {problem}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_of_a_view_unbalances_the_sheet() {
+        assert!(MixCounts { edits: 3, overtaken: 1, repeated: 2, ..MixCounts::default() }.balances());
+        for kind in
+            [FaultKind::Lost, FaultKind::Doubled, FaultKind::ShownAfterRecall, FaultKind::Outdated, FaultKind::Altered]
+        {
+            let mut counts = MixCounts::default();
+            counts.count(&ViewFault { kind, what: "differs".into() }, "member 1: message 2");
+            assert!(!counts.balances(), "{kind:?}");
+            assert_eq!(counts.problems, ["member 1: message 2 differs"]);
+        }
+        assert!(!MixCounts { unanswered: 1, ..MixCounts::default() }.balances());
+        assert!(!MixCounts { refused: 1, ..MixCounts::default() }.balances());
+        assert!(!MixCounts { deliveries: 2, deliveries_expected: 3, ..MixCounts::default() }.balances());
+    }
+}
