@@ -15,6 +15,7 @@ pub use crate::{
     isolation::{Flood, IsolationArgs},
     popups::args::{PopupArgs, PopupCapsArgs, PopupCrashArgs, PopupGrowthArgs},
     replay::ReplayArgs,
+    streams::StreamsArgs,
     ws_interop::WsProbeArgs,
 };
 use clap::{Args, Subcommand};
@@ -34,6 +35,8 @@ pub enum Bench {
     Broadcast(BroadcastArgs),
     /// A recorded chat: its authors as users, one room, everyone a member
     Replay(ReplayArgs),
+    /// Messages that grow, many at once, read while they are written, beside plain messages
+    Streams(StreamsArgs),
     /// Direct messages, each to a connected recipient
     Direct(DirectArgs),
     /// Direct messages beside floods: a group, an official account, one user, queues that are full

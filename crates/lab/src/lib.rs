@@ -4,7 +4,7 @@
 //! receiver is verified entry by entry, and a run in which an entry was lost, doubled, reordered or altered fails. The lab
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
-//! - `group`, `broadcast`, `replay`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
+//! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
 //! - `server`, `setup`, `load_client`: the server under test, its users and groups, the load client's process as the bench sees it;
 //! - `worker_protocol`: the commands and reports between a bench and its load client;
 //! - [`worker`]: the load client itself, on one core;
@@ -40,6 +40,7 @@ mod replay;
 mod report;
 mod server;
 mod setup;
+mod streams;
 mod timeline;
 mod topology;
 pub mod worker;
@@ -113,6 +114,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Group(args) => group::run(&args),
         Bench::Broadcast(args) => broadcast::run(&args),
         Bench::Replay(args) => replay::run(&args),
+        Bench::Streams(args) => streams::run(&args),
         Bench::Direct(args) => direct::run(&args),
         Bench::Isolation(args) => isolation::run(&args),
         Bench::Crash(args) => crash::run(&args),

@@ -1,0 +1,329 @@
+//! The loop that writes all streams and reads them: one thread, an open loop.
+
+use super::{
+    session::{Frame, Role, Session, SessionError},
+    texts::{Pieces, Readers},
+};
+use crate::{
+    LabError,
+    latency::{new_histogram, record},
+    process,
+};
+use hdrhistogram::Histogram;
+use mio::{Events, Interest, Poll, Token};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+use tidings_client::nonblocking::NonblockingSocket;
+
+/// Concurrent handshakes: as many as a server's accept queue holds without loss.
+const OPENING_MAX: usize = 200;
+/// All sessions must be open within this.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(120);
+const BUFFER_BYTES: usize = 1024 * 1024;
+/// The longest sleep of the loop.
+const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(20);
+/// Each session says something so often: a third of the server's heartbeat interval.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The sizes of a run.
+#[derive(Debug, Clone)]
+pub(super) struct Sizes {
+    pub(super) streams: usize,
+    pub(super) readers: usize,
+    pub(super) writers: usize,
+    pub(super) per_second: f64,
+    pub(super) pieces: Pieces,
+    pub(super) patience: Duration,
+}
+
+/// Who takes part: conversation `n` is that of stream `n`.
+#[derive(Debug, Clone)]
+pub(super) struct Cast {
+    pub(super) conversations: Vec<String>,
+    pub(super) writers: Vec<String>,
+    /// By stream, then by reader.
+    pub(super) readers: Vec<Vec<String>>,
+    pub(super) token_key: String,
+}
+
+/// What all sessions share.
+pub(super) struct Shared {
+    pub(super) readers: Readers,
+    /// The `seq` of each stream's message; 0: not begun.
+    pub(super) seqs: Vec<u64>,
+    /// Streams whose end was acknowledged.
+    pub(super) ended: u64,
+    /// Streams whose last piece was acknowledged at the length of the whole text.
+    pub(super) written: u64,
+    pub(super) refused: u64,
+    pub(super) lateness: Histogram<u64>,
+    /// From the planned begin or end of a stream to its answer.
+    pub(super) committed: Histogram<u64>,
+    sizes: Sizes,
+    start_ns: u64,
+    asked_at: Vec<u64>,
+}
+
+pub(super) struct LoadLoop {
+    cast: Cast,
+    poll: Poll,
+    events: Events,
+    buffer: Vec<u8>,
+    sessions: Vec<Session>,
+    last_ping: Instant,
+    pub(super) shared: Shared,
+}
+
+fn failed(number: usize, role: Role, error: &SessionError) -> LabError {
+    LabError::Server(format!("ended the session {number} ({role:?}): {error}"))
+}
+
+impl LoadLoop {
+    /// Opens the sessions of all writers and readers.
+    pub(super) fn open(addresses: &[SocketAddr], cast: Cast, sizes: Sizes) -> Result<Self, LabError> {
+        let shared = Shared {
+            readers: Readers::new(sizes.pieces, sizes.streams, sizes.readers),
+            seqs: vec![0; sizes.streams],
+            ended: 0,
+            written: 0,
+            refused: 0,
+            lateness: new_histogram(),
+            committed: new_histogram(),
+            asked_at: vec![0; sizes.streams],
+            sizes,
+            start_ns: 0,
+        };
+        let mut load = LoadLoop {
+            poll: Poll::new()?,
+            events: Events::with_capacity(4096),
+            buffer: vec![0; BUFFER_BYTES],
+            sessions: Vec::new(),
+            last_ping: Instant::now(),
+            cast,
+            shared,
+        };
+        let writers = load.cast.writers.iter().cloned().enumerate().map(|(number, user)| (Role::Writer(number), user));
+        let mut roles: Vec<(Role, String)> = writers.collect();
+        for (stream, users) in load.cast.readers.iter().enumerate() {
+            roles.extend(
+                users.iter().cloned().enumerate().map(|(reader, user)| (Role::Reader { stream, reader }, user)),
+            );
+        }
+        let deadline = Instant::now() + OPEN_TIMEOUT;
+        for (role, user) in roles {
+            let number = load.sessions.len();
+            let mut socket = NonblockingSocket::connect(addresses[number % addresses.len()], None)?;
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            load.poll.registry().register(socket.stream(), Token(number), interest)?;
+            load.sessions.push(Session::new(socket, role, user));
+            load.wait_until(deadline, |load| load.opening() < OPENING_MAX)?;
+        }
+        load.wait_until(deadline, |load| load.opening() == 0)?;
+        Ok(load)
+    }
+
+    fn opening(&self) -> usize {
+        // Sessions are opened in order, so that only the newest can be on their way.
+        let newest = self.sessions.iter().rev().take(2 * OPENING_MAX);
+        newest.filter(|session| !session.is_live()).count()
+    }
+
+    fn wait_until(&mut self, deadline: Instant, done: impl Fn(&Self) -> bool) -> Result<bool, LabError> {
+        while !done(self) {
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
+            self.poll_once(POLL_TIMEOUT_MAX)?;
+        }
+        Ok(true)
+    }
+
+    fn poll_once(&mut self, timeout: Duration) -> Result<(), LabError> {
+        match self.poll.poll(&mut self.events, Some(timeout)) {
+            Err(error) if error.kind() != std::io::ErrorKind::Interrupted => return Err(error.into()),
+            _ => {}
+        }
+        for event in &self.events {
+            let number = event.token().0;
+            let (session, shared) = (&mut self.sessions[number], &mut self.shared);
+            let mut result = if event.is_writable() { session.write() } else { Ok(()) };
+            if result.is_ok() && (event.is_readable() || event.is_read_closed()) {
+                let take = |role, frame: Frame<'_>| shared.receive(role, &frame);
+                result = session.read(&mut self.buffer, &self.cast.token_key, take);
+            }
+            result.map_err(|error| failed(number, session.role, &error))?;
+        }
+        if self.last_ping.elapsed() >= PING_INTERVAL {
+            self.last_ping = Instant::now();
+            for session in self.sessions.iter_mut().filter(|session| session.is_live()) {
+                session.queue(b"{\"t\":\"ping\"}");
+                session.socket.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn writer_of(&self, stream: usize) -> usize {
+        stream % self.shared.sizes.writers
+    }
+
+    /// Sends a frame about every stream, and waits until `done`.
+    fn ask_all(
+        &mut self,
+        frame: impl Fn(&Self, usize) -> String,
+        done: impl Fn(&Shared) -> bool,
+    ) -> Result<(), LabError> {
+        for stream in 0..self.shared.sizes.streams {
+            let (payload, writer) = (frame(self, stream), self.writer_of(stream));
+            self.shared.asked_at[stream] = process::monotonic_ns();
+            self.sessions[writer].queue(payload.as_bytes());
+            self.sessions[writer].socket.flush()?;
+            self.poll_once(Duration::ZERO)?;
+        }
+        let deadline = Instant::now() + self.shared.sizes.patience;
+        self.wait_until(deadline, |load| done(&load.shared)).map(|_| ())
+    }
+
+    /// Begins all streams; each must be acknowledged.
+    pub(super) fn begin(&mut self) -> Result<(), LabError> {
+        let begin = |load: &Self, stream: usize| {
+            format!(
+                r#"{{"t":"stream_begin","ref":{stream},"conversation":"{}","client_msg_id":"s-{stream}","type":"answer","body":{{"text":""}}}}"#,
+                load.cast.conversations[stream]
+            )
+        };
+        self.ask_all(begin, |shared| shared.seqs.iter().all(|seq| *seq > 0) || shared.refused > 0)?;
+        match self.shared.seqs.iter().filter(|seq| **seq == 0).count() {
+            0 => Ok(()),
+            left => {
+                let why = self.shared.readers.problems.first().cloned().unwrap_or_default();
+                Err(LabError::Server(format!("did not begin {left} streams in time {why}")))
+            }
+        }
+    }
+
+    /// Writes every piece at its time, and waits until all readers have all of them, or for the patience without progress.
+    pub(super) fn write_pieces(&mut self) -> Result<(), LabError> {
+        self.shared.start_ns = process::monotonic_ns();
+        let sizes = self.shared.sizes.clone();
+        let total = sizes.streams * sizes.pieces.count;
+        let expected = (total * sizes.readers) as u64;
+        let mut next = 0;
+        let mut last_progress = (0, Instant::now());
+        while next < total || self.shared.readers.delivered < expected || self.shared.written < sizes.streams as u64 {
+            let now = process::monotonic_ns();
+            while next < total {
+                let (piece, stream) = (next / sizes.streams, next % sizes.streams);
+                let due = self.shared.due(stream, piece);
+                if due > now {
+                    break;
+                }
+                record(&mut self.shared.lateness, due, now);
+                self.append(stream, piece)?;
+                next += 1;
+            }
+            self.flush_writers()?;
+            let delivered = self.shared.readers.delivered + self.shared.written;
+            if next < total || delivered != last_progress.0 {
+                last_progress = (delivered, Instant::now());
+            } else if last_progress.1.elapsed() > sizes.patience {
+                return Ok(());
+            }
+            let due = if next < total { self.shared.due(next % sizes.streams, next / sizes.streams) } else { u64::MAX };
+            let wait = Duration::from_nanos(due.saturating_sub(process::monotonic_ns()));
+            self.poll_once(wait.min(POLL_TIMEOUT_MAX))?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, stream: usize, piece: usize) -> Result<(), LabError> {
+        let pieces = self.shared.sizes.pieces;
+        // The last piece is answered with the length of the whole text.
+        let reference = match piece + 1 == pieces.count {
+            true => format!(r#""ref":{stream},"#),
+            false => String::new(),
+        };
+        let payload = format!(
+            r#"{{"t":"stream_append",{reference}"conversation":"{}","seq":{},"offset":{},"text":"{}"}}"#,
+            self.cast.conversations[stream],
+            self.shared.seqs[stream],
+            piece * pieces.bytes,
+            pieces.text(stream, piece)
+        );
+        let writer = self.writer_of(stream);
+        self.sessions[writer].queue(payload.as_bytes());
+        Ok(())
+    }
+
+    fn flush_writers(&mut self) -> Result<(), LabError> {
+        for session in self.sessions.iter_mut().take(self.shared.sizes.writers) {
+            if session.socket.has_unwritten() {
+                session.socket.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all streams, and waits until every reader was handed every end.
+    pub(super) fn end(&mut self) -> Result<(), LabError> {
+        let end = |load: &Self, stream: usize| {
+            let reference = load.shared.sizes.streams + stream;
+            let (conversation, seq) = (&load.cast.conversations[stream], load.shared.seqs[stream]);
+            format!(r#"{{"t":"stream_end","ref":{reference},"conversation":"{conversation}","seq":{seq}}}"#)
+        };
+        let (streams, readers) = (self.shared.sizes.streams as u64, self.shared.sizes.readers as u64);
+        let done = move |shared: &Shared| shared.ended == streams && shared.readers.complete() == streams * readers;
+        self.ask_all(end, done)
+    }
+}
+
+impl Shared {
+    /// When a piece is due: every stream at its rate, all streams evenly beside each other.
+    fn due(&self, stream: usize, piece: usize) -> u64 {
+        let share = stream as f64 / self.sizes.streams as f64;
+        self.start_ns + ((piece as f64 + share) * 1e9 / self.sizes.per_second) as u64
+    }
+
+    fn receive(&mut self, role: Role, frame: &Frame<'_>) -> Result<(), SessionError> {
+        let now = process::monotonic_ns();
+        match (role, frame.t) {
+            (Role::Reader { stream, reader }, "stream") => {
+                let (start, share) = (self.start_ns, stream as f64 / self.sizes.streams as f64);
+                let per_second = self.sizes.per_second;
+                let due = move |piece: usize| start + ((piece as f64 + share) * 1e9 / per_second) as u64;
+                let (offset, text) = (frame.offset.unwrap_or(usize::MAX), frame.text.as_deref().unwrap_or_default());
+                self.readers.receive((stream, reader), (offset, text), due, now);
+            }
+            (Role::Reader { stream, reader }, "messages") => {
+                for entry in frame.entries.iter().filter(|entry| entry.kind == "edit") {
+                    self.readers.receive_end((stream, reader), entry.body.get());
+                }
+            }
+            (Role::Writer(_), "sent") => {
+                for sent in &frame.results {
+                    let number = sent.reference as usize;
+                    let stream = number % self.sizes.streams;
+                    record(&mut self.committed, self.asked_at[stream], now);
+                    match number < self.sizes.streams {
+                        true => self.seqs[stream] = sent.seq,
+                        false => self.ended += 1,
+                    }
+                }
+            }
+            (Role::Writer(_), "appended") => {
+                let whole = self.sizes.pieces.bytes * self.sizes.pieces.count;
+                self.written += u64::from(frame.offset == Some(whole));
+            }
+            (_, "error") => {
+                self.refused += 1;
+                let (code, message) = (frame.code.as_deref(), frame.message.as_deref());
+                let what = format!("{} (ref {:?}): {}", code.unwrap_or("?"), frame.reference, message.unwrap_or("?"));
+                self.readers.add_problem(what);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
