@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Missed { session: u64, result: Result<Inbox, Refusal> },
     /// The answer to a request that ran on another thread: a frame's JSON.
     Answer { session: u64, json: Vec<u8> },
+    /// A request that ran on another thread is no longer under way there: it was submitted, and the commit answers it.
+    Submitted { session: u64 },
     /// A direct conversation was opened: go on with the frames that the session sent after it.
     Unpause { session: u64 },
     /// Tell every client to connect again within `spread_ms`, then close its connection.

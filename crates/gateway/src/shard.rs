@@ -256,6 +256,12 @@ impl Shard {
                 Command::Memberships { user, number, result } => self.install_memberships(user, number, result),
                 Command::CaughtUp { session, result } => self.caught_up(session, result),
                 Command::Missed { session, result } => self.go_live(session, result),
+                Command::Submitted { session } => {
+                    if let Some(key) = self.find(session) {
+                        let connection = &mut self.connections[key];
+                        connection.requests_in_flight = connection.requests_in_flight.saturating_sub(1);
+                    }
+                }
                 Command::Answer { session, json } => {
                     if let Some(key) = self.find(session) {
                         let connection = &mut self.connections[key];

@@ -107,11 +107,18 @@ impl Shard {
         };
         let (session, reference) = (self.connections[key].session, frame.reference);
         let reply = SessionReply { shard: self.parts.index, session, reference };
-        self.spawn_store_read(key, reference, move |engine| {
-            submit(engine, &user, &conversation, seq, reply).err().map(|refusal| {
+        let (_, shard) = self.handles();
+        self.spawn_store_read(key, reference, move |engine| match submit(engine, &user, &conversation, seq, reply) {
+            Ok(()) => {
+                // The commit's answer comes as that of a send does, which is no request of the session: without this the
+                // session would be refused after as many changes as it may have requests under way.
+                shard.send(Command::Submitted { session });
+                None
+            }
+            Err(refusal) => {
                 engine.metrics.count_refusal(refusal.code);
-                error_json(reference, &refusal)
-            })
+                Some(error_json(reference, &refusal))
+            }
         })
     }
 }

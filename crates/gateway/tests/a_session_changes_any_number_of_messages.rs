@@ -1,0 +1,57 @@
+//! A session may edit, recall and end more messages, one after another, than it may have requests under way.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use support::*;
+use tidings_client::session::Session;
+use tidings_gateway::SessionConfig;
+use tidings_protocol::frames::ServerFrame;
+use tidings_testkit::MemoryStore;
+
+const REQUESTS: u8 = 2;
+
+/// Writes a frame with this `ref` and returns the `seq` in its answer; 0 if the answer is `ok`.
+#[track_caller]
+fn ask(session: &mut Session, reference: u64, rest: &str) -> u64 {
+    session.write_text(format!(r#"{{"ref":{reference},"conversation":"g",{rest}}}"#).as_bytes()).unwrap();
+    let answer = session.next_where(PATIENCE, |frame| {
+        matches!(frame, ServerFrame::Sent { .. } | ServerFrame::Ok { .. } | ServerFrame::Error { .. })
+    });
+    match answer.unwrap().unwrap() {
+        ServerFrame::Sent { results } => {
+            assert_eq!(results[0].reference, Some(reference));
+            results[0].receipt.seq
+        }
+        ServerFrame::Ok { reference: answered } => {
+            assert_eq!(answered, reference);
+            0
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_change_that_was_submitted_is_no_longer_under_way() {
+    let config = SessionConfig { session_requests: REQUESTS, ..session_config() };
+    let server = Server::with(config, Arc::new(MemoryStore::default()));
+    server.users(&["alice"]);
+    server.group("g", &["alice"]);
+    let mut alice = server.open("alice", "phone");
+    let rounds = u64::from(REQUESTS) + 3;
+    for round in 0..rounds {
+        let message = ask(&mut alice, 10 * round, r#""t":"send","body":"m""#);
+        let changes = [
+            format!(r#""t":"edit","seq":{message},"body":"n""#),
+            format!(r#""t":"react","seq":{message},"key":"x""#),
+            format!(r#""t":"recall","seq":{message}"#),
+        ];
+        for (number, change) in (1..).zip(&changes) {
+            ask(&mut alice, 10 * round + number, change);
+        }
+        let stream = ask(&mut alice, 10 * round + 7, r#""t":"stream_begin","body":{"text":""}"#);
+        ask(&mut alice, 10 * round + 8, &format!(r#""t":"stream_end","seq":{stream}"#));
+    }
+    assert_eq!(ask(&mut alice, 1_000, r#""t":"read","seq":1"#), 0);
+}
