@@ -47,6 +47,7 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Verdict, LabError> {
         via: SendProtocol::Http,
         low_priority: false,
         mix: MixShare::default(),
+        receipts_interval: None,
     };
     let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
     let model = LoadModel::Rounds { rounds: args.rounds, pause_ms: args.pause.as_millis() as u64 };

@@ -14,7 +14,12 @@ use crate::{
 use clap::Args;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tidings_protocol::http::ConversationKind;
+use tidings_client::{ClientError, http::path_segment};
+use tidings_protocol::{
+    entry::Entry,
+    error::ErrorCode,
+    http::{ConversationKind, MessageReceipts},
+};
 
 #[derive(Debug, Clone, Args)]
 pub struct GroupArgs {
@@ -47,6 +52,9 @@ pub struct GroupArgs {
     /// With `--rate max`: messages between send and last receiver
     #[arg(long, default_value_t = 1000)]
     pub window: usize,
+    /// Every member online says once in this interval what it has stored and read; 1s without a value
+    #[arg(long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "1s", value_parser = parse_duration)]
+    pub receipts: Option<Duration>,
     /// Find the highest rate whose 99th percentile is within `--target-ms`
     #[arg(long)]
     pub search: bool,
@@ -75,6 +83,8 @@ pub(crate) struct GroupSpec {
     /// See [`Participants::low_priority`].
     pub(crate) low_priority: bool,
     pub(crate) mix: MixShare,
+    /// See [`Participants::receipts_interval`].
+    pub(crate) receipts_interval: Option<Duration>,
 }
 
 impl GroupFixture {
@@ -115,6 +125,7 @@ impl GroupFixture {
             ws_senders,
             low_priority: spec.low_priority,
             mix,
+            receipts_interval: spec.receipts_interval,
             ..Participants::of_group(conversation, &online)
         };
         Ok(GroupFixture {
@@ -151,6 +162,7 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Verdict, LabError> {
         via: args.via,
         low_priority: false,
         mix: MixShare::default(),
+        receipts_interval: args.receipts,
     };
     let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
     let title = format!("group of {}, {} online, over {}", spec.group_size.max(spec.members), spec.members, args.via);
@@ -161,6 +173,9 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Verdict, LabError> {
         report::print_outcome(&format!("{title}, {}", args.rate), &outcome);
         (Verdict::of(&outcome), json!({ "bench": "group", "outcome": outcome_json(&outcome) }))
     };
+    if args.receipts.is_some() && !receipts_agree(&target, &fixture)? {
+        verdict = Verdict::Failed;
+    }
     drop(fixture);
     let check = target.finish()?;
     report::print_check(&check);
@@ -172,6 +187,23 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Verdict, LabError> {
     value["group_size"] = json!(spec.group_size);
     report::write_json(args.target.json.as_deref(), &value)?;
     Ok(verdict)
+}
+
+/// Whether the receipts of the last message say that every member online has read it, but for its sender.
+fn receipts_agree(target: &Target, fixture: &GroupFixture) -> Result<bool, LabError> {
+    let mut http = target.http();
+    let last_seq = http.conversation(&fixture.conversation)?.last_seq;
+    let path = format!("/v1/conversations/{}/messages/{last_seq}", path_segment(&fixture.conversation));
+    let last: Entry = http.get(&path)?;
+    let told: MessageReceipts = match http.get(&format!("{path}/receipts")) {
+        // Larger groups show none.
+        Err(ClientError::Refused { problem, .. }) if problem.code == ErrorCode::Forbidden => return Ok(true),
+        told => told?,
+    };
+    let readers = fixture.online.iter().filter(|member| last.from.as_ref() != Some(member)).count() as u64;
+    let agree = told.read == readers && told.delivered >= readers;
+    println!("receipts       of the last message: delivered {}, read {} of {readers}", told.delivered, told.read);
+    Ok(agree)
 }
 
 fn run_phase(

@@ -87,6 +87,7 @@ fn measure_group_sizes(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> 
             via: SendProtocol::Http,
             low_priority: false,
             mix: MixShare::default(),
+            receipts_interval: None,
         };
         let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
         let model = LoadModel::ClosedLoop { window: 1000, duration_ms: args.duration.as_millis() as u64 };

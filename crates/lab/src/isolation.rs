@@ -102,6 +102,7 @@ impl FloodSource {
             via,
             low_priority: true,
             mix: MixShare::default(),
+            receipts_interval: None,
         };
         Ok(match flood {
             Flood::Group | Flood::Full => {

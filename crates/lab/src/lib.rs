@@ -51,7 +51,7 @@ pub use args::BenchArgs;
 pub use latency::Percentiles;
 pub use mix::counts::MixCounts;
 pub use topology::command::{ClusterArgs, run as run_cluster};
-pub use worker_protocol::Outcome;
+pub use worker_protocol::{Outcome, ReceiptCounts};
 
 use args::Bench;
 use std::process::ExitCode;

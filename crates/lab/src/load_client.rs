@@ -41,6 +41,8 @@ pub(crate) struct Participants {
     pub(crate) ws_senders: Vec<String>,
     /// Operations of the receivers beside plain messages.
     pub(crate) mix: MixConfig,
+    /// Every receiver says once in this interval what it has stored and read.
+    pub(crate) receipts_interval: Option<Duration>,
     /// Another worker measures at the same time and must not be delayed by this one.
     pub(crate) low_priority: bool,
 }
@@ -109,6 +111,7 @@ impl LoadClient {
             http_senders: participants.http_senders,
             ws_senders: participants.ws_senders,
             mix: participants.mix,
+            receipts_interval_ms: participants.receipts_interval.map(|interval| interval.as_millis() as u64),
         }))?;
         match load.receive()? {
             WorkerReport::Opened { .. } => Ok(load),

@@ -83,6 +83,12 @@ pub(crate) fn print_outcome(title: &str, outcome: &Outcome) {
     if outcome.lateness != Percentiles::default() {
         print_percentiles("client late", &outcome.lateness);
     }
+    if let Some(receipts) = &outcome.receipts {
+        println!(
+            "  receipts     told {} (stored and read)  accepted {}  refused {}  seen {} in {} frames",
+            receipts.told, receipts.accepted, receipts.refused, receipts.marks_seen, receipts.frames_seen
+        );
+    }
     if let Some(mix) = &outcome.mix {
         mix.print();
     }

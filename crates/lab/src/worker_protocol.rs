@@ -41,6 +41,20 @@ pub(crate) struct WorkerConfig {
     pub(crate) ws_senders: Vec<String>,
     /// Operations of the receivers beside plain messages, in the first conversation.
     pub(crate) mix: MixConfig,
+    /// Every receiver says once in this interval what it has stored and read; unset: none does.
+    pub(crate) receipts_interval_ms: Option<u64>,
+}
+
+/// What receivers said of how far they have stored and read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReceiptCounts {
+    /// A `stored` and a `read` frame each.
+    pub told: u64,
+    pub accepted: u64,
+    pub refused: u64,
+    /// The `receipts` frames that came, and the marks and counts in them.
+    pub frames_seen: u64,
+    pub marks_seen: u64,
 }
 
 /// Operations beside plain messages: none by default.
@@ -166,6 +180,8 @@ pub struct Outcome {
     pub rounds: Vec<f64>,
     /// Operations beside plain messages; unset without `--mix`.
     pub mix: Option<MixCounts>,
+    /// Receipts of all receivers; unset without `--receipts`.
+    pub receipts: Option<ReceiptCounts>,
     pub client_cpu_seconds: f64,
     /// Filled in by the bench, for a server that it started.
     pub server_cpu_seconds: Option<f64>,

@@ -83,7 +83,7 @@ fn processes_in(folder: &Path) -> Vec<String> {
 fn replay(cluster: &Cluster) {
     let urls: Vec<String> = cluster.nodes.iter().map(|node| format!("http://{node}")).collect();
     let mut bench = Command::new(env!("CARGO_BIN_EXE_tidings"));
-    bench.args(["bench", "replay", "--online", "20", "--batch", "5", "--url", &urls.join(",")]);
+    bench.args(["bench", "replay", "--online", "20", "--batch", "5", "--mix", "20%", "--url", &urls.join(",")]);
     bench.args(["--api-key", &cluster.api_key, "--token-key", &cluster.token_key]);
     let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/../lab/fixtures/ubuntu-irc-sample.jsonl");
     let output = bench.arg(sample).output().unwrap();
@@ -219,7 +219,7 @@ fn node_failures_under_load_lose_no_message() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_tidings"));
     bench.args(["bench", "chaos", "--sequences", "0", "--only", "node-killed,node-restarted", "--nodes", "2"]);
     bench.args(["--members", "12", "--rate", "20", "--senders", "4", "--restart", "500ms"]);
-    bench.args(["--guests", "4"]);
+    bench.args(["--guests", "4", "--mix", "20%"]);
     let output = bench.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));

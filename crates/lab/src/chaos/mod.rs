@@ -94,6 +94,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
         via: SendProtocol::Http,
         low_priority: false,
         mix: args.mix,
+        receipts_interval: None,
     };
     let fixture = GroupFixture::set_up(&target, &load, &spec)?;
     let tag = process::run_tag();

@@ -72,6 +72,7 @@ fn run_size(
         via: SendProtocol::Http,
         low_priority: false,
         mix: MixShare::default(),
+        receipts_interval: None,
     };
     let mut fixture = GroupFixture::set_up(target, &load, &spec)?;
     let before = ComponentCounters::read(topology)?;

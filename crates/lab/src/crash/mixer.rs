@@ -134,6 +134,9 @@ impl Mixer {
             if range.conversation != self.config.conversation {
                 continue;
             }
+            if self.newest_seq == 0 {
+                self.newest_seq = range.from_seq - 1;
+            }
             self.note_gap_to(range.to_seq);
             self.ask_history(&mut session, range.from_seq, range.to_seq)?;
         }

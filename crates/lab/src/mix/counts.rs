@@ -43,6 +43,7 @@ pub struct MixCounts {
     pub shown_after_recall: u64,
     pub outdated: u64,
     pub altered: u64,
+    /// Refusals by their code, those included that were sent again.
     pub refused_by_code: BTreeMap<String, u64>,
     /// The first few faults in words.
     pub problems: Vec<String>,
@@ -125,6 +126,9 @@ impl MixCounts {
             self.acknowledged.p99,
             self.acknowledged.max
         );
+        if !self.refused_by_code.is_empty() {
+            println!("  mix refusals {:?}", self.refused_by_code);
+        }
         println!(
             "  mix views    lost {}  doubled {}  shown after recall {}  outdated {}  altered {}  entries {} of {}",
             self.lost,

@@ -22,6 +22,8 @@ const OPENING_MAX: usize = 200;
 /// All sessions must be open within this.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(120);
 const BUFFER_BYTES: usize = 1024 * 1024;
+/// Streams that are begun or ended at a time: fewer than a server reads for at a time (256).
+const ASKED_MAX: usize = 100;
 /// The longest sleep of the loop.
 const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(20);
 /// Each session says something so often: a third of the server's heartbeat interval.
@@ -58,6 +60,8 @@ pub(super) struct Shared {
     /// Streams whose last piece was acknowledged at the length of the whole text.
     pub(super) written: u64,
     pub(super) refused: u64,
+    /// Requests to begin or to end all streams that were answered.
+    answered: usize,
     pub(super) lateness: Histogram<u64>,
     /// From the planned begin or end of a stream to its answer.
     pub(super) committed: Histogram<u64>,
@@ -89,6 +93,7 @@ impl LoadLoop {
             ended: 0,
             written: 0,
             refused: 0,
+            answered: 0,
             lateness: new_histogram(),
             committed: new_histogram(),
             asked_at: vec![0; sizes.streams],
@@ -169,20 +174,21 @@ impl LoadLoop {
         stream % self.shared.sizes.writers
     }
 
-    /// Sends a frame about every stream, and waits until `done`.
+    /// Sends a frame about every stream, some at a time, and waits until `done`.
     fn ask_all(
         &mut self,
         frame: impl Fn(&Self, usize) -> String,
         done: impl Fn(&Shared) -> bool,
     ) -> Result<(), LabError> {
+        self.shared.answered = 0;
+        let deadline = Instant::now() + self.shared.sizes.patience;
         for stream in 0..self.shared.sizes.streams {
+            self.wait_until(deadline, |load| stream < load.shared.answered + ASKED_MAX)?;
             let (payload, writer) = (frame(self, stream), self.writer_of(stream));
             self.shared.asked_at[stream] = process::monotonic_ns();
             self.sessions[writer].queue(payload.as_bytes());
             self.sessions[writer].socket.flush()?;
-            self.poll_once(Duration::ZERO)?;
         }
-        let deadline = Instant::now() + self.shared.sizes.patience;
         self.wait_until(deadline, |load| done(&load.shared)).map(|_| ())
     }
 
@@ -306,6 +312,7 @@ impl Shared {
                     let number = sent.reference as usize;
                     let stream = number % self.sizes.streams;
                     record(&mut self.committed, self.asked_at[stream], now);
+                    self.answered += 1;
                     match number < self.sizes.streams {
                         true => self.seqs[stream] = sent.seq,
                         false => self.ended += 1,
@@ -318,6 +325,7 @@ impl Shared {
             }
             (_, "error") => {
                 self.refused += 1;
+                self.answered += usize::from(frame.reference.is_some());
                 let (code, message) = (frame.code.as_deref(), frame.message.as_deref());
                 let what = format!("{} (ref {:?}): {}", code.unwrap_or("?"), frame.reference, message.unwrap_or("?"));
                 self.readers.add_problem(what);

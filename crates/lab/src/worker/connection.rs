@@ -203,15 +203,19 @@ impl Client {
                 return Err(ConnectionError::Protocol("a batch whose fields stand in another order".into()));
             }
             ServerFrame::Ok { reference } => {
-                self.acknowledge_operation(reference, 0, shared);
+                if !shared.receipts.acknowledge(reference) {
+                    self.acknowledge_operation(reference, 0, shared);
+                }
             }
             ServerFrame::Receipts { marks, moved, .. } => {
                 let seen = marks.len() as u64 + moved.iter().map(|moved| moved.count).sum::<u64>();
                 shared.mix.record_receipts(seen);
+                shared.receipts.record_seen(seen);
             }
             ServerFrame::Error { reference, code, message, retry, .. } => match reference {
                 Some(reference) => match self.take_operation(reference, shared) {
                     Some(operation) => shared.mix.refuse(operation, retry, code, &message, now),
+                    None if shared.receipts.refuse(reference) => {}
                     None => {
                         self.remove_in_flight(reference as u32);
                         shared.record_refusal(&[reference as u32], retry, code.as_str(), &message);

@@ -186,6 +186,7 @@ impl ConnectionPool {
         connection.server = another_server(connection.server, self.addresses.len());
         let unanswered = connection.client.take_in_flight();
         shared.requeue(&unanswered);
+        shared.receipts.forget_unanswered(&connection.client.role);
         shared.mix.requeue(&connection.client.take_operations());
         if !matches!(broken, ConnectionError::Refused | ConnectionError::Rebalanced) {
             self.reconnects += 1;

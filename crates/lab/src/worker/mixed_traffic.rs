@@ -187,11 +187,14 @@ impl MixedTraffic {
             let racing = self.random.random_range(0..self.config.moderators);
             self.add_edit(seq, racing, now);
         }
-        if let Some(model) = self.models.get_mut(&seq) {
-            model.begin_recall();
-        }
-        self.add(Kind::Recall { seq }, actor, now);
+        self.add_recall(seq, actor, now);
         true
+    }
+
+    pub(super) fn add_recall(&mut self, seq: u64, actor: usize, now: u64) {
+        let Some(model) = self.models.get_mut(&seq) else { return };
+        model.begin_recall();
+        self.add(Kind::Recall { seq }, actor, now);
     }
 
     fn plan_reaction(&mut self, now: u64, sent: &SentMessages) -> bool {

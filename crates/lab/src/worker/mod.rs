@@ -5,7 +5,7 @@
 //! [`connection_pool`] drives the sockets; [`connection`] reads their frames and responses; [`shared_state`] is what
 //! connections share; [`sent_messages`] has every message that was sent, [`verifier`] the entries that each receiver got.
 //! With `--mix`: [`mixed_traffic`] has the operations beside messages, [`traffic`] joins both for the verifier,
-//! [`mix_history`] compares the model with what the server tells in the end.
+//! [`mix_history`] compares the model with what the server tells in the end. [`receipt_teller`] has the receipts of `--receipts`.
 
 mod connection;
 mod connection_pool;
@@ -13,6 +13,7 @@ mod delivery_gaps;
 mod mix_history;
 mod mixed_traffic;
 mod phase;
+mod receipt_teller;
 mod sent_messages;
 mod shared_state;
 mod traffic;
@@ -24,6 +25,7 @@ use crate::{
 };
 use connection_pool::{ConnectionPool, WAKER};
 use mixed_traffic::MixedTraffic;
+use receipt_teller::ReceiptTeller;
 use sent_messages::SentMessages;
 use shared_state::SharedState;
 use std::{
@@ -85,7 +87,10 @@ fn run_commands() -> io::Result<()> {
     let conversation = config.conversations.first().map_or("", |conversation| &conversation.id);
     let mix = MixedTraffic::new(config.mix.clone(), &tag, conversation, users);
     let sent_messages = SentMessages::new(tag, &config.conversations);
-    let mut shared = SharedState::new(config.token_key.clone(), sent_messages, mix);
+    let conversations = config.conversations.iter().map(|conversation| conversation.id.clone()).collect();
+    let conversation_of: Vec<usize> = config.receivers.iter().map(|receiver| receiver.conversation).collect();
+    let receipts = ReceiptTeller::new(config.receipts_interval_ms, conversations, &conversation_of);
+    let mut shared = SharedState::new(config.token_key.clone(), sent_messages, mix, receipts);
     shared.has_other_servers = config.addresses.len() > 1;
     let started = Instant::now();
     let mut pool = open_all(&config, poll, &mut shared)?;

@@ -70,6 +70,7 @@ pub(super) fn run(
     let (bodies, schedule) = prepare(phase)?;
     shared.sent_messages.start_phase(bodies);
     shared.mix.start_phase();
+    shared.receipts.start_phase(shared.now());
     shared.retry = phase.retry;
     (shared.retried, shared.refused, shared.unanswered) = (0, 0, 0);
     let mut run = PhaseRun {
@@ -168,6 +169,7 @@ impl PhaseRun<'_> {
             let all_planned = self.planning_stopped || self.plan(shared);
             self.dispatch(pool, shared);
             shared.mix.dispatch(pool, shared.now());
+            shared.receipts.tell(pool, &shared.verifier, shared.now());
             pool.flush();
             let now = shared.now();
             if all_planned && shared.unanswered == 0 {
@@ -178,7 +180,7 @@ impl PhaseRun<'_> {
                         >= (sent_messages.committed + sent_messages.delivered_unacknowledged()) * self.receivers
                     && now >= next_settled_check
                 {
-                    if shared.mix.is_settled() {
+                    if shared.mix.is_settled() && shared.receipts.is_settled(&shared.verifier) {
                         return Ok(());
                     }
                     next_settled_check = now + SETTLED_CHECK_NS;
@@ -187,7 +189,8 @@ impl PhaseRun<'_> {
             let progress = shared.sent_messages.delivered
                 + shared.sent_messages.committed
                 + shared.refused
-                + shared.mix.progress();
+                + shared.mix.progress()
+                + shared.receipts.progress();
             // Waiting for the next due message is no lack of progress.
             let idle = !all_planned && shared.unanswered + shared.mix.unanswered() == 0;
             if progress != last_progress.0 || idle {
@@ -393,6 +396,7 @@ impl PhaseRun<'_> {
             acknowledged: Percentiles::of(&sent_messages.acknowledged),
             lateness: Percentiles::of(&self.lateness),
             rounds: self.rounds,
+            receipts: shared.receipts.counts(),
             client_cpu_seconds: process::cpu_seconds(std::process::id()) - cpu,
             ..Outcome::default()
         };

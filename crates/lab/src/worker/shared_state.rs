@@ -1,8 +1,8 @@
 //! The state that all connections of the worker share: the verifier, the sent messages, and those waiting to be sent.
 
 use super::{
-    delivery_gaps::DeliveryGaps, mixed_traffic::MixedTraffic, sent_messages::SentMessages, traffic::Traffic,
-    verifier::Verifier,
+    delivery_gaps::DeliveryGaps, mixed_traffic::MixedTraffic, receipt_teller::ReceiptTeller,
+    sent_messages::SentMessages, traffic::Traffic, verifier::Verifier,
 };
 use crate::worker_protocol::RefusalCounts;
 use std::{
@@ -17,6 +17,7 @@ pub(crate) struct SharedState {
     pub(crate) verifier: Verifier,
     pub(crate) sent_messages: SentMessages,
     pub(crate) mix: MixedTraffic,
+    pub(crate) receipts: ReceiptTeller,
     /// Messages that are due and not yet sent, in order.
     pub(crate) send_queue: VecDeque<u32>,
     /// How many planned messages have no final answer yet.
@@ -42,13 +43,19 @@ pub(crate) struct SharedState {
 const REFUSAL_BACKOFF_NS: u64 = 50_000_000;
 
 impl SharedState {
-    pub(crate) fn new(token_key: String, sent_messages: SentMessages, mix: MixedTraffic) -> Self {
+    pub(crate) fn new(
+        token_key: String,
+        sent_messages: SentMessages,
+        mix: MixedTraffic,
+        receipts: ReceiptTeller,
+    ) -> Self {
         SharedState {
             clock: Instant::now(),
             token_key,
             verifier: Verifier::default(),
             sent_messages,
             mix,
+            receipts,
             send_queue: VecDeque::new(),
             unanswered: 0,
             retry: false,
