@@ -1,4 +1,5 @@
 // Messages that grow: of the demo assistant, which the window itself speaks for, and of an app's server.
+import WebSocket from "ws";
 import { assert } from "../../harness/session.mjs";
 import { Window, api } from "../../harness/page.mjs";
 
@@ -63,5 +64,22 @@ export const growing = (people) => [
       await window.sees(`article[data-seq="${seq}"]:has(.body:not(.is-growing):text-is("one to five"))`);
       await window.misses(`article[data-seq="${seq}"] .message-edited`);
     }
+  }],
+  ["a message whose writer is gone says that it broke off", async () => {
+    const { alice, bob } = people;
+    const { users } = await (await fetch(`${process.env.TIDINGS_URL}/page/users`)).json();
+    const { token } = users.find(({ id }) => id === "carol");
+    const writer = new WebSocket(process.env.TIDINGS_WS);
+    const tell = (frame) => writer.send(JSON.stringify(frame));
+    writer.on("open", () => tell({ t: "bind", token, device_id: "writer" }));
+    writer.on("message", (data) => {
+      const { t, results } = JSON.parse(data);
+      if (t === "bound") tell({ t: "stream_begin", ref: 1, conversation: "demo", body: { text: "" } });
+      if (t === "sent") tell({ t: "stream_append", conversation: "demo", seq: results[0].seq, offset: 0, text: "half a sen" });
+    });
+    await bob.sees(`${GROWING}:has-text('half a sen')`);
+    writer.terminate();
+    for (const window of [alice, bob]) await window.sees("article:has-text('half a sen'):has-text('It broke off here.')");
+    await bob.misses(GROWING);
   }],
 ];

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Timeline } from "../src/chat/timeline.js";
 import type { Conversation } from "../src/conversation.js";
-import { textOf } from "../src/message.js";
+import { textOf, type SentMessage } from "../src/message.js";
 import type { FakeServer } from "./support/fake-server.js";
 import { start } from "./support/start.js";
 
@@ -194,6 +194,24 @@ test("edits, recalls, reactions and pins change the message, once each, in any o
   assert.deepEqual((at(3) as { reactions: unknown }).reactions, []);
   assert.equal((at(4) as { pinned: unknown }).pinned, undefined);
   assert.equal(chat.messages.get().items.length, 4, "changes are no messages");
+});
+
+test("a growing message that broke off says so, and an edit makes it whole", async () => {
+  const { client, clock, server } = await start();
+  server.commit("g", { from: "bot", body: { text: "" }, stream: "open" });
+  await clock.pass(10);
+  const chat = client.conversation("g");
+  chat.messages.subscribe(() => undefined);
+  await clock.pass(10);
+  const edit = { conversation: "g", kind: "edit", target: 1, from: "bot", type: "text" };
+  const tell = (seq: number, change: object): void => server.tell({ t: "messages", cursor: `${seq}`, entries: [{ ...edit, seq, at: seq, version: seq, ...change }] });
+  const message = () => chat.messages.get().items[0] as SentMessage;
+  tell(2, { body: { text: "half a" }, stream: "interrupted" });
+  await clock.pass(10);
+  assert.deepEqual([message().growing, textOf(message()), message().edited], ["interrupted", "half a", undefined]);
+  tell(3, { body: { text: "half a sentence" } });
+  await clock.pass(10);
+  assert.deepEqual([message().growing, textOf(message()), message().edited], [undefined, "half a sentence", { at: 3, by: "bot" }]);
 });
 
 test("a growing message whose pieces came while there was no connection is read again when there is one", async () => {

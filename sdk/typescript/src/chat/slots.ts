@@ -92,8 +92,9 @@ function edited(slot: MessageSlot, change: Entry): MessageSlot {
       type: change.type,
       body: change.body,
       version,
-      // The end of a message that grew comes as its edit, too, and is none.
-      ...(entry.stream === undefined && { edited_at: change.at, ...(change.from != null && { edited_by: change.from }) }),
+      // The end of a message that grows comes as its edit, too, and is none; one that broke off says so.
+      ...(change.stream != null && { stream: change.stream }),
+      ...(entry.stream !== "open" && { edited_at: change.at, ...(change.from != null && { edited_by: change.from }) }),
       ...(change.mentions && { mentions: change.mentions }),
     },
   };
