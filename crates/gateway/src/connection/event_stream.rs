@@ -42,6 +42,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_state_of_an_event_stream_is_small() {
+        assert_eq!(std::mem::size_of::<EventStream>(), 32, "docs/sse.md says what a session costs");
+    }
+
+    #[test]
     fn requests_are_taken_once_and_in_order() {
         let mut stream = EventStream::new(0);
         assert_eq!(stream.is_next(1), Ok(true));
