@@ -134,11 +134,18 @@ impl MessageModel {
     }
 
     /// Checks a form that a client was handed. What was acknowledged before `asked_at` must be in it, since the client asked
-    /// then; a form that came live (0) may be an earlier one, whose changes follow.
+    /// then; a form that came live (0) may be an earlier one, whose changes follow. Reactions always follow: members are told of
+    /// them up to a second later, and a node of a cluster that answers from memory knows no more than they do.
     ///
     /// # Errors
     /// The operations do not admit the form.
     pub(crate) fn check_handed(&self, form: &Form, asked_at: u64) -> Result<(), ViewFault> {
+        self.check_content(form, asked_at)?;
+        if form.is_recalled { Ok(()) } else { self.check_reactions(&form.reactions, 0) }
+    }
+
+    /// Checks all but the reactions of a message that is not recalled.
+    fn check_content(&self, form: &Form, asked_at: u64) -> Result<(), ViewFault> {
         if form.is_recalled {
             return self.check_tombstone(form);
         }
@@ -162,7 +169,7 @@ impl MessageModel {
             let what = format!("has version {} although {done} edits were acknowledged", form.version);
             return fault(FaultKind::Outdated, what);
         }
-        self.check_reactions(&form.reactions, asked_at)
+        Ok(())
     }
 
     fn check_tombstone(&self, form: &Form) -> Result<(), ViewFault> {
@@ -206,7 +213,8 @@ impl MessageModel {
     /// # Errors
     /// The operations do not admit the form.
     pub(crate) fn check_final(&self, form: &Form) -> Result<(), ViewFault> {
-        self.check_handed(form, u64::MAX).map_err(|fault| match fault.kind {
+        let of_reactions = || if form.is_recalled { Ok(()) } else { self.check_reactions(&form.reactions, u64::MAX) };
+        self.check_content(form, u64::MAX).and_then(|()| of_reactions()).map_err(|fault| match fault.kind {
             FaultKind::Outdated => ViewFault { kind: FaultKind::Lost, ..fault },
             _ => fault,
         })?;
@@ -304,6 +312,12 @@ mod tests {
         assert_eq!(kind(model.check_final(&form(1, 1, &[("x", 3)]))), Some(FaultKind::Doubled));
         assert_eq!(kind(model.check_final(&form(1, 1, &[("x", 1)]))), Some(FaultKind::Lost));
         assert_eq!(kind(model.check_final(&form(1, 1, &[("x", 2), ("y", 1)]))), Some(FaultKind::Doubled));
+        assert_eq!(
+            model.check_handed(&form(1, 1, &[("x", 1)]), LATE),
+            Ok(()),
+            "members are told of the other one soon"
+        );
+        assert_eq!(kind(model.check_handed(&form(1, 1, &[("x", 3)]), LATE)), Some(FaultKind::Doubled));
         model.begin_reaction(2, "x", true);
         assert_eq!(model.check_final(&form(1, 1, &[("x", 1)])), Ok(()), "taken back, not answered yet");
         assert_eq!(model.check_final(&form(1, 1, &[("x", 2)])), Ok(()));
