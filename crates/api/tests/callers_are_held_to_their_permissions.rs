@@ -65,6 +65,7 @@ fn a_token_without_scopes_is_forbidden_everything() {
                 (_, "/v1/popup-events") => r#"{"events":[]}"#,
                 (_, "/v1/streams") => r#"{"conversation":"g","body":{"text":""}}"#,
                 (_, "/v1/streams/{conversation}/{seq}") => r#"{"offset":0,"text":""}"#,
+                (_, "/v1/conversations/{conversation}/assignment") => r#"{"assigned_to":null}"#,
                 (_, "/v1/users/{user}/receipts") => r#"{"send":true}"#,
                 (_, "/v1/conversations/{conversation}/messages/{seq}") => r#"{"body":1}"#,
                 (_, "/v1/users/{user}/conversations/{conversation}/read") => r#"{"seq":1}"#,
@@ -88,6 +89,7 @@ fn each_scope_allows_only_its_own_operations() {
     let operations = [
         ("read", "GET", "/v1/conversations/g/messages", "", 200),
         ("read", "GET", "/v1/users/bob", "", 200),
+        ("read", "GET", "/v1/users/me/desks", "", 200),
         ("read", "PUT", "/v1/users/me/conversations/g/read", r#"{"seq":0}"#, 200),
         ("send", "POST", "/v1/messages", r#"{"conversation":"g","body":1}"#, 200),
         ("send", "POST", "/v1/messages/batch", r#"{"messages":[{"conversation":"g","body":1}]}"#, 200),

@@ -82,6 +82,7 @@ fn every_described_operation_can_be_called() {
     let path = format!("/v1/conversations/g/messages?from_seq={seq}&limit=1");
     app.check("GET /v1/conversations/{conversation}/messages", &path, "", 200, r#""body":{"text":"hello"}"#);
 
+    accounts_answer(&mut app);
     messages_change(&mut app, seq);
     messages_grow(&mut app);
 
@@ -195,6 +196,28 @@ fn event_stream_answers(app: &mut Caller, server: &Server) {
 }
 
 /// Message `seq` of the group `g` is changed in every way; an answer that mentions bob follows, and is recalled.
+fn accounts_answer(app: &mut Caller) {
+    let account = r#"{"id":"desk-shop","kind":"official","owner":"alice","members":["bob"]}"#;
+    app.check("POST /v1/conversations", "/v1/conversations", account, 201, r#""id":"desk-shop""#);
+    let operation = "PATCH /v1/conversations/{conversation}/desk";
+    let path = "/v1/conversations/desk-shop/desk";
+    let desk = r#"{"account":"desk-shop","open_to":"anyone","show_agents":false,"agents":["alice"]}"#;
+    app.check(operation, path, r#"{"add":["alice"],"open_to":"anyone"}"#, 200, desk);
+    app.check(operation, "/v1/conversations/g/desk", "{}", 409, r#""code":"conflict""#);
+    app.check("GET /v1/conversations/{conversation}/desk", path, "", 200, desk);
+    app.check("GET /v1/users/{user}/desks", "/v1/users/alice/desks", "", 200, desk);
+    let message = r#"{"to":"desk-shop","from":"bob","body":{"text":"hello"},"silent":true}"#;
+    app.check("POST /v1/messages", "/v1/messages", message, 200, r#"{"conversation":"bob~desk-shop","seq":1,"#);
+    let operation = "PUT /v1/conversations/{conversation}/assignment";
+    let path = "/v1/conversations/bob~desk-shop/assignment";
+    let assign = r#"{"assigned_to":"alice","if_assigned_to":null}"#;
+    app.check(operation, path, assign, 200, r#"{"conversation":"bob~desk-shop","assigned_to":"alice"}"#);
+    app.check(operation, path, r#"{"assigned_to":null,"if_assigned_to":"bob"}"#, 409, "assignment_conflict");
+    let operation = "GET /v1/conversations/{conversation}/desk/conversations";
+    let path = "/v1/conversations/desk-shop/desk/conversations?assigned_to=alice";
+    app.check(operation, path, "", 200, r#""account":"desk-shop","assigned_to":"alice""#);
+}
+
 fn messages_change(app: &mut Caller, seq: u64) {
     let message = format!("/v1/conversations/g/messages/{seq}");
     let one = "/v1/conversations/{conversation}/messages/{seq}";

@@ -16,6 +16,7 @@
 //! | `B` number of a bulk send | how far the send has come |
 //! | `b` number of a bulk send, part | a part of what it sends |
 //! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its pieces, as a number |
+//! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 use crate::{
     model::*,
@@ -37,7 +38,8 @@ pub fn stream_of(key: &[u8]) -> Option<(ConversationNo, u64)> {
     Some((ConversationNo(number_in(key, 0)?), number_in(key, 1)?))
 }
 
-fn key(kind: u8, numbers: &[u64]) -> Vec<u8> {
+/// A key of a kind of rows.
+pub fn key(kind: u8, numbers: &[u64]) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + numbers.len() * 8);
     key.push(kind);
     numbers.iter().for_each(|number| key.extend_from_slice(&number.to_be_bytes()));

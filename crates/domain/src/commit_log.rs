@@ -21,7 +21,7 @@ pub enum Change {
         /// Members whose roles changed.
         changed: Vec<UserNo>,
     },
-    /// A conversation's name, avatar or attributes.
+    /// A conversation's name, avatar or attributes; of an official account also who answers for it.
     Conversation(ConversationNo),
     /// Names, avatars or attributes of users, by id.
     Users(Vec<String>),
@@ -70,6 +70,7 @@ impl Change {
                 (!nothing).then_some(Change::Members { conversation: *conversation, joined, left, changed })
             }
             (Proposal::UpdateConversation { conversation, .. }, _) => Some(Change::Conversation(*conversation)),
+            (Proposal::SetDesk { account, .. }, _) => Some(Change::Conversation(*account)),
             // No node has a new user in memory.
             (Proposal::PutUsers(patches), Outcome::Users { updated: 1.., .. }) => {
                 Some(Change::Users(patches.iter().map(|patch| patch.id.clone()).collect()))

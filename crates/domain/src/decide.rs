@@ -1,7 +1,7 @@
 //! The rules of a commit: what becomes of each proposal of a batch. Every durable store decides by them, over rows of its
 //! own kind ([`StagedRows`]); the memory store of the tests has its own rules, with which the others are compared.
 
-use crate::{chat_rows, model::*, store::*};
+use crate::{chat_rows, desks, model::*, store::*};
 use reactions::Reaction;
 use std::{
     borrow::Cow,
@@ -93,21 +93,51 @@ pub trait StagedRows<'a> {
 /// The rows of [`RowSpace::Chat`] that a proposal reads or writes, for stores that load what a batch touches at once.
 pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
     match proposal {
+        Proposal::Append { conversation, entry } => desk_keys(*conversation, entry),
+        Proposal::UpdateConversation { conversation, notice: Some(notice), .. }
+        | Proposal::ChangeMembers { conversation, notice: Some(notice), .. } => desk_keys(*conversation, notice),
         Proposal::React { conversation, target, user, .. } => {
             let own = chat_rows::reactions_key(*conversation, *target, user.no);
-            vec![own, chat_rows::told_key(*conversation), chat_rows::untold_key(*conversation)]
+            let (told, untold) = (chat_rows::told_key(*conversation), chat_rows::untold_key(*conversation));
+            vec![own, told, untold, desks::assignment_key(*conversation)]
         }
         Proposal::TellReactions { conversation } => {
-            vec![chat_rows::told_key(*conversation), chat_rows::untold_key(*conversation)]
+            let (told, untold) = (chat_rows::told_key(*conversation), chat_rows::untold_key(*conversation));
+            vec![told, untold, desks::assignment_key(*conversation)]
         }
-        Proposal::ChangeMessage { conversation, change: MessageChange::Recall | MessageChange::Pin { .. }, .. } => {
-            vec![chat_rows::pins_key(*conversation)]
+        Proposal::ChangeMessage { conversation, change, entry, .. } => {
+            let mut keys = desk_keys(*conversation, entry);
+            // Whether it is a conversation with an account is known by the message.
+            if keys.is_empty() {
+                keys.push(desks::assignment_key(*conversation));
+            }
+            if matches!(change, MessageChange::Recall | MessageChange::Pin { .. }) {
+                keys.push(chat_rows::pins_key(*conversation));
+            }
+            keys
+        }
+        Proposal::SetDesk { account, patch, .. } => {
+            let users = patch.add.iter().map(|user| user.no).chain(patch.remove.iter().chain(&patch.forget).copied());
+            users.map(|user| desks::agent_key(*account, user)).chain([desks::desk_key(*account)]).collect()
+        }
+        Proposal::Assign { conversation, account, to, entry, .. } => {
+            let mut keys = desk_keys(*conversation, entry);
+            keys.extend(to.as_ref().map(|to| desks::agent_key(*account, to.no)));
+            keys
         }
         Proposal::SetStored(told) => told.iter().map(|(user, _)| chat_rows::stored_key(*user)).collect(),
         Proposal::SetReceipts { user, .. } => vec![chat_rows::settings_key(*user)],
         Proposal::SetPreferences { conversation, user, .. } => vec![chat_rows::preferences_key(*user, *conversation)],
         _ => Vec::new(),
     }
+}
+
+/// The rows that an entry in a conversation with an account needs.
+fn desk_keys(conversation: ConversationNo, entry: &NewEntry) -> Vec<Vec<u8>> {
+    let details = entry.details();
+    let Some(account) = details.desk else { return Vec::new() };
+    let agent = details.agent.as_ref().map(|agent| desks::agent_key(account, agent.no));
+    agent.into_iter().chain([desks::assignment_key(conversation)]).collect()
 }
 
 /// Decides one proposal; `now_ms` is the time of the batch.
@@ -181,6 +211,12 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             Proposal::ChangeMembers { conversation, add, remove, members_max, notice } => {
                 self.change_members(*conversation, add, remove, *members_max, notice.as_ref())
             }
+            Proposal::SetDesk { account, id, patch, agents_max, adopts_user } => {
+                self.set_desk(*account, (id, *adopts_user), patch, *agents_max)
+            }
+            Proposal::Assign { conversation, account, to, expected, entry } => {
+                self.assign(*conversation, *account, to.as_ref(), *expected, entry)
+            }
             Proposal::MarkRead { conversation, user, seq } => {
                 let mut membership = self.rows.membership(*conversation, *user)?.ok_or(Rejection::NotAMember)?;
                 let last = self.rows.head(*conversation)?.ok_or(Rejection::NoSuchConversation)?.last_seq;
@@ -235,6 +271,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         if let Some(first) = self.first_result(conversation, send.as_ref())? {
             return Ok(first);
         }
+        self.check_agent(entry)?;
         match &entry.sender {
             Some(sender) if self.rows.has_just_left(conversation, sender.no) => Err(Rejection::NotAMember.into()),
             _ => self.append(conversation, Cow::Borrowed(entry), send),
@@ -257,8 +294,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     }
 
     fn send_key(&self, entry: &'a NewEntry) -> Option<R::SendKey> {
-        let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref());
-        send.map(|(sender, id)| self.rows.send_key(sender.no, id))
+        entry.idempotency_key().map(|(author, id)| self.rows.send_key(author, id))
     }
 
     /// The place of the entry, if it is a retry.
@@ -282,6 +318,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     ) -> Result<Appended, ProposalError> {
         let mut head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
         let position = self.rows.next_position();
+        if let Some(account) = entry.details().desk {
+            self.move_in_index(conversation, account, &head, position)?;
+        }
         head.last_seq += 1;
         head.last_at = head.last_at.max(self.now_ms);
         head.last_position = position;
@@ -330,17 +369,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 }
                 None => {
                     created += 1;
-                    User {
-                        no: self.rows.new_user_no(&patch.id),
-                        id: patch.id.clone(),
-                        name: None,
-                        avatar: None,
-                        attributes: None,
-                        created_at: self.now_ms,
-                        do_not_disturb: None,
-                        revoked_at: 0,
-                        receipts_off: false,
-                    }
+                    self.new_user(&patch.id)
                 }
             };
             user.name = patch.name.clone().or(user.name);
@@ -349,6 +378,22 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             self.rows.put_user(user);
         }
         Ok(Outcome::Users { created, updated })
+    }
+
+    /// A new user with this id, who is yet to be stored.
+    fn new_user(&mut self, id: &'a str) -> User {
+        User {
+            no: self.rows.new_user_no(id),
+            id: id.to_owned(),
+            name: None,
+            avatar: None,
+            attributes: None,
+            created_at: self.now_ms,
+            do_not_disturb: None,
+            revoked_at: 0,
+            receipts_off: false,
+            agent: None,
+        }
     }
 
     fn create_conversation(&mut self, new: &'a NewConversation) -> Result<Outcome, ProposalError> {
@@ -445,6 +490,7 @@ fn without_row(what: &str, id: &str) -> StoreError {
     StoreError::Damaged(format!("{what} {id} has a number and no row"))
 }
 
+mod desks_and_assignments;
 mod message_changes;
 mod preferences;
 mod reactions;

@@ -22,7 +22,7 @@ pub fn apply(message: &mut StoredEntry, change: &StoredEntry) {
                 message.content.details_mut().reactions = reactions.clone();
             }
         }
-        EntryKind::Message | EntryKind::MemberChange | EntryKind::ConversationChange => {}
+        EntryKind::Message | EntryKind::MemberChange | EntryKind::ConversationChange | EntryKind::Assignment => {}
     }
 }
 

@@ -71,6 +71,15 @@ pub struct User {
     pub revoked_at: u64,
     /// Others do not learn what the user has read, and the user does not learn what others have read.
     pub receipts_off: bool,
+    /// Of an account as a caller: the agent who acts for it. Never stored.
+    pub agent: Option<Box<Sender>>,
+}
+
+impl User {
+    /// The person behind the caller, whose rates and shares count: the agent, of an account for which one acts.
+    pub fn person(&self) -> UserNo {
+        self.agent.as_ref().map_or(self.no, |agent| agent.no)
+    }
 }
 
 /// A conversation as the store has it, without its members and entries.
@@ -231,6 +240,16 @@ pub struct NewEntry {
 }
 
 impl NewEntry {
+    /// Who wrote it: the agent, if one wrote it for an account.
+    pub fn author(&self) -> Option<&Sender> {
+        self.details().agent.as_ref().or(self.sender.as_ref())
+    }
+
+    /// What makes a send safe to repeat: its author, and the author's own id of it.
+    pub fn idempotency_key(&self) -> Option<(UserNo, &str)> {
+        self.author().map(|author| author.no).zip(self.client_msg_id.as_deref())
+    }
+
     /// The details; those of an entry without any are empty.
     pub fn details(&self) -> &EntryDetails {
         const NONE: &EntryDetails = &EntryDetails::NONE;
@@ -298,6 +317,15 @@ pub struct EntryDetails {
     /// Of a message that grew: the `seq` of the entry that ended it; 0: there is none.
     #[serde(skip_serializing_if = "is_default")]
     pub stream_end: u64,
+    /// Of an entry in a conversation with an account: the account, whose index of conversations the entry moves.
+    #[serde(skip_serializing_if = "is_default")]
+    pub desk: Option<ConversationNo>,
+    /// The agent who acted for the account that is the sender.
+    #[serde(skip_serializing_if = "is_default")]
+    pub agent: Option<Sender>,
+    /// Of an entry that tells of an assignment: the agent who has the conversation now.
+    #[serde(skip_serializing_if = "is_default")]
+    pub assigned_to: Option<Sender>,
 }
 
 /// Whether a field need not be written.
@@ -349,6 +377,9 @@ impl EntryDetails {
         stream: StreamState::Whole,
         stream_node: 0,
         stream_end: 0,
+        desk: None,
+        agent: None,
+        assigned_to: None,
     };
 }
 

@@ -53,6 +53,21 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
             Refusal::limit("different reactions to the message", *limit, *limit + 1)
         }
         Rejection::TooManyPins { limit } => Refusal::limit("pinned messages", *limit, *limit + 1),
+        Rejection::UserExists(id) => Refusal::new(
+            ErrorCode::Conflict,
+            format!("a user has the id {id:?}; an account that answers needs a user of its own with it"),
+        ),
+        Rejection::NotAnAgent(id) => Refusal::field("assigned_to", format!("{id:?} is no agent of the account")),
+        Rejection::AgentLeaves(id) => Refusal::new(
+            ErrorCode::NodeUnavailable,
+            format!("add: {id:?} was removed a moment ago, and conversations are yet to be unassigned"),
+        )
+        .retry_after(LEADER_RETRY_AFTER_MS),
+        Rejection::TooManyAgents { limit, would_be } => Refusal::limit("agents of the account", *limit, *would_be),
+        Rejection::AssignedTo(who) => {
+            let who = who.as_ref().map_or_else(|| "nobody".into(), |who| format!("{who:?}"));
+            Refusal::new(ErrorCode::AssignmentConflict, format!("if_assigned_to: {who} has the conversation"))
+        }
         Rejection::KindDiffers => {
             Refusal::new(ErrorCode::Conflict, "the id is taken by a conversation of another kind")
         }

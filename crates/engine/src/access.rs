@@ -167,6 +167,7 @@ mod tests {
     fn a_token_from_before_the_revocation_is_refused() {
         let user = |revoked_at| User {
             receipts_off: false,
+            agent: None,
             no: UserNo(1),
             id: "ada".into(),
             name: None,

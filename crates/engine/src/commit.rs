@@ -348,11 +348,16 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::ChangeMembers { conversation, notice, .. } => {
             by(notice).unwrap_or(FlowKey::Conversation(*conversation))
         }
-        Proposal::Append { conversation, .. } => FlowKey::Conversation(*conversation),
+        Proposal::Append { conversation, .. } | Proposal::SetDesk { account: conversation, .. } => {
+            FlowKey::Conversation(*conversation)
+        }
+        Proposal::Assign { conversation, entry, .. } => {
+            entry.author().map_or(FlowKey::Conversation(*conversation), |author| FlowKey::User(author.no))
+        }
         Proposal::React { user, .. } => FlowKey::User(user.no),
         Proposal::TellReactions { conversation } => FlowKey::Conversation(*conversation),
         Proposal::ChangeMessage { conversation, entry, .. } => {
-            entry.sender.as_ref().map_or(FlowKey::Conversation(*conversation), |sender| FlowKey::User(sender.no))
+            entry.author().map_or(FlowKey::Conversation(*conversation), |author| FlowKey::User(author.no))
         }
         Proposal::CreateConversation(new) => {
             let owner = new.members.iter().find(|(_, role)| *role == Role::Owner);

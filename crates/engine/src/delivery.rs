@@ -39,9 +39,11 @@ pub struct Piece {
     pub json: Bytes,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recipients {
     Pair(UserNo, UserNo),
+    /// Of a conversation with an account: its user, the agents of the account, or all of them. Nobody is named twice.
+    Users(Arc<[UserNo]>),
     /// The live members.
     Audience,
 }
@@ -212,11 +214,11 @@ impl Delivery {
                 Step::Block(block) => {
                     let entries = u64::from(block.entries);
                     let to_session = |session| sink.block(session, block, fanout.lane, fanout.through);
-                    delivered += self.deliver(block.conversation, block.recipients, to_session) * entries;
+                    delivered += self.deliver(block.conversation, &block.recipients, to_session) * entries;
                 }
                 Step::Piece(piece) => {
                     let to_session = |session| sink.piece(session, piece, fanout.lane);
-                    self.deliver(piece.conversation, piece.recipients, to_session);
+                    self.deliver(piece.conversation, &piece.recipients, to_session);
                 }
                 Step::Barrier(latch) => latch.count_down(),
                 Step::Join { conversation, users } => users.iter().for_each(|user| self.join(*conversation, *user)),
@@ -234,7 +236,7 @@ impl Delivery {
     fn deliver(
         &self,
         conversation: ConversationNo,
-        recipients: Recipients,
+        recipients: &Recipients,
         mut to_session: impl FnMut(SessionKey),
     ) -> u64 {
         let mut sessions = 0;
@@ -247,9 +249,14 @@ impl Delivery {
         match recipients {
             Recipients::Pair(a, b) => {
                 for user in [Some(a), (a != b).then_some(b)].into_iter().flatten() {
-                    if let Some(&index) = self.by_no.get(&user) {
+                    if let Some(&index) = self.by_no.get(user) {
                         to_user(&self.users[index].1);
                     }
+                }
+            }
+            Recipients::Users(users) => {
+                for index in users.iter().filter_map(|user| self.by_no.get(user)) {
+                    to_user(&self.users[*index].1);
                 }
             }
             Recipients::Audience => {
@@ -262,9 +269,10 @@ impl Delivery {
     }
 
     /// Whether the user, who has a session here, is among these recipients now.
-    pub fn is_recipient(&self, user: UserNo, conversation: ConversationNo, recipients: Recipients) -> bool {
+    pub fn is_recipient(&self, user: UserNo, conversation: ConversationNo, recipients: &Recipients) -> bool {
         match recipients {
-            Recipients::Pair(a, b) => user == a || user == b,
+            Recipients::Pair(a, b) => user == *a || user == *b,
+            Recipients::Users(users) => users.contains(&user),
             Recipients::Audience => self.by_no.get(&user).is_some_and(|index| {
                 let (_, state) = &self.users[*index];
                 state.conversations.contains(&conversation)

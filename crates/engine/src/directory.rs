@@ -8,6 +8,7 @@
 mod cards;
 mod unread;
 
+use crate::desks::Desks;
 use quick_cache::sync::{Cache, GuardResult};
 use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use tidings_domain::{
@@ -29,6 +30,7 @@ pub struct Directory {
     memberships: Cache<(ConversationNo, UserNo), Option<Membership>>,
     preferences: Cache<(ConversationNo, UserNo), Arc<Preferences>>,
     pub(crate) unread: UnreadCache,
+    pub(crate) desks: Arc<Desks>,
     /// Whether other nodes change the store too.
     shared: bool,
 }
@@ -67,6 +69,7 @@ fn can_be_stored(id: &str) -> bool {
 impl Directory {
     pub fn new(store: Arc<dyn Store>, entries: usize, shared: bool) -> Self {
         Directory {
+            desks: Desks::new(store.clone()),
             store,
             user_nos: Cache::new(entries),
             users: Cache::new(entries),
@@ -222,6 +225,7 @@ impl Directory {
                 _,
             ) => self.invalidate_user(*user),
             (Proposal::UpdateConversation { conversation, .. }, _) => self.invalidate_conversation(*conversation),
+            (Proposal::SetDesk { account, .. }, _) => self.desks.note_change(*account),
             (Proposal::ChangeMembers { conversation, .. }, Outcome::MembersChanged { added, removed, changed, .. }) => {
                 self.invalidate_conversation(*conversation);
                 for user in added.iter().chain(removed).chain(changed) {
@@ -254,7 +258,10 @@ impl Directory {
                     self.invalidate_membership(*conversation, *user);
                 }
             }
-            Some(Change::Conversation(conversation)) => self.invalidate_conversation(*conversation),
+            Some(Change::Conversation(conversation)) => {
+                self.invalidate_conversation(*conversation);
+                self.desks.note_change(*conversation);
+            }
             Some(Change::Users(ids)) => self.invalidate_users(ids),
             Some(Change::DoNotDisturb(user)) => self.invalidate_user(*user),
             Some(Change::Mute { conversation, user }) => {

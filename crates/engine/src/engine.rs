@@ -15,8 +15,10 @@
 //! - `popup_trigger`, `popup_users`: popups that the app server sends, and users as popups see them;
 //! - `leader_requests`: what only the leader can answer.
 
+mod acting;
 mod bulk_sends;
 mod conversations;
+pub mod desks;
 mod history;
 mod leader_requests;
 mod limits;
@@ -45,6 +47,7 @@ use crate::{
     cluster::{Cluster, ClusterContext, ClusterParts, leader_client::LeaderClient},
     commit::{Committer, CommitterParts},
     config::EngineConfig,
+    desk_worker::{DeskWorker, DeskWorkerParts},
     directory::Directory,
     hub::{Applier, Hub, LocalHub},
     lanes::Lanes,
@@ -102,6 +105,7 @@ pub struct Engine {
     receipts_worker: ReceiptsWorker,
     streams: Arc<Streams>,
     stream_worker: StreamWorker,
+    desk_worker: DeskWorker,
     list_changes: Arc<ListChanges>,
     list_worker: OnceLock<ListWorker>,
     rate: SendLimiter,
@@ -135,11 +139,11 @@ impl Engine {
     pub fn start(parts: EngineParts) -> (Arc<Engine>, Vec<ShardReceivers>) {
         let EngineParts { config, clock, store, webhook, wakes, cluster } = parts;
         let metrics = Arc::new(Metrics::new());
-        let (shards, receivers) = Shards::new(config.shard_queue, wakes);
+        let directory = Arc::new(Directory::new(store.clone(), config.cache_entries, cluster.is_some()));
+        let (shards, receivers) = Shards::new(config.shard_queue, wakes, directory.desks.clone());
         let boot = cluster.as_ref().map_or_else(rand::random, |cluster| cluster.node.boot_id);
         let streams = Streams::new(config.streams, boot, clock.clone());
         let lanes = Lanes::start(config.lane_queue, shards.clone(), &streams, metrics.clone());
-        let directory = Arc::new(Directory::new(store.clone(), config.cache_entries, cluster.is_some()));
         let receipts = Arc::new(Receipts::default());
         let list_changes = Arc::new(ListChanges::default());
         let applier = Applier {
@@ -152,6 +156,7 @@ impl Engine {
         };
         // Read before the follower starts: entries up to here are never handed to the lanes, all later ones are.
         let start_positions = [store.last_position(); LANES];
+        directory.desks.read_changed();
         let peer_inbox = PeerInbox::new(cluster.is_some());
         let cluster = cluster.map(|parts| Cluster::new(parts, start_positions[0], (&applier, &peer_inbox), &metrics));
         if let Some(cluster) = &cluster {
@@ -205,7 +210,10 @@ impl Engine {
         });
         list_changes.set_presence({
             let presence = presence.clone();
-            Box::new(move |user| !presence.local_sessions(user).is_empty())
+            let desks = directory.desks.clone();
+            Box::new(move |user| {
+                desks.people_of(user).into_iter().any(|user| !presence.local_sessions(user).is_empty())
+            })
         });
         let nodes = cluster.as_ref().map(|cluster| cluster.nodes.clone());
         let presence_webhook = webhook.as_ref().filter(|_| config.presence.webhook);
@@ -248,6 +256,12 @@ impl Engine {
                 alive_nodes.as_ref().is_some_and(|nodes| nodes.all().iter().any(|node| node.boot_id == boot))
             }),
         });
+        let desk_worker = DeskWorker::start(DeskWorkerParts {
+            store: store.clone(),
+            directory: directory.clone(),
+            committer: committer.clone(),
+            lead: lead.clone(),
+        });
         let outbox = webhook.map(|(webhook, config)| {
             let context = OutboxContext {
                 store: store.clone(),
@@ -274,6 +288,7 @@ impl Engine {
             outbox,
             streams,
             stream_worker,
+            desk_worker,
             append_rate: SendLimiter::new(
                 config.streams.appends_per_second,
                 config.streams.appends_per_second,
@@ -349,6 +364,7 @@ impl Engine {
         self.reaction_teller.stop();
         self.receipts_worker.stop();
         self.stream_worker.stop();
+        self.desk_worker.stop();
         self.list_worker.get().into_iter().for_each(ListWorker::stop);
         self.committer.stop();
         if let Some(cluster) = &self.cluster {

@@ -29,6 +29,7 @@ fn with_body(conversation: &str, stored: &StoredEntry, body: Box<RawValue>) -> E
         kind: content.kind,
         at: stored.at,
         from: content.sender.as_ref().map(id),
+        agent: details.agent.as_ref().map(id),
         client_msg_id: content.client_msg_id.clone(),
         content_type: content.content_type.clone(),
         body,
@@ -99,7 +100,21 @@ fn body_of_change(content: &NewEntry) -> Option<Box<RawValue>> {
         EntryKind::Pins => {
             serde_json::value::to_raw_value(&serde_json::json!({ "pinned": details.pinned.is_some() })).ok()
         }
+        EntryKind::Assignment if details.desk.is_none() => serde_json::value::to_raw_value(&serde_json::json!({})).ok(),
+        EntryKind::Assignment => {
+            let to = details.assigned_to.as_ref().map(|agent| &agent.id);
+            serde_json::value::to_raw_value(&serde_json::json!({ "assigned_to": to })).ok()
+        }
         _ => None,
+    }
+}
+
+/// Takes out of an entry which agents of an account have to do with it.
+pub(crate) fn hide_agents(entry: &mut StoredEntry) {
+    let Some(details) = &mut entry.content.details else { return };
+    (details.desk, details.agent, details.assigned_to) = (None, None, None);
+    if **details == EntryDetails::NONE && entry.content.kind == EntryKind::Message {
+        entry.content.details = None;
     }
 }
 

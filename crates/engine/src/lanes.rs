@@ -9,7 +9,8 @@ mod slots;
 use crate::{
     countdown_latch::CountdownLatch,
     delivery::{Block, Fanout, Piece, Recipients, Step},
-    entry_view::encode_entry,
+    desks::Desks,
+    entry_view::{encode_entry, hide_agents},
     fairness::{AdmissionError, FlowKey},
     shards::Shards,
     streams::{StreamKey, Streams, Touch},
@@ -20,6 +21,7 @@ use rustc_hash::FxHashMap;
 pub use slots::LaneSlot;
 use slots::LaneSlots;
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -181,7 +183,7 @@ struct Worker {
 
 impl Worker {
     fn run(self) {
-        let mut builder = FanoutBuilder::new(self.lane);
+        let mut builder = FanoutBuilder::new(self.lane, self.shards.desks().clone());
         while let Ok(mut work) = self.inbox.recv() {
             loop {
                 match work {
@@ -245,22 +247,29 @@ impl Worker {
         drop(slots);
     }
 
-    /// A direct message concerns the shards of its two users and no other.
+    /// A direct message concerns the shards of its two users and no other; one with an account also those of the agents.
     fn fan_out_by_user(&self, fanout: Fanout) {
         let Fanout { lane, through, steps, committed_at } = fanout;
         let mut by_shard: Vec<Vec<Step>> = vec![Vec::new(); self.shards.count()];
         for step in steps {
             let recipients = match &step {
-                Step::Block(block) => Some(block.recipients),
-                Step::Piece(piece) => Some(piece.recipients),
+                Step::Block(block) => Some(&block.recipients),
+                Step::Piece(piece) => Some(&piece.recipients),
                 Step::Join { .. } | Step::Leave { .. } | Step::Barrier(_) => None,
             };
-            if let Some(Recipients::Pair(a, b)) = recipients {
-                let (first, second) = (self.shards.shard_of(a), self.shards.shard_of(b));
-                if first != second {
-                    by_shard[second].push(step.clone());
+            match recipients {
+                Some(Recipients::Pair(a, b)) => {
+                    let (first, second) = (self.shards.shard_of(*a), self.shards.shard_of(*b));
+                    if first != second {
+                        by_shard[second].push(step.clone());
+                    }
+                    by_shard[first].push(step);
                 }
-                by_shard[first].push(step);
+                Some(Recipients::Users(users)) => {
+                    let shards: BTreeSet<usize> = users.iter().map(|user| self.shards.shard_of(*user)).collect();
+                    shards.into_iter().for_each(|shard| by_shard[shard].push(step.clone()));
+                }
+                Some(Recipients::Audience) | None => {}
             }
         }
         for (shard, steps) in by_shard.into_iter().enumerate() {
@@ -271,9 +280,21 @@ impl Worker {
     }
 }
 
+/// Whom of a conversation with an account a block is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Side {
+    /// Everybody: of every other conversation, too.
+    All,
+    /// The user, who is not told which agent answers.
+    Customer,
+    /// Those who act for the account.
+    Inside,
+}
+
 /// A block to which entries are still added.
 struct OpenBlock {
     conversation: Arc<Conversation>,
+    side: Side,
     json: Vec<u8>,
     entries: u32,
 }
@@ -288,7 +309,8 @@ struct FanoutBuilder {
     lane: Lane,
     steps: Vec<OpenStep>,
     /// The index in `steps` of each conversation's open block.
-    open: FxHashMap<ConversationNo, usize>,
+    open: FxHashMap<(ConversationNo, Side), usize>,
+    desks: Arc<Desks>,
     slots: Vec<LaneSlot>,
     /// Items added since the last fan-out.
     items: usize,
@@ -299,9 +321,10 @@ struct FanoutBuilder {
 }
 
 impl FanoutBuilder {
-    fn new(lane: Lane) -> Self {
+    fn new(lane: Lane, desks: Arc<Desks>) -> Self {
         FanoutBuilder {
             lane,
+            desks,
             steps: Vec::new(),
             open: FxHashMap::default(),
             slots: Vec::new(),
@@ -324,30 +347,53 @@ impl FanoutBuilder {
         self.slots.extend(slot);
         if !joined.is_empty() {
             // An entry after the join must not be put into a block before it.
-            self.open.remove(&conversation.no);
+            self.close(conversation.no);
             self.steps.push(OpenStep::Done(Step::Join { conversation: conversation.no, users: joined.into() }));
         }
         if let Some(entry) = entry {
             self.append(&conversation, &entry);
         }
         if !left.is_empty() {
-            self.open.remove(&conversation.no);
+            self.close(conversation.no);
             let id = conversation.id.as_str().into();
             self.steps.push(OpenStep::Done(Step::Leave { conversation: conversation.no, id, users: left.into() }));
         }
     }
 
-    fn add_piece(&mut self, piece: Piece) {
+    fn add_piece(&mut self, mut piece: Piece) {
+        if let Recipients::Pair(a, b) = piece.recipients {
+            piece.recipients = self.recipients(Some((a, b)), Side::All);
+        }
         // An entry after the piece must not be put into a block before it.
-        self.open.remove(&piece.conversation);
+        self.close(piece.conversation);
         self.bytes += piece.json.len();
         self.steps.push(OpenStep::Done(Step::Piece(Arc::new(piece))));
     }
 
+    fn close(&mut self, conversation: ConversationNo) {
+        for side in [Side::All, Side::Customer, Side::Inside] {
+            self.open.remove(&(conversation, side));
+        }
+    }
+
     fn append(&mut self, conversation: &Arc<Conversation>, entry: &StoredEntry) {
-        let at = *self.open.entry(conversation.no).or_insert_with(|| {
-            let block = OpenBlock { conversation: conversation.clone(), json: Vec::with_capacity(512), entries: 0 };
-            self.steps.push(OpenStep::Block(block));
+        match self.desks.sides(conversation.pair) {
+            Some(sides) if !sides.desk.desk.shows_agents => {
+                self.append_for(Side::Inside, conversation, entry);
+                let mut veiled = entry.clone();
+                hide_agents(&mut veiled);
+                self.append_for(Side::Customer, conversation, &veiled);
+            }
+            Some(_) | None => self.append_for(Side::All, conversation, entry),
+        }
+        self.entries += 1;
+        self.through = entry.position;
+    }
+
+    fn append_for(&mut self, side: Side, conversation: &Arc<Conversation>, entry: &StoredEntry) {
+        let at = *self.open.entry((conversation.no, side)).or_insert_with(|| {
+            let (conversation, json) = (conversation.clone(), Vec::with_capacity(512));
+            self.steps.push(OpenStep::Block(OpenBlock { conversation, side, json, entries: 0 }));
             self.steps.len() - 1
         });
         if let OpenStep::Block(block) = &mut self.steps[at] {
@@ -357,8 +403,15 @@ impl FanoutBuilder {
             block.entries += 1;
             self.bytes += block.json.len() - before;
         }
-        self.entries += 1;
-        self.through = entry.position;
+    }
+
+    /// Who gets a block: the agents are those of this moment, so that one who was removed gets nothing more.
+    fn recipients(&self, pair: Option<(UserNo, UserNo)>, side: Side) -> Recipients {
+        let Some((a, b)) = pair else { return Recipients::Audience };
+        let Some(sides) = self.desks.sides(pair) else { return Recipients::Pair(a, b) };
+        let mut users = if side == Side::Customer { vec![] } else { sides.insiders() };
+        users.extend((side != Side::Inside).then_some(sides.customer));
+        Recipients::Users(users.into())
     }
 
     /// The fan-out, its number of entries, and the slots that are free once the shards have it.
@@ -367,10 +420,11 @@ impl FanoutBuilder {
             self.slots.clear();
             return None;
         }
-        let steps = self.steps.drain(..).map(|step| match step {
+        let steps: Vec<OpenStep> = self.steps.drain(..).collect();
+        let steps = steps.into_iter().map(|step| match step {
             OpenStep::Done(step) => step,
-            OpenStep::Block(OpenBlock { conversation, json, entries }) => {
-                let recipients = conversation.pair.map_or(Recipients::Audience, |(a, b)| Recipients::Pair(a, b));
+            OpenStep::Block(OpenBlock { conversation, side, json, entries }) => {
+                let recipients = self.recipients(conversation.pair, side);
                 Step::Block(Arc::new(Block { conversation: conversation.no, recipients, entries, json: json.into() }))
             }
         });

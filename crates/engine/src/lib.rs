@@ -14,10 +14,12 @@
 //! - `list_worker`, `list_changes`: lines of users' lists that have changed, sent to their sessions;
 //! - `receipts_worker`, [`receipts`]: how far clients have come: stored, and told to live members once a second;
 //! - [`hub`]: where a commit goes next: to the lanes of this node, and to other nodes;
+//! - `desk_worker`: unassigns the conversations of removed agents;
 //! - `stream_worker`: the thread for messages that grow;
 //! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
 //! - [`streams`]: messages that grow, while they do;
 //! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
+//! - `desks`: who answers for which account;
 //! - [`directory`]: what is cached of users and conversations; [`access`]: what a caller's token allows;
 //! - [`webhook`], [`countdown_latch`], [`entry_view`], `fairness`, `attributes`, `daily_window`: what several of these share.
 
@@ -30,6 +32,8 @@ pub mod config;
 pub mod countdown_latch;
 mod daily_window;
 pub mod delivery;
+mod desk_worker;
+mod desks;
 pub mod directory;
 pub mod engine;
 pub mod entry_view;

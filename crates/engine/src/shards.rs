@@ -5,7 +5,7 @@
 //! keep the lanes apart up to the thread that must serve them all: it takes direct before group
 //! before broadcast, a bounded number of fan-outs at a time.
 
-use crate::delivery::Fanout;
+use crate::{delivery::Fanout, desks::Desks};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::sync::Arc;
 use tidings_domain::model::*;
@@ -133,11 +133,16 @@ struct ShardSender {
 
 pub struct Shards {
     shards: Vec<ShardSender>,
+    desks: Arc<Desks>,
 }
 
 impl Shards {
     /// The queues of one shard for each wake. `lane_queue`: fan-outs of each lane that wait at a shard.
-    pub(crate) fn new(lane_queue: usize, wakes: Vec<Arc<dyn Wake>>) -> (Arc<Shards>, Vec<ShardReceivers>) {
+    pub(crate) fn new(
+        lane_queue: usize,
+        wakes: Vec<Arc<dyn Wake>>,
+        desks: Arc<Desks>,
+    ) -> (Arc<Shards>, Vec<ShardReceivers>) {
         let (shards, receivers) = wakes
             .into_iter()
             .map(|wake| {
@@ -154,7 +159,7 @@ impl Shards {
                 (ShardSender { lanes: lanes.map(|(s, _)| s), control, typing, push, wake }, receivers)
             })
             .unzip();
-        (Arc::new(Shards { shards }), receivers)
+        (Arc::new(Shards { shards, desks }), receivers)
     }
 
     pub fn count(&self) -> usize {
@@ -194,8 +199,20 @@ impl Shards {
         }
     }
 
+    /// Signals a user's sessions; what an account learns, its agents do.
     pub(crate) fn signal(&self, user: UserNo, signal: Signal) {
-        self.put_control(self.shard_of(user), Control::Signal { user, signal });
+        match signal {
+            Signal::Read { .. } | Signal::Frame { .. } => {
+                for user in self.desks.people_of(user) {
+                    self.put_control(self.shard_of(user), Control::Signal { user, signal: signal.clone() });
+                }
+            }
+            signal => self.put_control(self.shard_of(user), Control::Signal { user, signal }),
+        }
+    }
+
+    pub(crate) fn desks(&self) -> &Arc<Desks> {
+        &self.desks
     }
 
     /// Tells the live members of a conversation, except the user, that the user types there. A shard whose typing queue
@@ -212,7 +229,8 @@ impl Shards {
         match conversation.pair {
             Some((a, b)) => {
                 for user in [a, b].into_iter().filter(|user| *user != except) {
-                    send(self.shard_of(user), TypingAudience::User(user));
+                    let people = self.desks.people_of(user).into_iter();
+                    people.for_each(|user| send(self.shard_of(user), TypingAudience::User(user)));
                 }
             }
             None => {
@@ -280,7 +298,7 @@ mod tests {
 
     #[test]
     fn typing_signals_beyond_the_queue_are_dropped_and_leave_control_empty() {
-        let (shards, receivers) = Shards::new(64, vec![Arc::new(NoWake)]);
+        let (shards, receivers) = Shards::new(64, vec![Arc::new(NoWake)], Desks::new(Arc::new(MemoryStore::default())));
         let (kind, (name, avatar, attributes)) = (ConversationKind::Group, Default::default());
         let group = Conversation {
             no: ConversationNo(1),

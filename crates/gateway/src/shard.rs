@@ -14,6 +14,7 @@
 //! - [`links`]: the links to relays, and the connections behind them.
 //! - [`session_listing`]: the sessions that exist, for comparison with the presence registry.
 
+mod assignments;
 mod binding;
 mod closing;
 mod decoding;

@@ -22,6 +22,8 @@ pub enum EntryKind {
     Reactions = 6,
     /// A message, the `target`, was pinned or is no longer: `body.pinned` says which.
     Pins = 7,
+    /// Of a conversation with an account: `body.assigned_to` is the agent who has it from here on, or `null`.
+    Assignment = 8,
 }
 
 /// One entry of a conversation's timeline. The field order is the order on the wire.
@@ -38,6 +40,9 @@ pub struct Entry {
     /// The sender's user id; absent when the app server acted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// Of an account's entry: the agent who acted for it, as far as the account lets the reader know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
     /// The sender's own id for the send; absent when the sender gave none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_msg_id: Option<String>,
@@ -93,6 +98,7 @@ impl Entry {
             kind: EntryKind::Message,
             at,
             from: None,
+            agent: None,
             client_msg_id: None,
             content_type,
             body,
@@ -192,6 +198,7 @@ impl PartialEq for Entry {
             && self.stream == other.stream
             && self.conversation == other.conversation
             && self.from == other.from
+            && self.agent == other.agent
             && self.client_msg_id == other.client_msg_id
             && self.content_type == other.content_type
             && self.body.get() == other.body.get()

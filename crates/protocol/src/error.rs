@@ -57,6 +57,8 @@ codes! {
     MessageRecalled = "message_recalled", 409;
     /// The message has been edited meanwhile. Read it again, then decide.
     VersionConflict = "version_conflict", 409;
+    /// Another agent has the conversation. Read who has it, then decide.
+    AssignmentConflict = "assignment_conflict", 409;
     /// The message does not grow: it was sent whole, was ended, or was interrupted because its beginner went away. Edit it to
     /// give it another body.
     StreamEnded = "stream_ended", 409;
@@ -140,7 +142,9 @@ impl ErrorCode {
             Internal => 4020,
             // These refuse requests; they end no session.
             NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused | NotAMessage
-            | MessageRecalled | VersionConflict | StreamEnded | StreamElsewhere | SessionGone => 4999,
+            | MessageRecalled | VersionConflict | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone => {
+                4999
+            }
         }
     }
 }

@@ -132,11 +132,29 @@ pub enum ClientFrame {
         #[serde(flatten)]
         update: http::UpdatePreferences,
     },
+    /// Assigns a conversation with an account to one of its agents, or to nobody. Answered with `ok` if it has a `ref`, once it
+    /// is durable.
+    Assign {
+        /// Repeated in the answer.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversation.
+        conversation: String,
+        /// As over HTTP.
+        #[serde(flatten)]
+        assign: http::Assign,
+    },
     /// The user's conversations, pinned ones first, then the latest active, page by page.
     Conversations {
         /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// Of this account instead, for which the user answers: the latest active first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        account: Option<String>,
+        /// Of the account's, those that this agent has: an id, or `@me`; `@nobody`: those that nobody has.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        assigned_to: Option<String>,
         /// Which; absent: those that are neither archived nor hidden.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         filter: Option<http::ListFilter>,
@@ -742,6 +760,12 @@ pub struct RawClientFrame<'a> {
     pub after: Option<Cow<'a, str>>,
     #[serde(default)]
     pub filter: Option<http::ListFilter>,
+    #[serde(borrow, default)]
+    pub account: Option<Cow<'a, str>>,
+    #[serde(default, deserialize_with = "also_null")]
+    pub assigned_to: Option<Option<String>>,
+    #[serde(default, deserialize_with = "also_null")]
+    pub if_assigned_to: Option<Option<String>>,
     #[serde(default)]
     pub pinned: Option<bool>,
     #[serde(default)]

@@ -2,11 +2,13 @@
 //! option is noticed instead of ignored.
 
 mod bulk_sends;
+mod desks;
 mod popups;
 mod presence;
 mod push;
 
 pub use bulk_sends::*;
+pub use desks::*;
 pub use popups::*;
 pub use presence::*;
 pub use push::*;
@@ -740,6 +742,12 @@ pub struct ConversationView {
     /// This user has cleared the entries up to here; absent: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cleared_seq: u64,
+    /// Of a conversation with an official account: the account's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// In the account's list: the agent who has the conversation; absent: nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assigned_to: Option<String>,
     /// The newest message that was not recalled, if it is among the newest entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_message: Option<Entry>,

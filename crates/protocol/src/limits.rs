@@ -23,6 +23,8 @@ pub const MEMBERS_BATCH_MAX: usize = 10_000;
 pub const SEND_BATCH_MAX: usize = 500;
 /// Members of a group; followers of an official account are bounded by the store alone.
 pub const GROUP_MEMBERS_MAX: u64 = 100_000;
+/// Agents of an official account.
+pub const AGENTS_MAX: u32 = 500;
 /// Entries in one page of history.
 pub const HISTORY_PAGE_MAX: usize = 500;
 /// The bodies in one page of history, in bytes; the entry that crosses it still belongs to the page, and

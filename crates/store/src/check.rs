@@ -1,5 +1,6 @@
 //! Verifies a data folder: its files, and then every row against the rows that it must agree with.
 
+mod desks;
 mod messages;
 mod push;
 
@@ -332,9 +333,9 @@ fn check_entries(kv: &dyn KvRead, first_seqs: &HashMap<u64, u64>, report: &mut C
         if entry.position > report.last_position {
             report.fault(format_args!("conversation {no}: entry {seq} is beyond the last position"));
         }
-        if let (Some(sender), Some(id)) = (&entry.content.sender, &entry.content.client_msg_id) {
+        if let Some((author, id)) = entry.content.idempotency_key() {
             timelines.entries_with_ids += 1;
-            let found = kv.get(Space::Dedupe, &dedupe_key(sender.no, id)).ok().flatten();
+            let found = kv.get(Space::Dedupe, &dedupe_key(author, id)).ok().flatten();
             if found.as_deref() != Some(&numbers_row(&[no, seq, entry.at, entry.position])) {
                 report.fault(format_args!("conversation {no}: entry {seq} and its dedupe entry differ"));
             }

@@ -87,8 +87,8 @@ impl EmbeddedStore {
         let mut batch = Batch::default();
         for entry in &old {
             batch.remove(Space::Timeline, entry_key(conversation, entry.seq));
-            if let (Some(sender), Some(id)) = (&entry.content.sender, &entry.content.client_msg_id) {
-                batch.remove(Space::Dedupe, dedupe_key(sender.no, id));
+            if let Some((author, id)) = entry.content.idempotency_key() {
+                batch.remove(Space::Dedupe, dedupe_key(author, id));
             }
             for part in 0..crate::rows::parts_of(&entry.content) {
                 batch.remove(Space::Bodies, part_key(conversation, entry.seq, part));

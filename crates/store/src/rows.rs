@@ -177,7 +177,18 @@ impl UserRow {
     pub(crate) fn user(self, no: UserNo) -> User {
         let UserRow { id, name, avatar, attributes, created_at, window } = self;
         let do_not_disturb = window.map(|(start, end, time_zone)| Box::new(DailyWindow { start, end, time_zone }));
-        User { no, id, name, avatar, attributes, created_at, do_not_disturb, revoked_at: 0, receipts_off: false }
+        User {
+            no,
+            id,
+            name,
+            avatar,
+            attributes,
+            created_at,
+            do_not_disturb,
+            revoked_at: 0,
+            receipts_off: false,
+            agent: None,
+        }
     }
 }
 
@@ -418,6 +429,7 @@ pub(crate) fn decode_entry(
             5 => EntryKind::ConversationChange,
             6 => EntryKind::Reactions,
             7 => EntryKind::Pins,
+            8 => EntryKind::Assignment,
             other => return Err(damaged(format_args!("entry {seq}: its kind is {other}"))),
         },
         sender: row.sender.map(|(no, id)| Sender { no: UserNo(no), id: id.to_owned() }),

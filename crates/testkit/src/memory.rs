@@ -2,6 +2,7 @@
 //! stores with it as their model, and use it where they need no disk.
 
 mod commit_log;
+mod desks;
 mod message_changes;
 mod preferences;
 mod reactions;
@@ -37,6 +38,9 @@ struct State {
     /// When each conversation was last told of reactions, and of which messages it is yet to be told.
     untold: BTreeMap<ConversationNo, (u64, Vec<u64>)>,
     pins: BTreeMap<ConversationNo, Vec<u64>>,
+    desks: BTreeMap<ConversationNo, desks::AccountState>,
+    /// The agents to whom conversations are assigned.
+    assigned: BTreeMap<ConversationNo, Sender>,
     /// Only in a store that several engines share.
     log: Option<MemoryLog>,
 }
@@ -49,6 +53,15 @@ fn index(no: u64) -> usize {
 /// Numbers as they are in keys.
 fn numbers(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
+}
+
+/// What makes a send safe to repeat: who wrote it, which of an account's messages is an agent, and the writer's id of it.
+fn send_of(entry: &NewEntry) -> Option<(UserNo, String)> {
+    let writer = match &entry.details().agent {
+        Some(agent) => agent.no,
+        None => entry.sender.as_ref()?.no,
+    };
+    Some((writer, entry.client_msg_id.clone()?))
 }
 
 /// A store in memory.
@@ -76,10 +89,12 @@ impl State {
     /// Appends a message. A shared store refuses a sender who has left, unless the message is stored already.
     fn send(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Rejection> {
         let sender = entry.sender.as_ref().map(|sender| sender.no);
-        let is_retry =
-            sender.zip(entry.client_msg_id.clone()).is_some_and(|send| self.first_results.contains_key(&send));
+        let is_retry = send_of(entry).is_some_and(|send| self.first_results.contains_key(&send));
         let has_left =
             |sender| self.left.contains(&conversation) && !self.members.contains_key(&(conversation, sender));
+        if !is_retry && self.is_of_stranger(entry) {
+            return Err(Rejection::NotAMember);
+        }
         match sender {
             Some(sender) if self.log.is_some() && !is_retry && has_left(sender) => Err(Rejection::NotAMember),
             _ => self.append(conversation, entry, now_ms),
@@ -87,7 +102,7 @@ impl State {
     }
 
     fn append(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Rejection> {
-        let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref()).map(|(s, id)| (s.no, id.clone()));
+        let send = send_of(entry);
         if let Some(first) = send.as_ref().and_then(|send| self.first_results.get(send)) {
             return match first.conversation == conversation {
                 true => Ok(Appended { duplicate: true, ..*first }),
@@ -117,6 +132,9 @@ impl State {
         if entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
             self.outbox.insert(position, OutboxItem { position, conversation, seq });
         }
+        if let Some(account) = entry.details().desk {
+            self.put_assignment_rows(account, conversation);
+        }
         let appended = Appended { conversation, seq, at, position, duplicate: false };
         if let Some(send) = send {
             self.first_results.insert(send, appended);
@@ -126,7 +144,7 @@ impl State {
 
     /// Appends an answer to a message of the conversation.
     fn reply(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Outcome, Rejection> {
-        let send = entry.sender.as_ref().zip(entry.client_msg_id.clone()).map(|(sender, id)| (sender.no, id));
+        let send = send_of(entry);
         let is_retry = send.is_some_and(|send| self.first_results.contains_key(&send));
         let mut preview = None;
         if !is_retry {
@@ -150,8 +168,7 @@ impl State {
 
     /// Rejects a change whose notice has the client message id of another conversation's entry.
     fn check_notice(&self, conversation: ConversationNo, notice: Option<&NewEntry>) -> Result<(), Rejection> {
-        let send = notice.and_then(|notice| notice.sender.as_ref().zip(notice.client_msg_id.clone()));
-        match send.and_then(|(sender, id)| self.first_results.get(&(sender.no, id))) {
+        match notice.and_then(send_of).and_then(|send| self.first_results.get(&send)) {
             Some(first) if first.conversation != conversation => Err(Rejection::ClientMsgIdReused),
             _ => Ok(()),
         }
@@ -205,6 +222,12 @@ impl State {
             }
             Proposal::ChangeMembers { conversation, add, remove, members_max, notice } => {
                 self.change_members(*conversation, add, remove, *members_max, notice.as_ref(), now_ms)?
+            }
+            Proposal::SetDesk { account, id, patch, agents_max, adopts_user } => {
+                self.set_desk(*account, (id, *adopts_user), patch, *agents_max, now_ms)?
+            }
+            Proposal::Assign { conversation, account, to, expected, entry } => {
+                self.assign(*conversation, *account, to.as_ref(), *expected, entry, now_ms)?
             }
             Proposal::MarkRead { conversation, user, seq } => {
                 let last = self.head(*conversation).last_seq;
@@ -272,6 +295,7 @@ impl State {
                         do_not_disturb: None,
                         revoked_at: 0,
                         receipts_off: false,
+                        agent: None,
                     });
                     no
                 }

@@ -8,6 +8,7 @@
 mod appends;
 mod batch_reads;
 mod byte_rows;
+mod desks;
 mod message_changes;
 mod outbox;
 mod preferences;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Check> {
         receipts::CHECKS,
         streams::CHECKS,
         preferences::CHECKS,
+        desks::CHECKS,
     ]
     .concat()
 }

@@ -60,7 +60,7 @@ pub(super) fn check_may_open(api: &Api, actor: &Actor, scopes: Scopes, request: 
         // The send itself refuses this.
         _ => return Ok(()),
     };
-    match api.engine.would_open(user, target) {
+    match api.engine.would_open(user, request.from.as_deref(), target) {
         true => scopes.check(Scope::OpenDirect),
         false => Ok(()),
     }

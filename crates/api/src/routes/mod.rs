@@ -3,6 +3,7 @@
 mod asyncapi;
 mod bulk_sends;
 mod conversations;
+mod desks;
 mod event_streams;
 mod ids;
 mod message_changes;
@@ -84,6 +85,10 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(conversations::create_conversation))
         .routes(routes!(conversations::get_conversation, conversations::update_conversation))
         .routes(routes!(conversations::list_members, conversations::change_members))
+        .routes(routes!(desks::get_desk, desks::update_desk))
+        .routes(routes!(desks::list_account_conversations))
+        .routes(routes!(desks::assign_conversation))
+        .routes(routes!(desks::list_desks))
         .routes(routes!(messages::send))
         .routes(routes!(messages::send_batch))
         .routes(routes!(messages::history))

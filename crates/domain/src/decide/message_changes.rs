@@ -30,6 +30,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         {
             return Err(Rejection::NotAMember.into());
         }
+        self.check_agent(entry)?;
         let head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
         if is_interruption && self.rows.entry(conversation, target)?.is_none() {
             return Ok(self.forget_open_stream(conversation, target));
@@ -52,6 +53,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         let is_open = details.stream == StreamState::Open;
         let mut content = entry.clone();
         content.details_mut().target = target;
+        content.details_mut().desk = details.desk;
         match change {
             MessageChange::Edit { .. } if is_open => return Err(Rejection::StreamOpen(target).into()),
             MessageChange::EndStream { .. } if !is_open => {

@@ -96,15 +96,17 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         untold: Vec<u64>,
     ) -> Result<(Appended, Box<NewEntry>), ProposalError> {
         let mut reaction_changes = Vec::with_capacity(untold.len());
+        let mut desk = None;
         for seq in untold {
             // Retention may have removed a message meanwhile.
             if let Some(message) = self.rows.entry(conversation, seq)? {
+                desk = desk.or(message.content.details().desk);
                 reaction_changes.push((seq, message.content.details().reactions.clone()));
             }
         }
         self.rows.put_chat_row(chat_rows::told_key(conversation), Some(chat_rows::encode(&self.now_ms)));
         self.rows.put_chat_row(chat_rows::untold_key(conversation), None);
-        let details = EntryDetails { reaction_changes, ..EntryDetails::NONE };
+        let details = EntryDetails { reaction_changes, desk, ..EntryDetails::NONE };
         let entry = NewEntry {
             kind: EntryKind::Reactions,
             sender: None,

@@ -1,6 +1,6 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
-use crate::model::*;
+use crate::{desks::*, model::*};
 
 /// A write to be committed. Each proposal gets one [`Outcome`]; a rejected one leaves the rest of its batch alone.
 #[derive(Debug, Clone)]
@@ -89,6 +89,33 @@ pub enum Proposal {
         members_max: u64,
         /// An entry that tells the members.
         notice: Option<NewEntry>,
+    },
+    /// Changes who answers for an official account. The first change makes the account's user.
+    SetDesk {
+        /// The account.
+        account: ConversationNo,
+        /// The account's id.
+        id: String,
+        /// What is changed.
+        patch: DeskPatch,
+        /// With more agents than this the proposal is rejected as a whole.
+        agents_max: u32,
+        /// A user who has the account's id becomes the account's; otherwise the proposal is rejected. Agents read the
+        /// conversations of that user.
+        adopts_user: bool,
+    },
+    /// Assigns a conversation with an account to one of its agents, or to nobody. Nothing happens if that is so already.
+    Assign {
+        /// The conversation.
+        conversation: ConversationNo,
+        /// The account.
+        account: ConversationNo,
+        /// The agent; `None`: nobody.
+        to: Option<Sender>,
+        /// Who must have the conversation now; `None`: whoever has it.
+        expected: Option<Option<UserNo>>,
+        /// The entry that tells of the assignment, without the details that follow from it.
+        entry: NewEntry,
     },
     /// Moves a read mark forward, never back and never past the head.
     MarkRead {
@@ -280,6 +307,13 @@ pub enum Outcome {
         /// When [`Proposal::TellReactions`] is due, in milliseconds since 1970 UTC, if reactions are yet to be told.
         tell_at: Option<u64>,
     },
+    /// The desk is as proposed.
+    Desk(Desk),
+    /// The conversation is assigned as proposed.
+    Assigned {
+        /// The entry that tells of it, as it was appended; absent if nothing changed.
+        told: Option<(Appended, Box<NewEntry>)>,
+    },
     /// The users are as the patches say.
     Users {
         /// Users who did not exist before.
@@ -422,6 +456,21 @@ pub enum Rejection {
         /// Pinned messages allowed.
         limit: u64,
     },
+    /// A user has the account's id, and is not the account's.
+    UserExists(String),
+    /// The user is no agent of the account.
+    NotAnAgent(String),
+    /// The user was removed from the agents a moment ago, and conversations are yet to be unassigned.
+    AgentLeaves(String),
+    /// The account has as many agents as are allowed.
+    TooManyAgents {
+        /// Agents allowed.
+        limit: u64,
+        /// Agents that there would be.
+        would_be: u64,
+    },
+    /// Somebody else has the conversation: the agent with this id, or nobody.
+    AssignedTo(Option<String>),
     /// A conversation of another kind has the id.
     KindDiffers,
     /// The conversation would have more members than allowed.

@@ -41,6 +41,9 @@ pub(super) fn lane_item(
         (_, Outcome::Reacted { told: Some((appended, entry)), .. }) => {
             item_of(conversation?, Some(stored(NewEntry::clone(entry), appended)))
         }
+        (_, Outcome::Assigned { told: Some((appended, entry)) }) => {
+            item_of(conversation?, Some(stored(NewEntry::clone(entry), appended)))
+        }
         (Proposal::ChangeMessage { .. }, Outcome::MessageChanged { appended, entry: Some(entry), .. }) => {
             item_of(conversation?, Some(stored(NewEntry::clone(entry), appended)))
         }

@@ -110,15 +110,30 @@ impl Engine {
             && user.id != *first
             && user.id != *second
         {
+            // An agent opens conversations of the account.
+            for (account, with) in [(first, second), (second, first)] {
+                if let Some(account) = self.as_account_named(user, account)? {
+                    return self.open_own_direct(&Actor::User(account.clone()), &account, with).await;
+                }
+            }
             return Err(Refusal::new(ErrorCode::Forbidden, "members: a user opens direct conversations of their own"));
         }
         let first = self.directory.require_user(first)?;
+        self.open_own_direct(actor, &first, second).await
+    }
+
+    async fn open_own_direct(
+        &self,
+        actor: &Actor,
+        first: &Arc<User>,
+        second: &str,
+    ) -> Result<(ConversationCard, bool), Refusal> {
         let existed = self.directory.conversation_by_id(&tidings_protocol::ids::direct_id(&first.id, second));
         let existed = existed.map_err(store_refusal)?.is_some();
         if !existed {
-            self.check_may_open(actor, &first, second)?;
+            self.check_may_open(actor, first, second)?;
         }
-        let conversation = self.open_direct(&first, second).await?;
+        let conversation = self.open_direct(first, second).await?;
         Ok((self.card(&conversation)?, !existed))
     }
 
@@ -147,7 +162,7 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`; `store_unavailable`.
     pub fn conversation_card(&self, actor: &Actor, id: &str) -> Result<ConversationCard, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, id)?;
+        let (ref actor, conversation) = self.enter(actor, id)?;
         self.check_may_read(actor, &conversation)?;
         self.card(&conversation)
     }
@@ -170,7 +185,7 @@ impl Engine {
         id: &str,
         update: UpdateConversation,
     ) -> Result<ConversationCard, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, id)?;
+        let (ref actor, conversation) = self.enter(actor, id)?;
         if self.role_of(actor, &conversation)? < Role::Admin {
             return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins change the card"));
         }
@@ -187,13 +202,15 @@ impl Engine {
         if let Some(history) = update.history {
             notice["history"] = json!(history);
         }
+        let mut entry = notice_entry(EntryKind::ConversationChange, actor, &notice);
+        entry.details = self.desk_details(&conversation, actor.user().map(|user| &**user));
         let proposal = Proposal::UpdateConversation {
             conversation: conversation.no,
             name: update.name,
             avatar: update.avatar,
             attributes,
             settings: ConversationSettings { receipts: update.receipts, history: update.history },
-            notice: Some(notice_entry(EntryKind::ConversationChange, actor, &notice)),
+            notice: Some(entry),
         };
         self.committer.propose(Some(&conversation), proposal).await?;
         // Read again: the committer has invalidated the old card.
@@ -211,7 +228,7 @@ impl Engine {
         id: &str,
         change: ChangeMembers,
     ) -> Result<MembersChanged, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, id)?;
+        let (ref actor, conversation) = self.enter(actor, id)?;
         if conversation.kind == ConversationKind::Direct {
             return Err(Refusal::new(ErrorCode::Conflict, "a direct conversation has its two members for good"));
         }
@@ -322,7 +339,7 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`, `limit_exceeded`; `store_unavailable`.
     pub fn members(&self, actor: &Actor, id: &str, after: Option<&str>, limit: usize) -> Result<MemberPage, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, id)?;
+        let (ref actor, conversation) = self.enter(actor, id)?;
         self.check_may_read(actor, &conversation)?;
         let limit = if limit == 0 { MEMBERS_PAGE_DEFAULT } else { limit };
         if limit > MEMBERS_PAGE_MAX {
@@ -347,7 +364,7 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn set_mute(&self, user: &Arc<User>, conversation: &str, mute: Mute) -> Result<(), Refusal> {
-        let conversation = self.directory.require_conversation_for(user, conversation)?;
+        let (ref user, conversation) = self.enter_as(user, conversation)?;
         let mute = match mute {
             Mute { muted: false, .. } => MuteState::Off,
             Mute { until: None, .. } => MuteState::Forever,
@@ -363,7 +380,7 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn mark_read(&self, user: &Arc<User>, conversation: &str, seq: u64) -> Result<ReadMark, Refusal> {
-        let conversation = self.directory.require_conversation_for(user, conversation)?;
+        let (ref user, conversation) = self.enter_as(user, conversation)?;
         let proposal = Proposal::MarkRead { conversation: conversation.no, user: user.no, seq };
         let outcome = self.committer.propose(Some(&conversation), proposal).await?;
         let Outcome::Read { seq, .. } = outcome else { return Err(unexpected_outcome()) };

@@ -29,7 +29,7 @@ impl Engine {
     /// `not_found`, `not_a_member`; `invalid_field`, `limit_exceeded` and `cursor_invalid` for the query;
     /// `store_unavailable`.
     pub fn history(&self, actor: &Actor, conversation: &str, query: &HistoryQuery) -> Result<HistoryPage, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let (ref actor, conversation) = self.enter(actor, conversation)?;
         let floor = self.first_readable(actor, &conversation)?;
         let limit = match query.limit.unwrap_or(HISTORY_PAGE_DEFAULT) {
             0 => return Err(Refusal::field("limit", "must be at least 1, got 0")),
@@ -55,7 +55,11 @@ impl Engine {
             true => self.page_of(conversation.no, page_first, page_last, limit, from)?,
             false => Vec::new(),
         };
-        stored.iter_mut().for_each(|entry| self.streams.overlay(conversation.no, entry));
+        let reader = actor.user().map(|user| user.no);
+        for entry in &mut stored {
+            self.streams.overlay(conversation.no, entry);
+            self.veil(reader, &conversation, entry);
+        }
         self.attach_previews(stored.iter_mut().map(|entry| (conversation.no, entry)))?;
         let more = page_first <= page_last && (page_last - page_first + 1) > stored.len() as u64;
         let cursor = |towards: End, seq: u64| PageCursor { towards, seq, range }.format(&conversation.id);

@@ -5,10 +5,14 @@
 //! adds, and conversations into which strangers draw the user. A stranger is anyone without a direct conversation with
 //! the user.
 
-use crate::{config::LimitsConfig, engine::Engine};
+use crate::{config::LimitsConfig, desks::AccountDesk, engine::Engine};
 use std::sync::Arc;
 use tidings_domain::{clock::Clock, model::*, rate::Gcra, refusals::store_refusal, user_limiter::UserLimiter};
-use tidings_protocol::{error::Refusal, ids::direct_id};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::OpenTo,
+    ids::direct_id,
+};
 
 /// The limiter of sends.
 pub(crate) struct SendLimiter(UserLimiter);
@@ -47,11 +51,32 @@ impl Engine {
     /// Takes a new direct conversation from the rates of both users.
     pub(crate) fn check_opening_limits(&self, user: &User, with: &str) -> Result<(), Refusal> {
         let other = self.directory.require_user(with)?;
-        self.limits.openings.take(user.no, 1, opened_too_many)?;
+        if let Some(desk) = self.directory.desks.of_user(other.no) {
+            self.check_desk_is_open(user, &desk)?;
+            return self.limits.openings.take(user.person(), 1, opened_too_many);
+        }
+        self.limits.openings.take(user.person(), 1, opened_too_many)?;
         if other.no == user.no {
             return Ok(());
         }
         self.limits.strangers.take(other.no, 1, || approached_too_often(with))
+    }
+
+    /// Whether an account lets this user open a conversation. Users have one each with it, so that there is no rate for all of
+    /// them together: a stranger could use it up.
+    fn check_desk_is_open(&self, user: &User, desk: &AccountDesk) -> Result<(), Refusal> {
+        let is_open = match desk.desk.open_to {
+            OpenTo::Anyone => true,
+            OpenTo::Nobody => false,
+            OpenTo::Followers => self.directory.membership(desk.account, user.no).map_err(store_refusal)?.is_some(),
+        };
+        match (is_open, desk.desk.open_to) {
+            (true, _) => Ok(()),
+            (false, OpenTo::Followers) => {
+                Err(Refusal::new(ErrorCode::Forbidden, "only followers open a conversation with this account"))
+            }
+            (false, _) => Err(Refusal::new(ErrorCode::Forbidden, "this account is not open to messages")),
+        }
     }
 
     /// Takes a new group with these first members from the rates of the user and the members.

@@ -23,11 +23,11 @@ use tidings_protocol::{
 };
 
 /// Conversations in a page of the list when the caller gives no limit.
-const CONVERSATIONS_PAGE_DEFAULT: usize = 50;
+pub(super) const CONVERSATIONS_PAGE_DEFAULT: usize = 50;
 /// Conversations that one page looks at in search of those that pass its filter. A page that has found fewer leads on.
-const EXAMINED_MAX: usize = 2_000;
+pub(super) const EXAMINED_MAX: usize = 2_000;
 /// Conversations that are examined at once.
-const EXAMINED_AT_ONCE: usize = 200;
+pub(super) const EXAMINED_AT_ONCE: usize = 200;
 /// Bytes of all pages together in one read.
 const PAGES_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Entries before the newest one that are searched for a message: a few of all conversations together, then more of those
@@ -82,11 +82,16 @@ impl Engine {
             }
         }
         let next = (examined < lines.len()).then(|| page_token(lines[examined - 1].place()));
-        let conversations = self.conversation_views(page)?;
+        let conversations = self.conversation_views(user, page)?;
         Ok(ConversationPage { conversations, next })
     }
 
-    fn passes(&self, line: &ListLine, unread: &UnreadCount, filter: Option<ListFilter>) -> Result<bool, Refusal> {
+    pub(super) fn passes(
+        &self,
+        line: &ListLine,
+        unread: &UnreadCount,
+        filter: Option<ListFilter>,
+    ) -> Result<bool, Refusal> {
         let passes = match filter {
             Some(ListFilter::Unread) => unread.count > 0 || line.preferences.marked_unread,
             Some(ListFilter::Mentions) => unread.mentions > 0,
@@ -140,10 +145,14 @@ impl Engine {
     ) -> Result<Option<ConversationView>, Refusal> {
         let Some(line) = self.list_line(user.no, conversation)? else { return Ok(None) };
         let unread = self.unread(user, std::slice::from_ref(&line))?.into_iter().next().unwrap_or_default();
-        Ok(self.conversation_views(vec![(line, unread)])?.pop())
+        Ok(self.conversation_views(user, vec![(line, unread)])?.pop())
     }
 
-    fn conversation_views(&self, page: Vec<(ListLine, UnreadCount)>) -> Result<Vec<ConversationView>, Refusal> {
+    pub(super) fn conversation_views(
+        &self,
+        user: &User,
+        page: Vec<(ListLine, UnreadCount)>,
+    ) -> Result<Vec<ConversationView>, Refusal> {
         let nos: Vec<_> = page.iter().map(|(line, _)| line.state.conversation).collect();
         let cards = self.directory.conversations(&nos).map_err(store_refusal)?;
         let lines = page.iter().zip(&cards).map(|((line, _), card)| {
@@ -155,8 +164,16 @@ impl Engine {
         let newest = self.newest(&lines.collect::<Vec<_>>())?;
         let now_ms = self.clock.now_ms();
         let mut views = Vec::with_capacity(page.len());
-        for (((ListLine { state, preferences }, unread), card), newest) in page.into_iter().zip(cards).zip(newest) {
+        let desk = self.directory.desks.of_user(user.no);
+        let mut assigned = match &desk {
+            Some(_) => self.assigned_to(&nos)?.into_iter(),
+            None => Vec::new().into_iter(),
+        };
+        for (((ListLine { state, preferences }, unread), card), mut newest) in page.into_iter().zip(cards).zip(newest) {
+            let assigned_to = assigned.next().flatten();
             let Some(card) = card else { continue };
+            let shown = newest.entry.iter_mut().chain(&mut newest.message);
+            shown.for_each(|entry| self.veil(Some(user.no), &card, entry));
             let ConversationState { head, membership, .. } = state;
             let muted = membership.mute.is_muted(now_ms);
             let view = |entry: Option<&StoredEntry>| entry.map(|entry| entry_of(&card.id, entry)).transpose();
@@ -186,6 +203,8 @@ impl Engine {
                 title: preferences.title,
                 marked_unread: preferences.marked_unread,
                 cleared_seq: preferences.cleared_seq,
+                account: self.directory.desks.sides(card.pair).map(|sides| sides.desk.desk.user.id.clone()),
+                assigned_to: assigned_to.map(|agent| agent.id),
                 last_message,
                 last_entry,
             });

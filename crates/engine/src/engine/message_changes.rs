@@ -102,7 +102,7 @@ impl Engine {
         reply: Option<SessionReply>,
     ) -> Result<(Arc<Conversation>, CommittedChange), Refusal> {
         let EditMessage { from, client_msg_id, content_type, body, mentions, if_version } = edit;
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let (ref actor, conversation) = self.enter(actor, conversation)?;
         let by = self.acting_user(actor, from)?;
         let message = self.changeable_message(actor, by.as_deref(), &conversation, seq, "edit")?;
         let content_type = content_type.unwrap_or(message.content.content_type);
@@ -118,7 +118,7 @@ impl Engine {
             mentions: edit.mentions,
             silent: true,
             skip_push: true,
-            details: None,
+            details: self.desk_details(&conversation, by.as_deref()),
         };
         let change = MessageChange::Edit {
             if_version,
@@ -137,7 +137,7 @@ impl Engine {
         client_msg_id: Option<String>,
         reply: Option<SessionReply>,
     ) -> Result<(Arc<Conversation>, CommittedChange), Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let (ref actor, conversation) = self.enter(actor, conversation)?;
         let by = self.acting_user(actor, by)?;
         client_msg_id.as_deref().map_or(Ok(()), |id| check_id("client_msg_id", id))?;
         let message = self.changeable_message(actor, by.as_deref(), &conversation, seq, "recall")?;
@@ -150,7 +150,7 @@ impl Engine {
             mentions: vec![],
             silent: true,
             skip_push: true,
-            details: None,
+            details: self.desk_details(&conversation, by.as_deref()),
         };
         self.submit_change(conversation, seq, MessageChange::Recall, entry, reply)
     }
@@ -184,7 +184,7 @@ impl Engine {
         };
         let message = self.stored_message(conversation, seq)?;
         if let (Actor::User(user), Some(role)) = (actor, role) {
-            self.rate.check(user.no)?;
+            self.rate.check(user.person())?;
             let is_moderator = role >= Role::Admin && conversation.kind != ConversationKind::Direct;
             if !is_moderator {
                 self.check_own_and_recent(user, conversation, &message, what)?;
@@ -251,7 +251,7 @@ impl Engine {
         entry: NewEntry,
         reply: Option<SessionReply>,
     ) -> Result<(Arc<Conversation>, CommittedChange), Refusal> {
-        let flow_key = entry.sender.as_ref().map_or(FlowKey::Conversation(conversation.no), |s| FlowKey::User(s.no));
+        let flow_key = entry.author().map_or(FlowKey::Conversation(conversation.no), |author| FlowKey::User(author.no));
         let slot = Some(self.committer.reserve(&conversation, flow_key)?);
         let (caller, committed) = oneshot::channel();
         let reply = match reply {
@@ -273,7 +273,12 @@ impl Engine {
         let found = self.store.entries(conversation.no, seq, seq, 1, End::Oldest).map_err(store_refusal)?;
         let rejection = tidings_domain::store::Rejection::NoSuchEntry(seq);
         let mut found: Vec<_> = found.into_iter().map(|entry| (conversation.no, entry)).collect();
-        found.iter_mut().for_each(|(no, entry)| self.streams.overlay(*no, entry));
+        // An agent is no side of the conversation's pair: only its user is not told of agents.
+        let reader = actor.user().map(|user| user.no);
+        for (no, entry) in &mut found {
+            self.streams.overlay(*no, entry);
+            self.veil(reader, &conversation, entry);
+        }
         self.attach_previews(found.iter_mut().map(|(no, entry)| (*no, entry)))?;
         let (_, entry) = found.first().ok_or_else(|| proposal_refusal(&rejection))?;
         entry_of(&conversation.id, entry)

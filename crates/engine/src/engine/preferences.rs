@@ -33,7 +33,7 @@ impl Engine {
         conversation: &str,
         update: UpdatePreferences,
     ) -> Result<Arc<Conversation>, Refusal> {
-        let conversation = self.directory.require_conversation_for(user, conversation)?;
+        let (ref user, conversation) = self.enter_as(user, conversation)?;
         let UpdatePreferences { pinned, archived, hidden, title, marked_unread, clear_to_seq } = update;
         check_name("title", title.as_ref().and_then(|title| title.as_deref()))?;
         let patch = PreferencesPatch { pinned, archived, hidden, title, marked_unread, clear_to_seq };
@@ -63,7 +63,7 @@ impl Engine {
         conversation: &str,
         seq: u64,
     ) -> Result<Arc<Conversation>, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let (ref actor, conversation) = self.enter(actor, conversation)?;
         match seq < self.first_readable(actor, &conversation)? {
             true => Err(proposal_refusal(&Rejection::NoSuchEntry(seq))),
             false => Ok(conversation),

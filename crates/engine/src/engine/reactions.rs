@@ -39,14 +39,14 @@ impl Engine {
         key: &str,
         add: bool,
     ) -> Result<MessageReactions, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let (ref actor, conversation) = self.enter(actor, conversation)?;
         let user = self.acting_user(actor, user)?;
         let user = user.ok_or_else(|| Refusal::field("user", "a reaction needs a user whose it is"))?;
         check_key(key)?;
         self.check_draining()?;
         self.role_of_member(&user, &conversation)?;
         if let Actor::User(user) = actor {
-            self.rate.check(user.no)?;
+            self.rate.check(user.person())?;
         }
         let proposal = Proposal::React {
             conversation: conversation.no,
@@ -122,7 +122,7 @@ impl Engine {
         seq: u64,
         pinned: bool,
     ) -> Result<PinState, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let (ref actor, conversation) = self.enter(actor, conversation)?;
         let by = self.acting_user(actor, user)?;
         self.check_draining()?;
         if let Some(user) = &by {
@@ -133,9 +133,10 @@ impl Engine {
             }
         }
         if let Actor::User(user) = actor {
-            self.rate.check(user.no)?;
+            self.rate.check(user.person())?;
         }
-        let entry = pin_entry(by.as_deref().map(sender_of));
+        let mut entry = pin_entry(by.as_deref().map(sender_of));
+        entry.details = self.desk_details(&conversation, by.as_deref());
         let change = MessageChange::Pin { pinned, pins_max: PINS_PER_CONVERSATION_MAX };
         let proposal = Proposal::ChangeMessage { conversation: conversation.no, target: seq, change, entry };
         self.committer.propose(Some(&conversation), proposal).await?;
@@ -147,18 +148,19 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`; `store_unavailable`.
     pub fn pins(&self, actor: &Actor, conversation: &str) -> Result<EntryPage, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let (ref actor, conversation) = self.enter(actor, conversation)?;
         let floor = self.first_readable(actor, &conversation)?;
         let row = self.store.row(RowSpace::Chat, &chat_rows::pins_key(conversation.no)).map_err(store_refusal)?;
         let pins: Vec<u64> = chat_rows::decode(row.as_deref()).map_err(store_refusal)?;
         let picked: Vec<_> =
             pins.iter().rev().filter(|seq| **seq >= floor).map(|seq| (conversation.clone(), *seq)).collect();
-        Ok(EntryPage { entries: self.picked_entries(&picked)?, next: None })
+        Ok(EntryPage { entries: self.picked_entries(actor, &picked)?, next: None })
     }
 
     /// These messages as they are now, without those that retention has removed.
     pub(super) fn picked_entries(
         &self,
+        actor: &Actor,
         picked: &[(Arc<Conversation>, u64)],
     ) -> Result<Vec<tidings_protocol::entry::Entry>, Refusal> {
         let request = |(conversation, seq): &(Arc<Conversation>, u64)| PageRequest {
@@ -173,6 +175,8 @@ impl Engine {
         for ((conversation, _), page) in picked.iter().zip(pages) {
             found.extend(page.into_iter().next().map(|entry| (conversation.clone(), entry)));
         }
+        let reader = actor.user().map(|user| user.no);
+        found.iter_mut().for_each(|(conversation, entry)| self.veil(reader, conversation, entry));
         self.attach_previews(found.iter_mut().map(|(conversation, entry)| (conversation.no, entry)))?;
         found.iter().map(|(conversation, entry)| entry_of(&conversation.id, entry)).collect()
     }

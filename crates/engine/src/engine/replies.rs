@@ -48,7 +48,7 @@ impl Engine {
         let seqs: Vec<u64> = rows.iter().filter_map(|(key, _)| chat_rows::number_in(key, 2)).collect();
         let picked: Vec<_> = seqs.iter().map(|seq| (conversation.clone(), *seq)).collect();
         let next = seqs.last().filter(|_| rows.len() == limit).map(u64::to_string);
-        Ok(EntryPage { entries: self.picked_entries(&picked)?, next })
+        Ok(EntryPage { entries: self.picked_entries(actor, &picked)?, next })
     }
 
     /// The messages that mention a user by id, newest first: those of conversations that the user is a member of, which
@@ -89,14 +89,16 @@ impl Engine {
     fn mention(&self, user: &Arc<User>, key: &[u8]) -> Result<Option<(Arc<Conversation>, StoredEntry)>, Refusal> {
         let Some((_, no, seq)) = chat_rows::mention_in(key) else { return Ok(None) };
         let Some(conversation) = self.directory.conversation(no).map_err(store_refusal)? else { return Ok(None) };
-        match self.first_readable(&Actor::User(user.clone()), &conversation) {
+        let reader = self.acting(user, &conversation.id)?;
+        match self.first_readable(&Actor::User(reader.clone()), &conversation) {
             Ok(floor) if seq >= floor => {}
             Err(refusal) if refusal.code != ErrorCode::NotAMember => return Err(refusal),
             Ok(_) | Err(_) => return Ok(None),
         }
         let request = PageRequest { conversation: conversation.no, from_seq: seq, to_seq: seq, limit: 1 };
         let found = self.store.pages(&[request], usize::MAX).map_err(store_refusal)?;
-        let entry = found.into_iter().flatten().next();
+        let mut entry = found.into_iter().flatten().next();
+        entry.iter_mut().for_each(|entry| self.veil(Some(reader.no), &conversation, entry));
         let is_there = |entry: &StoredEntry| entry.content.mentions.contains(&user.id);
         Ok(entry.filter(is_there).map(|entry| (conversation, entry)))
     }

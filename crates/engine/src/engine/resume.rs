@@ -11,17 +11,30 @@
 
 use crate::{
     delivery::MembershipSnapshot,
-    engine::Engine,
+    desks::AccountDesk,
+    engine::{Engine, list_line::ListLine},
     entry_view::{encode_entry, entry_of},
 };
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
-use tidings_domain::{model::*, refusals::store_refusal, store::*};
+use tidings_domain::{
+    desks::{Whose, index_key, indexed},
+    model::*,
+    refusals::store_refusal,
+    store::*,
+};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::SyncAnswer,
+    ids::direct_id,
     limits::{CONVERSATIONS_PER_USER_MAX, INBOX_BYTES_MAX, INBOX_ENTRIES_MAX},
     resume::{MissedRange, Resume},
 };
+
+/// Conversations of an account that an agent's resume looks at. With more that have moved no resume is called complete: the
+/// agent's client reads the list.
+const ACCOUNT_CONVERSATIONS_MAX: usize = 5_000;
+const ACCOUNT_CONVERSATIONS_AT_ONCE: usize = 500;
 
 /// The inbox of a session, which it is sent before it goes live.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,7 +144,10 @@ impl Engine {
         let mut inbox = Vec::with_capacity(missed.entries.len());
         for (index, mut entry) in missed.entries.into_iter().rev() {
             self.streams.overlay(tails[index].conversation, &mut entry);
-            inbox.extend(cards[index].clone().map(|card| (card, entry)));
+            inbox.extend(cards[index].clone().map(|card| {
+                self.veil(Some(user), &card, &mut entry);
+                (card, entry)
+            }));
         }
         self.attach_previews(inbox.iter_mut().map(|(card, entry)| (card.no, entry)))?;
         if reset {
@@ -168,9 +184,68 @@ impl Engine {
             };
             (head.last_position > after && until > after).then_some((tail, unseen_seq))
         };
-        let are_all = states.len() < CONVERSATIONS_PER_USER_MAX;
-        let (tails, joined) = states.into_iter().filter_map(tail).unzip();
+        let mut are_all = states.len() < CONVERSATIONS_PER_USER_MAX;
+        let (mut tails, mut joined): (Vec<Tail>, Vec<u64>) = states.into_iter().filter_map(tail).unzip();
+        for desk in self.directory.desks.served_by(user) {
+            let (lines, are_all_of_desk) = self.moved_lines(&desk, user, after[Lane::Direct as usize])?;
+            are_all &= are_all_of_desk;
+            for ListLine { state, preferences } in lines {
+                let (after, until) = (after[Lane::Direct as usize], until[Lane::Direct as usize]);
+                if until > after {
+                    tails.push(Tail {
+                        conversation: state.conversation,
+                        floor_seq: (preferences.cleared_seq + 1).max(state.head.first_seq),
+                        newest_seq: state.head.last_seq,
+                        newest_position: state.head.last_position,
+                        after,
+                        until,
+                    });
+                    joined.push(preferences.cleared_seq);
+                }
+            }
+        }
         Ok(Tails { tails, joined, are_all })
+    }
+
+    /// The conversations of an account with entries after a position, for one of its agents, who has an own one with it in
+    /// another way; and whether these are all.
+    fn moved_lines(
+        &self,
+        desk: &AccountDesk,
+        agent: UserNo,
+        after: Position,
+    ) -> Result<(Vec<ListLine>, bool), Refusal> {
+        let place = |newest, no| index_key(desk.account, Whose::Anyones, newest, ConversationNo(no));
+        let (mut from, to) = (place(Position::MAX, 0), place(after + 1, u64::MAX));
+        let Some(account) = self.directory.user(desk.desk.user.no).map_err(store_refusal)? else {
+            return Ok((vec![], true));
+        };
+        let mut lines: Vec<ListLine> = Vec::new();
+        while lines.len() < ACCOUNT_CONVERSATIONS_MAX {
+            let rows =
+                self.store.rows(RowSpace::Chat, &from, &to, ACCOUNT_CONVERSATIONS_AT_ONCE).map_err(store_refusal)?;
+            let places: Vec<_> = rows.iter().filter_map(|(key, _)| indexed(key)).collect();
+            lines.extend(self.lines_of(&account, &places)?);
+            match rows.last() {
+                Some((last, _)) if rows.len() == ACCOUNT_CONVERSATIONS_AT_ONCE => from = [&last[..], &[0]].concat(),
+                _ => {
+                    let own = self.own_conversation(&account, agent)?;
+                    lines.retain(|line| Some(line.state.conversation) != own);
+                    // One that moved to the top meanwhile was perhaps found twice.
+                    let mut seen = FxHashSet::default();
+                    lines.retain(|line| seen.insert(line.state.conversation));
+                    return Ok((lines, true));
+                }
+            }
+        }
+        Ok((lines, false))
+    }
+
+    /// The conversation that an agent has with the account as any other user.
+    fn own_conversation(&self, account: &User, agent: UserNo) -> Result<Option<ConversationNo>, Refusal> {
+        let Some(agent) = self.directory.user(agent).map_err(store_refusal)? else { return Ok(None) };
+        let own = self.directory.conversation_by_id(&direct_id(&account.id, &agent.id)).map_err(store_refusal)?;
+        Ok(own.map(|own| own.no))
     }
 
     /// The cards of conversations that the answer names, by index of their tails; the others are `None`.

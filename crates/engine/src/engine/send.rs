@@ -35,13 +35,13 @@ pub struct SessionReply {
 }
 
 /// The immediate result of a session's send.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum SubmitOutcome {
     /// The send waits for its commit; the reply comes to the shard as a control.
     Pending,
     /// The direct conversation does not exist yet: open it with [`Engine::open_direct`] off the
-    /// shard's thread, then submit again.
-    NeedsDirect { with: String },
+    /// shard's thread, then submit again. `opener` is the sender, or the account for which the sender acts.
+    NeedsDirect { opener: Arc<User>, with: String },
 }
 
 impl Engine {
@@ -106,8 +106,10 @@ impl Engine {
         let sender = match (actor, from) {
             (Actor::User(user), None) => Some(user.clone()),
             (Actor::User(user), Some(from)) if from == user.id => Some(user.clone()),
-            (Actor::User(_), Some(_)) => {
-                return Err(Refusal::new(ErrorCode::Forbidden, "from: a user token sends only as its own user"));
+            (Actor::User(user), Some(from)) => {
+                let why = "from: a user token sends only as its own user, or as an account that it answers for";
+                let account = self.as_account_named(user, &from)?;
+                Some(account.ok_or_else(|| Refusal::new(ErrorCode::Forbidden, why))?)
             }
             (Actor::App, Some(from)) => Some(self.directory.require_user(&from)?),
             (Actor::App, None) => None,
@@ -117,6 +119,8 @@ impl Engine {
             (None, Some(user)) => SendTarget::User(user),
             _ => return Err(Refusal::field("conversation", "give either conversation or to")),
         };
+        let (actor, sender) = self.act_in(actor, sender, target)?;
+        let actor = &actor;
         let conversation = match self.resolve_target(sender.as_deref(), target)? {
             Ok(conversation) => {
                 if let Actor::User(user) = actor {
@@ -134,7 +138,7 @@ impl Engine {
         let stream = if grows { self.prepare_stream(actor, &mut proposal, None)? } else { None };
         let flow_key = match sender {
             _ if is_bulk => FlowKey::Bulk,
-            Some(sender) => FlowKey::User(sender.no),
+            Some(sender) => FlowKey::User(sender.person()),
             None => FlowKey::Conversation(conversation.no),
         };
         let slot = Some(self.committer.reserve(&conversation, flow_key)?);
@@ -172,6 +176,11 @@ impl Engine {
         reply: SessionReply,
         grows: bool,
     ) -> Result<SubmitOutcome, Refusal> {
+        let acting = match target {
+            SendTarget::Conversation(id) => self.acting(sender, id)?,
+            SendTarget::User(_) => sender.clone(),
+        };
+        let sender = &acting;
         let conversation = match self.resolve_target(Some(sender), target)? {
             Ok(conversation) => {
                 check_may_know(sender, &conversation)?;
@@ -179,14 +188,14 @@ impl Engine {
             }
             Err(with) => {
                 self.check_may_open(&Actor::User(sender.clone()), sender, &with)?;
-                return Ok(SubmitOutcome::NeedsDirect { with });
+                return Ok(SubmitOutcome::NeedsDirect { opener: acting, with });
             }
         };
         let actor = Actor::User(sender.clone());
         let SessionReply { shard, session, reference } = reply;
         let mut proposal = self.accept(&actor, Some(sender), &conversation, message)?;
         let stream = if grows { self.prepare_stream(&actor, &mut proposal, Some((shard, session)))? } else { None };
-        let flow_key = FlowKey::User(sender.no);
+        let flow_key = FlowKey::User(sender.person());
         let slot = Some(self.committer.reserve(&conversation, flow_key)?);
         self.committer.submit(CommitRequest {
             proposal,
@@ -224,9 +233,34 @@ impl Engine {
         }
     }
 
-    /// Whether a message to this target opens a direct conversation first.
-    pub fn would_open(&self, sender: &User, target: SendTarget<'_>) -> bool {
-        self.resolve_target(Some(sender), target).is_ok_and(|found| found.is_err())
+    /// Whether a message to this target opens a direct conversation first. `from`: the account for which the caller sends.
+    pub fn would_open(&self, sender: &Arc<User>, from: Option<&str>, target: SendTarget<'_>) -> bool {
+        let account = from.and_then(|from| self.as_account_named(sender, from).ok().flatten());
+        let sender = match (account, target) {
+            (Some(account), _) => Ok(account),
+            (None, SendTarget::Conversation(id)) => self.acting(sender, id),
+            (None, SendTarget::User(_)) => Ok(sender.clone()),
+        };
+        sender.is_ok_and(|sender| self.resolve_target(Some(&sender), target).is_ok_and(|found| found.is_err()))
+    }
+
+    /// The caller and the sender of a message: an agent sends as the account, in the account's conversations.
+    fn act_in(
+        &self,
+        actor: &Actor,
+        sender: Option<Arc<User>>,
+        target: SendTarget<'_>,
+    ) -> Result<(Actor, Option<Arc<User>>), Refusal> {
+        let Some(sender) = sender else { return Ok((actor.clone(), None)) };
+        let sender = match target {
+            SendTarget::Conversation(id) => self.acting(&sender, id)?,
+            SendTarget::User(_) => sender,
+        };
+        let actor = match actor {
+            Actor::App => Actor::App,
+            Actor::User(_) => Actor::User(sender.clone()),
+        };
+        Ok((actor, Some(sender)))
     }
 
     /// Opens the direct conversation of two users, or answers the existing one.
@@ -235,6 +269,10 @@ impl Engine {
     /// `not_found`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn open_direct(&self, user: &Arc<User>, with: &str) -> Result<Arc<Conversation>, Refusal> {
         let other = self.directory.require_user(with)?;
+        let desks = &self.directory.desks;
+        if desks.of_user(user.no).is_some() && desks.of_user(other.no).is_some() {
+            return Err(Refusal::new(ErrorCode::Forbidden, "accounts have no conversations with each other"));
+        }
         let (first, second) = if user.id <= other.id { (user, &other) } else { (&other, user) };
         let mut members = vec![(first.no, Role::Member)];
         if first.no != second.no {
@@ -250,7 +288,7 @@ impl Engine {
             members,
             settings: ConversationSettings::default(),
         });
-        match self.committer.propose_as(user.no, proposal).await? {
+        match self.committer.propose_as(user.person(), proposal).await? {
             Outcome::Conversation { conversation, .. } => Ok(Arc::new(conversation)),
             _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
         }
@@ -262,7 +300,7 @@ impl Engine {
         self.check_draining()?;
         match actor {
             Actor::User(_) => {
-                self.rate.check(sender.no)?;
+                self.rate.check(sender.person())?;
                 self.check_opening_limits(sender, with)
             }
             Actor::App => Ok(()),
@@ -290,11 +328,15 @@ impl Engine {
         if let Some(sender) = sender {
             self.check_may_send(actor, sender, conversation)?;
             if matches!(actor, Actor::User(_)) {
-                self.rate.check(sender.no)?;
+                self.rate.check(sender.person())?;
             }
         }
         let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to } = message;
-        let details = reply_to.map(|reply_to| Box::new(EntryDetails { reply_to, ..EntryDetails::NONE }));
+        let mut details = self.desk_details(conversation, sender);
+        if let Some(reply_to) = reply_to {
+            let details: &mut EntryDetails = details.get_or_insert_default();
+            details.reply_to = reply_to;
+        }
         let entry = NewEntry {
             kind: EntryKind::Message,
             sender: sender.map(|s| Sender { no: s.no, id: s.id.clone() }),
@@ -384,7 +426,7 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`; `forbidden` for a user who may not send; `store_unavailable`.
     pub fn typing(&self, user: &Arc<User>, conversation: &str) -> Result<(), Refusal> {
-        let conversation = self.directory.require_conversation_for(user, conversation)?;
+        let (ref user, conversation) = self.enter_as(user, conversation)?;
         self.check_may_send(&Actor::User(user.clone()), user, &conversation)?;
         self.hub.typing(&conversation, user.no, &user.id.as_str().into());
         Ok(())

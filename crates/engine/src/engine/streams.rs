@@ -56,7 +56,7 @@ impl Engine {
     ) -> Result<Option<Box<NewStream>>, Refusal> {
         let Proposal::Append { conversation, entry } = proposal else { return Ok(None) };
         let body = GrowingBody::parse(&entry.body)?;
-        let beginner = actor.user().map(|user| user.no);
+        let beginner = actor.user().map(|user| user.person());
         let permit = self.streams.reserve(*conversation, beginner, body.bytes())?;
         let details = entry.details_mut();
         details.stream = StreamState::Open;
@@ -79,10 +79,10 @@ impl Engine {
         offset: u64,
         piece: &str,
     ) -> Result<Option<u64>, Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let (ref actor, conversation) = self.enter(actor, conversation)?;
         if let Actor::User(user) = actor {
             self.check_may_send(actor, user, &conversation)?;
-            self.append_rate.check(user.no)?;
+            self.append_rate.check(user.person())?;
         }
         let key = StreamKey { conversation: conversation.no, seq };
         let Some((length, touch)) = self.streams.append(key, actor, offset, piece)? else { return Ok(None) };
@@ -133,7 +133,7 @@ impl Engine {
         body: Option<Box<RawValue>>,
         reply: Option<SessionReply>,
     ) -> Result<(Arc<Conversation>, CommittedChange), Refusal> {
-        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let (ref actor, conversation) = self.enter(actor, conversation)?;
         if let Actor::User(user) = actor {
             self.check_may_send(actor, user, &conversation)?;
         }
@@ -179,10 +179,8 @@ impl Engine {
 
     /// Why this node takes no piece of a message. Blocks for a read of the store.
     pub fn why_no_stream(&self, actor: &Actor, conversation: &str, seq: u64) -> Refusal {
-        let found = self
-            .directory
-            .require_conversation_by(actor, conversation)
-            .and_then(|conversation| self.ended_stream(actor, &conversation, seq));
+        let found = self.enter(actor, conversation);
+        let found = found.and_then(|(actor, conversation)| self.ended_stream(&actor, &conversation, seq));
         found.err().unwrap_or_else(|| proposal_refusal(&Rejection::StreamEnded(seq)))
     }
 

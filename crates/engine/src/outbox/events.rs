@@ -10,8 +10,10 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use std::{collections::VecDeque, sync::Arc};
 use tidings_domain::{
+    chat_rows,
+    desks::assignment_key,
     model::*,
-    store::{End, OutboxItem, StoreResult},
+    store::{End, OutboxItem, RowSpace, StoreResult},
 };
 
 /// Members in one read.
@@ -101,7 +103,11 @@ impl EventExpansion {
 
     /// The event for this one user, online or not, unless the user does not want to know of the entry.
     pub(super) fn event_for(&mut self, context: &OutboxContext, user: &User) -> StoreResult<Option<Event>> {
-        let (now_ms, no) = (context.clock.now_ms(), user.no);
+        let now_ms = context.clock.now_ms();
+        // An agent is told for the account.
+        let sides = context.directory.desks.sides(self.conversation.pair);
+        let served = sides.filter(|sides| user.no != sides.customer && sides.desk.has_agent(user.no));
+        let no = served.map_or(user.no, |sides| sides.desk.desk.user.no);
         let membership = context.store.membership(self.conversation.no, no)?;
         let wants = membership.is_some_and(|membership| self.is_unread_by(no, &membership, now_ms));
         if !wants || user.do_not_disturb.as_ref().is_some_and(|window| window_covers(window, now_ms)) {
@@ -150,14 +156,32 @@ impl EventExpansion {
         self.after = page.last().map(|(user, _)| *user);
         self.all_seen = page.len() < MEMBERS_AT_ONCE;
         for (no, membership) in &page {
-            if !self.is_unread_by(*no, membership, now_ms) || context.presence.has_chat_session(*no) {
+            if !self.is_unread_by(*no, membership, now_ms) {
                 continue;
             }
-            let Some(user) = context.directory.user(*no)? else { continue };
-            if !user.do_not_disturb.as_ref().is_some_and(|window| window_covers(window, now_ms)) {
-                self.recipients.push_back(user.id.clone());
+            let people = self.people_of(context, *no)?;
+            if people.iter().any(|person| context.presence.has_chat_session(*person)) {
+                continue;
+            }
+            for person in people {
+                let Some(user) = context.directory.user(person)? else { continue };
+                if !user.do_not_disturb.as_ref().is_some_and(|window| window_covers(window, now_ms)) {
+                    self.recipients.push_back(user.id.clone());
+                }
             }
         }
         Ok(())
+    }
+
+    /// Who is to be told in a member's place: of an account the agent who has the conversation, or all agents if nobody has it.
+    fn people_of(&self, context: &OutboxContext, member: UserNo) -> StoreResult<Vec<UserNo>> {
+        let Some(desk) = context.directory.desks.of_user(member) else { return Ok(vec![member]) };
+        let row = context.store.row(RowSpace::Chat, &assignment_key(self.conversation.no))?;
+        let assigned: Option<Sender> = chat_rows::decode(row.as_deref())?;
+        let assigned = assigned.filter(|agent| desk.has_agent(agent.no));
+        Ok(match assigned {
+            Some(agent) => vec![agent.no],
+            None => desk.agents.iter().map(|agent| agent.no).collect(),
+        })
     }
 }

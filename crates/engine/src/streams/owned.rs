@@ -83,7 +83,7 @@ pub(crate) struct EndingStream {
 
 impl Ownership {
     fn check_beginner(&self, actor: &Actor) -> Result<(), Refusal> {
-        match actor.user().map(|user| user.no) == self.beginner {
+        match actor.user().map(|user| user.person()) == self.beginner {
             true => Ok(()),
             false => Err(Refusal::new(ErrorCode::Forbidden, "only the caller who began the message may go on with it")),
         }

@@ -6,7 +6,7 @@ use tidings_domain::model::ConversationNo;
 use tidings_engine::delivery::{Piece, Recipients};
 
 /// Where the text that a session lacks begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PendingPiece {
     pub conversation: ConversationNo,
     pub seq: u64,
@@ -23,7 +23,8 @@ impl PendingPieces {
     /// Adds a piece. One that follows another pending piece of its message is joined to it.
     pub(crate) fn add(&mut self, piece: &Piece) {
         if !self.has(piece) {
-            let Piece { conversation, seq, recipients, offset, .. } = *piece;
+            let Piece { conversation, seq, offset, .. } = *piece;
+            let recipients = piece.recipients.clone();
             self.0.push(PendingPiece { conversation, seq, recipients, offset });
         }
     }

@@ -17,6 +17,7 @@ use tidings_domain::model::{Actor, User};
 use tidings_engine::{
     Engine,
     access::{Scope, Scopes},
+    engine::desks::AccountList,
     engine::send::{SendTarget, SessionReply, SubmitOutcome},
     shards::SendReply,
 };
@@ -78,6 +79,7 @@ impl Shard {
             "stored" => self.handle_stored(key, frame),
             "preferences" => self.handle_preferences(key, frame),
             "history" => self.handle_history(key, frame),
+            "assign" => self.handle_assign(key, frame),
             "conversations" => self.handle_conversations(key, frame),
             "watch_presence" => self.handle_watch(key, frame),
             "unwatch_presence" => self.handle_unwatch(key, frame),
@@ -96,7 +98,7 @@ impl Shard {
     /// Whether the session's token allows an operation.
     fn check_scope(&self, key: usize, operation: &str) -> Result<(), Refusal> {
         let scope = match operation {
-            "send" | "edit" | "recall" | "react" | "pin" | "typing" => Scope::Send,
+            "send" | "edit" | "recall" | "react" | "pin" | "typing" | "assign" => Scope::Send,
             "stream_begin" | "stream_append" | "stream_end" => Scope::Send,
             "read" | "stored" | "preferences" | "history" | "conversations" => Scope::Read,
             "watch_presence" => Scope::Presence,
@@ -175,8 +177,9 @@ impl Shard {
         let again = retry.then(|| message.clone());
         match submit(&self.parts.engine, &user, target, message, reply, grows) {
             Ok(SubmitOutcome::Pending) => FrameOutcome::Continue,
-            Ok(SubmitOutcome::NeedsDirect { with }) => match (self.scopes(key).check(Scope::OpenDirect), again) {
-                (Ok(()), Some(message)) => self.open_direct(key, user, with, message, reply, grows),
+            Ok(SubmitOutcome::NeedsDirect { opener, with }) => match (self.scopes(key).check(Scope::OpenDirect), again)
+            {
+                (Ok(()), Some(message)) => self.open_direct(key, user, (opener, with), message, reply, grows),
                 (Ok(()), None) => FrameOutcome::Continue,
                 (Err(refusal), _) => self.refuse(key, frame.reference, refusal),
             },
@@ -190,7 +193,7 @@ impl Shard {
         &mut self,
         key: usize,
         user: Arc<User>,
-        with: String,
+        (opener, with): (Arc<User>, String),
         message: NewMessage,
         reply: SessionReply,
         grows: bool,
@@ -198,7 +201,7 @@ impl Shard {
         self.connections[key].paused = true;
         let (engine, shard) = self.handles();
         self.parts.runtime.spawn(async move {
-            let submitted = match engine.open_direct(&user, &with).await {
+            let submitted = match engine.open_direct(&opener, &with).await {
                 Ok(conversation) => {
                     let target = SendTarget::Conversation(&conversation.id);
                     submit(&engine, &user, target, message, reply, grows)
@@ -287,8 +290,19 @@ impl Shard {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let (after, limit) = (frame.after.as_deref().map(str::to_owned), frame.limit.unwrap_or(0));
         let (reference, filter) = (frame.reference, frame.filter);
+        let of_account = frame.account.as_deref().map(|account| AccountList {
+            account: account.to_owned(),
+            assigned_to: frame.assigned_to.clone().flatten(),
+        });
         self.spawn_store_read(key, reference, move |engine| {
-            Some(match engine.conversations(&user, filter, after.as_deref(), limit) {
+            let page = match of_account {
+                Some(list) => {
+                    let actor = Actor::User(user);
+                    engine.account_conversations(&actor, &list, filter, after.as_deref(), limit)
+                }
+                None => engine.conversations(&user, filter, after.as_deref(), limit),
+            };
+            Some(match page {
                 Ok(page) => json(&ServerFrame::Conversations { reference, page }),
                 Err(refusal) => {
                     engine.metrics.count_refusal(refusal.code);

@@ -57,7 +57,7 @@ impl Shard {
         {
             let PendingPiece { conversation, seq, recipients, offset } = pending;
             // Nothing follows for a user who has left.
-            if self.delivery.is_recipient(user, conversation, recipients)
+            if self.delivery.is_recipient(user, conversation, &recipients)
                 && let Some(piece) = self.parts.engine.stream_piece_from(conversation, seq, offset)
             {
                 connection.queue_json(&piece);

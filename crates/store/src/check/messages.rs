@@ -1,6 +1,6 @@
 //! What became of messages must agree: a message with the entries that changed it, and with the rows of reactions and pins.
 
-use super::{CheckReport, scan_meta};
+use super::{CheckReport, desks::AccountConversations, scan_meta};
 use crate::{kv::*, reads::read_parts, rows::*};
 use std::collections::HashMap;
 use tidings_domain::{
@@ -17,6 +17,7 @@ pub(super) struct ChangedMessages {
     reactions: HashMap<(u64, u64), u64>,
     /// How many messages are pinned in each conversation.
     pins: HashMap<u64, u64>,
+    accounts: AccountConversations,
 }
 
 impl ChangedMessages {
@@ -31,6 +32,7 @@ impl ChangedMessages {
     ) {
         let Some(details) = &entry.content.details else { return };
         let (seq, kind) = (entry.seq, entry.content.kind);
+        self.accounts.note_entry(no, entry);
         if details.target != 0 && details.target >= first_seq {
             let target = read_message(kv, no, details.target);
             let is_named = target.is_some_and(|message| match kind {
@@ -81,6 +83,7 @@ impl ChangedMessages {
             let checked = match key.first() {
                 Some(b'r') => count_reactions(key, row, &mut given),
                 Some(b'P') => self.check_pins(kv, key, row, first_seqs),
+                Some(b'i' | b'a') => self.accounts.note_row(key, row).map(|()| None),
                 _ => Ok(None),
             };
             match checked {
@@ -89,6 +92,7 @@ impl ChangedMessages {
             }
         })?;
         damaged.into_iter().for_each(|fault| report.fault(fault));
+        self.accounts.check(report);
         for ((no, seq), expected) in self.reactions {
             let found = given.get(&(no, seq)).copied().unwrap_or(0);
             if found != expected {

@@ -74,7 +74,7 @@ impl<'a> AppendBatch<'a> {
     fn outcomes(&self, placed: &FxHashMap<u64, Appended>, there: &FxHashSet<ConversationNo>) -> Vec<Outcome> {
         let mut sends: FxHashMap<(UserNo, &str), Appended> = FxHashMap::default();
         let outcome = |(index, (conversation, entry)): (usize, &(ConversationNo, &'a NewEntry))| {
-            let send = entry.sender.as_ref().map(|sender| sender.no).zip(entry.client_msg_id.as_deref());
+            let send = entry.idempotency_key();
             let mut first = placed.get(&(index as u64 + 1)).copied();
             match (first, send) {
                 (Some(first), Some(send)) => drop(sends.insert(send, Appended { duplicate: true, ..first })),

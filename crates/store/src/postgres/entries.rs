@@ -21,10 +21,10 @@ impl<'a> Contents<'a> {
         let mut columns =
             Contents { rows: vec![], senders: vec![], client_msg_ids: vec![], authors: vec![], pushed: vec![] };
         for entry in entries {
-            let send = entry.sender.as_ref().zip(entry.client_msg_id.as_deref());
+            let send = entry.idempotency_key();
             let may_be_pushed = entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push;
             columns.rows.push(encode_content(entry));
-            columns.senders.push(send.map(|(sender, _)| bigint(sender.no.0)));
+            columns.senders.push(send.map(|(author, _)| bigint(author.0)));
             columns.client_msg_ids.push(send.map(|(_, id)| id));
             columns.authors.push(entry.sender.as_ref().map(|sender| bigint(sender.no.0)));
             columns.pushed.push(outbox && may_be_pushed);

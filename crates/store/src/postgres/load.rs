@@ -91,6 +91,12 @@ impl<'a> TouchedKeys<'a> {
                 self.memberships.extend(users.map(|user| (*conversation, *user)));
                 notice.iter().for_each(|notice| self.entry(*conversation, notice));
             }
+            Proposal::SetDesk { account, id, .. } => {
+                // A desk and its agents are changed under the lock of the account's head.
+                self.heads.insert(*account);
+                self.user_ids.insert(id);
+            }
+            Proposal::Assign { conversation, entry, .. } => self.entry(*conversation, entry),
             Proposal::MarkRead { conversation, user, .. }
             | Proposal::SetMute { conversation, user, .. }
             | Proposal::SetPreferences { conversation, user, .. } => {
@@ -112,9 +118,7 @@ impl<'a> TouchedKeys<'a> {
 
     fn entry(&mut self, conversation: ConversationNo, entry: &'a NewEntry) {
         self.heads.insert(conversation);
-        if let (Some(sender), Some(id)) = (&entry.sender, &entry.client_msg_id) {
-            self.sends.insert((sender.no, id));
-        }
+        self.sends.extend(entry.idempotency_key());
     }
 
     /// Begins the transaction, takes the locks and loads the rows.

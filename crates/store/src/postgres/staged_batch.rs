@@ -15,7 +15,7 @@ use tidings_domain::{
 };
 
 /// The bit that marks a position as an offset from the position before this batch.
-const BATCH_RELATIVE: Position = 1 << 63;
+pub(crate) const BATCH_RELATIVE: Position = 1 << 63;
 
 /// The stored state that the batch touches; each decided proposal changes it.
 #[derive(Default)]
@@ -120,6 +120,7 @@ impl<'a> StagedBatch<'a> {
             | Outcome::MessageChanged { appended, .. }
             | Outcome::Replied { appended, .. }
             | Outcome::Reacted { told: Some((appended, _)), .. }
+            | Outcome::Assigned { told: Some((appended, _)) }
             | Outcome::MembersChanged { notice: Some(appended), .. } => {
                 Some(appended.position).filter(|position| position & BATCH_RELATIVE != 0).map(|p| p & !BATCH_RELATIVE)
             }
@@ -305,6 +306,7 @@ pub(crate) fn resolve_position(outcome: &mut Outcome, base: Position) {
         | Outcome::MessageChanged { appended, .. }
         | Outcome::Replied { appended, .. }
         | Outcome::Reacted { told: Some((appended, _)), .. }
+        | Outcome::Assigned { told: Some((appended, _)) }
         | Outcome::MembersChanged { notice: Some(appended), .. } => appended,
         _ => return,
     };

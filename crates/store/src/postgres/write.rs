@@ -7,11 +7,14 @@ use super::{
     failure::Failure,
     load::MUTED_FOR_GOOD,
     partitions::Partitions,
-    staged_batch::{Changes, LoadedState},
+    staged_batch::{BATCH_RELATIVE, Changes, LoadedState},
 };
 use crate::rows::{DeadRow, UserRow, encode, encode_content, encode_conversation, kind_byte};
 use std::collections::BTreeSet;
-use tidings_domain::model::*;
+use tidings_domain::{
+    desks::{INDEX, indexed},
+    model::*,
+};
 use tokio_postgres::types::ToSql;
 
 /// The rows to be written, as the columns that the statements take.
@@ -30,6 +33,7 @@ struct Columns<'a> {
     entries: Entries<'a>,
     rewritten: Rewritten,
     chat_rows: (Vec<&'a [u8]>, Vec<&'a [u8]>),
+    indexed: (Vec<&'a [u8]>, Vec<i64>, Vec<&'a [u8]>),
     chat_rows_gone: Vec<&'a [u8]>,
     logged: (Vec<i64>, Vec<&'a [u8]>),
     outbox_done: Option<i64>,
@@ -113,12 +117,20 @@ impl<'a> Columns<'a> {
             chat_rows: changes
                 .chat_rows
                 .iter()
+                .filter(|key| in_index(key).is_none())
                 .filter_map(|key| Some((key.as_slice(), state.chat_rows.get(key)?.as_slice())))
                 .unzip(),
+            indexed: unzip3(
+                changes
+                    .chat_rows
+                    .iter()
+                    .filter(|key| state.chat_rows.contains_key(*key))
+                    .filter_map(|key| in_index(key)),
+            ),
             chat_rows_gone: changes
                 .chat_rows
                 .iter()
-                .filter(|key| !state.chat_rows.contains_key(*key))
+                .filter(|key| !state.chat_rows.contains_key(*key) && in_index(key).is_none())
                 .map(Vec::as_slice)
                 .collect(),
             logged: changes.logged.iter().map(|(offset, change)| (bigint(*offset), change.as_slice())).unzip(),
@@ -132,6 +144,17 @@ impl<'a> Columns<'a> {
         }
     }
 }
+
+/// The parts of a key in the index of an account's conversations whose position is yet to be known: what is before it, its
+/// offset in the batch, and what is behind it.
+fn in_index(key: &[u8]) -> Option<(&[u8], i64, &[u8])> {
+    let (position, _) = indexed(key).filter(|_| key.first() == Some(&INDEX))?;
+    let (before, rest) = key.split_at_checked(INDEX_POSITION_AT)?;
+    (position & BATCH_RELATIVE != 0).then(|| (before, bigint(position & !BATCH_RELATIVE), &rest[8..]))
+}
+
+/// Where the position begins in a key of the index.
+const INDEX_POSITION_AT: usize = 17;
 
 fn unzip3<A, B, C>(rows: impl Iterator<Item = (A, B, C)>) -> (Vec<A>, Vec<B>, Vec<C>) {
     let mut columns = (Vec::new(), Vec::new(), Vec::new());
@@ -270,6 +293,10 @@ pub(crate) async fn write(
     } else if count > 0 {
         calls.push(Call::new(LOG, &[&count, &logged.0, &logged.1]));
     }
+    if !columns.indexed.0.is_empty() {
+        let (before, offsets, behind) = &columns.indexed;
+        calls.push(Call::new(PUT_INDEX, &[&count, before, offsets, behind]));
+    }
     if let Some(through) = &columns.outbox_done {
         calls.push(Call::new("UPDATE counters SET outbox_done = greatest(outbox_done, $1)", &[through]));
         calls.push(Call::new("DELETE FROM outbox WHERE position <= $1", &[through]));
@@ -306,6 +333,11 @@ const REWRITE: &str = "UPDATE entries e SET content = k.content \
      WHERE e.part = k.part AND e.conversation = k.conversation AND e.seq = k.seq";
 const PUT_CHAT_ROWS: &str = "INSERT INTO chat_rows (key, value) SELECT * FROM unnest($1::bytea[], $2::bytea[]) \
      ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+/// Rows whose keys name positions of this batch, downwards: it has its positions now, and -1 - p has the bits of p the other
+/// way round.
+const PUT_INDEX: &str = "INSERT INTO chat_rows (key, value) \
+     SELECT k.before || int8send(-1 - (c.position - $1 + k.place)) || k.behind, ''::bytea \
+     FROM counters c, unnest($2::bytea[], $3::bigint[], $4::bytea[]) AS k (before, place, behind)";
 const DROP_RESULTS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
      WHERE d.sender = k.sender AND d.client_msg_id = k.client_msg_id AND d.position = k.position";
 /// Entries whose sequences are decided, and changes for the commit log.

@@ -1,7 +1,7 @@
 //! Changes of messages, as plainly as possible: which entries have a body is recomputed from the whole timeline after
 //! each change.
 
-use super::{State, index, numbers};
+use super::{State, index, numbers, send_of};
 use tidings_domain::{model::*, store::*};
 
 impl State {
@@ -15,8 +15,7 @@ impl State {
     ) -> Result<Outcome, Rejection> {
         let stored = self.timelines.get(&conversation).and_then(|timeline| timeline.get(&target)).cloned();
         let version = stored.as_ref().map_or(1, |stored| stored.content.details().body_version());
-        let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref()).map(|(s, id)| (s.no, id.clone()));
-        if let Some(first) = send.and_then(|send| self.first_results.get(&send)) {
+        if let Some(first) = send_of(entry).and_then(|send| self.first_results.get(&send)) {
             return match first.conversation == conversation {
                 true => Ok(Outcome::MessageChanged {
                     appended: Appended { duplicate: true, ..*first },
@@ -34,6 +33,9 @@ impl State {
             && self.left.contains(&conversation)
             && !self.members.contains_key(&(conversation, sender.no))
         {
+            return Err(Rejection::NotAMember);
+        }
+        if self.is_of_stranger(entry) {
             return Err(Rejection::NotAMember);
         }
         if index(conversation.0) >= self.conversations.len() {
@@ -55,6 +57,7 @@ impl State {
         let mut appended = entry.clone();
         let mut of_entry = EntryDetails { target, ..appended.details().clone() };
         let mut details = message.content.details().clone();
+        of_entry.desk = details.desk;
         match change {
             MessageChange::Edit { .. } | MessageChange::EndStream { .. } if details.recalled.is_some() => {
                 return Err(Rejection::MessageRecalled(target));

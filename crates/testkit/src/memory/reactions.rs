@@ -81,6 +81,7 @@ impl State {
         let messages = std::mem::take(messages);
         let timeline = self.timelines.entry(conversation).or_default();
         let reactions = |seq: u64| Some((seq, timeline.get(&seq)?.content.details().reactions.clone()));
+        let desk = messages.iter().find_map(|seq| timeline.get(seq)?.content.details().desk);
         let reaction_changes = messages.into_iter().filter_map(reactions).collect();
         let entry = NewEntry {
             kind: EntryKind::Reactions,
@@ -91,7 +92,7 @@ impl State {
             mentions: vec![],
             silent: true,
             skip_push: true,
-            details: Some(Box::new(EntryDetails { reaction_changes, ..EntryDetails::NONE })),
+            details: Some(Box::new(EntryDetails { reaction_changes, desk, ..EntryDetails::NONE })),
         };
         let appended = self.append(conversation, &entry, now_ms)?;
         Ok(Some((appended, Box::new(entry))))

@@ -1,0 +1,215 @@
+//! Accounts that answer: their agents, the assignment of their conversations, and the index of these.
+
+use super::*;
+use tidings_domain::{chat_rows, desks::*};
+
+pub(super) const CHECKS: &[Check] = &[
+    ("an account has a user of its own", own_user),
+    ("agents come and go", agents),
+    ("a conversation is assigned to one of two agents", assigned),
+    ("the index follows entries and assignments, also within a batch", index),
+    ("entries of removed agents are refused", removed),
+    ("agents have client message ids of their own", ids),
+];
+
+const AGENTS_MAX: u32 = 3;
+
+fn user(no: UserNo) -> Sender {
+    Sender { no, id: format!("u{}", no.0) }
+}
+
+fn set_desk(account: ConversationNo, patch: DeskPatch) -> Proposal {
+    Proposal::SetDesk { account, id: "shop".into(), patch, agents_max: AGENTS_MAX, adopts_user: false }
+}
+
+fn adding(users: &[UserNo]) -> DeskPatch {
+    DeskPatch { add: users.iter().map(|no| user(*no)).collect(), ..DeskPatch::default() }
+}
+
+fn removing(no: UserNo) -> DeskPatch {
+    DeskPatch { remove: vec![no], ..DeskPatch::default() }
+}
+
+/// An account with two agents, and a conversation of it.
+struct Shop {
+    users: Vec<UserNo>,
+    account: ConversationNo,
+    room: ConversationNo,
+    own: Sender,
+}
+
+impl Shop {
+    fn on(store: &dyn Store) -> Shop {
+        let users = users(store, 5);
+        let account = create(store, "shop", ConversationKind::Official, &users[..1]);
+        let Outcome::Desk(desk) = commit(store, set_desk(account, adding(&users[1..3]))) else { panic!("no desk") };
+        let own = desk.user;
+        let room = create(store, "shop~u1", ConversationKind::Direct, &[own.no, users[0]]);
+        Shop { users, account, room, own }
+    }
+
+    fn of_customer(&self, id: &str) -> NewEntry {
+        let details = EntryDetails { desk: Some(self.account), ..EntryDetails::NONE };
+        NewEntry { details: Some(Box::new(details)), ..message(self.users[0], id) }
+    }
+
+    fn of_agent(&self, agent: UserNo, id: &str) -> NewEntry {
+        let details = EntryDetails { desk: Some(self.account), agent: Some(user(agent)), ..EntryDetails::NONE };
+        let sender = Some(self.own.clone());
+        NewEntry { sender, details: Some(Box::new(details)), ..message(agent, id) }
+    }
+
+    fn assign(&self, to: Option<UserNo>, expected: Option<Option<UserNo>>) -> Proposal {
+        let details = EntryDetails { desk: Some(self.account), ..EntryDetails::NONE };
+        let entry = NewEntry { details: Some(Box::new(details)), ..notice(EntryKind::Assignment) };
+        let to = to.map(user);
+        Proposal::Assign { conversation: self.room, account: self.account, to, expected, entry }
+    }
+
+    /// The conversations of a part of the index, the newest first.
+    fn part(&self, store: &dyn Store, whose: Whose) -> Vec<(Position, ConversationNo)> {
+        let key = |newest, no| index_key(self.account, whose, newest, ConversationNo(no));
+        let rows = store.rows(RowSpace::Chat, &key(Position::MAX, 0), &key(0, u64::MAX), 100).unwrap();
+        rows.iter().map(|(key, _)| indexed(key).unwrap()).collect()
+    }
+}
+
+fn own_user(store: &dyn Store) {
+    let u = users(store, 2);
+    let account = create(store, "shop", ConversationKind::Official, &u[..1]);
+    let of_user = |adopts_user| {
+        let patch = DeskPatch::default();
+        Proposal::SetDesk { account, id: "u2".into(), patch, agents_max: AGENTS_MAX, adopts_user }
+    };
+    assert_eq!(commit(store, of_user(false)), Outcome::Rejected(Rejection::UserExists("u2".into())));
+    let other = create(store, "u2", ConversationKind::Official, &u[..1]);
+    let Proposal::SetDesk { id, patch, .. } = of_user(true) else { return };
+    let adopted = Proposal::SetDesk { account: other, id, patch, agents_max: AGENTS_MAX, adopts_user: true };
+    let Outcome::Desk(desk) = commit(store, adopted) else { panic!("no desk") };
+    assert_eq!(desk.user, user(u[1]));
+    let nowhere = set_desk(ConversationNo(99), DeskPatch::default());
+    assert_eq!(commit(store, nowhere), Outcome::Rejected(Rejection::NoSuchConversation));
+    let Outcome::Desk(desk) = commit(store, set_desk(account, adding(&[u[1]]))) else { panic!("no desk") };
+    let own = store.user_no("shop").unwrap().unwrap();
+    let expected = Desk {
+        user: Sender { no: own, id: "shop".into() },
+        open_to: OpenTo::Followers,
+        shows_agents: false,
+        agents: 1,
+    };
+    assert_eq!(desk, expected);
+    assert_eq!(store.user(own).unwrap().map(|user| user.id), Some("shop".into()));
+    let patch = DeskPatch { open_to: Some(OpenTo::Anyone), shows_agents: Some(true), ..DeskPatch::default() };
+    let expected = Desk { open_to: OpenTo::Anyone, shows_agents: true, ..desk };
+    assert_eq!(commit(store, set_desk(account, patch)), Outcome::Desk(expected.clone()));
+    let row = store.row(RowSpace::Chat, &desk_key(account)).unwrap();
+    assert_eq!(chat_rows::decode::<Option<Desk>>(row.as_deref()).unwrap(), Some(expected));
+}
+
+fn agents(store: &dyn Store) {
+    let shop = Shop::on(store);
+    let (u, account) = (&shop.users, shop.account);
+    let count = |patch| match commit(store, set_desk(account, patch)) {
+        Outcome::Desk(desk) => Ok(desk.agents),
+        Outcome::Rejected(rejection) => Err(rejection),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(count(adding(&[u[1], u[3], u[3]])), Ok(3), "one is new");
+    assert_eq!(count(adding(&[u[4]])), Err(Rejection::TooManyAgents { limit: 3, would_be: 4 }));
+    assert_eq!(count(removing(u[3])), Ok(2));
+    assert_eq!(count(removing(u[3])), Ok(2), "removed already");
+    assert_eq!(count(adding(&[u[3]])), Err(Rejection::AgentLeaves("u4".into())));
+    let forget = |no| DeskPatch { forget: vec![no], ..DeskPatch::default() };
+    assert_eq!(count(forget(u[1])), Ok(2), "only who was removed is forgotten");
+    assert_eq!(count(forget(u[3])), Ok(2));
+    assert_eq!(count(adding(&[u[3]])), Ok(3));
+}
+
+fn assigned(store: &dyn Store) {
+    let shop = Shop::on(store);
+    let (first, second) = (shop.users[1], shop.users[2]);
+    commit(store, append(shop.room, shop.of_customer("a")));
+    let Outcome::Assigned { told: Some((appended, entry)) } = commit(store, shop.assign(Some(first), Some(None)))
+    else {
+        panic!("not assigned")
+    };
+    assert_eq!((appended.seq, entry.details().assigned_to.clone()), (2, Some(user(first))));
+    let again = commit(store, shop.assign(Some(first), Some(None)));
+    assert_eq!(again, Outcome::Assigned { told: None }, "a retry");
+    let late = commit(store, shop.assign(Some(second), Some(None)));
+    assert_eq!(late, Outcome::Rejected(Rejection::AssignedTo(Some("u2".into()))));
+    let stranger = commit(store, shop.assign(Some(shop.users[4]), None));
+    assert_eq!(stranger, Outcome::Rejected(Rejection::NotAnAgent("u5".into())));
+    assert!(matches!(commit(store, shop.assign(Some(second), None)), Outcome::Assigned { told: Some(_) }));
+    assert!(matches!(commit(store, shop.assign(None, Some(Some(second)))), Outcome::Assigned { told: Some(_) }));
+    let late = commit(store, shop.assign(None, Some(Some(second))));
+    assert_eq!(late, Outcome::Assigned { told: None }, "nobody has it already");
+    assert_eq!(store.head(shop.room).unwrap().last_seq, 4);
+    assert_eq!(store.row(RowSpace::Chat, &assignment_key(shop.room)).unwrap(), None);
+}
+
+fn index(store: &dyn Store) {
+    let shop = Shop::on(store);
+    let (agent, own) = (shop.users[1], shop.own.no);
+    let other = create(store, "shop~u5", ConversationKind::Direct, &[own, shop.users[4]]);
+    assert_eq!(shop.part(store, Whose::Anyones), [], "nothing was said yet");
+    let said = |id: &str| append(shop.room, shop.of_customer(id));
+    // The second message and the assignment move what the first one has just put into the index.
+    let batch = [said("a"), append(other, shop.of_customer("x")), said("b"), shop.assign(Some(agent), None)];
+    store.commit(&batch, NOON).unwrap();
+    let newest = |room| (store.head(room).unwrap().last_position, room);
+    assert_eq!(shop.part(store, Whose::Anyones), [newest(shop.room), newest(other)]);
+    assert_eq!(shop.part(store, Whose::Agents(agent)), [newest(shop.room)]);
+    assert_eq!(shop.part(store, Whose::Nobodys), [newest(other)]);
+    commit(store, append(other, shop.of_agent(agent, "y")));
+    assert_eq!(shop.part(store, Whose::Anyones), [newest(other), newest(shop.room)]);
+    commit(store, shop.assign(None, None));
+    assert_eq!(shop.part(store, Whose::Anyones), [newest(shop.room), newest(other)]);
+    assert_eq!(shop.part(store, Whose::Nobodys), [newest(shop.room), newest(other)]);
+    assert_eq!(shop.part(store, Whose::Agents(agent)), []);
+    let react = |key: &str| Proposal::React {
+        conversation: shop.room,
+        target: 1,
+        user: user(shop.users[0]),
+        key: key.into(),
+        add: true,
+        keys_max: 9,
+        interval_ms: 1_000,
+    };
+    commit(store, append(other, shop.of_customer("z")));
+    commit(store, react("+1"));
+    assert_eq!(shop.part(store, Whose::Anyones)[0], newest(shop.room), "moved by the entry of the reaction");
+    let recall = Proposal::ChangeMessage {
+        conversation: shop.room,
+        target: 1,
+        change: MessageChange::Recall,
+        entry: NewEntry { body: "null".into(), ..notice(EntryKind::Recall) },
+    };
+    commit(store, append(other, shop.of_customer("zz")));
+    commit(store, recall);
+    assert_eq!(shop.part(store, Whose::Nobodys), [newest(shop.room), newest(other)]);
+    commit(store, append(other, shop.of_customer("zz")));
+    assert_eq!(shop.part(store, Whose::Nobodys)[0], newest(shop.room), "a retry moves nothing");
+}
+
+fn removed(store: &dyn Store) {
+    let shop = Shop::on(store);
+    let agent = shop.users[1];
+    commit(store, append(shop.room, shop.of_agent(agent, "a")));
+    commit(store, set_desk(shop.account, removing(agent)));
+    let refused = Outcome::Rejected(Rejection::NotAMember);
+    assert_eq!(commit(store, append(shop.room, shop.of_agent(agent, "b"))), refused);
+    assert!(appended(&commit(store, append(shop.room, shop.of_agent(agent, "a")))).duplicate, "stored before");
+    let stranger = shop.of_agent(shop.users[4], "c");
+    assert_eq!(commit(store, append(shop.room, stranger)), refused);
+    assert!(!appended(&commit(store, append(shop.room, shop.of_agent(shop.users[2], "d")))).duplicate);
+}
+
+fn ids(store: &dyn Store) {
+    let shop = Shop::on(store);
+    let send = |agent| appended(&commit(store, append(shop.room, shop.of_agent(agent, "1"))));
+    let (first, second) = (send(shop.users[1]), send(shop.users[2]));
+    assert_eq!((first.seq, second.seq, second.duplicate), (1, 2, false));
+    let again = send(shop.users[1]);
+    assert_eq!((again.seq, again.duplicate), (1, true));
+}
