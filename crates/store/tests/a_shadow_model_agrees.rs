@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use support::NOON;
 use tidings_domain::{
     commit_log::{CommitLog, LogRecord},
+    desks::{DeskPatch, OpenTo},
     model::*,
     store::*,
 };
@@ -31,9 +32,58 @@ fn room() -> impl Strategy<Value = ConversationNo> {
     (0..=ROOMS + 1).prop_map(ConversationNo)
 }
 
-/// Mostly the first room, so that the same messages are changed again and again.
+/// Mostly the first room or the first one of the account, so that the same messages are changed again and again.
 fn busy_room() -> impl Strategy<Value = ConversationNo> {
-    prop_oneof![3 => Just(ConversationNo(1)), 1 => room()]
+    prop_oneof![3 => Just(ConversationNo(1)), 2 => Just(ROOMS_OF_ACCOUNT[0]), 1 => room()]
+}
+
+/// An account, and the rooms that are its conversations.
+const ACCOUNT: ConversationNo = ConversationNo(3);
+const ROOMS_OF_ACCOUNT: [ConversationNo; 2] = [ConversationNo(2), ConversationNo(5)];
+
+fn sender(no: u64) -> Sender {
+    Sender { no: UserNo(no), id: format!("u{no}") }
+}
+
+fn set_desk() -> impl Strategy<Value = Proposal> {
+    let users = || prop::collection::vec(1..=USERS, 0..3);
+    let open_to = prop::option::of(prop_oneof![Just(OpenTo::Anyone), Just(OpenTo::Nobody)]);
+    (users(), users(), users(), open_to, prop::option::of(any::<bool>()), 0..9u8).prop_map(
+        |(add, remove, forget, open_to, shows_agents, id)| {
+            let numbers = |users: Vec<u64>| users.into_iter().map(UserNo).collect();
+            let (remove, forget) = (numbers(remove), numbers(forget));
+            let patch = DeskPatch { open_to, shows_agents, add: add.into_iter().map(sender).collect(), remove, forget };
+            let id = if id == 0 { "u1".into() } else { "shop".into() };
+            Proposal::SetDesk { account: ACCOUNT, id, patch, agents_max: 3, adopts_user: shows_agents == Some(true) }
+        },
+    )
+}
+
+fn assign() -> impl Strategy<Value = Proposal> {
+    let room = prop_oneof![2 => Just(ROOMS_OF_ACCOUNT[0]), 1 => Just(ROOMS_OF_ACCOUNT[1])];
+    let expected = prop::option::of(prop::option::of((1..=USERS).prop_map(UserNo)));
+    (room, prop::option::of(1..=USERS), expected, entry()).prop_map(|(conversation, to, expected, entry)| {
+        let entry = NewEntry { kind: EntryKind::Assignment, client_msg_id: None, details: None, ..entry };
+        Proposal::Assign { conversation, account: ACCOUNT, to: to.map(sender), expected, entry }
+    })
+}
+
+/// The proposal, whose entry names the account if it is in one of the account's rooms. Some entries are of agents.
+fn in_rooms_of_account(mut proposal: Proposal) -> Proposal {
+    let (conversation, entry) = match &mut proposal {
+        Proposal::Append { conversation, entry }
+        | Proposal::ChangeMessage { conversation, entry, .. }
+        | Proposal::Assign { conversation, entry, .. }
+        | Proposal::UpdateConversation { conversation, notice: Some(entry), .. }
+        | Proposal::ChangeMembers { conversation, notice: Some(entry), .. } => (*conversation, entry),
+        _ => return proposal,
+    };
+    if ROOMS_OF_ACCOUNT.contains(&conversation) {
+        let agent = (entry.body.len() % 2 == 0).then(|| sender(1 + entry.body.len() as u64 / 2 % USERS));
+        let details = entry.details_mut();
+        (details.desk, details.agent) = (Some(ACCOUNT), agent);
+    }
+    proposal
 }
 
 fn text() -> impl Strategy<Value = Option<String>> {
@@ -212,7 +262,10 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         1 => (user(), window).prop_map(|(user, window)| Proposal::SetDoNotDisturb { user, window }),
         2 => (0..60u64, dead()).prop_map(|(through, dead)| Proposal::AdvanceOutbox { through, dead }),
         1 => prop::collection::vec(0..6u64, 0..3).prop_map(|ids| Proposal::DeleteDeadLetters { ids }),
+        4 => set_desk(),
+        4 => assign(),
     ]
+    .prop_map(in_rooms_of_account)
 }
 
 fn step() -> impl Strategy<Value = Step> {

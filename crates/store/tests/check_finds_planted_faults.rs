@@ -6,7 +6,7 @@ mod support;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use std::path::Path;
 use support::*;
-use tidings_domain::{model::*, store::*};
+use tidings_domain::{desks::DeskPatch, model::*, store::*};
 use tidings_store::check::check;
 
 /// The engine's key spaces.
@@ -228,4 +228,49 @@ fn a_body_that_a_recall_should_have_removed_is_found() {
         rows.timeline.insert(numbers(&[1, 6]), row).unwrap();
     };
     finds_in(changed, plant, &["message 1 was recalled, and a body of it is still there"]);
+}
+
+/// The populated room, and conversation 3 of account 2 with a message; its agent is user 1, who has the conversation.
+fn answered(folder: &Path) {
+    populated(folder);
+    let store = open(folder);
+    let user = Sender { no: UserNo(1), id: "ann".into() };
+    let create = |id: &str, kind, pair, members: &[UserNo]| {
+        Proposal::CreateConversation(NewConversation {
+            id: id.into(),
+            kind,
+            pair,
+            name: None,
+            avatar: None,
+            attributes: None,
+            members: members.iter().map(|user| (*user, Role::Member)).collect(),
+            settings: ConversationSettings::default(),
+        })
+    };
+    let patch = DeskPatch { add: vec![user.clone()], ..DeskPatch::default() };
+    let (account, conversation) = (ConversationNo(2), ConversationNo(3));
+    let set_desk = Proposal::SetDesk { account, id: "shop".into(), patch, agents_max: 9, adopts_user: false };
+    let steps = [create("shop", ConversationKind::Official, None, &[user.no]), set_desk];
+    store.commit(&steps, NOON + 2).unwrap();
+    let shop = store.user_no("shop").unwrap().unwrap();
+    let details = || Some(Box::new(EntryDetails { desk: Some(account), ..EntryDetails::NONE }));
+    let said = NewEntry { details: details(), ..message("s") };
+    let notice = NewEntry { kind: EntryKind::Assignment, client_msg_id: None, details: details(), ..message("") };
+    let steps = [
+        create("ann~shop", ConversationKind::Direct, Some((user.no, shop)), &[user.no, shop]),
+        Proposal::Append { conversation, entry: said },
+        Proposal::Assign { conversation, account, to: Some(user), expected: None, entry: notice },
+    ];
+    let outcomes = store.commit(&steps, NOON + 2).unwrap();
+    assert!(outcomes.iter().all(|outcome| !matches!(outcome, Outcome::Rejected(_))), "{outcomes:?}");
+}
+
+#[test]
+fn a_list_of_an_account_that_differs_from_its_conversations_is_found() {
+    finds_in(answered, |_| {}, &[]);
+    let unassign = |rows: &Rows| rows.meta.remove(chat_key(b'a', &[3])).unwrap();
+    finds_in(answered, unassign, &["conversation 3 is not in the list of account 2"]);
+    let stray = chat_key(b'i', &[2, 0, 7, 1]);
+    let plant = |rows: &Rows| rows.meta.insert(stray.clone(), "").unwrap();
+    finds_in(answered, plant, &["conversation 1 is in the list of an account, and has no entry of one"]);
 }
