@@ -12,7 +12,7 @@
 //! | `p` user, conversation | what the user has set for the conversation |
 //! | `u` user | the user's own settings |
 //! | `P` conversation | the `seq` of each pinned message, in the order in which they were pinned |
-//! | `R` position of the recall | a [`RecallNote`], until the recalled body has left the store's files |
+//! | `R` time of a recall, conversation, seq | nothing; until the recalled body has left the store's files |
 //! | `B` number of a bulk send | how far the send has come |
 //! | `b` number of a bulk send, part | a part of what it sends |
 //! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its pieces, as a number |
@@ -118,16 +118,14 @@ pub fn bulk_part_key(id: u64, part: u64) -> Vec<u8> {
     key(b'b', &[id, part])
 }
 
-/// The note of a recall by its place in the commit order.
-pub fn recall_key(position: Position) -> Vec<u8> {
-    key(b'R', &[position])
+/// The note of a recall: a message that was recalled at this time and whose body may still be in the store's files.
+pub fn recall_key(at: u64, conversation: ConversationNo, seq: u64) -> Vec<u8> {
+    key(b'R', &[at, conversation.0, seq])
 }
 
-/// A message that was recalled and whose body may still be in the store's files.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecallNote {
-    /// When the message was recalled, in milliseconds since 1970 UTC.
-    pub at: u64,
+/// The range of all notes of recalls, the oldest first.
+pub fn all_recalls() -> (Vec<u8>, Vec<u8>) {
+    (key(b'R', &[0]), key(b'R', &[u64::MAX; 4]))
 }
 
 /// The pinned messages of a conversation.

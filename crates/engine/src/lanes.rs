@@ -378,6 +378,10 @@ impl FanoutBuilder {
 
     fn append(&mut self, conversation: &Arc<Conversation>, entry: &StoredEntry) {
         match self.desks.sides(conversation.pair) {
+            // Of a bulk send: agents are not handed what only the follower is to read.
+            Some(_) if entry.content.details().desk.is_none() => {
+                self.append_for(Side::Customer, conversation, entry);
+            }
             Some(sides) if !sides.desk.desk.shows_agents => {
                 self.append_for(Side::Inside, conversation, entry);
                 let mut veiled = entry.clone();

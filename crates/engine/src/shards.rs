@@ -289,6 +289,7 @@ pub fn shard_of(user: UserNo, count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidings_testkit::MemoryStore;
 
     struct NoWake;
 

@@ -167,9 +167,9 @@ fn of_two_agents_who_take_a_conversation_one_gets_it() {
     let (ben, cleo) = ((ROOM.to_owned(), Some("ann".to_owned()), 1), ("cleo~news".to_owned(), None, 1));
     assert_eq!(office.list("amy", None, None), [ben.clone(), cleo.clone()]);
     assert_eq!(office.list("amy", Some("@me"), None), []);
-    assert_eq!(office.list("ann", Some("@me"), None), [ben.clone()]);
+    assert_eq!(office.list("ann", Some("@me"), None), std::slice::from_ref(&ben));
     assert_eq!(office.list("amy", Some("ann"), None), [ben]);
-    assert_eq!(office.list("amy", Some("@nobody"), None), [cleo.clone()]);
+    assert_eq!(office.list("amy", Some("@nobody"), None), std::slice::from_ref(&cleo));
     let told = office.history("amy").pop().unwrap();
     assert_eq!(
         told,
@@ -197,6 +197,24 @@ fn entries_go_to_the_user_and_to_the_agents_of_the_moment() {
     assert!(handed.iter().any(|(to, json)| *to == ["amy", "news"] && json.contains("are you there?")), "{handed:?}");
     assert!(handed.iter().all(|(to, _)| !to.contains(&"ann".to_owned())), "{handed:?}");
     assert_eq!(office.say("ann", ROOM, "yes"), Err(ErrorCode::NotFound));
+}
+
+#[test]
+fn a_bulk_send_reaches_its_followers_and_no_agent_until_one_answers() {
+    let office = Office::open();
+    let send = r#"{"account":"news","to":{"users":["ben","cleo"]},"message":{"body":"sale"}}"#;
+    let (send, _) = office.world.engine.create_bulk_send(serde_json::from_str(send).unwrap()).unwrap();
+    assert!(!office.world.wait(office.world.engine.work_on_bulk_sends()).unwrap(), "one round is enough");
+    assert_eq!(office.world.engine.bulk_send(send.id).unwrap().sent, 2);
+    let handed = office.handed_out();
+    let sale: Vec<_> = handed.iter().filter(|(_, json)| json.contains("sale")).map(|(to, _)| to.clone()).collect();
+    assert!(sale.contains(&vec!["ben".to_owned()]), "{handed:?}");
+    assert!(sale.iter().all(|to| to.len() == 1), "{handed:?}");
+    assert_eq!(office.list("ann", None, None), []);
+    office.say("ben", ROOM, "how much?").unwrap();
+    assert_eq!(office.list("ann", None, None), [(ROOM.to_owned(), None, 1)]);
+    let bodies: Vec<_> = office.history("ann").into_iter().map(|(_, _, _, body)| body).collect();
+    assert_eq!(bodies, [r#""sale""#, r#""how much?""#]);
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn apply(view: &mut View, entry: &Entry) {
                 message.pinned = body["pinned"].as_bool().unwrap();
             }
         }
-        EntryKind::MemberChange | EntryKind::ConversationChange => {}
+        EntryKind::MemberChange | EntryKind::ConversationChange | EntryKind::Assignment => {}
     }
 }
 

@@ -13,7 +13,9 @@ use tidings_protocol::{
 /// A page as a session gets it.
 #[track_caller]
 fn page(session: &mut Session, after: Option<String>, limit: Option<usize>) -> ConversationPage {
-    session.write(&ClientFrame::Conversations { reference: Some(9), filter: None, after, limit }).unwrap();
+    let (reference, account, assigned_to) = (Some(9), None, None);
+    let ask = ClientFrame::Conversations { reference, filter: None, account, assigned_to, after, limit };
+    session.write(&ask).unwrap();
     loop {
         match next(session) {
             ServerFrame::Conversations { reference: Some(9), page } => return page,

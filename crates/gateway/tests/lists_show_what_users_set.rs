@@ -270,7 +270,9 @@ fn the_list_over_websocket_takes_filters() {
     ada.write(&ClientFrame::Preferences { reference: Some(1), conversation: "b".into(), update }).unwrap();
     while !matches!(next(&mut ada), ServerFrame::Ok { reference: 1 }) {}
     for (filter, expected) in [(None, "c a"), (Some(ListFilter::Archived), "b")] {
-        ada.write(&ClientFrame::Conversations { reference: Some(2), filter, after: None, limit: None }).unwrap();
+        let (reference, account, assigned_to) = (Some(2), None, None);
+        let ask = ClientFrame::Conversations { reference, filter, account, assigned_to, after: None, limit: None };
+        ada.write(&ask).unwrap();
         let ids = loop {
             if let ServerFrame::Conversations { page, .. } = next(&mut ada) {
                 break page.conversations.into_iter().map(|view| view.id).collect::<Vec<_>>().join(" ");

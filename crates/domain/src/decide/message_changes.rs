@@ -2,7 +2,7 @@
 
 use super::{Decider, ProposalError, StagedRows};
 use crate::{
-    chat_rows::{self, RecallNote},
+    chat_rows,
     message_changes::{apply, body_to_be_replaced, remove_body},
     model::*,
     store::*,
@@ -110,8 +110,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         self.rows.put_entry(conversation, message)?;
         let appended = self.append(conversation, Cow::Owned(change.content.clone()), send)?;
         if is_recall {
-            let note = RecallNote { at: appended.at };
-            self.rows.put_chat_row(chat_rows::recall_key(appended.position), Some(chat_rows::encode(&note)));
+            // Not by position: in a database the batch gets its positions later.
+            self.rows.put_chat_row(chat_rows::recall_key(appended.at, conversation, target), Some(Vec::new()));
         }
         Ok(Outcome::MessageChanged { appended, entry: Some(Box::new(change.content)), version })
     }

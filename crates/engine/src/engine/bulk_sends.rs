@@ -2,7 +2,11 @@
 
 use crate::{
     bulk_sends::{self as rows, Progress, RUNNING_MAX},
-    engine::{Engine, reactions::page_limit, send::check_message},
+    engine::{
+        Engine,
+        reactions::page_limit,
+        send::{Occasion, check_message},
+    },
 };
 use std::sync::Arc;
 use tidings_domain::{
@@ -190,7 +194,7 @@ impl Engine {
         });
         let (new, round) = prepared.await?;
         let (results, round) = match round {
-            Ok(round) => (self.send_turns(id, &new, &round).await?, Ok(round)),
+            Ok(round) => (self.send_turns(id, &new, &round).await, Ok(round)),
             Err(refusal) => (Vec::new(), Err(refusal)),
         };
         let engine = self.clone();
@@ -203,7 +207,7 @@ impl Engine {
         id: u64,
         new: &NewBulkSend,
         round: &Round,
-    ) -> Result<Vec<Result<SendReceipt, Refusal>>, Refusal> {
+    ) -> Vec<Result<SendReceipt, Refusal>> {
         let requests = round.turns.iter().filter_map(|turn| turn.user.as_ref()).map(|user| {
             let NewMessage { content_type, body, mentions, silent, skip_push, .. } = new.message.clone();
             SendRequest {
@@ -219,7 +223,7 @@ impl Engine {
                 reply_to: None,
             }
         });
-        self.send_batch(&Actor::App, requests.collect()).await
+        self.send_all(&Actor::App, requests.collect(), Occasion::BulkSend).await
     }
 
     /// The users whose turn comes after the cursor, until a round is full.

@@ -3,9 +3,9 @@
 use crate::{engine::Engine, outbox};
 use std::time::Duration;
 use tidings_domain::{
-    chat_rows::{self, RecallNote},
+    chat_rows,
     refusals::store_refusal,
-    store::{Proposal, RowChange, RowSpace, Store, StoreResult, Term},
+    store::{Proposal, RowChange, RowSpace, Store, StoreResult},
 };
 use tidings_protocol::error::Refusal;
 
@@ -22,16 +22,21 @@ impl Engine {
     /// `store_unavailable`, `queue_full`, `draining`: some bodies may be left; a later call begins anew.
     pub fn purge_recalled(&self, age_min: Duration) -> Result<bool, Refusal> {
         let Some(term) = self.lead.term() else { return Ok(false) };
-        let age = |note: RecallNote| Duration::from_millis(self.clock.now_ms().saturating_sub(note.at));
-        match oldest_note(&*self.store).map_err(store_refusal)? {
-            Some(note) if age(note) >= age_min => {}
-            _ => return Ok(false),
+        let (first, last) = chat_rows::all_recalls();
+        let oldest = self.store.rows(RowSpace::Chat, &first, &last, 1).map_err(store_refusal)?;
+        let oldest = oldest.first().and_then(|(key, _)| chat_rows::number_in(key, 0));
+        let is_due = |at| Duration::from_millis(self.clock.now_ms().saturating_sub(at)) >= age_min;
+        if !oldest.is_some_and(is_due) {
+            return Ok(false);
         }
-        // Later recalls wait for the next purge: it may begin before they are committed.
-        let until = self.store.last_position();
+        // Later recalls wait for the next purge: this one may read their messages before they are committed.
+        let notes = recall_notes(&*self.store).map_err(store_refusal)?;
         self.delete_recalled_events()?;
         self.store.purge().map_err(store_refusal)?;
-        remove_notes(&*self.store, term, until).map_err(store_refusal)?;
+        for some in notes.chunks(NOTES_AT_ONCE) {
+            let removals = some.iter().map(|key| RowChange { key: key.clone(), value: None }).collect();
+            self.store.write_rows(term, RowSpace::Chat, removals).map_err(store_refusal)?;
+        }
         Ok(true)
     }
 
@@ -54,21 +59,17 @@ impl Engine {
     }
 }
 
-fn oldest_note(store: &dyn Store) -> StoreResult<Option<RecallNote>> {
-    let (first, last) = (chat_rows::recall_key(0), chat_rows::recall_key(u64::MAX));
-    let rows = store.rows(RowSpace::Chat, &first, &last, 1)?;
-    rows.first().map(|(_, value)| chat_rows::decode(Some(value))).transpose()
-}
-
-/// Removes the notes of recalls up to this position.
-fn remove_notes(store: &dyn Store, term: Term, until: u64) -> StoreResult<()> {
-    let (first, last) = (chat_rows::recall_key(0), chat_rows::recall_key(until));
+/// The keys of all notes of recalls.
+fn recall_notes(store: &dyn Store) -> StoreResult<Vec<Vec<u8>>> {
+    let (mut from, last) = chat_rows::all_recalls();
+    let mut notes = Vec::new();
     loop {
-        let rows = store.rows(RowSpace::Chat, &first, &last, NOTES_AT_ONCE)?;
-        if rows.is_empty() {
-            return Ok(());
+        let rows = store.rows(RowSpace::Chat, &from, &last, NOTES_AT_ONCE)?;
+        let is_last = rows.len() < NOTES_AT_ONCE;
+        notes.extend(rows.into_iter().map(|(key, _)| key));
+        match notes.last() {
+            Some(newest) if !is_last => from = [&newest[..], &[0]].concat(),
+            _ => return Ok(notes),
         }
-        let removals = rows.into_iter().map(|(key, _)| RowChange { key, value: None }).collect();
-        store.write_rows(term, RowSpace::Chat, removals)?;
     }
 }

@@ -44,6 +44,18 @@ pub enum SubmitOutcome {
     NeedsDirect { opener: Arc<User>, with: String },
 }
 
+/// What a message is part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// Nothing, or a batch of one sender.
+    Single,
+    /// A batch of several senders.
+    MixedBatch,
+    /// A bulk send. Agents of the account have the message in the conversation's history, and are neither handed it nor
+    /// shown the conversation until the follower answers.
+    BulkSend,
+}
+
 impl Engine {
     /// Sends one message; with the receipt it is durable.
     ///
@@ -62,7 +74,7 @@ impl Engine {
         request: SendRequest,
         grows: bool,
     ) -> Result<SendReceipt, Refusal> {
-        let (conversation, answer) = self.begin_send(actor, request, false, grows).await?;
+        let (conversation, answer) = self.begin_send(actor, request, Occasion::Single, grows).await?;
         finish_send(&conversation, answer).await
     }
 
@@ -80,10 +92,21 @@ impl Engine {
         }
         // A batch of several senders is ordered as a whole, so that it must wait in one queue.
         let first = requests.first().and_then(|request| request.from.as_deref());
-        let is_bulk = requests.iter().any(|request| request.from.as_deref() != first);
+        let is_mixed = requests.iter().any(|request| request.from.as_deref() != first);
+        let occasion = if is_mixed { Occasion::MixedBatch } else { Occasion::Single };
+        Ok(self.send_all(actor, requests, occasion).await)
+    }
+
+    /// Sends messages in order; each has its own result.
+    pub(super) async fn send_all(
+        &self,
+        actor: &Actor,
+        requests: Vec<SendRequest>,
+        occasion: Occasion,
+    ) -> Vec<Result<SendReceipt, Refusal>> {
         let mut begun = Vec::with_capacity(requests.len());
         for request in requests {
-            begun.push(self.begin_send(actor, request, is_bulk, false).await);
+            begun.push(self.begin_send(actor, request, occasion, false).await);
         }
         let mut results = Vec::with_capacity(begun.len());
         for begun in begun {
@@ -92,14 +115,14 @@ impl Engine {
                 Err(refusal) => Err(refusal),
             });
         }
-        Ok(results)
+        results
     }
 
     async fn begin_send(
         &self,
         actor: &Actor,
         request: SendRequest,
-        is_bulk: bool,
+        occasion: Occasion,
         grows: bool,
     ) -> Result<(Arc<Conversation>, oneshot::Receiver<Result<Outcome, Refusal>>), Refusal> {
         let (conversation, to, from, message) = request.into_parts();
@@ -135,9 +158,12 @@ impl Engine {
             }
         };
         let mut proposal = self.accept(actor, sender.as_deref(), &conversation, message)?;
+        if let (Occasion::BulkSend, Proposal::Append { entry, .. }) = (occasion, &mut proposal) {
+            entry.details = None;
+        }
         let stream = if grows { self.prepare_stream(actor, &mut proposal, None)? } else { None };
         let flow_key = match sender {
-            _ if is_bulk => FlowKey::Bulk,
+            _ if occasion == Occasion::MixedBatch => FlowKey::Bulk,
             Some(sender) => FlowKey::User(sender.person()),
             None => FlowKey::Conversation(conversation.no),
         };

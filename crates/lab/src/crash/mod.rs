@@ -81,7 +81,7 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
     }
     let location = ServerLocation::new(&server);
     let started = Instant::now();
-    let (logs, mixers) = std::thread::scope(|scope| -> Result<(Vec<(usize, SenderLog)>, Vec<Mixer>), LabError> {
+    let (logs, mixers) = std::thread::scope(|scope| -> Result<Histories, LabError> {
         let mut senders = Vec::new();
         let mixers: Vec<_> = mixers(args, seed, &users, &bases)
             .into_iter()
@@ -169,6 +169,9 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
 }
 
 /// A mixer for each conversation, as the user whose messages are sent there.
+/// What each conversation's sender and each mixer did.
+type Histories = (Vec<(usize, SenderLog)>, Vec<Mixer>);
+
 fn mixers(args: &CrashArgs, seed: u64, users: &[String], bases: &HashMap<usize, Conversation>) -> Vec<Mixer> {
     let config = |number: usize| MixerConfig {
         conversation: bases[&number].id.clone(),

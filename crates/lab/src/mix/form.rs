@@ -56,10 +56,10 @@ impl Form {
     /// Applies an entry that follows the message, as a client does.
     pub(crate) fn apply(&mut self, seq: u64, change: &Handed) {
         match change {
-            Handed::Edit { target, version, body } if *target == seq => {
-                if *version > self.version && !self.is_recalled {
-                    (self.version, self.body) = (*version, *body);
-                }
+            Handed::Edit { target, version, body }
+                if *target == seq && *version > self.version && !self.is_recalled =>
+            {
+                (self.version, self.body) = (*version, *body);
             }
             Handed::Recall { target } if *target == seq => {
                 (self.body, self.is_recalled) = (no_body(), true);
@@ -95,7 +95,9 @@ impl Handed {
             }
             EntryKind::Recall => Handed::Recall { target: target()? },
             EntryKind::Reactions => Handed::Reactions(reaction_changes(entry.body.get())?),
-            EntryKind::Pins | EntryKind::MemberChange | EntryKind::ConversationChange => Handed::Other,
+            EntryKind::Pins | EntryKind::MemberChange | EntryKind::ConversationChange | EntryKind::Assignment => {
+                Handed::Other
+            }
         })
     }
 

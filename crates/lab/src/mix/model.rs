@@ -128,8 +128,8 @@ impl MessageModel {
 
     /// Whether the user has given this reaction, as far as answers tell.
     pub(crate) fn has_given(&self, user: usize, key: &'static str) -> bool {
-        let changes = self.reactions.get(&(user, key)).into_iter().flatten();
-        let last = changes.filter(|change| matches!(change.answer, Answer::Done { .. })).last();
+        let mut answered = self.reactions.get(&(user, key)).into_iter().flatten().rev();
+        let last = answered.find(|change| matches!(change.answer, Answer::Done { .. }));
         last.is_some_and(|change| !change.remove)
     }
 

@@ -202,10 +202,9 @@ impl Client {
             ServerFrame::Messages { .. } => {
                 return Err(ConnectionError::Protocol("a batch whose fields stand in another order".into()));
             }
+            ServerFrame::Ok { reference } if shared.receipts.acknowledge(reference) => {}
             ServerFrame::Ok { reference } => {
-                if !shared.receipts.acknowledge(reference) {
-                    self.acknowledge_operation(reference, 0, shared);
-                }
+                self.acknowledge_operation(reference, 0, shared);
             }
             ServerFrame::Receipts { marks, moved, .. } => {
                 let seen = marks.len() as u64 + moved.iter().map(|moved| moved.count).sum::<u64>();

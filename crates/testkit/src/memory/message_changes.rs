@@ -146,8 +146,8 @@ impl State {
         appended.details = Some(Box::new(of_entry));
         let place = self.append(conversation, &appended, now_ms)?;
         if *change == MessageChange::Recall {
-            let note = (RowSpace::Chat, [b"R".to_vec(), numbers(&[place.position])].concat());
-            self.rows.insert(note, format!("{{\"at\":{}}}", place.at).into_bytes());
+            let note = [b"R".to_vec(), numbers(&[place.at, conversation.0, target])].concat();
+            self.rows.insert((RowSpace::Chat, note), Vec::new());
         }
         let timeline = self.timelines.entry(conversation).or_default();
         timeline.insert(target, message);

@@ -67,10 +67,10 @@ fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfi
     let room = store.conversation_no("g").unwrap().unwrap();
     let config = EngineConfig { shards: 1, shard_queue: 4_096, ..config };
     let metrics = Arc::new(Metrics::new());
+    let directory = Arc::new(Directory::new(store.clone(), 100, true));
     let (shards, receivers) = Shards::new(config.shard_queue, vec![Arc::new(Asleep)], directory.desks.clone());
     let streams = Streams::new(config.streams, 1, Arc::new(SystemClock));
     let lanes = Lanes::start(config.lane_queue, shards.clone(), &streams, metrics.clone());
-    let directory = Arc::new(Directory::new(store.clone(), 100, true));
     let receipts = Arc::new(Receipts::default());
     let list_changes = Arc::new(ListChanges::default());
     let applier = Applier { lanes: lanes.clone(), shards, directory, receipts, streams, list_changes };
