@@ -101,15 +101,23 @@ fn conditional_writes_check_the_popup_version() {
             200,
             r#""updated_by":"anna@example.org""#,
         ),
-        ("PUT", "/v1/popups/p", "Tidings-Author: \u{FF}", GOOD, 422, "Tidings-Author: is not text"),
-        ("DELETE", "/v1/popups/p", "If-Match: \"3\"", "", 409, "is at version 4, not 3"),
-        ("DELETE", "/v1/popups/p", "If-Match: \"4\"", "", 204, ""),
+        ("PUT", "/v1/popups/p", "Tidings-Author: Zoë", GOOD, 200, r#""updated_by":"Zoë""#),
+        ("DELETE", "/v1/popups/p", "If-Match: \"4\"", "", 409, "is at version 5, not 4"),
+        ("DELETE", "/v1/popups/p", "If-Match: \"5\"", "", 204, ""),
         ("PUT", "/v1/popups/p", "If-None-Match: *", GOOD, 201, r#""version":1,"#),
     ] {
         let answer = write(method, path, header, body);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path} {header}: {answer}");
         assert!(answer.contains(holds), "{method} {path} {header}: {answer}");
     }
+    let no_text = format!(
+        "PUT /v1/popups/p HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\ncontent-type: application/json\r\n\
+         Tidings-Author: ?\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{GOOD}",
+        GOOD.len()
+    );
+    let no_text: Vec<u8> = no_text.bytes().map(|byte| if byte == b'?' { 0xFF } else { byte }).collect();
+    let answer = server.raw(&no_text);
+    assert!(answer.starts_with("HTTP/1.1 422") && answer.contains("Tidings-Author: is not text"), "{answer}");
     let long = format!("Tidings-Author: {}", "x".repeat(257));
     let answer = write("PUT", "/v1/popups/p", &long, GOOD);
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("Tidings-Author (bytes) is limited"), "{answer}");

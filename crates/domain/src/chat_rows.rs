@@ -18,6 +18,7 @@
 //! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its pieces, as a number |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
+pub use crate::row_keys::{key, number_in};
 use crate::{
     model::*,
     store::PreferencesPatch,
@@ -36,20 +37,6 @@ pub fn stream_key(conversation: ConversationNo, seq: u64) -> Vec<u8> {
 /// The message of a key that [`stream_key`] made.
 pub fn stream_of(key: &[u8]) -> Option<(ConversationNo, u64)> {
     Some((ConversationNo(number_in(key, 0)?), number_in(key, 1)?))
-}
-
-/// A key of a kind of rows.
-pub fn key(kind: u8, numbers: &[u64]) -> Vec<u8> {
-    let mut key = Vec::with_capacity(1 + numbers.len() * 8);
-    key.push(kind);
-    numbers.iter().for_each(|number| key.extend_from_slice(&number.to_be_bytes()));
-    key
-}
-
-/// The number at this place of a key, from 0.
-pub fn number_in(key: &[u8], place: usize) -> Option<u64> {
-    let at = 1 + place * 8;
-    key.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes)
 }
 
 /// The reactions of one user to a message.

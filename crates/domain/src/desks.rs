@@ -12,8 +12,8 @@
 //! Members are not copied: an agent who is added or removed is one row, however many conversations there are.
 
 use crate::{
-    chat_rows::{key, number_in},
     model::*,
+    row_keys::{key, number_in},
 };
 use serde::{Deserialize, Serialize};
 pub use tidings_protocol::http::OpenTo;

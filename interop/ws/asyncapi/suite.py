@@ -26,7 +26,7 @@ KINDS_OF_SERVER = {
 }
 KINDS_OF_CLIENT = {
     "bind", "send", "read", "typing", "history", "conversations", "watch_presence", "unwatch_presence", "popup",
-    "popup_events", "ack", "ping", "unbind",
+    "popup_events", "ack", "ping", "unbind", "assign",
 }
 
 
@@ -147,6 +147,12 @@ async def frames(server, judge):
     app("POST", "/v1/push", {"to": {"users": ["ada"]}, "body": {"id": 7}, "collapse_key": "k", "priority": "high"})
     push = await ada.until("push")
     await ada.tell("ack", pushes=[push["push"]])
+    app("POST", "/v1/conversations", {"id": "shop", "kind": "official", "members": ["ben"]})
+    app("PATCH", "/v1/conversations/shop/desk", {"add": ["ada"]})
+    await ben.ask("send", "sent", to="shop", body="hello")
+    await ada.until("messages")
+    await ada.ask("assign", "ok", conversation="ben~shop", assigned_to="ada", if_assigned_to=None)
+    await ada.ask("conversations", "conversations", account="shop", assigned_to="@me")
     app("POST", "/v1/conversations/house/members", {"remove": ["ben"]})
     await ben.until("membership", member=False)
     await ben.tell("send", ref=99, conversation="house", body=1)

@@ -33,10 +33,12 @@ impl Ring {
         let changes_messages = target != 0 || change.content.kind == EntryKind::Reactions;
         let Some(tail) = self.tails.get_mut(&conversation).filter(|_| changes_messages) else { return };
         let is_recall = change.content.kind == EntryKind::Recall;
+        let replaces_body = is_recall || change.content.kind == EntryKind::Edit;
         for entry in tail {
             if entry.content.kind == EntryKind::Message && (entry.seq == target || target == 0) {
                 message_changes::apply(entry, change);
-            } else if entry.content.kind == EntryKind::Edit && entry.content.details().target == target {
+            } else if replaces_body && entry.content.kind == EntryKind::Edit && entry.content.details().target == target
+            {
                 message_changes::remove_body(entry, is_recall);
             }
         }

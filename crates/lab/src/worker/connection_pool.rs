@@ -2,6 +2,7 @@
 
 use super::{
     connection::{Client, Connection, ConnectionError, ConnectionState, Role},
+    receivers::Receivers,
     shared_state::SharedState,
 };
 use crate::worker_protocol::WorkerConfig;
@@ -60,6 +61,27 @@ pub(crate) struct ConnectionPool {
     unflushed: Vec<usize>,
     /// Wakes the poll for due messages to the nanosecond: the poll's own time-out counts in milliseconds.
     timer: OwnedFd,
+}
+
+/// The receivers are the first connections of the pool.
+impl Receivers for ConnectionPool {
+    fn is_live(&self, receiver: usize) -> bool {
+        self.connections[receiver].client.state == ConnectionState::Live
+    }
+
+    fn cursor(&self, receiver: usize) -> &[u8] {
+        &self.connections[receiver].client.cursor
+    }
+
+    fn expect_answer(&mut self, receiver: usize, operation: u32) {
+        if let Role::Receiver { operations, .. } = &mut self.connections[receiver].client.role {
+            operations.push(operation);
+        }
+    }
+
+    fn queue_frame(&mut self, receiver: usize, payload: &[u8]) {
+        self.queue_frame(receiver, payload);
+    }
 }
 
 impl ConnectionPool {
@@ -186,7 +208,9 @@ impl ConnectionPool {
         connection.server = another_server(connection.server, self.addresses.len());
         let unanswered = connection.client.take_in_flight();
         shared.requeue(&unanswered);
-        shared.receipts.forget_unanswered(&connection.client.role);
+        if let Role::Receiver { index, .. } = connection.client.role {
+            shared.receipts.forget_unanswered(index);
+        }
         shared.mix.requeue(&connection.client.take_operations());
         if !matches!(broken, ConnectionError::Refused | ConnectionError::Rebalanced) {
             self.reconnects += 1;

@@ -4,12 +4,7 @@
 //! have read. An operation stays with its receiver until it is answered, over as many connections as that takes. There is
 //! one conversation.
 
-use super::{
-    connection::{ConnectionState, Role},
-    connection_pool::ConnectionPool,
-    sent_messages::SentMessages,
-    verifier::Verifier,
-};
+use super::{receivers::Receivers, sent_messages::SentMessages, verifier::Verifier};
 use crate::{
     latency::{Percentiles, new_histogram, record},
     mix::{
@@ -224,29 +219,26 @@ impl MixedTraffic {
     }
 
     /// Sends the queued operations whose receivers have a session.
-    pub(crate) fn dispatch(&mut self, pool: &mut ConnectionPool, now: u64) {
+    pub(crate) fn dispatch(&mut self, receivers: &mut impl Receivers, now: u64) {
         if now < self.backoff_until {
             return;
         }
         for _ in 0..self.queue.len() {
             let Some(number) = self.queue.pop_front() else { return };
             let operation = &mut self.operations[number as usize];
-            // The receivers are the first connections of the pool.
-            let client = &mut pool.connections[operation.actor].client;
-            let Role::Receiver { operations, .. } = &mut client.role else { continue };
-            if client.state != ConnectionState::Live {
+            if !receivers.is_live(operation.actor) {
                 self.queue.push_back(number);
                 continue;
             }
-            operations.push(number);
-            let stored = operation.stored_frame(&client.cursor);
+            receivers.expect_answer(operation.actor, number);
+            let stored = operation.stored_frame(receivers.cursor(operation.actor));
             self.counts.repeated += u64::from(operation.sends > 0);
             operation.sends += 1;
             let (actor, frame) = (operation.actor, operation.frame(number, &self.tag, &self.conversation));
-            pool.queue_frame(actor, &frame);
+            receivers.queue_frame(actor, &frame);
             if let Some(stored) = stored {
                 self.counts.stored_told += 1;
-                pool.queue_frame(actor, &stored);
+                receivers.queue_frame(actor, &stored);
             }
         }
     }

@@ -14,6 +14,7 @@ mod mix_history;
 mod mixed_traffic;
 mod phase;
 mod receipt_teller;
+mod receivers;
 mod sent_messages;
 mod shared_state;
 mod traffic;

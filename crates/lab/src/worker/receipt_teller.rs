@@ -1,11 +1,7 @@
 //! Receipts of all receivers (`--receipts`): each says once in an interval what it has stored and read, as an app does that
 //! gathers.
 
-use super::{
-    connection::{ConnectionState, Role},
-    connection_pool::ConnectionPool,
-    verifier::Verifier,
-};
+use super::{receivers::Receivers, verifier::Verifier};
 use crate::worker_protocol::ReceiptCounts;
 use tidings_protocol::frames::ClientFrame;
 
@@ -51,7 +47,7 @@ impl ReceiptTeller {
     }
 
     /// Lets as many receivers speak as needed for each to have its turn once in the interval.
-    pub(crate) fn tell(&mut self, pool: &mut ConnectionPool, verifier: &Verifier, now: u64) {
+    pub(crate) fn tell(&mut self, receivers: &mut impl Receivers, verifier: &Verifier, now: u64) {
         let Some(interval_ns) = self.interval_ns else { return };
         let all = self.marks.len();
         let count = (all as u64).saturating_mul(now - self.last_round_at) / interval_ns;
@@ -62,19 +58,17 @@ impl ReceiptTeller {
         for _ in 0..count.min(all as u64) {
             let receiver = self.next;
             self.next = (self.next + 1) % all;
-            self.tell_of(receiver, pool, verifier);
+            self.tell_of(receiver, receivers, verifier);
         }
     }
 
-    fn tell_of(&mut self, receiver: usize, pool: &mut ConnectionPool, verifier: &Verifier) {
-        // The receivers are the first connections of the pool.
-        let client = &pool.connections[receiver].client;
+    fn tell_of(&mut self, receiver: usize, receivers: &mut impl Receivers, verifier: &Verifier) {
         let seq = verifier.last_contiguous_seq(receiver);
         let mark = &mut self.marks[receiver];
-        if client.state != ConnectionState::Live || mark.asked_seq.is_some() || seq <= mark.accepted_seq {
+        if !receivers.is_live(receiver) || mark.asked_seq.is_some() || seq <= mark.accepted_seq {
             return;
         }
-        let cursor = String::from_utf8_lossy(&client.cursor).into_owned();
+        let cursor = String::from_utf8_lossy(receivers.cursor(receiver)).into_owned();
         mark.asked_seq = Some(seq);
         let read = ClientFrame::Read {
             reference: Some(REFERENCE_BASE + receiver as u64),
@@ -83,7 +77,7 @@ impl ReceiptTeller {
         };
         for frame in [ClientFrame::Stored { cursor }, read] {
             // Our own frames always serialize.
-            pool.queue_frame(receiver, &serde_json::to_vec(&frame).unwrap_or_default());
+            receivers.queue_frame(receiver, &serde_json::to_vec(&frame).unwrap_or_default());
         }
         self.counts.told += 1;
     }
@@ -109,10 +103,8 @@ impl ReceiptTeller {
     }
 
     /// The receiver's connection broke: what was not answered is said again.
-    pub(crate) fn forget_unanswered(&mut self, role: &Role) {
-        if let Role::Receiver { index, .. } = role {
-            self.marks[*index].asked_seq = None;
-        }
+    pub(crate) fn forget_unanswered(&mut self, receiver: usize) {
+        self.marks[receiver].asked_seq = None;
     }
 
     pub(crate) fn record_seen(&mut self, marks: u64) {
