@@ -9,7 +9,7 @@ use tidings_domain::{
     chat_rows,
     store::{ROW_BYTES_MAX, RowChange, RowSpace, Store, StoreError, StoreResult, Term},
 };
-use tidings_protocol::http::{BulkSend, BulkStatus, NewBulkSend};
+use tidings_protocol::http::{BulkSend, BulkStatus, CreateBulkSend};
 
 /// Sends that run at once. Full: the next is refused with `queue_full`.
 pub(crate) const RUNNING_MAX: usize = 100;
@@ -60,7 +60,7 @@ fn decode(row: &[u8]) -> StoreResult<Progress> {
 }
 
 /// What is to be sent.
-pub(crate) fn definition(store: &dyn Store, id: u64) -> StoreResult<NewBulkSend> {
+pub(crate) fn definition(store: &dyn Store, id: u64) -> StoreResult<CreateBulkSend> {
     let (mut from, to) = (chat_rows::bulk_part_key(id, 0), chat_rows::bulk_part_key(id, u64::MAX));
     let mut text = Vec::new();
     loop {
@@ -73,7 +73,7 @@ pub(crate) fn definition(store: &dyn Store, id: u64) -> StoreResult<NewBulkSend>
 }
 
 /// Stores a new send.
-pub(crate) fn create(store: &dyn Store, term: Term, progress: &Progress, new: &NewBulkSend) -> StoreResult<()> {
+pub(crate) fn create(store: &dyn Store, term: Term, progress: &Progress, new: &CreateBulkSend) -> StoreResult<()> {
     let id = progress.view.id;
     let text = chat_rows::encode(new);
     let parts = (0..)

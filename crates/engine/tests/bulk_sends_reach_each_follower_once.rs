@@ -50,9 +50,9 @@ fn to_bern() -> BulkTarget {
     BulkTarget { rule: Some(RawValue::from_string(rule.into()).unwrap()), ..BulkTarget::default() }
 }
 
-fn new(id: &str, to: BulkTarget) -> NewBulkSend {
+fn new(id: &str, to: BulkTarget) -> CreateBulkSend {
     let message = serde_json::from_str(r#"{"body":{"text":"sale"}}"#).unwrap();
-    NewBulkSend { client_bulk_id: Some(id.into()), account: "news".into(), to, message }
+    CreateBulkSend { client_bulk_id: Some(id.into()), account: "news".into(), to, message }
 }
 
 /// Works until nothing can be done at once.
@@ -156,9 +156,9 @@ fn what_cannot_be_sent_is_refused_with_the_field() {
     let mut with_id = new("1", some());
     with_id.message.client_msg_id = Some("own".into());
     let cases = [
-        (NewBulkSend { account: "g".into(), ..new("1", some()) }, ErrorCode::Conflict, "account"),
-        (NewBulkSend { account: "mute".into(), ..new("1", some()) }, ErrorCode::Conflict, "user \"mute\""),
-        (NewBulkSend { account: "none".into(), ..new("1", some()) }, ErrorCode::NotFound, "none"),
+        (CreateBulkSend { account: "g".into(), ..new("1", some()) }, ErrorCode::Conflict, "account"),
+        (CreateBulkSend { account: "mute".into(), ..new("1", some()) }, ErrorCode::Conflict, "user \"mute\""),
+        (CreateBulkSend { account: "none".into(), ..new("1", some()) }, ErrorCode::NotFound, "none"),
         (new("1", many), ErrorCode::LimitExceeded, "to.users"),
         (new("1", segment), ErrorCode::NotFound, "unknown"),
         (new("1", rule), ErrorCode::InvalidField, "to.rule"),

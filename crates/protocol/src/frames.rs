@@ -140,9 +140,15 @@ pub enum ClientFrame {
         reference: Option<u64>,
         /// The conversation.
         conversation: String,
-        /// As over HTTP.
-        #[serde(flatten)]
-        assign: http::Assign,
+        /// An agent of the account; `null`: nobody.
+        #[serde(deserialize_with = "Option::deserialize")]
+        #[schema(required)]
+        assigned_to: Option<String>,
+        /// The assignment is refused with `assignment_conflict` unless this agent has the conversation now, or with `null`
+        /// nobody. Absent: whoever has it.
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "also_null")]
+        #[schema(value_type = Option<String>)]
+        if_assigned_to: Option<Option<String>>,
     },
     /// The user's conversations, pinned ones first, then the latest active, page by page.
     Conversations {

@@ -16,6 +16,11 @@ def without_widths(node):
     return [without_widths(part) for part in node] if isinstance(node, list) else node
 
 
+@schemathesis.serializer("application/x-ndjson")
+def lines(context, value):
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
 @schemathesis.hook
 def before_load_schema(context, raw_schema):
     changed = without_widths(dict(raw_schema))

@@ -31,6 +31,7 @@ export const growing = (people) => [
   ["an answer that is stopped stays as it is", async () => {
     const { alice } = people;
     await alice.write("and now stop");
+    await alice.sees(`${GROWING}:has-text("You wrote")`);
     await alice.page.click(".stop");
     await alice.misses(GROWING);
     const said = await alice.page.locator("article .body").last().textContent();

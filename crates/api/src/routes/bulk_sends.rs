@@ -12,21 +12,21 @@ use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
 use tidings_engine::Engine;
-use tidings_protocol::http::{BulkSend, BulkSends, NewBulkSend};
+use tidings_protocol::http::{BulkSend, BulkSends, CreateBulkSend};
 
 /// Send a message to some of an account's followers.
 ///
 /// Each follower gets it in the follower's own conversation with the account, once at most, at the pace at which the server commits
 /// beside other senders. The answer means that the send is durable: it goes on after a restart. With a `client_bulk_id` a
 /// retry is safe: it answers with the first result. 202; 200 for a retry.
-#[utoipa::path(post, path = "/v1/bulk-sends", tag = "bulk_sends", request_body = NewBulkSend,
+#[utoipa::path(post, path = "/v1/bulk-sends", tag = "bulk_sends", request_body = CreateBulkSend,
     responses((status = 202, description = "It is durable", body = BulkSend),
         (status = 200, description = "The first result of a retry", body = BulkSend),
         Refusals, TakesBody, Conflict))]
 pub(super) async fn create_bulk_send(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Json(new): BatchJson<NewBulkSend>,
+    Json(new): BatchJson<CreateBulkSend>,
 ) -> AnswerResult<BulkSend> {
     let (view, is_retry) = api.read(move |engine: &Arc<Engine>| engine.create_bulk_send(new)).await?;
     Ok(Answer(if is_retry { StatusCode::OK } else { StatusCode::ACCEPTED }, view))

@@ -14,8 +14,8 @@ use crate::{
     unauthorized,
 };
 use axum::{
-    extract::{Request, State},
-    http::{HeaderMap, HeaderName, StatusCode, header},
+    extract::{FromRequestParts, Request, State},
+    http::{HeaderMap, HeaderName, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -79,7 +79,20 @@ pub(super) async fn open_stream(
     Ok(response)
 }
 
+/// The secret of a request to a stream; absent: the credential is no secret. Read before anything else of the request is looked at.
+pub(super) struct StreamCredential(Option<StreamSecret>);
+
+impl<S: Sync> FromRequestParts<S> for StreamCredential {
+    type Rejection = RefusalResponse;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, RefusalResponse> {
+        let credential = parts.headers.get(header::AUTHORIZATION).ok_or_else(|| unauthorized("the stream's secret"))?;
+        Ok(StreamCredential(bearer(credential.as_bytes())?.parse().ok()))
+    }
+}
+
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PostNumber {
     /// 1 for the stream's first request, and one more for each further one. Requests are taken in this order and once: repeat a request
@@ -97,13 +110,12 @@ pub(super) struct PostNumber {
     responses((status = 202, description = "The session has the frames", body = PostReceipt), Refusals, TakesBody, Conflict, Gone))]
 pub(super) async fn post_frames(
     State(api): State<Arc<Api>>,
+    StreamCredential(secret): StreamCredential,
     PathIds(stream): PathIds<String>,
     Query(PostNumber { number }): Query<PostNumber>,
     request: Request,
 ) -> AnswerResult<PostReceipt> {
     let (parts, body) = request.into_parts();
-    let credential = parts.headers.get(header::AUTHORIZATION).ok_or_else(|| unauthorized("the stream's secret"))?;
-    let secret = bearer(credential.as_bytes())?.parse::<StreamSecret>().ok();
     let stream = stream.parse::<StreamId>().ok().filter(|stream| stream.node == api.stream_node_number());
     let (Some(stream), Some(secret)) = (stream, secret) else { return Err(session_gone().into()) };
     if number == 0 {

@@ -130,7 +130,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(outbox::list_dead_letters))
         .routes(routes!(outbox::replay_dead_letters))
         .routes(routes!(operations::back_up))
-        .routes(routes!(settings::get_settings))
+        .routes(routes!(settings::get_server_settings))
         .routes(routes!(operations::metrics))
         .routes(routes!(operations::healthz))
         .routes(routes!(operations::readyz))

@@ -55,6 +55,6 @@ pub(super) struct SettingsAnswer {
 /// The settings that this node runs with, and where each comes from. Secrets are not shown.
 #[utoipa::path(get, path = "/v1/admin/settings", tag = "operations",
     responses((status = 200, description = "The settings", body = SettingsAnswer), Refusals))]
-pub(super) async fn get_settings(State(api): State<Arc<Api>>, _: AppServer) -> AnswerResult<SettingsAnswer> {
+pub(super) async fn get_server_settings(State(api): State<Arc<Api>>, _: AppServer) -> AnswerResult<SettingsAnswer> {
     Ok(Answer::ok(SettingsAnswer { settings: api.settings.clone() }))
 }

@@ -17,7 +17,7 @@ use tidings_domain::{
 use tidings_popups::Audience;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    http::{BulkSend, BulkSends, BulkStatus, BulkTarget, NewBulkSend, NewMessage, SendReceipt, SendRequest},
+    http::{BulkSend, BulkSends, BulkStatus, BulkTarget, CreateBulkSend, NewMessage, SendReceipt, SendRequest},
     ids::check_id,
     limits::{BULK_SENDS_PAGE_MAX, BULK_USERS_MAX},
 };
@@ -46,7 +46,7 @@ impl Engine {
     /// # Errors
     /// `not_found` and `conflict` for the account, `not_found` for a segment, `invalid_field`, `limit_exceeded`;
     /// `queue_full`, `store_unavailable`, `node_unavailable` and `draining`: nothing was stored.
-    pub fn create_bulk_send(&self, new: NewBulkSend) -> Result<(BulkSend, bool), Refusal> {
+    pub fn create_bulk_send(&self, new: CreateBulkSend) -> Result<(BulkSend, bool), Refusal> {
         self.check_draining()?;
         let account = self.check_bulk_send(&new)?;
         let mut cursor = self.bulk_sends.lock();
@@ -82,7 +82,7 @@ impl Engine {
         Ok((view, false))
     }
 
-    fn check_bulk_send(&self, new: &NewBulkSend) -> Result<Arc<Conversation>, Refusal> {
+    fn check_bulk_send(&self, new: &CreateBulkSend) -> Result<Arc<Conversation>, Refusal> {
         if let Some(id) = &new.client_bulk_id {
             check_id("client_bulk_id", id)?;
         }
@@ -205,7 +205,7 @@ impl Engine {
     async fn send_turns(
         self: &Arc<Self>,
         id: u64,
-        new: &NewBulkSend,
+        new: &CreateBulkSend,
         round: &Round,
     ) -> Vec<Result<SendReceipt, Refusal>> {
         let requests = round.turns.iter().filter_map(|turn| turn.user.as_ref()).map(|user| {

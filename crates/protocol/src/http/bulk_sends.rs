@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 /// One message for some of an official account's followers, each in the follower's own conversation with the account.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct NewBulkSend {
+pub struct CreateBulkSend {
     /// The caller's own id for this send: a retry with it answers with the first result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_bulk_id: Option<String>,

@@ -79,6 +79,12 @@ export type RequestFrame =
     }
   | { readonly t: "pin"; readonly conversation: string; readonly seq: number; readonly remove?: boolean }
   | ({ readonly t: "preferences"; readonly conversation: string } & Preferences)
+  | {
+      readonly t: "assign";
+      readonly conversation: string;
+      readonly assigned_to: string | null;
+      readonly if_assigned_to?: string | null;
+    }
   | ({ readonly t: "stream_begin" } & NewMessage & Destination)
   | { readonly t: "stream_end"; readonly conversation: string; readonly seq: number; readonly body?: Json };
 
@@ -101,6 +107,6 @@ export type ClientFrame = BindFrame | (RequestFrame & { readonly ref?: number })
 /** Every `t` that this client can send. */
 export const CLIENT_FRAMES = [
   "bind", "send", "read", "history", "conversations", "watch_presence", "unwatch_presence", "popup", "popup_events",
-  "refresh", "ping", "edit", "recall", "react", "pin", "preferences", "stream_begin", "stream_end", "typing", "ack",
+  "refresh", "ping", "edit", "recall", "react", "pin", "preferences", "assign", "stream_begin", "stream_end", "typing", "ack",
   "stored", "stream_append", "unbind",
 ] as const satisfies readonly ClientFrame["t"][];

@@ -11,6 +11,7 @@ export const ENTRY_KINDS = [
   "pins",
   "member_change",
   "conversation_change",
+  "assignment",
 ] as const;
 
 export type EntryKind = (typeof ENTRY_KINDS)[number];
