@@ -61,7 +61,7 @@ class Session:
         self.refs += 1
         ref = self.refs
         await self.tell(t, ref=ref, **fields)
-        if t == "send":
+        if t in ("send", "edit", "recall", "stream_begin", "stream_end"):
             frame = await self.until(lambda f: f.get("ref") == ref or f["t"] == "sent" and any(r.get("ref") == ref for r in f["results"]))
             return next(r for r in frame["results"] if r.get("ref") == ref) if frame["t"] == "sent" else frame
         return await self.until(lambda f: f.get("ref") == ref)

@@ -94,6 +94,7 @@ const WRITTEN: readonly ClientFrame[] = [
   { t: "react", ref: 1, conversation: "g", seq: 1, key: "👍", remove: true },
   { t: "pin", ref: 1, conversation: "g", seq: 1, remove: true },
   { t: "preferences", ref: 1, conversation: "g", pinned: true, archived: true, hidden: true, title: null, marked_unread: true, clear_to_seq: 1 },
+  { t: "assign", ref: 1, conversation: "g", assigned_to: null, if_assigned_to: null },
   { t: "stream_begin", ref: 1, conversation: "g", body: 1 },
   { t: "stream_end", ref: 1, conversation: "g", seq: 1, body: 1 },
   { t: "typing", conversation: "g" },

@@ -29,6 +29,7 @@ export interface Answers {
   react: Done;
   pin: Done;
   preferences: Done;
+  assign: Done;
 }
 
 export type AnswerTo<Frame extends RequestFrame> = Answers[Frame["t"]];

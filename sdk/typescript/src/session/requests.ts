@@ -23,6 +23,7 @@ const EXPECTED: { readonly [T in RequestFrame["t"]]: ServerFrame["t"] } = {
   react: "ok",
   pin: "ok",
   preferences: "ok",
+  assign: "ok",
   ping: "pong",
 };
 
