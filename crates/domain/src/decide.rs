@@ -319,7 +319,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         let mut head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
         let position = self.rows.next_position();
         if let Some(account) = entry.details().desk {
-            self.move_in_index(conversation, account, &head, position)?;
+            let for_customer = entry.details().for_customer;
+            self.move_in_index(conversation, (account, for_customer), &head, position)?;
         }
         head.last_seq += 1;
         head.last_at = head.last_at.max(self.now_ms);

@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | `w` account | the desk of the account: its user, and its settings |
 //! | `g` account, user | an agent of the account, or one who was removed and whose conversations are yet to be unassigned |
-//! | `a` conversation | the agent who has the conversation; no row: nobody |
+//! | `a` conversation | an [`Assignment`]; no row: the conversation is in no account's lists yet |
 //! | `i` account, whose, position downwards, conversation | nothing: the index of the account's conversations by their newest entry, twice for each: once among all of the account, once among those of its agent, or of nobody |
 //!
 //! Members are not copied: an agent who is added or removed is one row, however many conversations there are.
@@ -54,6 +54,16 @@ pub struct DeskPatch {
     pub remove: Vec<UserNo>,
     /// Removed agents to whom nothing is assigned any more.
     pub forget: Vec<UserNo>,
+}
+
+/// A conversation in the lists of an account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// The account.
+    pub account: ConversationNo,
+    /// The agent who has the conversation; absent: nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Sender>,
 }
 
 /// A part of the index of an account's conversations.

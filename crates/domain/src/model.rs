@@ -323,6 +323,9 @@ pub struct EntryDetails {
     /// The agent who acted for the account that is the sender.
     #[serde(skip_serializing_if = "is_default")]
     pub agent: Option<Sender>,
+    /// Of a bulk send: agents find the entry in the conversation's history, and are not handed it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub for_customer: bool,
     /// Of an entry that tells of an assignment: the agent who has the conversation now.
     #[serde(skip_serializing_if = "is_default")]
     pub assigned_to: Option<Sender>,
@@ -379,6 +382,7 @@ impl EntryDetails {
         stream_end: 0,
         desk: None,
         agent: None,
+        for_customer: false,
         assigned_to: None,
     };
 }

@@ -378,8 +378,7 @@ impl FanoutBuilder {
 
     fn append(&mut self, conversation: &Arc<Conversation>, entry: &StoredEntry) {
         match self.desks.sides(conversation.pair) {
-            // Of a bulk send: agents are not handed what only the follower is to read.
-            Some(_) if entry.content.details().desk.is_none() => {
+            Some(_) if entry.content.details().for_customer => {
                 self.append_for(Side::Customer, conversation, entry);
             }
             Some(sides) if !sides.desk.desk.shows_agents => {

@@ -80,8 +80,10 @@ fn in_rooms_of_account(mut proposal: Proposal) -> Proposal {
     };
     if ROOMS_OF_ACCOUNT.contains(&conversation) {
         let agent = (entry.body.len() % 2 == 0).then(|| sender(1 + entry.body.len() as u64 / 2 % USERS));
+        let entry_is_offer = entry.kind == EntryKind::Message && entry.body.len() % 3 == 0;
         let details = entry.details_mut();
         (details.desk, details.agent) = (Some(ACCOUNT), agent);
+        details.for_customer = entry_is_offer;
     }
     proposal
 }

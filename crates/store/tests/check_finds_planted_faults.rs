@@ -269,7 +269,10 @@ fn answered(folder: &Path) {
 fn a_list_of_an_account_that_differs_from_its_conversations_is_found() {
     finds_in(answered, |_| {}, &[]);
     let unassign = |rows: &Rows| rows.meta.remove(chat_key(b'a', &[3])).unwrap();
-    finds_in(answered, unassign, &["conversation 3 is not in the list of account 2"]);
+    finds_in(answered, unassign, &["conversation 3 has entries of account 2, and is not in its list"]);
+    let stale = chat_key(b'i', &[2, 0, !1, 3]);
+    let stay = |rows: &Rows| rows.meta.insert(stale.clone(), "").unwrap();
+    finds_in(answered, stay, &["conversation 3 is not in the list of account 2"]);
     let stray = chat_key(b'i', &[2, 0, 7, 1]);
     let plant = |rows: &Rows| rows.meta.insert(stray.clone(), "").unwrap();
     finds_in(answered, plant, &["conversation 1 is in the list of an account, and has no entry of one"]);

@@ -41,6 +41,8 @@ struct State {
     desks: BTreeMap<ConversationNo, desks::AccountState>,
     /// The agents to whom conversations are assigned.
     assigned: BTreeMap<ConversationNo, Sender>,
+    /// The conversations that are in the lists of an account.
+    listed: BTreeMap<ConversationNo, ConversationNo>,
     /// Only in a store that several engines share.
     log: Option<MemoryLog>,
 }
@@ -133,7 +135,7 @@ impl State {
             self.outbox.insert(position, OutboxItem { position, conversation, seq });
         }
         if let Some(account) = entry.details().desk {
-            self.put_assignment_rows(account, conversation);
+            self.list_for_account(account, conversation, entry.details().for_customer);
         }
         let appended = Appended { conversation, seq, at, position, duplicate: false };
         if let Some(send) = send {

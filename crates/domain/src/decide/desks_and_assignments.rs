@@ -97,7 +97,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     ) -> Result<Outcome, ProposalError> {
         let head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
         self.check_agent(entry)?;
-        let now = self.assigned_to(conversation)?;
+        let known = self.assignment(conversation)?;
+        let is_indexed = known.is_some();
+        let now = known.and_then(|known| known.agent);
         let (now_no, to_no) = (now.as_ref().map(|agent| agent.no), to.map(|agent| agent.no));
         if now_no == to_no {
             return Ok(Outcome::Assigned { told: None });
@@ -110,36 +112,46 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         {
             return Err(Rejection::NotAnAgent(to.id.clone()).into());
         }
-        if head.last_seq > 0 {
-            let place = |whose| index_key(account, whose, head.last_position, conversation);
-            self.rows.put_chat_row(place(Whose::of(now.as_ref())), None);
-            self.rows.put_chat_row(place(Whose::of(to)), Some(Vec::new()));
+        if is_indexed {
+            let former = index_key(account, Whose::of(now.as_ref()), head.last_position, conversation);
+            self.rows.put_chat_row(former, None);
         }
-        self.rows.put_chat_row(assignment_key(conversation), to.map(chat_rows::encode));
+        let assignment = Assignment { account, agent: to.cloned() };
+        self.rows.put_chat_row(assignment_key(conversation), Some(chat_rows::encode(&assignment)));
         let mut entry = entry.clone();
         entry.details_mut().assigned_to = to.cloned();
         let appended = self.append(conversation, Cow::Owned(entry.clone()), None)?;
         Ok(Outcome::Assigned { told: Some((appended, Box::new(entry))) })
     }
 
-    fn assigned_to(&self, conversation: ConversationNo) -> StoreResult<Option<Sender>> {
+    /// The conversation's place in the lists of an account, once it is there.
+    pub(super) fn assignment(&self, conversation: ConversationNo) -> StoreResult<Option<Assignment>> {
         chat_rows::decode(self.rows.chat_row(&assignment_key(conversation))?.as_deref())
     }
 
-    /// Puts a conversation at the top of its account's lists: its newest entry has this position from now on.
+    /// Puts a conversation at the top of its account's lists: its newest entry has this position from now on. From its first
+    /// entry in the lists on, every entry of the conversation moves it, so that it stands by the position of the newest one.
     pub(super) fn move_in_index(
         &mut self,
         conversation: ConversationNo,
-        account: ConversationNo,
+        (account, is_for_customer): (ConversationNo, bool),
         before: &Head,
         newest: Position,
     ) -> Result<(), ProposalError> {
-        let whose = Whose::of(self.assigned_to(conversation)?.as_ref());
-        for whose in [Whose::Anyones, whose] {
-            if before.last_seq > 0 {
+        let known = self.assignment(conversation)?;
+        let is_new = known.is_none();
+        if is_new && is_for_customer {
+            return Ok(());
+        }
+        let assignment = known.unwrap_or(Assignment { account, agent: None });
+        for whose in [Whose::Anyones, Whose::of(assignment.agent.as_ref())] {
+            if !is_new {
                 self.rows.put_chat_row(index_key(account, whose, before.last_position, conversation), None);
             }
             self.rows.put_chat_row(index_key(account, whose, newest, conversation), Some(Vec::new()));
+        }
+        if is_new {
+            self.rows.put_chat_row(assignment_key(conversation), Some(chat_rows::encode(&assignment)));
         }
         Ok(())
     }

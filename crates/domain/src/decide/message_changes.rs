@@ -53,7 +53,10 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         let is_open = details.stream == StreamState::Open;
         let mut content = entry.clone();
         content.details_mut().target = target;
-        content.details_mut().desk = details.desk;
+        let account = self.assignment(conversation)?.map(|assignment| assignment.account);
+        let of_change = content.details_mut();
+        of_change.desk = details.desk.or(of_change.desk).or(account);
+        of_change.for_customer = details.for_customer;
         match change {
             MessageChange::Edit { .. } if is_open => return Err(Rejection::StreamOpen(target).into()),
             MessageChange::EndStream { .. } if !is_open => {

@@ -96,7 +96,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         untold: Vec<u64>,
     ) -> Result<(Appended, Box<NewEntry>), ProposalError> {
         let mut reaction_changes = Vec::with_capacity(untold.len());
-        let mut desk = None;
+        let mut desk = self.assignment(conversation)?.map(|assignment| assignment.account);
         for seq in untold {
             // Retention may have removed a message meanwhile.
             if let Some(message) = self.rows.entry(conversation, seq)? {

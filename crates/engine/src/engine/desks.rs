@@ -285,7 +285,11 @@ impl Engine {
     pub(super) fn assigned_to(&self, conversations: &[ConversationNo]) -> Result<Vec<Option<Sender>>, Refusal> {
         let keys: Vec<_> = conversations.iter().map(|no| rows::assignment_key(*no)).collect();
         let found = self.store.rows_of(RowSpace::Chat, &keys).map_err(store_refusal)?;
-        found.iter().map(|row| chat_rows::decode(row.as_deref())).collect::<Result<_, _>>().map_err(store_refusal)
+        let agent = |row: &Option<Vec<u8>>| {
+            let assignment: Option<rows::Assignment> = chat_rows::decode(row.as_deref())?;
+            Ok(assignment.and_then(|assignment| assignment.agent))
+        };
+        found.iter().map(agent).collect::<Result<_, _>>().map_err(store_refusal)
     }
 }
 

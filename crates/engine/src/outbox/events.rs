@@ -11,7 +11,7 @@ use serde_json::{Value, json, value::RawValue};
 use std::{collections::VecDeque, sync::Arc};
 use tidings_domain::{
     chat_rows,
-    desks::assignment_key,
+    desks::{Assignment, assignment_key},
     model::*,
     store::{End, OutboxItem, RowSpace, StoreResult},
 };
@@ -177,9 +177,9 @@ impl EventExpansion {
     fn people_of(&self, context: &OutboxContext, member: UserNo) -> StoreResult<Vec<UserNo>> {
         let Some(desk) = context.directory.desks.of_user(member) else { return Ok(vec![member]) };
         let row = context.store.row(RowSpace::Chat, &assignment_key(self.conversation.no))?;
-        let assigned: Option<Sender> = chat_rows::decode(row.as_deref())?;
-        let assigned = assigned.filter(|agent| desk.has_agent(agent.no));
-        Ok(match assigned {
+        let assignment: Option<Assignment> = chat_rows::decode(row.as_deref())?;
+        let agent = assignment.and_then(|assignment| assignment.agent);
+        Ok(match agent.filter(|agent| desk.has_agent(agent.no)) {
             Some(agent) => vec![agent.no],
             None => desk.agents.iter().map(|agent| agent.no).collect(),
         })

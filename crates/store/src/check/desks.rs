@@ -1,10 +1,10 @@
 //! The index of an account's conversations must agree with their newest entries and assignments.
 
 use super::CheckReport;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use tidings_domain::{
     chat_rows::{self, number_in},
-    desks::Whose,
+    desks::{Assignment, Whose},
     model::*,
     store::{StoreError, StoreResult},
 };
@@ -17,7 +17,10 @@ type Place = (u64, u64, Position);
 pub(super) struct AccountConversations {
     /// The account of each conversation, and the position of its newest entry.
     newest: HashMap<u64, (u64, Position)>,
-    assigned: HashMap<u64, u64>,
+    /// Conversations of which each entry is one of a bulk send.
+    unlisted: HashSet<u64>,
+    /// Of each conversation in the lists, its agent.
+    assigned: HashMap<u64, Option<UserNo>>,
     indexed: HashMap<u64, BTreeSet<Place>>,
 }
 
@@ -25,7 +28,12 @@ impl AccountConversations {
     /// Takes note of an entry. Those of one conversation come in their order.
     pub(super) fn note_entry(&mut self, no: u64, entry: &StoredEntry) {
         if let Some(account) = entry.content.details().desk {
-            self.newest.insert(no, (account.0, entry.position));
+            let is_first = self.newest.insert(no, (account.0, entry.position)).is_none();
+            match entry.content.details().for_customer {
+                true if is_first => drop(self.unlisted.insert(no)),
+                true => {}
+                false => drop(self.unlisted.remove(&no)),
+            }
         }
     }
 
@@ -33,8 +41,8 @@ impl AccountConversations {
     pub(super) fn note_row(&mut self, key: &[u8], row: &[u8]) -> StoreResult<()> {
         let number = |place| number_in(key, place).ok_or_else(|| StoreError::Damaged("a key of a desk's row".into()));
         if key.first() == Some(&b'a') {
-            let agent: Option<Sender> = chat_rows::decode(Some(row))?;
-            self.assigned.extend(agent.map(|agent| (number(0).unwrap_or(0), agent.no.0)));
+            let assignment: Option<Assignment> = chat_rows::decode(Some(row))?;
+            self.assigned.insert(number(0)?, assignment.and_then(|assignment| assignment.agent).map(|agent| agent.no));
             return Ok(());
         }
         let place = (number(0)?, number(1)?, !number(2)?);
@@ -45,7 +53,17 @@ impl AccountConversations {
     /// Compares both.
     pub(super) fn check(mut self, report: &mut CheckReport) {
         for (no, (account, newest)) in self.newest {
-            let whose = self.assigned.remove(&no).map_or(Whose::Nobodys, |agent| Whose::Agents(UserNo(agent)));
+            // Retention may have left of a listed conversation what bulk sends sent.
+            let Some(agent) = self.assigned.remove(&no) else {
+                if !self.unlisted.contains(&no) {
+                    self.indexed.remove(&no);
+                    report.fault(format_args!(
+                        "conversation {no} has entries of account {account}, and is not in its list"
+                    ));
+                }
+                continue;
+            };
+            let whose = agent.map_or(Whose::Nobodys, Whose::Agents);
             let expected = [Whose::Anyones, whose].map(|whose| (account, whose.number(), newest));
             if self.indexed.remove(&no).unwrap_or_default() != BTreeSet::from(expected) {
                 report.fault(format_args!(

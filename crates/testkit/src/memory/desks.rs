@@ -138,13 +138,10 @@ impl State {
             let key = [b"g".to_vec(), numbers(&[account.0, agent.no.0])].concat();
             self.rows.insert((RowSpace::Chat, key), row(&value));
         }
-        let of_account = |timeline: &std::collections::BTreeMap<u64, StoredEntry>| {
-            let newest = timeline.values().next_back()?;
-            let is_its = timeline.values().any(|entry| entry.content.details().desk == Some(account));
-            is_its.then_some(newest.position)
-        };
-        let places: Vec<_> =
-            self.timelines.iter().filter_map(|(no, timeline)| Some((*no, of_account(timeline)?))).collect();
+        let newest_in =
+            |timeline: &std::collections::BTreeMap<u64, StoredEntry>| Some(timeline.values().next_back()?.position);
+        let listed = self.listed.iter().filter(|(_, of)| **of == account);
+        let places: Vec<_> = listed.filter_map(|(no, _)| Some((*no, newest_in(self.timelines.get(no)?)?))).collect();
         for (conversation, newest) in places {
             let assigned = self.assigned.get(&conversation);
             for whose in [0, assigned.map_or(u64::MAX, |agent| agent.no.0)] {
@@ -154,13 +151,24 @@ impl State {
         }
     }
 
-    /// Makes the row of a conversation's assignment anew, and those of its account.
-    pub(super) fn put_assignment_rows(&mut self, account: ConversationNo, conversation: ConversationNo) {
-        let row = (RowSpace::Chat, [b"a".to_vec(), numbers(&[conversation.0])].concat());
-        match self.assigned.get(&conversation) {
-            Some(agent) => drop(self.rows.insert(row, serde_json::to_vec(agent).unwrap_or_default())),
-            None => drop(self.rows.remove(&row)),
+    /// Lists a conversation for its account after an entry, and makes the rows of both anew. What is for the customer alone
+    /// lists no conversation.
+    pub(super) fn list_for_account(
+        &mut self,
+        account: ConversationNo,
+        conversation: ConversationNo,
+        is_for_customer: bool,
+    ) {
+        if is_for_customer && !self.listed.contains_key(&conversation) {
+            return;
         }
+        let account = *self.listed.entry(conversation).or_insert(account);
+        let mut value = serde_json::json!({ "account": account });
+        if let Some(agent) = self.assigned.get(&conversation) {
+            value["agent"] = serde_json::to_value(agent).unwrap_or_default();
+        }
+        let row = (RowSpace::Chat, [b"a".to_vec(), numbers(&[conversation.0])].concat());
+        self.rows.insert(row, value.to_string().into_bytes());
         self.put_desk_rows(account);
     }
 }

@@ -57,7 +57,9 @@ impl State {
         let mut appended = entry.clone();
         let mut of_entry = EntryDetails { target, ..appended.details().clone() };
         let mut details = message.content.details().clone();
-        of_entry.desk = details.desk;
+        let listed_for = self.listed.get(&conversation).copied();
+        of_entry.desk = details.desk.or(of_entry.desk).or(listed_for);
+        of_entry.for_customer = details.for_customer;
         match change {
             MessageChange::Edit { .. } | MessageChange::EndStream { .. } if details.recalled.is_some() => {
                 return Err(Rejection::MessageRecalled(target));

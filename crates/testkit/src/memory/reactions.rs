@@ -81,7 +81,8 @@ impl State {
         let messages = std::mem::take(messages);
         let timeline = self.timelines.entry(conversation).or_default();
         let reactions = |seq: u64| Some((seq, timeline.get(&seq)?.content.details().reactions.clone()));
-        let desk = messages.iter().find_map(|seq| timeline.get(seq)?.content.details().desk);
+        let of_messages = messages.iter().find_map(|seq| timeline.get(seq)?.content.details().desk);
+        let desk = self.listed.get(&conversation).copied().or(of_messages);
         let reaction_changes = messages.into_iter().filter_map(reactions).collect();
         let entry = NewEntry {
             kind: EntryKind::Reactions,

@@ -8,6 +8,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("agents come and go", agents),
     ("a conversation is assigned to one of two agents", assigned),
     ("the index follows entries and assignments, also within a batch", index),
+    ("what is for the customer alone lists no conversation, and moves a listed one", for_customer),
     ("entries of removed agents are refused", removed),
     ("agents have client message ids of their own", ids),
 ];
@@ -145,7 +146,9 @@ fn assigned(store: &dyn Store) {
     let late = commit(store, shop.assign(None, Some(Some(second))));
     assert_eq!(late, Outcome::Assigned { told: None }, "nobody has it already");
     assert_eq!(store.head(shop.room).unwrap().last_seq, 4);
-    assert_eq!(store.row(RowSpace::Chat, &assignment_key(shop.room)).unwrap(), None);
+    let row = store.row(RowSpace::Chat, &assignment_key(shop.room)).unwrap();
+    let unassigned = Assignment { account: shop.account, agent: None };
+    assert_eq!(chat_rows::decode::<Option<Assignment>>(row.as_deref()).unwrap(), Some(unassigned));
 }
 
 fn index(store: &dyn Store) {
@@ -190,6 +193,51 @@ fn index(store: &dyn Store) {
     assert_eq!(shop.part(store, Whose::Nobodys), [newest(shop.room), newest(other)]);
     commit(store, append(other, shop.of_customer("zz")));
     assert_eq!(shop.part(store, Whose::Nobodys)[0], newest(shop.room), "a retry moves nothing");
+}
+
+fn for_customer(store: &dyn Store) {
+    let shop = Shop::on(store);
+    let offer = |id: &str| {
+        let mut entry = shop.of_customer(id);
+        (entry.sender, entry.client_msg_id) = (Some(shop.own.clone()), Some(id.to_owned()));
+        entry.details_mut().for_customer = true;
+        append(shop.room, entry)
+    };
+    let edit = |target| Proposal::ChangeMessage {
+        conversation: shop.room,
+        target,
+        change: MessageChange::Edit { if_version: None, edits_max: 9, keep_replaced: false },
+        // From a node that does not know yet that the account answers.
+        entry: NewEntry { client_msg_id: None, ..NewEntry { kind: EntryKind::Edit, ..message(shop.users[0], "e") } },
+    };
+    let newest = || (store.head(shop.room).unwrap().last_position, shop.room);
+    commit(store, offer("a"));
+    let edited = commit(store, edit(1));
+    assert!(matches!(edited, Outcome::MessageChanged { .. }), "{edited:?}");
+    assert_eq!(shop.part(store, Whose::Anyones), [], "nobody has answered yet");
+    commit(store, append(shop.room, shop.of_customer("b")));
+    assert_eq!(shop.part(store, Whose::Anyones), [newest()]);
+    commit(store, offer("c"));
+    assert_eq!(shop.part(store, Whose::Nobodys), [newest()]);
+    commit(store, edit(1));
+    assert_eq!(shop.part(store, Whose::Anyones), [newest()], "one line");
+    let plain = NewEntry { details: None, ..shop.of_customer("d") };
+    let early = create(store, "shop~u5", ConversationKind::Direct, &[shop.own.no, shop.users[4]]);
+    commit(store, append(early, plain));
+    commit(store, append(early, shop.of_customer("e")));
+    let edit = match edit(1) {
+        Proposal::ChangeMessage { target, change, entry, .. } => {
+            Proposal::ChangeMessage { conversation: early, target, change, entry }
+        }
+        other => other,
+    };
+    commit(store, edit);
+    let newest_early = (store.head(early).unwrap().last_position, early);
+    assert_eq!(
+        shop.part(store, Whose::Anyones),
+        [newest_early, newest()],
+        "of a message from before the account had agents"
+    );
 }
 
 fn removed(store: &dyn Store) {
