@@ -81,3 +81,27 @@ def substituted(text, *pairs):
         assert old in text, f"{old!r} is not in the configuration any more"
         text = text.replace(old, new)
     return text
+
+
+def nginx_folders(scratch):
+    """Where nginx puts bodies and answers that it buffers: by default folders that only root may write."""
+    return "".join(f"    {kind}_temp_path {scratch}/{kind};\n" for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"])
+
+
+def nginx_configuration(scratch, server):
+    """A configuration with nginx's defaults and one server, which lets no upgrade through."""
+    return f"""
+{"user root;" if os.geteuid() == 0 else ""}
+pid {scratch}/nginx.pid;
+error_log {scratch}/error.log;
+events {{}}
+http {{
+{nginx_folders(scratch)}
+    access_log off;
+    client_max_body_size 8m;
+    types {{ text/html html; text/javascript js; }}
+    server {{
+{server}
+    }}
+}}
+"""

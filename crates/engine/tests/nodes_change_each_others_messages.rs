@@ -5,10 +5,10 @@ mod support;
 
 use serde_json::value::RawValue;
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
-use support::{cuttable_log::CuttableLog, *};
+use support::*;
 use tidings_domain::{
     commit_log::CommitLog,
     model::{Actor, ConversationKind},
@@ -20,7 +20,7 @@ use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{ChangeReceipt, EditMessage, SendRequest},
 };
-use tidings_testkit::{LocalBus, MemoryStore};
+use tidings_testkit::{CuttableLog, LocalBus, MemoryStore};
 
 struct Node {
     world: World,
@@ -29,7 +29,7 @@ struct Node {
 }
 
 fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Node {
-    let log = Arc::new(CuttableLog { store: store.clone(), is_cut: false.into() });
+    let log = Arc::new(CuttableLog::on(store.clone()));
     let rows = Arc::new(Troubled::on(store.clone()));
     let bus = Arc::new(bus.clone());
     let world = World::node_with(PopupsConfig::default(), name, rows.clone(), log.clone(), bus, LONG_LEASE);
@@ -64,9 +64,9 @@ impl Node {
     /// From now on nothing of this node reaches the store, and the others learn that it is gone.
     fn kill(&self) {
         self.rows.fail(usize::MAX);
-        self.log.is_cut.store(true, Ordering::Relaxed);
+        self.log.set_cut(true);
         let me = self.world.engine.cluster.as_ref().unwrap().nodes.me().boot_id;
-        self.log.store.release_lease(me).unwrap();
+        self.log.store().release_lease(me).unwrap();
     }
 
     fn say(&self, text: &str) -> u64 {

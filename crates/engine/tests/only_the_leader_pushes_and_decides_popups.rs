@@ -10,17 +10,17 @@ mod support;
 use fake_shard::Shard;
 use serde_json::json;
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
-use support::{cuttable_log::CuttableLog, *};
+use support::*;
 use tidings_popups::PopupsConfig;
 use tidings_protocol::{
     error::ErrorCode,
     http::{DeviceState, PushState},
 };
 use tidings_push::Register;
-use tidings_testkit::{LocalBus, MemoryStore};
+use tidings_testkit::{CuttableLog, LocalBus, MemoryStore};
 
 struct Node {
     shard: Shard,
@@ -37,7 +37,7 @@ fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -
 }
 
 fn node_with(popups: PopupsConfig, name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> Node {
-    let log = Arc::new(CuttableLog { store: store.clone(), is_cut: false.into() });
+    let log = Arc::new(CuttableLog::on(store.clone()));
     let rows = Arc::new(Troubled::on(store.clone()));
     let world = World::node_with(popups, name, rows.clone(), log.clone(), Arc::new(bus.clone()), lease);
     Node { shard: Shard::of(world), log, rows }
@@ -141,7 +141,7 @@ fn a_leader_that_is_cut_off_writes_nothing_more() {
     assert!(first.world().decide("ann").is_some());
     first.world().engine.popups.flush().unwrap();
     let waits = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
-    first.log.is_cut.store(true, Ordering::Relaxed);
+    first.log.set_cut(true);
     until("its lease is over by its own clock", || !first.world().engine.is_leader());
     let refusal = first.world().decide_with("ben", json!({})).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "nothing is decided while another may decide");
@@ -161,7 +161,7 @@ fn a_leader_that_is_cut_off_writes_nothing_more() {
     assert_eq!(second.shard.handed("ann/phone"), [waits.push, taken.push]);
     assert_eq!(second.world().decide("ann"), None);
     // It reaches the log again, and learns that another node leads.
-    first.log.is_cut.store(false, Ordering::Relaxed);
+    first.log.set_cut(false);
     until("it hears that another leads", || {
         look_around(&first.world().engine);
         !first.world().engine.has_leader_term()
@@ -184,7 +184,7 @@ fn a_leader_that_is_cut_off_forgets_no_more_popups_than_at_risk_max_allows() {
     while first.world().engine.is_leader() {
         if shown.len() == 20 && cut_at.is_none() {
             first.rows.fail_rows(usize::MAX);
-            first.log.is_cut.store(true, Ordering::Relaxed);
+            first.log.set_cut(true);
             cut_at = Some(Instant::now());
         }
         let (user, asked) = (format!("u{}-{refused}", shown.len()), Instant::now());
@@ -222,9 +222,9 @@ fn a_leader_that_renews_its_lease_late_keeps_its_state() {
     // The only node that could take the lead is gone.
     drop(second);
     let mut first = first;
-    first.log.is_cut.store(true, Ordering::Relaxed);
+    first.log.set_cut(true);
     until("its lease is over by its own clock", || !first.world().engine.is_leader());
-    first.log.is_cut.store(false, Ordering::Relaxed);
+    first.log.set_cut(false);
     until("it leads again", || {
         look_around(&first.world().engine);
         first.world().engine.is_leader()

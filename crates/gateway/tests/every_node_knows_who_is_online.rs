@@ -8,74 +8,29 @@ use bytes::Bytes;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 use support::*;
 use tidings_client::session::Session;
-use tidings_domain::{
-    bus::{Bus, MessageHandler},
-    commit_log::*,
-    model::Position,
-    store::{StoreError, StoreResult},
-};
+use tidings_domain::bus::{Bus, MessageHandler};
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, PresenceChange, ServerFrame},
     http::Kick,
 };
-use tidings_testkit::{LocalBus, MemoryStore};
+use tidings_testkit::{CuttableLog, LocalBus, MemoryStore};
 
 /// Longer than a busy machine stops threads: a node that is silent for longer is rightly given up.
 const LEASE: Duration = Duration::from_secs(12);
 
 /// A node's connection to the commit log and to the bus. Both can be cut, as if the process were dead.
 struct Joint {
-    store: Arc<MemoryStore>,
+    log: Arc<CuttableLog>,
     bus: LocalBus,
-    cut: AtomicBool,
     /// How many of the next messages are lost.
     lose: AtomicU64,
-}
-
-impl Joint {
-    fn ask<T, E: From<StoreError>>(&self, ask: impl FnOnce(&MemoryStore) -> Result<T, E>) -> Result<T, E> {
-        match self.cut.load(Ordering::Relaxed) {
-            true => Err(StoreError::Unavailable("cut off".into()).into()),
-            false => ask(&self.store),
-        }
-    }
-}
-
-struct ToStore(Arc<Joint>);
-
-impl CommitLog for ToStore {
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
-        self.0.ask(|store| store.committed_after(after, limit))
-    }
-
-    fn newest_position(&self) -> StoreResult<Position> {
-        self.0.ask(MemoryStore::newest_position)
-    }
-
-    fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
-        self.0.ask(|store| store.prune(older_than_ms))
-    }
-
-    fn heartbeat(
-        &self,
-        me: &NodeInfo,
-        lease_ms: u64,
-        may_lead: bool,
-        takes_name: bool,
-    ) -> Result<ClusterView, HeartbeatError> {
-        self.0.ask(|store| store.heartbeat(me, lease_ms, may_lead, takes_name))
-    }
-
-    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
-        self.0.ask(|store| store.release_lease(boot_id))
-    }
 }
 
 struct ToBus(Arc<Joint>);
@@ -88,7 +43,7 @@ impl Bus for ToBus {
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
         let less = |left: u64| left.checked_sub(1);
         let lost = self.0.lose.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
-        !self.0.cut.load(Ordering::Relaxed) && (lost || self.0.bus.send(to, message))
+        !self.0.log.is_cut() && (lost || self.0.bus.send(to, message))
     }
 
     fn is_up(&self) -> bool {
@@ -112,10 +67,9 @@ struct Nodes {
 }
 
 fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> (Server, Arc<Joint>) {
-    let (cut, lose) = (AtomicBool::new(false), AtomicU64::new(0));
-    let joint = Arc::new(Joint { store: store.clone(), bus: bus.clone(), cut, lose });
-    let (log, bus) = (Arc::new(ToStore(joint.clone())), Arc::new(ToBus(joint.clone())));
-    (Server::node_on(name, store, log, bus, lease), joint)
+    let log = Arc::new(CuttableLog::on(store.clone()));
+    let joint = Arc::new(Joint { log: log.clone(), bus: bus.clone(), lose: AtomicU64::new(0) });
+    (Server::node_on(name, store, log, Arc::new(ToBus(joint.clone())), lease), joint)
 }
 
 /// Nodes `a`, `b`, …, which know each other, and users `u0`, `u1`, … in a group `g`.
@@ -148,7 +102,7 @@ impl Nodes {
 
     /// Ends the node as a kill would: no other node hears of it again.
     fn kill(&mut self, index: usize) -> Server {
-        self.joints[index].cut.store(true, Ordering::Relaxed);
+        self.joints[index].log.set_cut(true);
         let name = char::from(b'a' + index as u8).to_string();
         self.bus.leave(&name);
         self.joints.remove(index);

@@ -12,14 +12,14 @@ use std::{
 };
 use support::*;
 use tidings_client::session::Session;
-use tidings_domain::{commit_log::*, model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_protocol::{
     entry::Entry,
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
     http::*,
 };
-use tidings_testkit::{LocalBus, MemoryStore};
+use tidings_testkit::{CuttableLog, LocalBus, MemoryStore};
 
 struct Nodes {
     servers: Vec<Server>,
@@ -293,53 +293,10 @@ fn a_second_process_of_the_same_name_makes_the_first_drain() {
     until("the second is ready", || second.engine.readiness() == Ok(()));
 }
 
-/// A commit log that one node cannot reach now and then.
-struct OutOfReach {
-    store: Arc<MemoryStore>,
-    cut: AtomicBool,
-}
-
-impl OutOfReach {
-    fn reach(&self) -> StoreResult<&MemoryStore> {
-        match self.cut.load(Ordering::Relaxed) {
-            true => Err(StoreError::Unavailable("out of reach".into())),
-            false => Ok(&self.store),
-        }
-    }
-}
-
-impl CommitLog for OutOfReach {
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
-        self.reach()?.committed_after(after, limit)
-    }
-
-    fn newest_position(&self) -> StoreResult<Position> {
-        self.reach()?.newest_position()
-    }
-
-    fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
-        self.reach()?.prune(older_than_ms)
-    }
-
-    fn heartbeat(
-        &self,
-        me: &NodeInfo,
-        lease_ms: u64,
-        may_lead: bool,
-        takes_name: bool,
-    ) -> Result<ClusterView, HeartbeatError> {
-        self.reach()?.heartbeat(me, lease_ms, may_lead, takes_name)
-    }
-
-    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
-        self.reach()?.release_lease(boot_id)
-    }
-}
-
 #[test]
 fn a_node_without_the_store_still_delivers_commits_of_others() {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
-    let log = Arc::new(OutOfReach { store: store.clone(), cut: AtomicBool::new(false) });
+    let log = Arc::new(CuttableLog::on(store.clone()));
     let lease = Duration::from_millis(500);
     let cut_off = Server::node_on("a", &store, log.clone(), Arc::new(bus.clone()), lease);
     let other = Server::node_on("b", &store, store.clone(), Arc::new(bus.clone()), lease);
@@ -348,7 +305,7 @@ fn a_node_without_the_store_still_delivers_commits_of_others() {
     other.users(&["u0", "u1"]);
     other.group("g", &["u0", "u1"]);
     let mut session = cut_off.open("u1", "phone");
-    log.cut.store(true, Ordering::Relaxed);
+    log.set_cut(true);
     until("its lease is over", || nodes(&other) == 1);
     // Messages of the other node, and one commit whose node never got the answer, so that no node publishes it.
     for n in 0..20 {
@@ -365,7 +322,7 @@ fn a_node_without_the_store_still_delivers_commits_of_others() {
     check_whole(&all);
     assert!(cut_off.engine.metrics.cluster.asked.get() > 0, "what nobody published is asked of the others");
     until("it says so", || cut_off.engine.readiness().is_err_and(|why| why.contains("out of reach")));
-    log.cut.store(false, Ordering::Relaxed);
+    log.set_cut(false);
     until("it is whole again", || cut_off.engine.readiness().is_ok() && nodes(&other) == 2);
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import tomllib
 import websockets
 from harness.certificates import Authority
-from harness.proxies import Proxy, program, substituted
+from harness.proxies import Proxy, nginx_folders, program, substituted
 from harness.server import Server
 from harness.tap import Tap
 from harness.through import PATIENCE_S, Through
@@ -29,7 +29,6 @@ file = SCRATCH / "nginx.conf"
 
 def configure(ports, upstream=None):
     """The file with this machine's addresses and paths. `user` names who may read what only root can write."""
-    temporary = "".join(f"    {kind}_temp_path {SCRATCH}/{kind};\n" for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"])
     file.write_text(substituted(
         CONFIG,
         ("user www-data;", "user root;" if os.geteuid() == 0 else "# not root"),
@@ -41,7 +40,7 @@ def configure(ports, upstream=None):
         ("/etc/nginx/tls/privkey.pem", str(key)),
         ("worker_rlimit_nofile 65536;", "worker_rlimit_nofile 4096;"),
         ("worker_connections 32768;", "worker_connections 2048;"),
-        ("\nhttp {\n", f"\nhttp {{\n{temporary}"),
+        ("\nhttp {\n", f"\nhttp {{\n{nginx_folders(SCRATCH)}"),
     ))
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from harness.api import token
-from harness.proxies import Proxy, program
+from harness.proxies import Proxy, nginx_configuration, program
 from harness.session import prepare
 
 INTEROP, SCRATCH = Path(os.environ["INTEROP"]), Path(os.environ["INTEROP_TMP"])
@@ -14,24 +14,11 @@ file = SCRATCH / "nginx.conf"
 
 
 def configure(ports):
-    temporary = "".join(f"    {kind}_temp_path {SCRATCH}/{kind};\n" for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"])
-    file.write_text(f"""
-{"user root;" if os.geteuid() == 0 else ""}
-pid {SCRATCH}/nginx.pid;
-error_log {SCRATCH}/error.log;
-events {{}}
-http {{
-{temporary}
-    access_log off;
-    types {{ text/html html; text/javascript js; }}
-    server {{
+    file.write_text(nginx_configuration(SCRATCH, f"""
         listen 127.0.0.1:{ports[0]};
         location = /page.html {{ alias {INTEROP}/sdk/chromium/page.html; }}
         location /src/ {{ alias {INTEROP.parent}/sdk/typescript/dist/src/; }}
-        location /v1/ {{ proxy_pass {os.environ["TIDINGS_URL"]}; }}
-    }}
-}}
-""")
+        location /v1/ {{ proxy_pass {os.environ["TIDINGS_URL"]}; }}"""))
 
 
 people = prepare("sdkblocked")

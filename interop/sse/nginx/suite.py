@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import httpx
-from harness.proxies import Proxy, program
+from harness.proxies import Proxy, nginx_configuration, program
 from harness.server import Server
 from harness.tap import Tap
 from harness.through import PATIENCE_S, Through
@@ -17,22 +17,9 @@ file = SCRATCH / "nginx.conf"
 
 def configure(ports):
     """No HTTP/1.1 towards the server, no headers of an upgrade, buffering and short time-outs on: nginx's defaults."""
-    temporary = "".join(f"    {kind}_temp_path {SCRATCH}/{kind};\n" for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"])
-    file.write_text(f"""
-{"user root;" if os.geteuid() == 0 else ""}
-pid {SCRATCH}/nginx.pid;
-error_log {SCRATCH}/error.log;
-events {{}}
-http {{
-{temporary}
-    access_log off;
-    client_max_body_size 8m;
-    server {{
+    file.write_text(nginx_configuration(SCRATCH, f"""
         listen 127.0.0.1:{ports[0]};
-        location / {{ proxy_pass http://{server.http}; }}
-    }}
-}}
-""")
+        location / {{ proxy_pass http://{server.http}; }}"""))
 
 
 def no_upgrade():

@@ -1,7 +1,6 @@
 //! An engine without sockets, and a store that can be held up or made to fail.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
-pub mod cuttable_log;
 pub mod lost_answers;
 pub mod side_log;
 

@@ -2,18 +2,11 @@
 //! thread for reads of the store; its reply comes back as that of a send.
 
 use super::{FrameOutcome, Shard, decoding::missing_field};
-use crate::{
-    commands::Command,
-    encoding::{error_json, json},
-};
+use crate::{commands::Command, encoding::error_json};
 use std::sync::Arc;
 use tidings_domain::model::{Actor, User};
 use tidings_engine::{Engine, engine::send::SessionReply};
-use tidings_protocol::{
-    error::Refusal,
-    frames::{RawClientFrame, ServerFrame},
-    http::EditMessage,
-};
+use tidings_protocol::{error::Refusal, frames::RawClientFrame, http::EditMessage};
 
 /// A change that is answered with `ok`.
 enum Change {
@@ -66,28 +59,13 @@ impl Shard {
         let Some(seq) = frame.seq else {
             return self.refuse(key, frame.reference, missing_field("seq", what));
         };
-        let session = match self.begin_request(key) {
-            Ok(session) => session,
-            Err(refusal) => return self.refuse(key, frame.reference, refusal),
-        };
-        let reference = frame.reference;
-        let (engine, shard) = self.handles();
-        self.parts.runtime.spawn(async move {
+        self.confirm_later(key, frame.reference, move |engine, _| async move {
             let actor = Actor::User(user);
-            let changed = match change {
+            match change {
                 Change::React { key, add } => engine.react(&actor, None, &conversation, seq, &key, add).await.map(drop),
                 Change::Pin { pinned } => engine.pin(&actor, None, &conversation, seq, pinned).await.map(drop),
-            };
-            let json = match changed {
-                Ok(()) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
-                Err(refusal) => {
-                    engine.metrics.count_refusal(refusal.code);
-                    error_json(reference, &refusal)
-                }
-            };
-            shard.send(Command::Answer { session, json });
-        });
-        FrameOutcome::Continue
+            }
+        })
     }
 
     /// Submits a change of the message that the frame names.

@@ -1,23 +1,17 @@
 //! Popups on a session: questions, event reports, and popups that are sent because the app server triggered them.
 
 use super::{FrameOutcome, Shard, decoding::missing_field};
-use crate::{
-    commands::Command,
-    connection::Phase,
-    encoding::{error_json, json},
-};
+use crate::connection::Phase;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use std::sync::Arc;
 use tidings_domain::model::{Actor, UserNo};
 use tidings_engine::{
-    Engine,
     access::Scope,
     engine::popup_questions::{PopupAnswer, PopupCaller},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    frames::{RawClientFrame, ServerFrame},
+    frames::RawClientFrame,
     http::PopupEvent,
     json,
 };
@@ -41,7 +35,7 @@ impl Shard {
             return self.refuse(key, frame.reference, missing_field("question", "popup"));
         };
         let (question, reference) = (question.to_owned(), frame.reference);
-        self.spawn_popup_request(key, reference, |engine, session| async move {
+        self.answer_later(key, reference, |engine, session| async move {
             let caller = PopupCaller { actor: &Actor::User(user), session: Some(session) };
             put_answer(&engine.answer_popup_question(caller, question.get().as_bytes()).await?, reference)
         })
@@ -56,38 +50,10 @@ impl Shard {
             Ok(events) => events,
             Err(refusal) => return self.refuse(key, frame.reference, refusal),
         };
-        let reference = frame.reference;
-        self.spawn_popup_request(key, reference, |engine, session| async move {
+        self.confirm_later(key, frame.reference, |engine, session| async move {
             let caller = PopupCaller { actor: &Actor::User(user), session: Some(session) };
-            engine.report_popup_events(caller, events).await?;
-            Ok(json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }))
+            engine.report_popup_events(caller, events).await.map(drop)
         })
-    }
-
-    /// Answers a session's request once its future is done. `request` gets the number of the session.
-    fn spawn_popup_request<F>(
-        &mut self,
-        key: usize,
-        reference: Option<u64>,
-        request: impl FnOnce(Arc<Engine>, u64) -> F,
-    ) -> FrameOutcome
-    where
-        F: Future<Output = Result<Vec<u8>, Refusal>> + Send + 'static,
-    {
-        let session = match self.begin_request(key) {
-            Ok(session) => session,
-            Err(refusal) => return self.refuse(key, reference, refusal),
-        };
-        let (engine, shard) = self.handles();
-        let answer = request(engine.clone(), session);
-        self.parts.runtime.spawn(async move {
-            let json = answer.await.unwrap_or_else(|refusal| {
-                engine.metrics.count_refusal(refusal.code);
-                error_json(reference, &refusal)
-            });
-            shard.send(Command::Answer { session, json });
-        });
-        FrameOutcome::Continue
     }
 
     /// The latest session of the user that takes popups and has room for one.

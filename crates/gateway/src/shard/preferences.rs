@@ -1,14 +1,7 @@
 //! What a session sets for conversations of its user's list.
 
 use super::{FrameOutcome, Shard, decoding::missing_field};
-use crate::{
-    commands::Command,
-    encoding::{error_json, json},
-};
-use tidings_protocol::{
-    frames::{RawClientFrame, ServerFrame},
-    http::UpdatePreferences,
-};
+use tidings_protocol::{frames::RawClientFrame, http::UpdatePreferences};
 
 impl Shard {
     pub(super) fn handle_preferences(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
@@ -24,22 +17,8 @@ impl Shard {
             marked_unread: frame.marked_unread,
             clear_to_seq: frame.clear_to_seq,
         };
-        let session = match self.begin_request(key) {
-            Ok(session) => session,
-            Err(refusal) => return self.refuse(key, frame.reference, refusal),
-        };
-        let reference = frame.reference;
-        let (engine, shard) = self.handles();
-        self.parts.runtime.spawn(async move {
-            let json = match engine.set_preferences(&user, &conversation, update).await {
-                Ok(_) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
-                Err(refusal) => {
-                    engine.metrics.count_refusal(refusal.code);
-                    error_json(reference, &refusal)
-                }
-            };
-            shard.send(Command::Answer { session, json });
-        });
-        FrameOutcome::Continue
+        self.confirm_later(key, frame.reference, move |engine, _| async move {
+            engine.set_preferences(&user, &conversation, update).await.map(drop)
+        })
     }
 }

@@ -233,6 +233,49 @@ impl Shard {
         Ok(connection.session)
     }
 
+    /// Answers a session's request once its future is done, with the frame that the future yields or with its refusal.
+    /// `request` gets the number of the session.
+    pub(super) fn answer_later<F>(
+        &mut self,
+        key: usize,
+        reference: Option<u64>,
+        request: impl FnOnce(Arc<Engine>, u64) -> F,
+    ) -> FrameOutcome
+    where
+        F: Future<Output = Result<Vec<u8>, Refusal>> + Send + 'static,
+    {
+        let session = match self.begin_request(key) {
+            Ok(session) => session,
+            Err(refusal) => return self.refuse(key, reference, refusal),
+        };
+        let (engine, shard) = self.handles();
+        let answer = request(engine.clone(), session);
+        self.parts.runtime.spawn(async move {
+            let json = answer.await.unwrap_or_else(|refusal| {
+                engine.metrics.count_refusal(refusal.code);
+                error_json(reference, &refusal)
+            });
+            shard.send(Command::Answer { session, json });
+        });
+        FrameOutcome::Continue
+    }
+
+    /// As [`Shard::answer_later`], of a request that is answered with `ok`.
+    pub(super) fn confirm_later<F>(
+        &mut self,
+        key: usize,
+        reference: Option<u64>,
+        request: impl FnOnce(Arc<Engine>, u64) -> F,
+    ) -> FrameOutcome
+    where
+        F: Future<Output = Result<(), Refusal>> + Send + 'static,
+    {
+        self.answer_later(key, reference, |engine, session| {
+            let done = request(engine, session);
+            async move { done.await.map(|()| json(&ServerFrame::Ok { reference: reference.unwrap_or(0) })) }
+        })
+    }
+
     fn handle_read(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let Some(conversation) = &frame.conversation else {
@@ -241,23 +284,10 @@ impl Shard {
         let Some(seq) = frame.seq else {
             return self.refuse(key, frame.reference, missing_field("seq", "read"));
         };
-        let session = match self.begin_request(key) {
-            Ok(session) => session,
-            Err(refusal) => return self.refuse(key, frame.reference, refusal),
-        };
-        let (conversation, reference) = (conversation.to_string(), frame.reference);
-        let (engine, shard) = self.handles();
-        self.parts.runtime.spawn(async move {
-            let json = match engine.mark_read(&user, &conversation, seq).await {
-                Ok(_) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
-                Err(refusal) => {
-                    engine.metrics.count_refusal(refusal.code);
-                    error_json(reference, &refusal)
-                }
-            };
-            shard.send(Command::Answer { session, json });
-        });
-        FrameOutcome::Continue
+        let conversation = conversation.to_string();
+        self.confirm_later(key, frame.reference, move |engine, _| async move {
+            engine.mark_read(&user, &conversation, seq).await.map(drop)
+        })
     }
 
     fn handle_history(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {

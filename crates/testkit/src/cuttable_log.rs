@@ -1,0 +1,71 @@
+//! A commit log that can be cut off: its node renews no lease and reads no commits from then on.
+
+use crate::MemoryStore;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+use tidings_domain::{commit_log::*, model::Position, store::*};
+
+/// A node's commit log, which can be cut off.
+pub struct CuttableLog {
+    store: Arc<MemoryStore>,
+    is_cut: AtomicBool,
+}
+
+impl CuttableLog {
+    /// A log that is not cut off yet.
+    pub fn on(store: Arc<MemoryStore>) -> CuttableLog {
+        CuttableLog { store, is_cut: AtomicBool::new(false) }
+    }
+
+    /// The store, as nodes that are not cut off reach it.
+    pub fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    /// Cuts the log off, or connects it again.
+    pub fn set_cut(&self, is_cut: bool) {
+        self.is_cut.store(is_cut, Ordering::Relaxed);
+    }
+
+    /// Whether the log is cut off.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Relaxed)
+    }
+
+    fn reach(&self) -> StoreResult<&MemoryStore> {
+        match self.is_cut() {
+            true => Err(StoreError::Unavailable("out of reach".into())),
+            false => Ok(&self.store),
+        }
+    }
+}
+
+impl CommitLog for CuttableLog {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
+        self.reach()?.committed_after(after, limit)
+    }
+
+    fn newest_position(&self) -> StoreResult<Position> {
+        self.reach()?.newest_position()
+    }
+
+    fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
+        self.reach()?.prune(older_than_ms)
+    }
+
+    fn heartbeat(
+        &self,
+        me: &NodeInfo,
+        lease_ms: u64,
+        may_lead: bool,
+        takes_name: bool,
+    ) -> Result<ClusterView, HeartbeatError> {
+        self.reach()?.heartbeat(me, lease_ms, may_lead, takes_name)
+    }
+
+    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
+        self.reach()?.release_lease(boot_id)
+    }
+}
