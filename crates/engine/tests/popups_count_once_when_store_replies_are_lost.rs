@@ -10,8 +10,11 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 use support::{lost_answers::WriteFate::*, *};
-use tidings_popups::{DecisionAttempt, PopupsConfig};
-use tidings_protocol::http::{PopupEvent, PopupEventKind};
+use tidings_popups::{DecisionAttempt, PopupsConfig, Precondition};
+use tidings_protocol::{
+    error::ErrorCode,
+    http::{PopupEvent, PopupEventKind, PopupSettings},
+};
 
 /// Exposures are stored only by a flush.
 fn start_with_lossy_store() -> (Arc<Troubled>, World) {
@@ -47,6 +50,33 @@ fn for_each_write_fate(run: impl Fn(&Troubled, &World, &str)) {
             store.lost_answers.next((0..before).map(|_| None).chain([Some(fated), None, Some(fated)]));
             run(&store, &world, &format!("{before} answers, then {fated:?}"));
         }
+    }
+}
+
+#[test]
+fn a_popup_is_as_it_is_stored_after_a_write_with_an_unknown_outcome() {
+    for fate in [Stored, NotStored, StoredLate] {
+        let is_stored = fate != NotStored;
+        let (store, world) = start_with_lossy_store();
+        let popups = &world.engine.popups;
+        let put = |id: &str, parts| popups.put(id, spec(parts).to_string().as_bytes(), None, Precondition::None);
+        store.lost_answers.next([Some(fate)]);
+        assert_eq!(put("often", json!({"state": "paused"})).unwrap_err().code, ErrorCode::StoreUnavailable);
+        // Decisions follow without a further call.
+        while is_stored && is_shown(&world, "ann") {
+            std::thread::yield_now();
+        }
+        assert_eq!(popups.get("often").unwrap().version, 1 + u32::from(is_stored), "{fate:?}");
+        assert_eq!(is_shown(&world, "ann"), !is_stored, "{fate:?}");
+        store.lost_answers.next([Some(fate)]);
+        popups.remove("often", Precondition::None).unwrap_err();
+        let again = put("often", json!({"placements": ["often"]})).unwrap();
+        let version = if is_stored { 1 } else { 2 };
+        assert_eq!((again.0.version, again.1), (version, is_stored), "{fate:?}");
+        store.lost_answers.next([Some(fate)]);
+        popups.set_settings(json!({"holdout_percent": 0.0, "caps": {"per_day": 9}}).to_string().as_bytes()).unwrap_err();
+        assert_eq!(popups.settings().unwrap() != PopupSettings::default(), is_stored, "{fate:?}");
+        assert!(is_shown(&world, "ben"), "{fate:?}");
     }
 }
 

@@ -13,9 +13,12 @@ use jiff::tz::TimeZone;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
-use tidings_domain::refusals::store_refusal;
+use tidings_domain::{
+    refusals::store_refusal,
+    store::{RowChange, StoreError},
+};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{Popup as HttpPopup, *},
@@ -192,15 +195,39 @@ impl Shared {
         change: impl FnOnce(&mut Catalog) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         let mut catalog = self.catalog.lock();
-        let catalog = catalog.as_mut().ok_or_else(super::loading)?;
+        let catalog = self.as_stored(&mut catalog)?;
         let done = change(catalog)?;
         *self.configuration.write() = Some(catalog.configuration.clone());
         Ok(done)
     }
 
+    /// Writes rows of the catalog, all or nothing.
+    pub(super) fn write_catalog(&self, changes: Vec<RowChange>) -> Result<(), Refusal> {
+        let written = self.write(changes);
+        if matches!(written, Err(StoreError::OutcomeUnknown(_))) {
+            self.catalog_outcome_unknown.store(true, Ordering::Relaxed);
+        }
+        written.map_err(store_refusal)
+    }
+
+    /// The catalog as the store has it: read anew if the answer to a write was lost. Until that succeeds, decisions go on
+    /// with the configuration from before the write.
+    fn as_stored<'a>(&self, catalog: &'a mut Option<Catalog>) -> Result<&'a mut Catalog, Refusal> {
+        let catalog = catalog.as_mut().ok_or_else(super::loading)?;
+        if self.catalog_outcome_unknown.load(Ordering::Relaxed) {
+            let read = || {
+                self.fence_open_writes()?;
+                self.read_stored_catalog(catalog.configuration.generation)
+            };
+            *catalog = read().map_err(store_refusal)?;
+            *self.configuration.write() = Some(catalog.configuration.clone());
+            self.catalog_outcome_unknown.store(false, Ordering::Relaxed);
+        }
+        Ok(catalog)
+    }
+
     pub(super) fn read_catalog<T>(&self, look: impl FnOnce(&Catalog) -> Result<T, Refusal>) -> Result<T, Refusal> {
-        let catalog = self.catalog.lock();
-        look(catalog.as_ref().ok_or_else(super::loading)?)
+        look(self.as_stored(&mut self.catalog.lock())?)
     }
 
     /// Recomputes timetables and days, which are precomputed for some days ahead.
@@ -267,7 +294,7 @@ impl Shared {
                     self.store.rows(SPACE, &from, &rows::end_of(to), rows::ROWS_PER_WRITE).map_err(store_refusal)?;
                 changes.extend(old.into_iter().map(|(key, _)| rows::remove(key)));
             }
-            self.write(changes).map_err(store_refusal)?;
+            self.write_catalog(changes)?;
             let created = before.is_none();
             let mut affected: FxHashSet<String> = spec.placements.iter().cloned().collect();
             affected.extend(before.iter().flat_map(|entry| entry.spec.placements.iter().cloned()));
@@ -289,7 +316,7 @@ impl Shared {
             let entry = catalog.popups.get(id).ok_or_else(|| Refusal::not_found("popup", id))?;
             check_precondition(precondition, Some(entry.head.version), id)?;
             let no = entry.no;
-            self.write(vec![rows::remove(rows::head_key(no))]).map_err(store_refusal)?;
+            self.write_catalog(vec![rows::remove(rows::head_key(no))])?;
             if let Some(entry) = catalog.popups.remove(id) {
                 catalog.rebuild(entry.spec.placements.iter().map(String::as_str));
             }
@@ -444,7 +471,7 @@ impl PopupService {
         shared.update_catalog(|catalog| {
             let mut changes = Vec::new();
             rows::put_long(&mut changes, &rows::settings_key(), text.as_bytes());
-            shared.write(changes).map_err(store_refusal)?;
+            shared.write_catalog(changes)?;
             (catalog.settings, catalog.checked) = (settings.clone(), checked);
             catalog.rebuild_all(now_ms);
             Ok(settings)

@@ -187,6 +187,8 @@ pub(crate) struct Shared {
     /// Absent until recovery has read it from the store.
     configuration: RwLock<Option<Arc<Configuration>>>,
     catalog: Mutex<Option<Catalog>>,
+    /// The answer to a write of the catalog was lost: the catalog is read from the store before it is used again.
+    catalog_outcome_unknown: AtomicBool,
     signer: OnceLock<DecisionSigner>,
 }
 
@@ -349,6 +351,7 @@ impl Shared {
             write_queue: WriteQueue::new(&config, store.has_side_log()),
             configuration: RwLock::default(),
             catalog: Mutex::default(),
+            catalog_outcome_unknown: AtomicBool::new(false),
             signer: OnceLock::new(),
             term_ended: AtomicBool::new(false),
             term,

@@ -28,17 +28,27 @@ impl Shared {
     /// Reads the configuration, from which decisions are answered then. Returns the time of the last stored events.
     pub(super) fn recover(&self) -> StoreResult<u64> {
         let store = &*self.store;
-        let id_allocator = match store.row(SPACE, &rows::id_allocator_key())? {
-            Some(row) => rows::decode(&row)?,
-            None => {
-                let id_allocator = IdAllocator { last_popup: 0, last_list: 0, signing_key: rand::random() };
-                self.write(vec![rows::put(rows::id_allocator_key(), rows::encode(&id_allocator))])?;
-                id_allocator
-            }
-        };
+        if store.row(SPACE, &rows::id_allocator_key())?.is_none() {
+            let id_allocator = IdAllocator { last_popup: 0, last_list: 0, signing_key: rand::random() };
+            self.write(vec![rows::put(rows::id_allocator_key(), rows::encode(&id_allocator))])?;
+        }
         self.recover_side_log()?;
         let last_taken = store.row(SPACE, &rows::last_taken_key())?;
         let last_taken_at = last_taken.map(|row| rows::decode(&row)).transpose()?.unwrap_or_default();
+        let catalog = self.read_stored_catalog(0)?;
+        self.remove_orphans(&catalog)?;
+        let _ = self.signer.set(DecisionSigner::new(&catalog.id_allocator.signing_key));
+        *self.configuration.write() = Some(catalog.configuration.clone());
+        *self.catalog.lock() = Some(catalog);
+        Ok(last_taken_at)
+    }
+
+    /// Reads the catalog, and builds its configuration with a later generation than this one.
+    pub(super) fn read_stored_catalog(&self, generation: u64) -> StoreResult<Catalog> {
+        let store = &*self.store;
+        let allocated = store.row(SPACE, &rows::id_allocator_key())?;
+        let allocated = allocated.ok_or_else(|| rows::damaged(&"no numbers of popups and lists"))?;
+        let id_allocator: IdAllocator = rows::decode(&allocated)?;
         let now_ms = self.clock.now_ms();
         let global = GlobalPolicy::new(&CheckedSettings::default(), Arc::new(Days::new(TimeZone::UTC, now_ms)));
         let mut catalog = Catalog {
@@ -49,7 +59,7 @@ impl Shared {
             slots: AttributeSlots::default(),
             days: FxHashMap::default(),
             configuration: Arc::new(Configuration {
-                generation: 0,
+                generation,
                 global: Arc::new(global),
                 slots: Arc::default(),
                 placements: FxHashMap::default(),
@@ -86,12 +96,8 @@ impl Shared {
             }
             Ok(())
         })?;
-        self.remove_orphans(&catalog)?;
         catalog.rebuild_all(now_ms);
-        let _ = self.signer.set(DecisionSigner::new(&catalog.id_allocator.signing_key));
-        *self.configuration.write() = Some(catalog.configuration.clone());
-        *self.catalog.lock() = Some(catalog);
-        Ok(last_taken_at)
+        Ok(catalog)
     }
 
     /// Removes rows without an owner: lists that no segment has, after an upload or a removal that was interrupted;

@@ -74,7 +74,7 @@ impl Shared {
             }
             let ids = IdAllocator { last_list: catalog.id_allocator.last_list + 1, ..catalog.id_allocator.clone() };
             let row = rows::put(rows::id_allocator_key(), rows::encode(&ids));
-            self.write(vec![row]).map_err(store_refusal)?;
+            self.write_catalog(vec![row])?;
             catalog.id_allocator = ids;
             Ok(catalog.id_allocator.last_list)
         })?;
@@ -96,7 +96,7 @@ impl Shared {
         let head = SegmentHead { id: id.to_owned(), list: number, users: list.len() as u64, updated_at: now_ms };
         let before = self.update_catalog(|catalog| {
             let row = rows::put(rows::segment_key(id), rows::encode(&head));
-            self.write(vec![row]).map_err(store_refusal)?;
+            self.write_catalog(vec![row])?;
             let before = catalog.segments.insert(id.to_owned(), (head.clone(), Arc::new(list)));
             if !catalog.popups_of_segment(id).is_empty() {
                 catalog.rebuild_all(now_ms);
@@ -122,7 +122,7 @@ impl Shared {
                 return Err(Refusal::new(ErrorCode::Conflict, why));
             }
             let head = head.clone();
-            self.write(vec![rows::remove(rows::segment_key(id))]).map_err(store_refusal)?;
+            self.write_catalog(vec![rows::remove(rows::segment_key(id))])?;
             catalog.segments.remove(id);
             Ok(head)
         })?;

@@ -12,7 +12,7 @@ use super::{
 };
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -195,7 +195,8 @@ impl Worker {
 
     fn run_timers(&mut self) {
         let now_ms = self.shared.clock.now_ms();
-        if now_ms.abs_diff(self.refreshed_at) >= REFRESH_EVERY_MS {
+        let is_stale = self.shared.catalog_outcome_unknown.load(Ordering::Relaxed);
+        if is_stale || now_ms.abs_diff(self.refreshed_at) >= REFRESH_EVERY_MS {
             self.refresh(now_ms);
         }
         if let Err(error) = self.sweep.run_once(&self.shared, now_ms) {
