@@ -8,6 +8,7 @@
 //! | `D` conversation | the messages of whose reactions members are yet to be told; no row if there are none |
 //! | `y` conversation, seq, answer's seq | nothing: the index of answers to a message |
 //! | `m` user's id, 0, time downwards, conversation, seq downwards | nothing: the index of messages that mention the user |
+//! | `A` conversation, time downwards, seq downwards | nothing: the index of messages that mention all members |
 //! | `d` user | how far the user's clients have stored what they were handed: a position of eight bytes for each lane |
 //! | `p` user, conversation | what the user has set for the conversation |
 //! | `u` user | the user's own settings |
@@ -59,20 +60,80 @@ pub fn reply_key(conversation: ConversationNo, seq: u64, reply: u64) -> Vec<u8> 
     key(b'y', &[conversation.0, seq, reply])
 }
 
+/// A place in a list of mentions. Lists have the newest first, so that a lesser place is a newer one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MentionPlace {
+    /// When the message was sent, in milliseconds since 1970 UTC.
+    pub at: u64,
+    /// Where it was sent.
+    pub conversation: ConversationNo,
+    /// The message.
+    pub seq: u64,
+}
+
+impl MentionPlace {
+    /// Ahead of all mentions.
+    pub const FIRST: MentionPlace = MentionPlace { at: u64::MAX, conversation: ConversationNo(0), seq: u64::MAX };
+    /// Behind all mentions.
+    pub const LAST: MentionPlace = MentionPlace { at: 0, conversation: ConversationNo(u64::MAX), seq: 0 };
+
+    fn order(&self) -> (std::cmp::Reverse<u64>, u64, std::cmp::Reverse<u64>) {
+        (std::cmp::Reverse(self.at), self.conversation.0, std::cmp::Reverse(self.seq))
+    }
+}
+
+impl Ord for MentionPlace {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialOrd for MentionPlace {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 /// A message that mentions a user by id. Ids have no byte 0.
-pub fn mention_key(user: &str, at: u64, conversation: ConversationNo, seq: u64) -> Vec<u8> {
+pub fn mention_key(user: &str, place: MentionPlace) -> Vec<u8> {
     let mut key = [b"m", user.as_bytes(), &[0]].concat();
-    for number in [u64::MAX - at, conversation.0, u64::MAX - seq] {
+    for number in [u64::MAX - place.at, place.conversation.0, u64::MAX - place.seq] {
         key.extend_from_slice(&number.to_be_bytes());
     }
     key
 }
 
-/// The time, the conversation and the `seq` of a message that a row of mentions stands for.
-pub fn mention_in(key: &[u8]) -> Option<(u64, ConversationNo, u64)> {
+/// A message that mentions all members of its conversation. One row stands for all of them: each looks for it by the
+/// conversations that the member is in.
+pub fn mention_all_key(place: MentionPlace) -> Vec<u8> {
+    key(b'A', &[place.conversation.0, u64::MAX - place.at, u64::MAX - place.seq])
+}
+
+/// The message that a row of mentions stands for, of a user or of all.
+pub fn mention_in(key: &[u8]) -> Option<MentionPlace> {
     let (_, numbers) = key.split_last_chunk::<24>()?;
     let number = |place: usize| numbers[place * 8..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-    Some((u64::MAX - number(0)?, ConversationNo(number(1)?), u64::MAX - number(2)?))
+    let (at, conversation) = match key.first() {
+        Some(b'A') => (number(1)?, number(0)?),
+        _ => (number(0)?, number(1)?),
+    };
+    Some(MentionPlace { at: u64::MAX - at, conversation: ConversationNo(conversation), seq: u64::MAX - number(2)? })
+}
+
+/// The range of a user's mentions behind a place.
+pub fn mentions_behind(user: &str, place: MentionPlace) -> (Vec<u8>, Vec<u8>) {
+    ([mention_key(user, place), vec![0]].concat(), mention_key(user, MentionPlace::LAST))
+}
+
+/// The range of a conversation's mentions of all members behind a place, which may be one of another conversation.
+pub fn mentions_of_all_behind(conversation: ConversationNo, place: MentionPlace) -> (Vec<u8>, Vec<u8>) {
+    let from = match conversation.cmp(&place.conversation) {
+        std::cmp::Ordering::Equal => [mention_all_key(place), vec![0]].concat(),
+        std::cmp::Ordering::Greater => key(b'A', &[conversation.0, u64::MAX - place.at]),
+        // Those of the same time are ahead of the place.
+        std::cmp::Ordering::Less => key(b'A', &[conversation.0, u64::MAX - place.at.saturating_sub(1)]),
+    };
+    (from, mention_all_key(MentionPlace { conversation, ..MentionPlace::LAST }))
 }
 
 /// The kinds of rows whose keys begin with a conversation and the `seq` of one of its messages: reactions and answers.
@@ -90,9 +151,9 @@ pub fn messages_before(kind: u8, conversation: ConversationNo, first_seq: u64) -
     (key(kind, &[conversation.0, 0]), key(kind, &[conversation.0, first_seq.saturating_sub(1), u64::MAX]))
 }
 
-/// The range of all users' mentions.
-pub fn all_mentions() -> (Vec<u8>, Vec<u8>) {
-    (vec![b'm'], vec![b'm' + 1])
+/// The ranges of all mentions: of users, and of all members.
+pub fn all_mentions() -> [(Vec<u8>, Vec<u8>); 2] {
+    [b'm', b'A'].map(|kind| (vec![kind], vec![kind + 1]))
 }
 
 /// How far a bulk send has come.

@@ -327,8 +327,12 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         head.last_position = position;
         let appended = Appended { conversation, seq: head.last_seq, at: head.last_at, position, duplicate: false };
         let Appended { seq, at, .. } = appended;
+        let place = chat_rows::MentionPlace { at, conversation, seq };
         for user in entry.mentioned_ids() {
-            self.rows.put_chat_row(chat_rows::mention_key(user, at, conversation, seq), Some(Vec::new()));
+            self.rows.put_chat_row(chat_rows::mention_key(user, place), Some(Vec::new()));
+        }
+        if entry.mentions_all() {
+            self.rows.put_chat_row(chat_rows::mention_all_key(place), Some(Vec::new()));
         }
         let reply_to = entry.details().reply_to;
         if reply_to != 0 {

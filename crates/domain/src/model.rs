@@ -4,7 +4,7 @@ use std::sync::Arc;
 pub use tidings_protocol::{
     cursor::{Cursor, LANES},
     entry::EntryKind,
-    http::{ConversationKind, DailyWindow, HistoryVisibility, ReceiptsMode, Role},
+    http::{ConversationKind, DailyWindow, HistoryVisibility, MentionAll, ReceiptsMode, Role},
     limits::{RECEIPTS_COUNT_MAX, RECEIPTS_LIST_MAX},
 };
 
@@ -117,13 +117,20 @@ pub struct ConversationSettings {
     /// Which entries from before their joining members may read; `None`: all.
     #[serde(skip_serializing_if = "is_default")]
     pub history: Option<HistoryVisibility>,
+    /// Who may mention all members; `None`: what follows from the kind.
+    #[serde(skip_serializing_if = "is_default")]
+    pub mention_all: Option<MentionAll>,
 }
 
 impl ConversationSettings {
     /// The settings with those of `changes` that are given.
     #[must_use]
     pub fn with(self, changes: ConversationSettings) -> ConversationSettings {
-        ConversationSettings { receipts: changes.receipts.or(self.receipts), history: changes.history.or(self.history) }
+        ConversationSettings {
+            receipts: changes.receipts.or(self.receipts),
+            history: changes.history.or(self.history),
+            mention_all: changes.mention_all.or(self.mention_all),
+        }
     }
 }
 
@@ -144,6 +151,16 @@ impl Conversation {
             (None, ConversationKind::Direct) => ReceiptsMode::Members,
             (None, ConversationKind::Group) if few => ReceiptsMode::Counts,
             (None, _) => ReceiptsMode::None,
+        }
+    }
+}
+
+impl Conversation {
+    /// Who may mention all members.
+    pub fn mention_all(&self) -> MentionAll {
+        match self.kind {
+            ConversationKind::Direct => MentionAll::Members,
+            ConversationKind::Group | ConversationKind::Official => self.settings.mention_all.unwrap_or_default(),
         }
     }
 }
@@ -260,6 +277,11 @@ impl NewEntry {
     pub fn mentioned_ids(&self) -> impl Iterator<Item = &str> {
         let is_message = self.kind == EntryKind::Message;
         self.mentions.iter().map(String::as_str).filter(move |id| is_message && *id != MENTION_ALL)
+    }
+
+    /// Whether a message mentions all members. Other entries mention nobody.
+    pub fn mentions_all(&self) -> bool {
+        self.kind == EntryKind::Message && self.mentions.iter().any(|id| id == MENTION_ALL)
     }
 
     /// The details, to be changed.

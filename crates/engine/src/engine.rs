@@ -1,7 +1,8 @@
 //! The handle that the doors hold. Every operation of Tidings is a method of [`Engine`], in the module of its kind. In
 //! reading order:
 //! - [`send`]: accept: who may send what where, before anything is stored; `limits`: how often users send and open conversations;
-//! - `message_changes`, `reactions`, `replies`: edits and recalls, reactions and pins, answers and mentions;
+//! - `message_changes`, `reactions`, `replies`, `mentions`: edits and recalls, reactions and pins, answers, who
+//!   was mentioned;
 //! - `streams`: messages that grow;
 //! - `reads`, `lists`, `history`, [`resume`]: unread counts, lists, timelines, inboxes;
 //! - `preferences`: what users set for conversations of their lists;
@@ -24,6 +25,7 @@ mod leader_requests;
 mod limits;
 mod list_line;
 mod lists;
+mod mentions;
 mod message_changes;
 mod offline_push;
 pub mod popup_questions;

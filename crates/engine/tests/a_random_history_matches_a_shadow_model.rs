@@ -1,4 +1,4 @@
-//! Random sends, retries, reads, mutes, joins and leaves. After each round the lists, unread counts and
+//! Random sends, retries, reads, mutes, joins and leaves. After each round the lists, unread counts, mentions and
 //! inboxes from any old position are compared with a simple model in plain lists.
 #![allow(clippy::unwrap_used)]
 
@@ -6,11 +6,13 @@ mod support;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 use support::*;
-use tidings_domain::{model::*, store::Store};
+use tidings_domain::{clock::Clock, model::*, store::Store};
 use tidings_engine::config::EngineConfig;
 use tidings_protocol::{
     entry::Entry,
@@ -35,6 +37,7 @@ struct Member {
 #[derive(Debug)]
 struct ModelEntry {
     position: Position,
+    at: u64,
     /// Absent for a notice.
     from: Option<&'static str>,
     silent: bool,
@@ -137,7 +140,8 @@ impl Run {
 
     fn append(&mut self, at: usize, from: Option<&'static str>, silent: bool, mentions: Vec<String>) {
         let position = self.world.engine.store.last_position();
-        self.conversations[at].entries.push(ModelEntry { position, from, silent, mentions });
+        let sent_at = self.world.clock.now_ms();
+        self.conversations[at].entries.push(ModelEntry { position, at: sent_at, from, silent, mentions });
     }
 
     fn send(&mut self) {
@@ -149,6 +153,7 @@ impl Run {
         request.silent = self.random.random_bool(0.1);
         request.mentions = match self.random.random_range(0..10) {
             0 => vec!["@all".into()],
+            2 => vec!["@all".into(), self.user().into()],
             1 => vec![self.user().into(), "nobody".into()],
             _ => vec![],
         };
@@ -261,6 +266,7 @@ impl Run {
     fn rounds(&mut self, count: usize, steps: usize) {
         for _ in 0..count {
             (0..steps).for_each(|_| self.step());
+            self.world.clock.advance(Duration::from_millis(1));
             self.check();
         }
         let entries: usize = self.conversations.iter().map(|c| c.entries.len()).sum();
@@ -270,6 +276,7 @@ impl Run {
     fn check(&mut self) {
         for name in USERS {
             self.check_list(name);
+            self.check_mentions(name);
             for _ in 0..4 {
                 self.check_missed(name);
             }
@@ -303,6 +310,37 @@ impl Run {
         }
         assert_eq!(found, expected, "the list of {name}");
         self.beyond.1 += found.iter().filter(|(.., capped, _, _)| *capped).count();
+    }
+
+    /// The messages that mention the user, the newest first, then by conversation.
+    fn check_mentions(&mut self, name: &str) {
+        let mut mentions: Vec<(Reverse<u64>, usize, Reverse<u64>)> = Vec::new();
+        for (at, conversation) in self.conversations.iter().enumerate() {
+            if !conversation.members.contains_key(name) {
+                continue;
+            }
+            for (seq, entry) in (1..).zip(&conversation.entries) {
+                let of_all = entry.from != Some(name) && entry.mentions.iter().any(|mention| mention == "@all");
+                if of_all || entry.mentions.iter().any(|mention| mention == name) {
+                    mentions.push((Reverse(entry.at), at, Reverse(seq)));
+                }
+            }
+        }
+        mentions.sort_unstable();
+        let expected: Vec<_> =
+            mentions.iter().map(|(_, at, Reverse(seq))| (self.conversations[*at].id.clone(), *seq)).collect();
+        let limit = if expected.len() > 100 { 200 } else { self.random.random_range(1..5) };
+        let user = self.world.user(name);
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.world.engine.mentions(&user, after.as_deref(), limit).unwrap();
+            found.extend(page.entries.into_iter().map(|entry| (entry.conversation, entry.seq)));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, expected, "the mentions of {name}");
     }
 
     fn line(&self, name: &str, conversation: &ModelConversation) -> (String, u64, u64, u64, bool, u64, bool) {

@@ -136,6 +136,7 @@ fn an_impossible_change_is_refused_with_its_own_code() {
             members: members.iter().map(|id| (*id).to_owned()).collect(),
             receipts: None,
             history: None,
+            mention_all: None,
         };
         world.wait(world.engine.create_conversation(&Actor::App, new)).map_err(|refusal| refusal.code)
     };

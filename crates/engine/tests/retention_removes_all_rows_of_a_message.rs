@@ -16,8 +16,8 @@ use tidings_store::{EmbeddedOptions, EmbeddedStore};
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// One row of each kind that belongs to messages: how many there are.
-fn rows(store: &dyn Store) -> [usize; 4] {
-    [b'r', b'y', b'm', b'P'].map(|kind| store.rows(RowSpace::Chat, &[kind], &[kind + 1], 1_000).unwrap().len())
+fn rows(store: &dyn Store) -> [usize; 5] {
+    [b'r', b'y', b'm', b'A', b'P'].map(|kind| store.rows(RowSpace::Chat, &[kind], &[kind + 1], 1_000).unwrap().len())
 }
 
 #[test]
@@ -36,8 +36,10 @@ fn rows_of_removed_messages_go_with_them_and_others_stay() {
     for day in [0, 4] {
         world.clock.advance(DAY * day);
         for room in ["one", "two"] {
-            let mentioning =
-                SendRequest { mentions: vec!["ben".into()], ..message("ada", room, &format!("{room}-{day}-ben")) };
+            let mentioning = SendRequest {
+                mentions: vec!["ben".into(), "@all".into()],
+                ..message("ada", room, &format!("{room}-{day}-ben"))
+            };
             let first = world.wait(world.engine.send(&Actor::App, mentioning)).unwrap().seq;
             let answer = SendRequest { reply_to: Some(first), ..message("ben", room, &format!("{room}-{day}-yes")) };
             world.wait(world.engine.send(&Actor::App, answer)).unwrap();
@@ -47,10 +49,10 @@ fn rows_of_removed_messages_go_with_them_and_others_stay() {
             world.take_fanouts();
         }
     }
-    assert_eq!(rows(&*store), [4, 4, 4, 2]);
+    assert_eq!(rows(&*store), [4, 4, 4, 4, 2]);
     let retention = Retention { age_max: Some(DAY * 2), bytes_max: None };
     assert!(world.engine.remove_old(retention).unwrap() > 0);
-    assert_eq!(rows(&*store), [2, 2, 2, 2]);
+    assert_eq!(rows(&*store), [2, 2, 2, 2, 2]);
     for (at, (room, seq)) in pinned.into_iter().enumerate() {
         let is_kept = at >= 2;
         let pins = world.engine.pins(&ada, room).unwrap().entries;
@@ -58,7 +60,7 @@ fn rows_of_removed_messages_go_with_them_and_others_stay() {
         let unpinned = world.wait(world.engine.pin(&ada, None, room, seq, false));
         assert_eq!(unpinned.map_err(|refusal| refusal.code).err(), (!is_kept).then_some(ErrorCode::NotFound));
     }
-    assert_eq!(rows(&*store), [2, 2, 2, 0]);
+    assert_eq!(rows(&*store), [2, 2, 2, 2, 0]);
     assert_eq!(world.engine.mentions(&world.user("ben"), None, 10).unwrap().entries.len(), 2);
     assert_eq!(world.engine.remove_old(retention).unwrap(), 0);
     let report = store.check(tidings_popups::check_popups).unwrap();

@@ -59,6 +59,7 @@ pub(crate) fn create_conversation(
         members: Vec::new(),
         receipts: None,
         history: None,
+        mention_all: None,
     })?;
     for part in members.chunks(MEMBERS_BATCH_MAX) {
         http.change_members(id, &ChangeMembers { add: part.to_vec(), remove: Vec::new(), role: None })?;
@@ -100,6 +101,7 @@ pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<C
         members: vec![a.into(), b.into()],
         receipts: None,
         history: None,
+        mention_all: None,
     })?;
     Ok(Conversation { id: card.id, base_seq: card.last_seq })
 }

@@ -177,6 +177,19 @@ pub enum HistoryVisibility {
     Last(u64),
 }
 
+/// Who may mention all members of a conversation. App servers always may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MentionAll {
+    /// Only app servers.
+    Nobody,
+    /// The owner and admins.
+    #[default]
+    Admins,
+    /// Every member who may send.
+    Members,
+}
+
 /// A conversation to create.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "id": "house-7", "kind": "group", "name": "House 7", "owner": "alice", "members": ["bob"] }))]
@@ -210,6 +223,9 @@ pub struct CreateConversation {
     /// Which entries from before their joining members may read; absent: all. Not for direct conversations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<HistoryVisibility>,
+    /// Who may mention `@all`; absent: the owner and admins. Not for direct conversations, where both users may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mention_all: Option<MentionAll>,
 }
 
 /// The changes of a conversation's card. What is absent stays as it was.
@@ -233,6 +249,9 @@ pub struct UpdateConversation {
     /// Which entries from before their joining members may read; it holds for present members, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<HistoryVisibility>,
+    /// Who may mention `@all`. Not for direct conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mention_all: Option<MentionAll>,
 }
 
 /// A conversation, without its members and entries.
@@ -264,6 +283,9 @@ pub struct ConversationCard {
     /// Which entries from before their joining members may read.
     #[serde(default)]
     pub history: HistoryVisibility,
+    /// Who may mention `@all`: as was set, or what follows from the kind.
+    #[serde(default)]
+    pub mention_all: MentionAll,
 }
 
 /// Users who join, leave, or get another role.

@@ -187,6 +187,7 @@ fn settings(set: bool) -> ConversationSettings {
     ConversationSettings {
         receipts: set.then_some(ReceiptsMode::Counts),
         history: set.then_some(HistoryVisibility::Last(3)),
+        mention_all: set.then_some(MentionAll::Nobody),
     }
 }
 

@@ -6,7 +6,7 @@ mod support;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use std::path::Path;
 use support::*;
-use tidings_domain::{desks::DeskPatch, model::*, store::*};
+use tidings_domain::{desks::DeskPatch, leadership::Term, model::*, store::*};
 use tidings_store::check::check;
 
 /// The engine's key spaces.
@@ -228,6 +228,34 @@ fn a_body_that_a_recall_should_have_removed_is_found() {
         rows.timeline.insert(numbers(&[1, 6]), row).unwrap();
     };
     finds_in(changed, plant, &["message 1 was recalled, and a body of it is still there"]);
+}
+
+/// The populated room, where messages 6 to 8 mention all members. The index does not know 6, which is of a former version.
+fn mentioning(folder: &Path) {
+    populated(folder);
+    let store = open(folder);
+    for (id, at) in [("f", 1), ("g", 2), ("h", 2)] {
+        let entry = NewEntry { mentions: vec!["@all".into()], ..message(id) };
+        store.commit(&[Proposal::Append { conversation: ConversationNo(1), entry }], NOON + at).unwrap();
+    }
+    let key = numbers(&[1, !(NOON + 1), !6]);
+    let change = RowChange { key: [b"A", &key[..]].concat(), value: None };
+    store.write_rows(Term::ALONE, RowSpace::Chat, vec![change]).unwrap();
+}
+
+#[test]
+fn an_index_of_mentions_that_differs_from_the_messages_is_found() {
+    finds_in(mentioning, |_| {}, &[]);
+    let [seventh, eighth, ninth] = [7, 8, 9].map(|seq| chat_key(b'A', &[1, !(NOON + 2), !seq]));
+    finds_in(mentioning, |rows| rows.meta.remove(eighth).unwrap(), &["message 8 mentions all members, and is not in"]);
+    let plant = |rows: &Rows| rows.meta.insert(ninth.clone(), "").unwrap();
+    finds_in(mentioning, plant, &["conversation 1: the index names 9"]);
+    let other_time = chat_key(b'A', &[1, !(NOON + 9), !7]);
+    let plant = |rows: &Rows| {
+        rows.meta.remove(seventh.clone()).unwrap();
+        rows.meta.insert(other_time.clone(), "").unwrap();
+    };
+    finds_in(mentioning, plant, &["conversation 1: the index names 7"]);
 }
 
 /// The populated room, and conversation 3 of account 2 with a message; its agent is user 1, who has the conversation.

@@ -117,9 +117,13 @@ impl State {
         let head = self.head(conversation);
         self.position += 1;
         let (seq, at, position) = (head.last_seq + 1, now_ms.max(head.last_at), self.position);
-        for id in entry.mentions.iter().filter(|id| *id != "@all" && entry.kind == EntryKind::Message) {
-            let place = numbers(&[u64::MAX - at, conversation.0, u64::MAX - seq]);
-            self.rows.insert((RowSpace::Chat, [b"m", id.as_bytes(), &[0], &place].concat()), Vec::new());
+        for id in entry.mentions.iter().filter(|_| entry.kind == EntryKind::Message) {
+            let (at, seq) = (u64::MAX - at, u64::MAX - seq);
+            let key = match &**id {
+                "@all" => [b"A".to_vec(), numbers(&[conversation.0, at, seq])].concat(),
+                id => [b"m", id.as_bytes(), &[0], &numbers(&[at, conversation.0, seq])].concat(),
+            };
+            self.rows.insert((RowSpace::Chat, key), Vec::new());
         }
         if entry.details().reply_to != 0 {
             let key = [b"y".to_vec(), numbers(&[conversation.0, entry.details().reply_to, seq])].concat();
@@ -216,6 +220,9 @@ impl State {
                 }
                 if settings.history.is_some() {
                     card.settings.history = settings.history;
+                }
+                if settings.mention_all.is_some() {
+                    card.settings.mention_all = settings.mention_all;
                 }
                 match notice {
                     Some(notice) => Outcome::Appended(self.append(*conversation, notice, now_ms)?),

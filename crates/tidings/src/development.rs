@@ -97,6 +97,7 @@ pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
         members: USERS.iter().map(|(id, _)| (*id).into()).collect(),
         receipts: None,
         history: None,
+        mention_all: None,
     };
     engine.create_conversation(&Actor::App, group).await?;
     let of_popups = engine.clone();

@@ -220,6 +220,13 @@ async def pins_and_mentions(url):
     first = api("GET", "/v1/users/pins-cleo/mentions?limit=2")
     second = api("GET", f"/v1/users/pins-cleo/mentions?limit=2&after={first['next']}")
     assert [e["seq"] for e in first["entries"] + second["entries"]] == seqs[::-1], (first, second)
+    refused = await ask(ben, "send", conversation="pins", body="all of you", mentions=["@all"])
+    assert refused["code"] == "forbidden", refused
+    to_all = await room.send(ada, "all of you", mentions=["@all"])
+    mentions = {user: [e["seq"] for e in api("GET", f"/v1/users/{user}/mentions")["entries"]] for user in room.members}
+    assert mentions == {"pins-ada": [], "pins-ben": [to_all], "pins-cleo": [to_all, *seqs[::-1]]}, mentions
+    assert api("PATCH", "/v1/conversations/pins", {"mention_all": "members"})["mention_all"] == "members"
+    assert await room.send(ben, "all of you, too", mentions=["@all"]) > to_all
     answers = [await room.send(ada, f"answer {n}", reply_to=seqs[1]) for n in range(3)]
     page = api("GET", f"/v1/conversations/pins/messages/{seqs[1]}/replies?limit=2")
     rest = api("GET", f"/v1/conversations/pins/messages/{seqs[1]}/replies?limit=2&after={page['next']}")

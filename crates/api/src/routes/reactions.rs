@@ -155,7 +155,7 @@ pub(super) async fn list_replies(
     Ok(Answer::ok(api.read(read).await?))
 }
 
-/// The messages that mention a user by id, newest first.
+/// The messages that mention a user, by id or with `@all`, newest first.
 #[utoipa::path(get, path = "/v1/users/{user}/mentions", tag = "reading",
     params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user"), Page),
     responses((status = 200, description = "A page of messages", body = EntryPage), Refusals))]

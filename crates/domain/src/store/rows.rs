@@ -57,6 +57,19 @@ pub trait RowStore: Send + Sync + 'static {
         keys.iter().map(|key| self.row(space, key)).collect()
     }
 
+    /// The key of the first row of each of these ranges, in the same order. A store with a round trip for each read overrides this
+    /// with a single one.
+    ///
+    /// # Errors
+    /// Those of every read: see the trait.
+    fn first_keys(&self, space: RowSpace, ranges: &[(Vec<u8>, Vec<u8>)]) -> StoreResult<Vec<Option<Vec<u8>>>> {
+        let first = |(from, to): &(Vec<u8>, Vec<u8>)| {
+            let rows = self.rows(space, from, to, 1)?;
+            Ok(rows.into_iter().next().map(|(key, _)| key))
+        };
+        ranges.iter().map(first).collect()
+    }
+
     /// Whether the store has a side log: two files for rows on their way to the store, appended to without fsync.
     fn has_side_log(&self) -> bool {
         false

@@ -19,6 +19,7 @@ use tidings_protocol::{
 };
 
 /// Ids in the notice of a member change; its counts are of all.
+const MENTION_ALL_IN_DIRECT: &str = "both users of a direct conversation may mention all";
 const NOTICE_IDS_MAX: usize = 20;
 /// Members in a page when the caller gives no limit.
 const MEMBERS_PAGE_DEFAULT: usize = 100;
@@ -77,7 +78,11 @@ impl Engine {
             avatar: new.avatar,
             attributes,
             members,
-            settings: ConversationSettings { receipts: new.receipts, history: new.history },
+            settings: ConversationSettings {
+                receipts: new.receipts,
+                history: new.history,
+                mention_all: new.mention_all,
+            },
         });
         match self.committer.propose(None, proposal).await? {
             Outcome::Conversation { conversation, created } => {
@@ -96,6 +101,9 @@ impl Engine {
         };
         if new.history.is_some() {
             return Err(Refusal::field("history", "the users of a direct conversation read all of it"));
+        }
+        if new.mention_all.is_some() {
+            return Err(Refusal::field("mention_all", MENTION_ALL_IN_DIRECT));
         }
         if new.receipts.is_some() {
             return Err(Refusal::field(
@@ -154,6 +162,7 @@ impl Engine {
             last_seq: head.last_seq,
             receipts: conversation.receipts(),
             history: conversation.settings.history.unwrap_or_default(),
+            mention_all: conversation.mention_all(),
         })
     }
 
@@ -192,6 +201,9 @@ impl Engine {
         check_name("name", update.name.as_deref())?;
         check_name("avatar", update.avatar.as_deref())?;
         let attributes = check_attributes(update.attributes.as_ref())?;
+        if update.mention_all.is_some() && conversation.kind == ConversationKind::Direct {
+            return Err(Refusal::field("mention_all", MENTION_ALL_IN_DIRECT));
+        }
         if update == UpdateConversation::default() {
             return self.card(&conversation);
         }
@@ -202,6 +214,9 @@ impl Engine {
         if let Some(history) = update.history {
             notice["history"] = json!(history);
         }
+        if let Some(mention_all) = update.mention_all {
+            notice["mention_all"] = json!(mention_all);
+        }
         let mut entry = notice_entry(EntryKind::ConversationChange, actor, &notice);
         entry.details = self.desk_details(&conversation, actor.user().map(|user| &**user));
         let proposal = Proposal::UpdateConversation {
@@ -209,7 +224,11 @@ impl Engine {
             name: update.name,
             avatar: update.avatar,
             attributes,
-            settings: ConversationSettings { receipts: update.receipts, history: update.history },
+            settings: ConversationSettings {
+                receipts: update.receipts,
+                history: update.history,
+                mention_all: update.mention_all,
+            },
             notice: Some(entry),
         };
         self.committer.propose(Some(&conversation), proposal).await?;

@@ -105,6 +105,10 @@ impl Engine {
         let (ref actor, conversation) = self.enter(actor, conversation)?;
         let by = self.acting_user(actor, from)?;
         let message = self.changeable_message(actor, by.as_deref(), &conversation, seq, "edit")?;
+        // What mentions all already may go on doing so.
+        if let (Actor::User(user), false) = (actor, message.content.mentions_all()) {
+            self.check_may_mention(user, &conversation, &mentions)?;
+        }
         let content_type = content_type.unwrap_or(message.content.content_type);
         let (silent, skip_push) = (false, false);
         let edit = NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to: None };

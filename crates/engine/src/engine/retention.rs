@@ -60,20 +60,22 @@ impl Engine {
     }
 
     fn remove_mentions(&self, term: Term) -> StoreResult<()> {
-        let (mut low, high) = chat_rows::all_mentions();
-        loop {
-            let rows = self.store.rows(RowSpace::Chat, &low, &high, ROWS_AT_ONCE)?;
-            let Some((last, _)) = rows.last() else { return Ok(()) };
-            low = [&last[..], &[0]].concat();
-            let mut removals = Vec::new();
-            for (key, _) in rows {
-                let Some((_, conversation, seq)) = chat_rows::mention_in(&key) else { continue };
-                if seq < self.store.head(conversation)?.first_seq {
-                    removals.push(RowChange { key, value: None });
+        for (mut low, high) in chat_rows::all_mentions() {
+            loop {
+                let rows = self.store.rows(RowSpace::Chat, &low, &high, ROWS_AT_ONCE)?;
+                let Some((last, _)) = rows.last() else { break };
+                low = [&last[..], &[0]].concat();
+                let mut removals = Vec::new();
+                for (key, _) in rows {
+                    let Some(place) = chat_rows::mention_in(&key) else { continue };
+                    if place.seq < self.store.head(place.conversation)?.first_seq {
+                        removals.push(RowChange { key, value: None });
+                    }
                 }
+                self.store.write_rows(term, RowSpace::Chat, removals)?;
             }
-            self.store.write_rows(term, RowSpace::Chat, removals)?;
         }
+        Ok(())
     }
 
     /// Removes the pins of messages that are gone: they would hold places for ever.

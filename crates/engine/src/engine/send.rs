@@ -356,6 +356,7 @@ impl Engine {
         if let Some(sender) = sender {
             self.check_may_send(actor, sender, conversation)?;
             if matches!(actor, Actor::User(_)) {
+                self.check_may_mention(sender, conversation, &message.mentions)?;
                 self.rate.check(sender.person())?;
             }
         }

@@ -153,6 +153,7 @@ impl World {
             members: members[1..].iter().map(|m| (*m).into()).collect(),
             receipts: None,
             history: None,
+            mention_all: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }

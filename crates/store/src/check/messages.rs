@@ -2,9 +2,9 @@
 
 use super::{CheckReport, desks::AccountConversations, scan_meta};
 use crate::{kv::*, reads::read_parts, rows::*};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use tidings_domain::{
-    chat_rows,
+    chat_rows::{self, MentionPlace},
     message_changes::NO_BODY,
     model::*,
     store::{StoreError, StoreResult},
@@ -17,6 +17,8 @@ pub(super) struct ChangedMessages {
     reactions: HashMap<(u64, u64), u64>,
     /// How many messages are pinned in each conversation.
     pins: HashMap<u64, u64>,
+    /// The messages of each conversation that still mention all members as when they were sent.
+    mentions_of_all: HashMap<u64, BTreeSet<u64>>,
     accounts: AccountConversations,
 }
 
@@ -30,6 +32,9 @@ impl ChangedMessages {
         entry: &StoredEntry,
         report: &mut CheckReport,
     ) {
+        if entry.content.mentions_all() && entry.content.details().edits.is_empty() {
+            self.mentions_of_all.entry(no).or_default().insert(entry.seq);
+        }
         let Some(details) = &entry.content.details else { return };
         let (seq, kind) = (entry.seq, entry.content.kind);
         self.accounts.note_entry(no, entry);
@@ -78,11 +83,13 @@ impl ChangedMessages {
     ) -> StoreResult<()> {
         let mut given: HashMap<(u64, u64), u64> = HashMap::new();
         let mut damaged = Vec::new();
+        let mut mentions_of_all: HashMap<u64, BTreeSet<u64>> = HashMap::new();
         scan_meta(kv, chat_key(&[])[0], |key, row| {
             let key = &key[1..];
             let checked = match key.first() {
                 Some(b'r') => count_reactions(key, row, &mut given),
                 Some(b'P') => self.check_pins(kv, key, row, first_seqs),
+                Some(b'A') => Ok(note_mention_of_all(kv, key, first_seqs, &mut mentions_of_all)),
                 Some(b'i' | b'a') => self.accounts.note_row(key, row).map(|()| None),
                 _ => Ok(None),
             };
@@ -93,6 +100,16 @@ impl ChangedMessages {
         })?;
         damaged.into_iter().for_each(|fault| report.fault(fault));
         self.accounts.check(report);
+        for (no, rows) in mentions_of_all {
+            let messages = self.mentions_of_all.remove(&no).unwrap_or_default();
+            // Messages from before there were such rows have none.
+            let first = rows.first().copied().unwrap_or(0);
+            for seq in messages.range(first..).filter(|seq| !rows.contains(seq)) {
+                report.fault(format_args!(
+                    "conversation {no}: message {seq} mentions all members, and is not in the index of such messages"
+                ));
+            }
+        }
         for ((no, seq), expected) in self.reactions {
             let found = given.get(&(no, seq)).copied().unwrap_or(0);
             if found != expected {
@@ -130,6 +147,28 @@ impl ChangedMessages {
             }
             None => None,
         })
+    }
+}
+
+/// Takes note of a row of the index of messages that mention all members.
+fn note_mention_of_all(
+    kv: &dyn KvRead,
+    key: &[u8],
+    first_seqs: &HashMap<u64, u64>,
+    rows: &mut HashMap<u64, BTreeSet<u64>>,
+) -> Option<String> {
+    let Some(MentionPlace { at, conversation, seq }) = chat_rows::mention_in(key) else {
+        return Some("the key of a message that mentions all members is damaged".into());
+    };
+    let no = conversation.0;
+    // Retention removes a message first and its row later.
+    if first_seqs.get(&no).is_some_and(|first_seq| seq < *first_seq) {
+        return None;
+    }
+    rows.entry(no).or_default().insert(seq);
+    match read_message(kv, no, seq) {
+        Some(message) if message.at == at && message.content.kind == EntryKind::Message => None,
+        _ => Some(format!("conversation {no}: the index names {seq} as a message that mentions all, and it is none")),
     }
 }
 

@@ -22,7 +22,7 @@ impl<'a> AppendBatch<'a> {
         let entry = |proposal: &'a Proposal| match proposal {
             // An answer needs the message that it answers, and mentions are indexed.
             Proposal::Append { conversation, entry }
-                if entry.details.is_none() && entry.mentioned_ids().next().is_none() =>
+                if entry.details.is_none() && entry.mentioned_ids().next().is_none() && !entry.mentions_all() =>
             {
                 Some((*conversation, entry))
             }

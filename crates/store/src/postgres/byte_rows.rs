@@ -1,6 +1,6 @@
 //! Rows whose keys and values a part of the server encodes itself.
 
-use super::PostgresStore;
+use super::{PostgresStore, connection::number};
 use crate::{
     byte_rows::check_lengths,
     push::{push_key, push_value},
@@ -19,6 +19,7 @@ struct Table {
     row: &'static str,
     rows_of: &'static str,
     rows: &'static str,
+    first_keys: &'static str,
 }
 
 macro_rules! table {
@@ -40,6 +41,12 @@ macro_rules! table {
             row: concat!("SELECT value FROM ", $table, " WHERE key = $1"),
             rows_of: concat!("SELECT key, value FROM ", $table, " WHERE key = ANY($1::bytea[])"),
             rows: concat!("SELECT key, value FROM ", $table, " WHERE key BETWEEN $1 AND $2 ORDER BY key LIMIT $3"),
+            first_keys: concat!(
+                "SELECT ordinal, key FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY AS range (low, high, ordinal), ",
+                "LATERAL (SELECT key FROM ",
+                $table,
+                " WHERE key BETWEEN low AND high ORDER BY key LIMIT 1) AS first"
+            ),
         }
     };
 }
@@ -110,6 +117,17 @@ impl RowStore for PostgresStore {
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
         let rows = self.range_of(Table::of(space), from, to, limit)?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    fn first_keys(&self, space: RowSpace, ranges: &[(Vec<u8>, Vec<u8>)]) -> StoreResult<Vec<Option<Vec<u8>>>> {
+        let (low, high): (Vec<&[u8]>, Vec<&[u8]>) = ranges.iter().map(|(low, high)| (&low[..], &high[..])).unzip();
+        let mut first = vec![None; ranges.len()];
+        for row in self.query(Table::of(space).first_keys, &[&low, &high])? {
+            if let Some(place) = first.get_mut(number(&row, 0) as usize - 1) {
+                *place = Some(row.get(1));
+            }
+        }
+        Ok(first)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reactions, pins, and answers to messages.
 
 use super::*;
-use tidings_domain::chat_rows;
+use tidings_domain::chat_rows::{self, MentionPlace};
 
 pub(super) const CHECKS: &[Check] = &[
     ("each user gives a reaction once", once),
@@ -11,6 +11,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("pins are listed in their order, up to their limit", pins),
     ("answers are found by the message that they answer", replies),
     ("mentions are found by user, the newest first", mentions),
+    ("mentions of all members are found by conversation", mentions_of_all),
 ];
 
 const INTERVAL_MS: u64 = 1_000;
@@ -169,11 +170,52 @@ fn mentions(store: &dyn Store) {
     let edit = NewEntry { kind: EntryKind::Edit, mentions: vec!["u1".into()], ..notice(EntryKind::Edit) };
     let change = MessageChange::Edit { if_version: None, keep_replaced: false, edits_max: 9 };
     commit(store, Proposal::ChangeMessage { conversation: room, target: 1, change, entry: edit });
-    let found = |user: &str| {
-        let from = chat_rows::mention_key(user, u64::MAX, ConversationNo(0), u64::MAX);
-        let to = chat_rows::mention_key(user, 0, ConversationNo(u64::MAX), 0);
+    let places = |(from, to): (Vec<u8>, Vec<u8>)| {
         let rows = store.rows(RowSpace::Chat, &from, &to, 10).unwrap();
-        rows.iter().map(|(key, _)| chat_rows::mention_in(key).unwrap().2).collect::<Vec<_>>()
+        rows.iter().map(|(key, _)| chat_rows::mention_in(key).unwrap()).collect::<Vec<_>>()
+    };
+    let found = |user: &str| {
+        let places = places(chat_rows::mentions_behind(user, MentionPlace::FIRST));
+        assert!(places.is_sorted(), "{places:?}");
+        places.iter().map(|place| place.seq).collect::<Vec<_>>()
     };
     assert_eq!((found("u2"), found("u3"), found("u1")), (vec![4, 3, 2], vec![3], vec![]));
+}
+
+/// One row stands for all members, and is found by its conversation.
+fn mentions_of_all(store: &dyn Store) {
+    let (room, u) = room_with_message(store, 3);
+    let rooms = [room, group(store, "h", &u), group(store, "i", &u)];
+    let send = |conversation: ConversationNo, id: &str, mentions: &[&str], at| {
+        let mentions = mentions.iter().map(|user| (*user).to_owned()).collect();
+        commit_at(store, append(conversation, NewEntry { mentions, ..message(u[0], id) }), at)
+    };
+    send(rooms[0], "b", &["@all"], NOON + 1);
+    send(rooms[1], "c", &["u2"], NOON + 1);
+    send(rooms[1], "d", &["@all", "@all"], NOON + 2);
+    send(rooms[0], "e", &["u2", "@all"], NOON + 2);
+    // A retry adds nothing.
+    send(rooms[0], "b", &["@all"], NOON + 3);
+    let notice =
+        NewEntry { kind: EntryKind::ConversationChange, mentions: vec!["@all".into()], ..notice(EntryKind::Edit) };
+    commit_at(store, append(rooms[2], notice), NOON + 3);
+    let behind = |place| {
+        let ranges = rooms.map(|room| chat_rows::mentions_of_all_behind(room, place));
+        let found = |(from, to): &(Vec<u8>, Vec<u8>)| {
+            let rows = store.rows(RowSpace::Chat, from, to, 10).unwrap();
+            rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        };
+        let rows = ranges.each_ref().map(found);
+        let first = store.first_keys(RowSpace::Chat, &ranges).unwrap();
+        assert_eq!(first, rows.each_ref().map(|keys| keys.first().cloned()));
+        rows.map(|keys| keys.iter().map(|key| chat_rows::mention_in(key).unwrap()).collect::<Vec<_>>())
+    };
+    let place = |at, room, seq| MentionPlace { at: NOON + at, conversation: rooms[room], seq };
+    let all = [place(2, 0, 3), place(2, 1, 2), place(1, 0, 2)];
+    assert!(all.is_sorted(), "the list's order: the newest first, then by conversation");
+    assert_eq!(behind(MentionPlace::FIRST), [vec![all[0], all[2]], vec![all[1]], vec![]]);
+    assert_eq!(behind(all[0]), [vec![all[2]], vec![all[1]], vec![]]);
+    assert_eq!(behind(all[1]), [vec![all[2]], vec![], vec![]]);
+    assert_eq!(behind(all[2]), [vec![], vec![], vec![]]);
+    assert_eq!(store.first_keys(RowSpace::Chat, &[]).unwrap(), [None; 0]);
 }

@@ -46,8 +46,11 @@ fn receipts_off(store: &dyn Store) {
 
 fn settings(store: &dyn Store) {
     let u = users(store, 3);
-    let members =
-        ConversationSettings { receipts: Some(ReceiptsMode::Members), history: Some(HistoryVisibility::Last(5)) };
+    let members = ConversationSettings {
+        receipts: Some(ReceiptsMode::Members),
+        history: Some(HistoryVisibility::Last(5)),
+        mention_all: Some(MentionAll::Members),
+    };
     let new = NewConversation { settings: members, ..new_conversation("g", ConversationKind::Group, &u[..2]) };
     let Outcome::Conversation { conversation, created: true } = commit(store, Proposal::CreateConversation(new)) else {
         panic!("it is new");
@@ -74,7 +77,7 @@ fn settings(store: &dyn Store) {
     let card = store.conversation(room).unwrap().unwrap();
     assert_eq!((card.settings, card.member_count), (members, 3), "what is not given stays");
     let none = ConversationSettings { receipts: Some(ReceiptsMode::None), ..members };
-    commit(store, update(None, ConversationSettings { history: None, ..none }));
+    commit(store, update(None, ConversationSettings { history: None, mention_all: None, ..none }));
     let card = store.conversation(room).unwrap().unwrap();
     assert_eq!((card.settings, card.name.as_deref()), (none, Some("new")));
     assert_eq!(store.conversations(&[room]).unwrap()[0].as_ref().map(|card| card.settings), Some(none));
