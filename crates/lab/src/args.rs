@@ -13,6 +13,7 @@ pub use crate::{
     group::GroupArgs,
     growth::{GrowthArgs, GrowthPart},
     isolation::{Flood, IsolationArgs},
+    options::OutputArgs,
     popups::args::{PopupArgs, PopupCapsArgs, PopupCrashArgs, PopupGrowthArgs},
     replay::ReplayArgs,
     streams::StreamsArgs,
@@ -23,6 +24,8 @@ use clap::{Args, Subcommand};
 /// Load a server the way its users will, and prove with counts that nothing was lost.
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
     #[command(subcommand)]
     pub bench: Bench,
 }
@@ -81,6 +84,22 @@ pub enum Bench {
     WsEcho,
     #[command(hide = true)]
     WsProbe(WsProbeArgs),
+}
+
+impl Bench {
+    /// Whether Ctrl-C lets the bench end early with a report: those whose load comes in phases that can be cut short. The others
+    /// prove something about a whole sequence of faults, of which a part says nothing.
+    pub(crate) fn ends_early(&self) -> bool {
+        matches!(
+            self,
+            Bench::Group(_)
+                | Bench::Broadcast(_)
+                | Bench::Replay(_)
+                | Bench::Direct(_)
+                | Bench::Isolation(_)
+                | Bench::Popup(_)
+        )
+    }
 }
 
 impl BenchArgs {

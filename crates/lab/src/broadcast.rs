@@ -1,7 +1,7 @@
 //! `bench broadcast`: one message to many online members, and the time to the last, compared with the bare server.
 
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     group::{GroupFixture, GroupSpec},
     load_client::{LoadClient, Participants},
     mix::share::MixShare,
@@ -35,7 +35,7 @@ pub struct BroadcastArgs {
     pub pause: Duration,
 }
 
-pub(crate) fn run(args: &BroadcastArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &BroadcastArgs) -> Result<Finished, LabError> {
     if args.members == 0 || args.rounds == 0 {
         return Err(LabError::Usage("--members and --rounds must be at least 1".into()));
     }
@@ -52,12 +52,13 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Verdict, LabError> {
     let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
     let model = LoadModel::Rounds { rounds: args.rounds, pause_ms: args.pause.as_millis() as u64 };
     let phase = fixture.phase(model.clone(), args.body_bytes, 1, 1);
-    let outcome = fixture.load.run("broadcast", phase)?;
+    let title = format!("broadcast to {} online, {} rounds", args.members, args.rounds);
+    let outcome = fixture.load.run(&title, phase)?;
     drop(fixture);
     let check = target.finish()?;
     let bare = run_bare(args, model)?;
 
-    report::print_outcome(&format!("broadcast to {} online, {} rounds", args.members, args.rounds), &outcome);
+    report::print_outcome(&title, &outcome);
     report::print_check(&check);
     let (last, limit) = (Summary::of(&outcome), Summary::of(&bare));
     println!("time to the last of {} receivers, ms    median     worst      best", args.members);
@@ -73,8 +74,7 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Verdict, LabError> {
         "last_receiver_ms": last.json(), "bare_ms": limit.json(), "ratio": last.median / limit.median,
         "outcome": outcome_json(&outcome), "bare": outcome_json(&bare), "check": check,
     });
-    report::write_json(args.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 fn run_bare(args: &BroadcastArgs, model: LoadModel) -> Result<Outcome, LabError> {

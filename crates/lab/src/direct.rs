@@ -1,7 +1,7 @@
 //! `bench direct`: durable direct messages, each to a connected recipient.
 
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     load_client::{LoadClient, Participants},
     options::{Rate, SendProtocol, TargetArgs, parse_duration},
     process,
@@ -86,7 +86,7 @@ impl DirectFixture {
     }
 }
 
-pub(crate) fn run(args: &DirectArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &DirectArgs) -> Result<Finished, LabError> {
     if args.pairs == 0 || args.connections == 0 || args.pipeline == 0 || args.batch == 0 {
         return Err(LabError::Usage("--pairs, --connections, --pipeline and --batch must be at least 1".into()));
     }
@@ -98,13 +98,11 @@ pub(crate) fn run(args: &DirectArgs) -> Result<Verdict, LabError> {
         Rate::PerSecond(per_second) => LoadModel::OpenLoop { per_second, duration_ms },
     };
     let phase = direct_fixture.phase(model, args.body_bytes, args.batch, args.pipeline);
-    let outcome = direct_fixture.load.run("direct", phase)?;
+    let title = format!("direct messages between {} pairs over {}, {}", args.pairs, args.via, args.rate);
+    let outcome = direct_fixture.load.run(&title, phase)?;
     drop(direct_fixture);
     let check = target.finish()?;
-    report::print_outcome(
-        &format!("direct messages between {} pairs over {}, {}", args.pairs, args.via, args.rate),
-        &outcome,
-    );
+    report::print_outcome(&title, &outcome);
     report::print_check(&check);
     let mut verdict = Verdict::of(&outcome);
     if check.as_ref().is_some_and(|check| !check.passed) {
@@ -114,6 +112,5 @@ pub(crate) fn run(args: &DirectArgs) -> Result<Verdict, LabError> {
         "bench": "direct", "via": args.via.to_string(), "pairs": args.pairs,
         "outcome": outcome_json(&outcome), "check": check,
     });
-    report::write_json(args.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }

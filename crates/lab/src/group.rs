@@ -1,7 +1,7 @@
 //! `bench group`: one group with many members online.
 
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     load_client::{LoadClient, Participants},
     mix::share::MixShare,
     options::{Rate, SendProtocol, TargetArgs, parse_duration},
@@ -150,7 +150,7 @@ impl GroupFixture {
     }
 }
 
-pub(crate) fn run(args: &GroupArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &GroupArgs) -> Result<Finished, LabError> {
     if args.members == 0 || args.senders == 0 || args.batch == 0 || args.pipeline == 0 {
         return Err(LabError::Usage("--members, --senders, --batch and --pipeline must be at least 1".into()));
     }
@@ -169,8 +169,9 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Verdict, LabError> {
     let (mut verdict, mut value) = if args.search {
         search(args, &mut fixture, &title)?
     } else {
+        let title = format!("{title}, {}", args.rate);
         let outcome = run_phase(args, &mut fixture, &title, args.rate, args.duration)?;
-        report::print_outcome(&format!("{title}, {}", args.rate), &outcome);
+        report::print_outcome(&title, &outcome);
         (Verdict::of(&outcome), json!({ "bench": "group", "outcome": outcome_json(&outcome) }))
     };
     if args.receipts.is_some() && !receipts_agree(&target, &fixture)? {
@@ -185,8 +186,7 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Verdict, LabError> {
     value["check"] = json!(check);
     value["members"] = json!(spec.members);
     value["group_size"] = json!(spec.group_size);
-    report::write_json(args.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 /// Whether the receipts of the last message say that every member online has read it, but for its sender.
@@ -241,7 +241,8 @@ fn search(args: &GroupArgs, fixture: &mut GroupFixture, title: &str) -> Result<(
     let meets = |outcome: &Outcome| outcome.latency.p99 <= args.target_ms && outcome.refused == 0;
     loop {
         let outcome = run_phase(args, fixture, title, Rate::PerSecond(rate), args.duration.min(TRIAL_DURATION))?;
-        let ok = meets(&outcome);
+        // A trial that was cut short has not met the target.
+        let ok = meets(&outcome) && !outcome.interrupted;
         println!(
             "  {:>9.0}/s  p99 {:>9.2} ms  max {:>9.2} ms  refused {}  client {:.0}%  {}",
             rate,
@@ -255,6 +256,9 @@ fn search(args: &GroupArgs, fixture: &mut GroupFixture, title: &str) -> Result<(
         if !outcome.balances() {
             report::print_outcome(title, &outcome);
             verdict = Verdict::Failed;
+            break;
+        }
+        if outcome.interrupted {
             break;
         }
         if ok {
@@ -277,7 +281,7 @@ fn search(args: &GroupArgs, fixture: &mut GroupFixture, title: &str) -> Result<(
         let outcome = run_phase(args, fixture, title, Rate::PerSecond(rate), args.duration)?;
         verdict = verdict.and(Verdict::of(&outcome));
         let ok = meets(&outcome);
-        if ok || verdict == Verdict::Failed || rate < 1.0 {
+        if ok || verdict == Verdict::Failed || rate < 1.0 || outcome.interrupted {
             report::print_outcome(
                 &format!("{title}, highest rate with p99 <= {} ms: {rate:.0}/s", args.target_ms),
                 &outcome,

@@ -1,7 +1,7 @@
 //! `bench growth`: rates and memory as group size, history and the number of users grow.
 
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     group::{GroupFixture, GroupSpec},
     mix::share::MixShare,
     options::{SendProtocol, TargetArgs, parse_duration},
@@ -53,7 +53,7 @@ const CONNECTIONS: usize = 8;
 /// The commit rate is measured over so many messages, the last before each size is reached.
 const MEASURED_MESSAGES: u64 = 200_000;
 
-pub(crate) fn run(args: &GrowthArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &GrowthArgs) -> Result<Finished, LabError> {
     let mut verdict = Verdict::Passed;
     let mut value = json!({ "bench": "growth" });
     if args.parts.contains(&GrowthPart::Group) {
@@ -69,8 +69,7 @@ pub(crate) fn run(args: &GrowthArgs) -> Result<Verdict, LabError> {
         value["history"] = part;
         verdict = verdict.and(seen);
     }
-    report::write_json(args.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 /// Compares the rate in a group of online members only with that in a much bigger group with the same members online.

@@ -2,9 +2,10 @@
 //! with full queues.
 
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     direct::DirectFixture,
     group::{GroupFixture, GroupSpec},
+    interrupt,
     load_client::LoadClient,
     mix::share::MixShare,
     options::{SendProtocol, TargetArgs, parse_duration},
@@ -157,7 +158,7 @@ struct FloodResult {
     flooding: Outcome,
 }
 
-pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &IsolationArgs) -> Result<Finished, LabError> {
     let target = Target::resolve(&args.target)?;
     let mut direct_fixture = DirectFixture::set_up(&target, &args.target, args.pairs, SendProtocol::Http, SENDERS)?;
     let model = LoadModel::OpenLoop { per_second: args.direct_rate, duration_ms: args.duration.as_millis() as u64 };
@@ -165,6 +166,9 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
     let idle = direct_fixture.load.run("direct, nothing else", phase.clone())?;
     let mut parts = Vec::new();
     for flood in args.floods.iter().filter(|flood| args.share.is_none() || **flood != Flood::Full) {
+        if interrupt::requested() {
+            break;
+        }
         let mut source = FloodSource::set_up(*flood, &target, args)?;
         let duration = args.duration + 2 * MARGIN;
         let flooding = match args.share {
@@ -174,7 +178,7 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
         source.load().start_phase(flooding)?;
         std::thread::sleep(MARGIN);
         let direct = direct_fixture.load.run(&format!("direct, flood: {}", flood.name()), phase.clone())?;
-        let flooding = source.load().finish_phase("the flood")?;
+        let flooding = source.load().finish_phase(&format!("the flood: {}", flood.name()))?;
         parts.push(FloodResult { flood: *flood, direct, flooding });
     }
     drop(direct_fixture);
@@ -207,8 +211,7 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
         })
         .collect();
     let value = json!({ "bench": "isolation", "share": args.share, "idle": outcome_json(&idle), "floods": floods, "check": check });
-    report::write_json(args.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 /// The ratio of the 99th percentiles of direct messages, beside a flood to idle.

@@ -13,6 +13,20 @@ pub(crate) fn record(histogram: &mut Histogram<u64>, start: u64, end: u64) {
     histogram.saturating_record((end.saturating_sub(start) / 1_000).max(1));
 }
 
+/// Points of a percentile curve, to p100: the percentile (0 to 100) and the latency in milliseconds.
+pub type Curve = Vec<(f64, f64)>;
+
+/// The curve of a histogram of microseconds: five points for each halving of what remains, as HDR histograms are usually plotted.
+pub(crate) fn curve_of(histogram: &Histogram<u64>) -> Curve {
+    if histogram.is_empty() {
+        return Curve::new();
+    }
+    histogram
+        .iter_quantiles(5)
+        .map(|step| (step.quantile_iterated_to() * 100.0, step.value_iterated_to() as f64 / 1e3))
+        .collect()
+}
+
 /// Percentiles of a latency, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {

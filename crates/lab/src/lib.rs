@@ -14,8 +14,9 @@
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
 //! - `bare_server`: a loop that only writes, the baseline of broadcasts;
-//! - `latency`: histograms and percentiles;
-//! - `timeline`, `corpus`, `report`, `process`: reading a timeline back, recorded chats, printed and JSON reports, the operating system.
+//! - `latency`, `series`, `sampler`: histograms and percentiles, figures over time, samples of the processes;
+//! - `report`: printed tables, and the report of a run as a page, as JSON and as CSV;
+//! - `timeline`, `corpus`, `process`, `interrupt`: reading a timeline back, recorded chats, the operating system, Ctrl-C.
 
 pub mod args;
 mod bare_server;
@@ -29,6 +30,7 @@ pub mod devices;
 mod direct;
 mod group;
 mod growth;
+mod interrupt;
 mod isolation;
 mod latency;
 mod load_client;
@@ -38,6 +40,8 @@ pub mod popups;
 mod process;
 mod replay;
 mod report;
+mod sampler;
+mod series;
 mod server;
 mod setup;
 mod streams;
@@ -48,12 +52,15 @@ mod worker_protocol;
 mod ws_interop;
 
 pub use args::BenchArgs;
-pub use latency::Percentiles;
+pub use latency::{Curve, Percentiles};
 pub use mix::counts::MixCounts;
+pub use sampler::Samples;
+pub use series::Series;
 pub use topology::command::{ClusterArgs, run as run_cluster};
 pub use worker_protocol::{Outcome, ReceiptCounts};
 
 use args::Bench;
+use report::RunReport;
 use std::process::ExitCode;
 
 /// Why a bench could not be run to its end. A fault of the server under test is no error but a verdict: see [`Verdict`].
@@ -74,72 +81,113 @@ pub(crate) enum LabError {
     Environment(String),
 }
 
-/// How a bench ended. Each verdict has its own exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// How a bench ended. Each verdict has its own exit code; wrong usage is 2, processes that could not be set up are 4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Passed = 0,
-    /// The lab could not keep its schedule: the figures are the lab's limit, not the server's.
+    /// All counts balance, and a figure misses a `--threshold`.
+    ThresholdMissed = 5,
+    /// The run is invalid: the lab could not keep its schedule, so the figures are the lab's limit, not the server's.
     LabFellBehind = 3,
+    /// Ctrl-C ended the run early.
+    Interrupted = 130,
     /// The server failed: a count does not balance.
     Failed = 1,
 }
 
+/// From the best to the worst: a fault of the server is one also in a run that was ended early, or that measured nothing.
+const BY_SEVERITY: [Verdict; 5] =
+    [Verdict::Passed, Verdict::ThresholdMissed, Verdict::LabFellBehind, Verdict::Interrupted, Verdict::Failed];
+
+/// What a bench hands back: its verdict, and every figure.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) verdict: Verdict,
+    pub(crate) figures: serde_json::Value,
+}
+
 impl Verdict {
     pub(crate) fn of(outcome: &Outcome) -> Self {
-        match (outcome.balances(), outcome.lab_fell_behind()) {
+        match (outcome.balances(), outcome.lab_lagged()) {
             (false, _) => Verdict::Failed,
             (true, true) => Verdict::LabFellBehind,
             (true, false) => Verdict::Passed,
         }
     }
 
-    /// The worse of two verdicts: a failure of the server outweighs a lab that fell behind.
+    /// The worse of two verdicts.
     pub(crate) fn and(self, other: Verdict) -> Verdict {
-        if self == Verdict::Failed || other == Verdict::Failed {
-            return Verdict::Failed;
-        }
-        self.max(other)
+        BY_SEVERITY.into_iter().rfind(|verdict| [self, other].contains(verdict)).unwrap_or(self)
     }
 }
 
-/// Runs a bench. The exit code is 0 if it passed, 1 if the server failed, 2 for wrong usage, 3 if the lab fell behind.
+/// Runs a bench. The exit code is 0 if it passed, 1 if the server failed, 2 for wrong usage, 3 if the run is invalid since the
+/// lab fell behind, 4 if the processes around the server could not be set up, 5 if a threshold was missed, 130 after Ctrl-C.
 pub fn run(args: BenchArgs) -> ExitCode {
-    let result = match args.bench {
+    match &args.bench {
         Bench::Worker => return worker::main(),
         Bench::DeviceWorker => return device_worker::main(),
-        Bench::BareAccept(bare) => return devices::bare_accept_main(&bare),
-        Bench::BareServer(bare) => return bare_server::main(&bare),
+        Bench::BareAccept(bare) => return devices::bare_accept_main(bare),
+        Bench::BareServer(bare) => return bare_server::main(bare),
         Bench::WsEcho => return ws_interop::echo(),
-        Bench::WsProbe(args) => return ws_interop::probe(&args),
-        Bench::Group(args) => group::run(&args),
-        Bench::Broadcast(args) => broadcast::run(&args),
-        Bench::Replay(args) => replay::run(&args),
-        Bench::Streams(args) => streams::run(&args),
-        Bench::Direct(args) => direct::run(&args),
-        Bench::Isolation(args) => isolation::run(&args),
-        Bench::Crash(args) => crash::run(&args),
-        Bench::Chaos(args) => chaos::run(&args),
-        Bench::ClusterCost(args) => cluster_cost::run(&args),
-        Bench::Growth(args) => growth::run(&args),
-        Bench::Connect(args) => devices::connect::run(&args),
-        Bench::Storm(args) => devices::storm::run(&args),
-        Bench::Failover(args) => devices::failover::run(&args),
-        Bench::Exceptions(args) => devices::exceptions::run(&args),
-        Bench::Scenario(args) => devices::scenario::run(&args),
-        Bench::Popup(args) => popups::home_page::run(&args),
-        Bench::PopupGrowth(args) => popups::growth::run(&args),
-        Bench::PopupCaps(args) => popups::caps::run(&args),
-        Bench::PopupCrash(args) => popups::crash::run(&args),
-        Bench::Push(args) => devices::push::run(&args),
-    };
-    exit_code(result)
+        Bench::WsProbe(args) => return ws_interop::probe(args),
+        _ => {}
+    }
+    exit_code(run_and_report(&args))
+}
+
+fn run_and_report(args: &BenchArgs) -> Result<Verdict, LabError> {
+    if args.bench.ends_early() {
+        interrupt::install()?;
+    }
+    let report = RunReport::begin(&args.output)?;
+    let finished = run_bench(&args.bench)?;
+    report.finish(finished)
+}
+
+fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
+    match bench {
+        Bench::Group(args) => group::run(args),
+        Bench::Broadcast(args) => broadcast::run(args),
+        Bench::Replay(args) => replay::run(args),
+        Bench::Streams(args) => streams::run(args),
+        Bench::Direct(args) => direct::run(args),
+        Bench::Isolation(args) => isolation::run(args),
+        Bench::Crash(args) => crash::run(args),
+        Bench::Chaos(args) => chaos::run(args),
+        Bench::ClusterCost(args) => cluster_cost::run(args),
+        Bench::Growth(args) => growth::run(args),
+        Bench::Connect(args) => devices::connect::run(args),
+        Bench::Storm(args) => devices::storm::run(args),
+        Bench::Failover(args) => devices::failover::run(args),
+        Bench::Exceptions(args) => devices::exceptions::run(args),
+        Bench::Scenario(args) => devices::scenario::run(args),
+        Bench::Popup(args) => popups::home_page::run(args),
+        Bench::PopupGrowth(args) => popups::growth::run(args),
+        Bench::PopupCaps(args) => popups::caps::run(args),
+        Bench::PopupCrash(args) => popups::crash::run(args),
+        Bench::Push(args) => devices::push::run(args),
+        Bench::Worker
+        | Bench::DeviceWorker
+        | Bench::BareAccept(_)
+        | Bench::BareServer(_)
+        | Bench::WsEcho
+        | Bench::WsProbe(_) => Err(LabError::Usage("is a part of the lab, and no bench".into())),
+    }
 }
 
 pub(crate) fn exit_code(result: Result<Verdict, LabError>) -> ExitCode {
     match result {
         Ok(verdict) => {
-            if verdict == Verdict::LabFellBehind {
-                eprintln!("the lab could not keep up with its own schedule: these figures are its limit");
+            match verdict {
+                Verdict::LabFellBehind => {
+                    eprintln!(
+                        "invalid: the lab could not keep its own schedule, so these figures are not the server's"
+                    );
+                }
+                Verdict::Interrupted => eprintln!("ended early: these figures are of a part of the run"),
+                Verdict::ThresholdMissed => eprintln!("a threshold was missed"),
+                Verdict::Passed | Verdict::Failed => {}
             }
             ExitCode::from(verdict as u8)
         }
@@ -149,7 +197,7 @@ pub(crate) fn exit_code(result: Result<Verdict, LabError>) -> ExitCode {
         }
         Err(error @ LabError::Environment(_)) => {
             eprintln!("{error}");
-            ExitCode::from(3)
+            ExitCode::from(4)
         }
         Err(error) => {
             eprintln!("bench: {error}");
@@ -167,5 +215,6 @@ mod tests {
         assert_eq!(Verdict::Passed.and(Verdict::LabFellBehind), Verdict::LabFellBehind);
         assert_eq!(Verdict::LabFellBehind.and(Verdict::Failed), Verdict::Failed);
         assert_eq!(Verdict::Failed.and(Verdict::LabFellBehind), Verdict::Failed);
+        assert_eq!(Verdict::Interrupted.and(Verdict::ThresholdMissed), Verdict::Interrupted);
     }
 }

@@ -1,10 +1,11 @@
 //! The load client as the bench sees it: a worker process with commands and reports.
 
 use crate::{
-    LabError,
+    LabError, interrupt,
     options::TargetArgs,
     process,
     report::ProgressLine,
+    sampler::{Sampler, Watched},
     server::Target,
     worker_protocol::{
         Conversation, MixConfig, Outcome, Phase, Progress, Receiver, WorkerCommand, WorkerConfig, WorkerReport,
@@ -13,6 +14,7 @@ use crate::{
 use std::{
     io::{BufRead, BufReader, Write},
     net::SocketAddr,
+    os::unix::process::CommandExt,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::Duration,
 };
@@ -30,6 +32,11 @@ pub(crate) struct LoadClient {
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     server_pid: Option<u32>,
+    /// Where the server tells its metrics; unset for the bare server.
+    metrics_address: Option<SocketAddr>,
+    lag_max: Duration,
+    /// Of the phase that runs.
+    sampler: Option<Sampler>,
 }
 
 /// The conversations, receivers and senders of one worker.
@@ -86,14 +93,23 @@ impl LoadClient {
         if count > CONNECTIONS_MAX {
             return Err(LabError::Usage(format!("{count} connections: one load client holds {CONNECTIONS_MAX}")));
         }
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["bench", "worker"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "worker"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if interrupt::is_installed() {
+            command.process_group(0);
+        }
+        let mut child = command.spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let Some(stdout) = stdout else { return Err(LabError::Worker("has no output".into())) };
-        let mut load = LoadClient { child, stdin, stdout: BufReader::new(stdout), server_pid };
+        let mut load = LoadClient {
+            child,
+            stdin,
+            stdout: BufReader::new(stdout),
+            server_pid,
+            metrics_address: addresses.first().copied().filter(|_| !bare),
+            lag_max: args.lag_max,
+            sampler: None,
+        };
         load.send(&WorkerCommand::Open(WorkerConfig {
             // With one server there is no other to connect to.
             silence_timeout_ms: (addresses.len() > 1).then_some(SILENCE_TIMEOUT.as_millis() as u64),
@@ -136,6 +152,11 @@ impl LoadClient {
 
     /// Starts a phase and returns at once; [`finish_phase`](Self::finish_phase) waits for its end.
     pub(crate) fn start_phase(&mut self, phase: Phase) -> Result<(), LabError> {
+        self.sampler = Some(Sampler::start(Watched {
+            server_pid: self.server_pid,
+            metrics_address: self.metrics_address,
+            lab_pids: vec![self.child.id()],
+        }));
         self.send(&WorkerCommand::Run(phase))
     }
 
@@ -151,18 +172,27 @@ impl LoadClient {
         mut observe: impl FnMut(&Progress) -> bool,
     ) -> Result<Outcome, LabError> {
         let progress_line = ProgressLine::start(title);
-        let mut stop_sent = false;
+        // After Ctrl-C the phases that are left end as soon as they begin: the run goes the way that it always goes, to its report.
+        let mut stop_sent = interrupt::requested();
+        if stop_sent {
+            self.send(&WorkerCommand::StopPlanning)?;
+        }
         let before = self.server_pid.map(process::cpu_seconds);
         loop {
             match self.receive()? {
                 WorkerReport::Progress(progress) => {
                     progress_line.show(&progress);
-                    if observe(&progress) && !std::mem::replace(&mut stop_sent, true) {
+                    let stop = observe(&progress) || interrupt::requested();
+                    if stop && !std::mem::replace(&mut stop_sent, true) {
                         self.send(&WorkerCommand::StopPlanning)?;
                     }
                 }
                 WorkerReport::Done(mut outcome) => {
                     progress_line.clear();
+                    outcome.title = title.to_owned();
+                    outcome.interrupted = interrupt::requested();
+                    outcome.lag_max_ms = self.lag_max.as_secs_f64() * 1e3;
+                    outcome.samples = self.sampler.take().map(Sampler::finish).unwrap_or_default();
                     if let (Some(pid), Some(before)) = (self.server_pid, before) {
                         outcome.server_cpu_seconds = Some(process::cpu_seconds(pid) - before);
                         outcome.server_rss_bytes = Some(process::resident_bytes(pid));

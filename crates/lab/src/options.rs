@@ -1,10 +1,11 @@
 //! Options that several commands share, and the parsers of their values.
 
+use crate::report::thresholds::Threshold;
 use clap::{Args, ValueEnum};
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 /// The server under test, and where the figures are written.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct TargetArgs {
     /// The server, such as http://127.0.0.1:8080; without it the bench starts one of its own. Several, apart by commas, are
     /// nodes of one cluster: connections of `group`, `replay`, `direct` and `broadcast` are spread over them
@@ -21,9 +22,40 @@ pub struct TargetArgs {
     /// Without a delivery or an answer for so long, what is missing counts as lost
     #[arg(long, default_value = "15s", value_parser = parse_duration)]
     pub patience: Duration,
+    /// The run is invalid if the lab sent more than one message of a hundred this much later than planned, by its own fault
+    #[arg(long, default_value = "50ms", value_parser = parse_duration)]
+    pub lag_max: Duration,
+}
+
+/// How late the lab may send, at the 99th percentile, unless `--lag-max` says otherwise.
+pub(crate) const LAG_MAX: Duration = Duration::from_millis(50);
+
+impl Default for TargetArgs {
+    fn default() -> Self {
+        TargetArgs {
+            url: None,
+            api_key: None,
+            token_key: None,
+            client_core: None,
+            patience: Duration::from_secs(15),
+            lag_max: LAG_MAX,
+        }
+    }
+}
+
+/// Where the figures are written, and what they are held to: of every command.
+#[derive(Debug, Clone, Default, Args)]
+pub struct OutputArgs {
     /// Write the figures to this file as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub json: Option<PathBuf>,
+    /// Write report.html, report.json and CSV files into this folder
+    #[arg(long, value_name = "DIR", global = true)]
+    pub report: Option<PathBuf>,
+    /// What the figures must keep, such as `p99<70`, `errors<5` or `rate>=1000`; may be repeated. Milliseconds for p50, p90, p99,
+    /// p99.9, p99.99 and max; percent for errors; messages a second for rate; cores for server-cpu; MiB for server-memory
+    #[arg(long = "threshold", value_name = "FIGURE<VALUE", value_parser = str::parse::<Threshold>, global = true)]
+    pub thresholds: Vec<Threshold>,
 }
 
 impl std::fmt::Display for SendProtocol {

@@ -55,6 +55,16 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     (ticks(11) + ticks(12)) as f64 / TICKS_PER_SECOND
 }
 
+/// CPU seconds that all processes of the machine have used, the kernel's own included; those of waiting for disks are not.
+pub(crate) fn machine_cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks: Vec<f64> =
+        stat.lines().next().unwrap_or_default().split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; guests are part of user.
+    let busy = [0, 1, 2, 5, 6, 7].iter().filter_map(|index| ticks.get(*index)).sum::<f64>();
+    busy / TICKS_PER_SECOND
+}
+
 /// Seconds that this thread was ready to run while others had its core.
 pub(crate) fn thread_wait_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();

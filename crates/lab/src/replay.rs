@@ -4,7 +4,7 @@
 //! names and texts hold quotes, markup, control characters and broken encodings that a server must deliver unchanged.
 
 use crate::{
-    LabError, Verdict, corpus,
+    Finished, LabError, Verdict, corpus,
     load_client::{LoadClient, Participants},
     mix::share::MixShare,
     options::{Rate, TargetArgs},
@@ -45,7 +45,7 @@ pub struct ReplayArgs {
     pub mix: MixShare,
 }
 
-pub(crate) fn run(args: &ReplayArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &ReplayArgs) -> Result<Finished, LabError> {
     if !(1..=SEND_BATCH_MAX).contains(&args.batch) || args.online == 0 {
         return Err(LabError::Usage(format!("--batch must be 1 to {SEND_BATCH_MAX}, --online at least 1")));
     }
@@ -106,6 +106,5 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Verdict, LabError> {
         "bench": "replay", "messages": corpus.messages.len(), "authors": corpus.authors.len(),
         "online": online.len(), "mix_share": args.mix.to_string(), "outcome": outcome_json(&outcome), "check": check,
     });
-    report::write_json(args.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }

@@ -1,8 +1,9 @@
 //! The server under test: one that runs already, or one that the bench starts on a temporary folder.
 
-use crate::{LabError, options::TargetArgs, process};
+use crate::{LabError, interrupt, options::TargetArgs, process};
 use std::{
     net::{SocketAddr, ToSocketAddrs},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -200,6 +201,9 @@ impl OwnServer {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
+        if interrupt::is_installed() {
+            command.process_group(0);
+        }
         let child = match self.core {
             None => command.spawn(),
             Some(core) => process::run_on_core(core, || command.spawn())?,

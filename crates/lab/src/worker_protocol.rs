@@ -1,6 +1,11 @@
 //! Commands and reports between a bench and its load client, a worker process: one JSON line each.
 
-use crate::{latency::Percentiles, mix::counts::MixCounts};
+use crate::{
+    latency::{Curve, Percentiles},
+    mix::counts::MixCounts,
+    sampler::Samples,
+    series::Series,
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
@@ -151,6 +156,10 @@ pub(crate) type RefusalCounts = BTreeMap<String, u64>;
 /// The run report of a phase.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
+    /// What was measured, in words; filled in by the bench.
+    pub title: String,
+    /// Ctrl-C ended the phase early: what was planned until then is counted and verified.
+    pub interrupted: bool,
     pub planned: u64,
     pub sent: u64,
     pub committed: u64,
@@ -176,6 +185,8 @@ pub struct Outcome {
     pub acknowledged: Percentiles,
     /// How late the load client sent due messages, in milliseconds: the lab's own delay, not the server's.
     pub lateness: Percentiles,
+    /// The bound of [`lateness`](Self::lateness) at the 99th percentile above which the run is invalid; filled in by the bench.
+    pub lag_max_ms: f64,
     /// Per round: from planned send to the last receiver, in milliseconds.
     pub rounds: Vec<f64>,
     /// Operations beside plain messages; unset without `--mix`.
@@ -186,6 +197,11 @@ pub struct Outcome {
     /// Filled in by the bench, for a server that it started.
     pub server_cpu_seconds: Option<f64>,
     pub server_rss_bytes: Option<u64>,
+    pub series: Series,
+    pub latency_curve: Curve,
+    pub acknowledged_curve: Curve,
+    /// Filled in by the bench.
+    pub samples: Samples,
     /// The first few faults in words.
     pub problems: Vec<String>,
 }
@@ -206,11 +222,8 @@ impl Outcome {
         self.delivered as f64 / self.seconds.max(1e-9)
     }
 
-    /// The load client fell behind its schedule while its core had no idle time: the figures are the lab's limit.
-    pub fn lab_fell_behind(&self) -> bool {
-        self.lateness.p99 > LATENESS_MS_MAX && self.client_cpu_seconds > 0.9 * self.seconds
+    /// The load client sent its messages late, whatever the reason: the figures are the lab's or the machine's, not the server's.
+    pub fn lab_lagged(&self) -> bool {
+        self.lateness.p99 > self.lag_max_ms
     }
 }
-
-/// Above this lateness at the 99th percentile the load client distorts what it measures.
-const LATENESS_MS_MAX: f64 = 50.0;

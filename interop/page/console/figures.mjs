@@ -50,6 +50,9 @@ export const computing = [
     same(compare({ outcome: { latency: { p99: 10 }, messages_per_second: 100, lost: 0, sent: 5 } }, { outcome: { latency: { p99: 20 }, messages_per_second: 101, lost: 2, sent: 10 } }), [
       ["outcome.latency.p99", "+100.0 %", false], ["outcome.messages_per_second", "+1.0 %", null], ["outcome.lost", "+2", false], ["outcome.sent", "+100.0 %", null],
     ]);
+    // Figures over time are for plots: a report with them has no row for each moment.
+    const withSeries = { outcome: { lost: 0, series: { bin_s: 0.25, planned: [1, 2], p99: [1.5, null] }, latency_curve: [[50, 1.5]], samples: { at: [0.5], metrics: { depth: [3] } } } };
+    same([...figures(withSeries).keys()], ["outcome.lost", "outcome.series.bin_s"]);
     same(compare({ a: { rate: 1 } }, { b: "new" }), [["a.rate", null, null], ["b", null, null]]);
   }],
   ["a popup goes through its form and stays what it was", async () => {

@@ -66,9 +66,6 @@ pub struct ChaosArgs {
     /// A setting of all nodes, such as TIDINGS_LOG_LEVEL=debug
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
     pub set: Vec<(String, String)>,
-    /// Write the figures to this file as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 impl ChaosArgs {

@@ -23,10 +23,10 @@ mod push_verifier;
 mod step;
 
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     group::{GroupFixture, GroupSpec},
     options::{SendProtocol, TargetArgs},
-    process, report,
+    process,
     server::Target,
     setup, timeline,
     topology::{Topology, TopologySpec},
@@ -64,7 +64,7 @@ fn check_options(args: &ChaosArgs) -> Result<(), LabError> {
     Ok(())
 }
 
-pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &ChaosArgs) -> Result<Finished, LabError> {
     check_options(args)?;
     let seed = args.seed.unwrap_or_else(rand::random);
     let with_partitions = rustix::process::getuid().is_root();
@@ -86,7 +86,13 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
         api_key: topology.api_key.clone(),
         token_key: topology.token_key.clone(),
     };
-    let load = TargetArgs { patience: args.patience, client_core: args.client_core, ..TargetArgs::default() };
+    let load = TargetArgs {
+        patience: args.patience,
+        client_core: args.client_core,
+        // Nothing is measured in time here but how soon all is well again.
+        lag_max: std::time::Duration::MAX,
+        ..TargetArgs::default()
+    };
     let spec = GroupSpec {
         members: args.members,
         group_size: args.members,
@@ -138,8 +144,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
         "nodes": args.nodes, "members": args.members, "rate": args.rate, "guests": args.guests, "pushes": args.pushes,
         "overlap": args.overlap, "mix_share": args.mix.to_string(),
     });
-    report::write_json(args.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 /// Reads the conversation back through every node; returns the number of entries, or where two nodes differ.

@@ -2,7 +2,7 @@
 
 use crate::options::{parse_duration, parse_setting};
 use clap::Args;
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 #[derive(Debug, Clone, Args)]
 pub struct ClusterCostArgs {
@@ -35,7 +35,4 @@ pub struct ClusterCostArgs {
     /// A setting of all nodes, such as TIDINGS_LOG_LEVEL=debug
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
     pub set: Vec<(String, String)>,
-    /// Write the figures to this file as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }

@@ -8,7 +8,7 @@ mod counters;
 mod inbox_per_member;
 
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     group::{GroupFixture, GroupSpec},
     mix::share::MixShare,
     options::{SendProtocol, TargetArgs},
@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(5);
 /// The interval at which connections to Redis are counted.
 const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(args: &ClusterCostArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &ClusterCostArgs) -> Result<Finished, LabError> {
     if args.nodes == 0 || args.online == 0 || args.sizes.iter().any(|size| *size < 2) {
         return Err(LabError::Usage("--nodes and --online must be at least 1, each of --sizes at least 2".into()));
     }
@@ -53,8 +53,7 @@ pub(crate) fn run(args: &ClusterCostArgs) -> Result<Verdict, LabError> {
     }
     topology.stop()?;
     let value = json!({ "bench": "cluster-cost", "nodes": args.nodes, "groups": reports });
-    report::write_json(args.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 fn run_size(

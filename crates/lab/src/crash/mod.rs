@@ -10,7 +10,7 @@ mod senders;
 mod verifier;
 
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     latency::{Percentiles, new_histogram},
     mix::{counts::MixCounts, share::MixShare},
     report,
@@ -26,7 +26,6 @@ use senders::{SenderLog, ServerLocation, send_over_http, send_over_websocket};
 use serde_json::json;
 use std::{
     collections::HashMap,
-    path::PathBuf,
     time::{Duration, Instant},
 };
 use tidings_client::http::HttpClient;
@@ -45,8 +44,6 @@ pub struct CrashArgs {
     /// Repeats an earlier run's moments
     #[arg(long)]
     pub seed: Option<u64>,
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 /// How long a server runs after it is ready before it is killed.
@@ -56,7 +53,7 @@ const OPENING_UPTIME_MS: std::ops::Range<u64> = 1..60;
 /// How long senders may repeat unanswered sends after the last kill.
 const SETTLE: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &CrashArgs) -> Result<Finished, LabError> {
     if args.conversations < 2 {
         return Err(LabError::Usage("--conversations must be at least 2".into()));
     }
@@ -163,9 +160,8 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
     report::print_check(&Some(check.clone()));
     let mut value = verifier.json(args.kills, seed, seconds, &check);
     (value["mix_share"], value["mix"]) = (json!(args.mix.to_string()), json!(mix));
-    report::write_json(args.json.as_deref(), &value)?;
     let passed = verifier.is_clean() && mix.is_none_or(|mix| mix.balances()) && check.passed;
-    Ok(if passed { Verdict::Passed } else { Verdict::Failed })
+    Ok(Finished { verdict: if passed { Verdict::Passed } else { Verdict::Failed }, figures: value })
 }
 
 /// A mixer for each conversation, as the user whose messages are sent there.

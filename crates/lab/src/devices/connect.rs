@@ -8,7 +8,7 @@ use super::{
     output,
     push_round::PushRound,
 };
-use crate::{LabError, Verdict, report};
+use crate::{Finished, LabError, Verdict, report};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// A rest after the ramp-up, in which the server frees and writes what binding left behind, before memory is measured.
 const REST_BEFORE_HOLD: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: &ConnectArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &ConnectArgs) -> Result<Finished, LabError> {
     let devices = &args.devices.with_default_devices(1_000);
     let mut fixture = DeviceFixture::set_up(devices)?;
     if args.known {
@@ -64,8 +64,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<Verdict, LabError> {
         "push": push,
         "presence": presence.json(), "check": check,
     });
-    report::write_json(devices.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 /// Holds the connections with heartbeats for so long, then waits until the last heartbeat is answered.

@@ -10,7 +10,7 @@ use super::{
     server_under_test::ServerUnderTest,
     worker_protocol::{DeviceCommand, DeviceProtocol, DeviceWorkerConfig},
 };
-use crate::{LabError, Verdict, process, report, setup};
+use crate::{Finished, LabError, Verdict, process, setup};
 use serde::Serialize;
 use serde_json::json;
 use std::{
@@ -48,7 +48,7 @@ struct FaultRun<'a> {
     next_user: usize,
 }
 
-pub(crate) fn run(args: &ExceptionsArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &ExceptionsArgs) -> Result<Finished, LabError> {
     if args.devices.via != DeviceProtocol::Miop {
         return Err(LabError::Usage("exceptions speak plain MIOP: --via miop".into()));
     }
@@ -92,8 +92,7 @@ pub(crate) fn run(args: &ExceptionsArgs) -> Result<Verdict, LabError> {
     let value = json!({
         "bench": "exceptions", "steps": steps, "presence": presence.map(|presence| presence.json()), "check": check,
     });
-    report::write_json(args.devices.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 /// One server process, unless a number of gateways was given.

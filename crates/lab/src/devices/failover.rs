@@ -9,7 +9,7 @@ use super::{
     server_under_test::DEVICES_PER_PROCESS,
     worker_protocol::{DeviceCommand, DeviceProtocol},
 };
-use crate::{LabError, Verdict, process::monotonic_ns, report};
+use crate::{Finished, LabError, Verdict, process::monotonic_ns, report};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tidings_client::{ClientError, http::HttpClient};
@@ -20,7 +20,7 @@ const PUSHES_AROUND: usize = 3;
 /// The wait before a refused push is requested again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &FailoverArgs) -> Result<Finished, LabError> {
     if args.devices.target.url.is_some() || args.devices.via == DeviceProtocol::Ws {
         return Err(LabError::Usage("failover kills a gateway of its own: without --url, over miop or miops".into()));
     }
@@ -37,7 +37,8 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
     let ramp_up = fixture.connect(&devices)?;
     if ramp_up.verdict() == Verdict::Failed {
         output::print_ramp_up("before the kill", &ramp_up);
-        return Ok(Verdict::Failed);
+        let value = json!({ "bench": "failover", "devices": victims, "ramp": output::ramp_up_json(&ramp_up) });
+        return Ok(Finished { verdict: Verdict::Failed, figures: value });
     }
     let result = fail_over(&mut fixture, args, victims)?;
     let (mut rounds, mut acknowledged) = (Vec::new(), true);
@@ -96,8 +97,7 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
         "bound_again_ms": end.bind.percentiles(), "push_ms": end.push.percentiles(), "presence": presence.json(),
         "check": check,
     });
-    report::write_json(args.devices.target.json.as_deref(), &value)?;
-    Ok(verdict.and(presence.verdict()).and(check_verdict(&check)))
+    Ok(Finished { verdict: verdict.and(presence.verdict()).and(check_verdict(&check)), figures: value })
 }
 
 /// The result of killing a gateway.

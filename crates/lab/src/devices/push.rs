@@ -8,7 +8,7 @@ use super::{
     push_round::PushRound,
 };
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     direct::DirectFixture,
     options::SendProtocol,
     report::{self, outcome_json},
@@ -23,7 +23,7 @@ const CHAT_CONNECTIONS: usize = 16;
 /// The outcomes of direct messages: alone, and beside the pushes.
 type ChatOutcomes = (Outcome, Outcome);
 
-pub(crate) fn run(args: &DevicePushArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &DevicePushArgs) -> Result<Finished, LabError> {
     if args.rounds == 0 || args.rounds > PUSHES_MAX {
         return Err(LabError::Usage(format!("--rounds must be 1 to {PUSHES_MAX}")));
     }
@@ -64,8 +64,7 @@ pub(crate) fn run(args: &DevicePushArgs) -> Result<Verdict, LabError> {
         "device_ms": end.push.percentiles(), "server_cpu_seconds": server, "client_cpu_seconds": clients,
         "heartbeats": output::heartbeats_json(&end), "chat": chat, "check": check,
     });
-    report::write_json(args.devices.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 /// Runs `--rounds` rounds of pushes, and more until the time `until`.

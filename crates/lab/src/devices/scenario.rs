@@ -2,14 +2,14 @@
 
 use super::args::{ConnectArgs, ExceptionsArgs, Scenario, ScenarioArgs, StormArgs};
 use super::{connect, exceptions, invalid_frames, storm};
-use crate::{LabError, Verdict};
+use crate::{Finished, LabError};
 use std::{path::PathBuf, time::Duration};
 
 /// Ten minutes: within that time a carrier's NAT may drop idle connections.
 const STABLE_FOR: Duration = Duration::from_secs(600);
 const SECOND: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: &ScenarioArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &ScenarioArgs) -> Result<Finished, LabError> {
     let devices = |usual| args.devices.with_default_devices(usual);
     match args.scenario {
         // As many connections as possible, to find the limit.

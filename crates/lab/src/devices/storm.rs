@@ -9,14 +9,14 @@ use super::{
     output,
     worker_protocol::{DeviceCommand, DeviceProtocol, DeviceWorkerConfig},
 };
-use crate::{LabError, Verdict, process::monotonic_ns, report};
+use crate::{Finished, LabError, Verdict, process::monotonic_ns};
 use serde_json::json;
 use std::time::Duration;
 
 /// The time from the command to the storm, in which the command reaches every worker, so that all start at once.
 const START_DELAY: Duration = Duration::from_millis(500);
 
-pub(crate) fn run(args: &StormArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &StormArgs) -> Result<Finished, LabError> {
     let devices = &args.devices.with_default_devices(10_000);
     let within_ms = devices.within.as_millis() as u64;
     let mut fixture = DeviceFixture::set_up(devices)?;
@@ -62,8 +62,7 @@ pub(crate) fn run(args: &StormArgs) -> Result<Verdict, LabError> {
         "rate": rate, "ratio": bare.as_ref().map(|bare| rate / median(bare)),
         "heartbeats": output::heartbeats_json(&end), "presence": presence.json(), "check": check,
     });
-    report::write_json(devices.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 /// Runs the same storms with the same clients on as many processes of the baseline.

@@ -2,7 +2,7 @@
 
 use crate::options::{Rate, TargetArgs, parse_duration};
 use clap::Args;
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 #[derive(Debug, Clone, Args)]
 pub struct PopupArgs {
@@ -66,8 +66,6 @@ pub struct PopupGrowthArgs {
     /// A setting of the bench's own servers; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = crate::options::parse_setting)]
     pub settings: Vec<(String, String)>,
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -95,6 +93,4 @@ pub struct PopupCrashArgs {
     /// Repeats an earlier run's moments
     #[arg(long)]
     pub seed: Option<u64>,
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }

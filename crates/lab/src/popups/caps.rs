@@ -10,7 +10,7 @@ use super::{
     wire::{HttpAnswer, RequestTemplate},
 };
 use crate::{
-    LabError, Verdict, process,
+    Finished, LabError, Verdict, process,
     report::{self, ProgressLine},
     server::{OwnServer, Target},
 };
@@ -48,7 +48,7 @@ const TOTAL_CAP: u32 = 2 + 3 + 1 + 1 + 1 + 1 + UNCAPPED_SHARE;
 const LONG_S: u64 = 24 * 60 * 60;
 const PROBLEMS_MAX: usize = 10;
 
-pub(crate) fn run(args: &PopupCapsArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &PopupCapsArgs) -> Result<Finished, LabError> {
     if args.users == 0 || args.devices < TOTAL_CAP as usize / 2 || args.lanes == 0 {
         let why = format!("--users and --lanes must be at least 1, --devices at least {}", TOTAL_CAP / 2);
         return Err(LabError::Usage(why));
@@ -86,8 +86,7 @@ pub(crate) fn run(args: &PopupCapsArgs) -> Result<Verdict, LabError> {
         "bench": "popup-caps", "users": args.users, "devices": args.devices, "passes": passes,
         "answered": answered, "counted": counted, "check": check,
     });
-    report::write_json(args.target.json.as_deref(), &value)?;
-    Ok(if passed { Verdict::Passed } else { Verdict::Failed })
+    Ok(Finished { verdict: if passed { Verdict::Passed } else { Verdict::Failed }, figures: value })
 }
 
 fn popups() -> [(&'static str, &'static str, PopupCaps); 7] {

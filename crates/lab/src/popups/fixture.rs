@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     LabError, process,
+    sampler::{Sampler, Samples, Watched},
     server::{StoreCheck, Target},
 };
 use serde::Serialize;
@@ -21,6 +22,7 @@ pub(crate) struct Measurement {
     pub(crate) server_cpu_seconds: Option<f64>,
     pub(crate) server_rss_bytes: Option<u64>,
     pub(crate) metrics: ServerMetrics,
+    pub(crate) samples: Samples,
 }
 
 impl Measurement {
@@ -102,11 +104,13 @@ pub(crate) fn measure(
     until: StopCondition,
 ) -> Result<Measurement, LabError> {
     let before = pid.map(process::cpu_seconds);
+    let sampler = Sampler::start(Watched { server_pid: pid, ..Watched::default() });
     let stretch = process::run_on_core(client_core, || connections.run(traffic, model, until))??;
     Ok(Measurement {
         stretch,
         server_cpu_seconds: pid.zip(before).map(|(pid, before)| process::cpu_seconds(pid) - before),
         server_rss_bytes: pid.map(process::resident_bytes),
         metrics: ServerMetrics::default(),
+        samples: sampler.finish(),
     })
 }

@@ -11,8 +11,8 @@ use super::{
     output,
 };
 use crate::{
-    LabError, Verdict, process,
-    report::{self, ProgressLine},
+    Finished, LabError, Verdict, process,
+    report::ProgressLine,
     server::{OwnServer, Target},
 };
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const DUE_PER_SECOND: u64 = 30_000;
 const GAP_S: (u64, u64) = (3, 30);
 
-pub(crate) fn run(args: &PopupGrowthArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &PopupGrowthArgs) -> Result<Finished, LabError> {
     if args.connections == 0 || args.users == 0 || args.known.contains(&0) {
         return Err(LabError::Usage("--connections, --users and --known must be at least 1".into()));
     }
@@ -39,8 +39,7 @@ pub(crate) fn run(args: &PopupGrowthArgs) -> Result<Verdict, LabError> {
         args.popups.iter().map(|popups| run(*popups, args.users)).collect::<Result<Vec<Value>, LabError>>()?;
     let by_users = args.known.iter().map(|users| run(POPUPS, *users)).collect::<Result<Vec<Value>, LabError>>()?;
     let value = json!({ "bench": "popup-growth", "popups": by_popups, "users": by_users });
-    report::write_json(args.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 struct GrowthCase {

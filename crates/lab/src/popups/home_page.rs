@@ -13,7 +13,7 @@ use super::{
     user_profiles::UserProfiles,
 };
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     options::Rate,
     process,
     report::{self, ProgressLine},
@@ -26,7 +26,7 @@ use std::time::Duration;
 const OPEN_LOOP_SHARE: f64 = 0.7;
 const NGINX_DURATION: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(args: &PopupArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &PopupArgs) -> Result<Finished, LabError> {
     if args.users == 0 || args.connections == 0 || args.gap.as_secs() < 3 {
         let why = "--users and --connections must be at least 1, --gap at least 3s";
         return Err(LabError::Usage(why.into()));
@@ -39,8 +39,7 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Verdict, LabError> {
     }
     if args.only_nginx {
         let value = json!({ "bench": "popup", "nginx": nginx });
-        report::write_json(args.target.json.as_deref(), &value)?;
-        return Ok(Verdict::Passed);
+        return Ok(Finished { verdict: Verdict::Passed, figures: value });
     }
     let target = match args.target.url {
         Some(_) => Target::resolve(&args.target)?,
@@ -133,8 +132,7 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Verdict, LabError> {
         "open": open.map(|(_, measured)| json!({ "rate": per_second, "measured": measured, "tally": open_counts })),
         "whole_run": mix.answer_counts, "balance": balance, "nginx": nginx, "ratio_to_nginx": ratio, "check": check,
     });
-    report::write_json(args.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }
 
 /// Passed if all answers were right and all counts balance.

@@ -5,9 +5,10 @@
 
 use super::wire::{HttpAnswer, ParsedAnswer, parse_answer};
 use crate::{
-    LabError,
-    latency::Percentiles,
+    LabError, interrupt,
+    latency::{Curve, Percentiles, curve_of},
     process::{monotonic_ns, thread_wait_seconds},
+    series::{Series, SeriesRecorder},
 };
 use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
@@ -70,6 +71,8 @@ pub(crate) struct LoadResult {
     pub(crate) broken: u64,
     /// Due requests that were not sent, since no connection was free until the end.
     pub(crate) unsent: u64,
+    pub(crate) series: Series,
+    pub(crate) latency_curve: Curve,
 }
 
 impl LoadResult {
@@ -166,6 +169,7 @@ impl Connections {
             idle: (0..self.connections.len()).rev().collect(),
             last_answer_ns: begin_ns,
             latency: new_histogram()?,
+            series: SeriesRecorder::new(begin_ns),
             lateness: new_histogram()?,
             answers: 0,
             broken: 0,
@@ -173,7 +177,7 @@ impl Connections {
         let (cpu_before, waited_before) = (thread_cpu_seconds(), thread_wait_seconds());
         loop {
             let now_ns = monotonic_ns();
-            let is_over = now_ns >= state.deadline_ns;
+            let is_over = now_ns >= state.deadline_ns || interrupt::requested();
             if !is_over {
                 self.send_due_requests(traffic, &mut state, now_ns)?;
             }
@@ -194,6 +198,8 @@ impl Connections {
             answers: state.answers,
             seconds: (end_ns - begin_ns) as f64 / 1e9,
             latency: Percentiles::of(&state.latency),
+            latency_curve: curve_of(&state.latency),
+            series: state.series.series(),
             lateness: Percentiles::of(&state.lateness),
             client_cpu_seconds: thread_cpu_seconds() - cpu_before,
             client_wait_seconds: thread_wait_seconds() - waited_before,
@@ -228,6 +234,8 @@ impl Connections {
                 due.sent += 1;
                 let late_ns = now_ns.saturating_sub(due_ns.max(free_since_ns));
                 state.lateness.saturating_record(late_ns / 1000);
+                state.series.planned(due_ns);
+                state.series.sent(now_ns, late_ns);
             }
         }
         Ok(())
@@ -338,13 +346,15 @@ impl Connections {
                     state.last_answer_ns = now_ns;
                     let latency_ns = now_ns.saturating_sub(connection.due_ns);
                     state.latency.saturating_record((latency_ns / 1000).min(LATENCY_US_MAX));
+                    state.series.acknowledged(now_ns);
+                    state.series.latency(connection.due_ns, now_ns);
                     connection.awaiting_answer = false;
                     traffic.handle_answer(number, now_ns, &answer);
                     connection.partial.clear();
                     if closes {
                         connection.stream = connect(self.address, number, &self.poll)?;
                     }
-                    let again = state.schedule.is_none() && now_ns < state.deadline_ns;
+                    let again = state.schedule.is_none() && now_ns < state.deadline_ns && !interrupt::requested();
                     if !(again && self.send_request(traffic, state, number, now_ns, now_ns)?) {
                         state.idle.push(number);
                     }
@@ -389,6 +399,7 @@ struct LoopState {
     idle: Vec<usize>,
     last_answer_ns: u64,
     latency: Histogram<u64>,
+    series: SeriesRecorder,
     lateness: Histogram<u64>,
     answers: u64,
     broken: u64,

@@ -8,6 +8,7 @@ use crate::{
     LabError,
     latency::{new_histogram, record},
     process,
+    series::SeriesRecorder,
 };
 use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token};
@@ -213,6 +214,7 @@ impl LoadLoop {
     /// Writes every piece at its time, and waits until all readers have all of them, or for the patience without progress.
     pub(super) fn write_pieces(&mut self) -> Result<(), LabError> {
         self.shared.start_ns = process::monotonic_ns();
+        self.shared.readers.series = SeriesRecorder::new(self.shared.start_ns);
         let sizes = self.shared.sizes.clone();
         let total = sizes.streams * sizes.pieces.count;
         let expected = (total * sizes.readers) as u64;
@@ -226,8 +228,11 @@ impl LoadLoop {
                 if due > now {
                     break;
                 }
-                record(&mut self.shared.lateness, due, now);
                 self.append(stream, piece)?;
+                let written = process::monotonic_ns();
+                record(&mut self.shared.lateness, due, written);
+                self.shared.readers.series.planned(due);
+                self.shared.readers.series.sent(written, written.saturating_sub(due));
                 next += 1;
             }
             self.flush_writers()?;

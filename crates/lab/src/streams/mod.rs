@@ -9,12 +9,14 @@ mod session;
 mod texts;
 
 use crate::{
-    LabError, Verdict,
+    Finished, LabError, Verdict,
     direct::DirectFixture,
-    latency::Percentiles,
+    latency::{Curve, Percentiles, curve_of},
     options::{SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
+    sampler::{Sampler, Samples, Watched},
+    series::Series,
     server::{OwnServer, Target},
     setup,
     worker_protocol::{LoadModel, Outcome, Phase},
@@ -61,6 +63,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// The figures of the streams.
 #[derive(Debug, Clone, Default, Serialize)]
 struct StreamsOutcome {
+    title: String,
     streams: usize,
     readers: usize,
     pieces: u64,
@@ -76,6 +79,10 @@ struct StreamsOutcome {
     /// From when a piece was due to its last reader, in milliseconds.
     latency: Percentiles,
     lateness: Percentiles,
+    lag_max_ms: f64,
+    series: Series,
+    latency_curve: Curve,
+    samples: Samples,
     /// From the request to begin or end a stream to its answer, in milliseconds.
     committed: Percentiles,
     client_cpu_seconds: f64,
@@ -92,8 +99,7 @@ impl StreamsOutcome {
     }
 
     fn verdict(&self) -> Verdict {
-        let fell_behind = self.lateness.p99 > 50.0 && self.client_cpu_seconds > 0.9 * self.seconds;
-        match (self.balances(), fell_behind) {
+        match (self.balances(), self.lateness.p99 > self.lag_max_ms) {
             (false, _) => Verdict::Failed,
             (true, true) => Verdict::LabFellBehind,
             (true, false) => Verdict::Passed,
@@ -172,7 +178,7 @@ fn create_cast(http: &mut HttpClient, sizes: &Sizes, token_key: &str) -> Result<
     Ok(cast)
 }
 
-pub(crate) fn run(args: &StreamsArgs) -> Result<Verdict, LabError> {
+pub(crate) fn run(args: &StreamsArgs) -> Result<Finished, LabError> {
     let sizes = sizes(args)?;
     let target = match args.target.url {
         Some(_) => Target::resolve(&args.target)?,
@@ -204,7 +210,13 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<Verdict, LabError> {
     }
     let before = (process::cpu_seconds(std::process::id()), target.pid().map(process::cpu_seconds));
     let started = std::time::Instant::now();
+    let sampler = Sampler::start(Watched {
+        server_pid: target.pid(),
+        metrics_address: Some(target.address()),
+        lab_pids: Vec::new(),
+    });
     load.write_pieces()?;
+    let samples = sampler.finish();
     let seconds = started.elapsed().as_secs_f64();
     let after = (process::cpu_seconds(std::process::id()), target.pid().map(process::cpu_seconds));
     let beside = match &mut chat {
@@ -213,6 +225,9 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<Verdict, LabError> {
     };
     load.end()?;
     let outcome = StreamsOutcome {
+        title: "streams".into(),
+        lag_max_ms: args.target.lag_max.as_secs_f64() * 1e3,
+        samples,
         seconds,
         client_cpu_seconds: after.0 - before.0,
         server_cpu_seconds: after.1.zip(before.1).map(|(after, before)| after - before),
@@ -251,6 +266,8 @@ fn outcome(load: &LoadLoop, sizes: &Sizes) -> StreamsOutcome {
         altered: shared.readers.altered,
         refused: shared.refused,
         latency: Percentiles::of(&shared.readers.latency),
+        latency_curve: curve_of(&shared.readers.latency),
+        series: shared.readers.series.series(),
         lateness: Percentiles::of(&shared.lateness),
         committed: Percentiles::of(&shared.committed),
         problems: shared.readers.problems.clone(),
@@ -263,7 +280,7 @@ fn finish(
     target: Target,
     outcome: &StreamsOutcome,
     [alone, beside]: [Option<Outcome>; 2],
-) -> Result<Verdict, LabError> {
+) -> Result<Finished, LabError> {
     let check = target.finish()?;
     let mut verdict = outcome.verdict();
     for (title, chat) in [("direct messages, nothing else", &alone), ("direct messages, beside the streams", &beside)] {
@@ -285,6 +302,5 @@ fn finish(
         "outcome": outcome, "chat_alone": alone.as_ref().map(outcome_json),
         "chat_beside": beside.as_ref().map(outcome_json), "check": check,
     });
-    report::write_json(args.target.json.as_deref(), &value)?;
-    Ok(verdict)
+    Ok(Finished { verdict, figures: value })
 }

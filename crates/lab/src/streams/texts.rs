@@ -1,6 +1,9 @@
 //! The texts that grow: what is written, and how far each reader has come.
 
-use crate::latency::{new_histogram, record};
+use crate::{
+    latency::{new_histogram, record},
+    series::SeriesRecorder,
+};
 use hdrhistogram::Histogram;
 
 /// The pieces of all streams: piece `n` of a stream is as long as every other, and differs from it.
@@ -52,6 +55,8 @@ pub(super) struct Readers {
     pub(super) problems: Vec<String>,
     /// From when a piece was due to its last reader.
     pub(super) latency: Histogram<u64>,
+    /// Deliveries over time, and that latency.
+    pub(super) series: SeriesRecorder,
 }
 
 /// How many faults are described in words; the rest are only counted.
@@ -70,6 +75,7 @@ impl Readers {
             altered: 0,
             problems: Vec::new(),
             latency: new_histogram(),
+            series: SeriesRecorder::new(0),
         }
     }
 
@@ -96,10 +102,12 @@ impl Readers {
         state.have = after;
         for piece in before / self.pieces.bytes..after / self.pieces.bytes {
             self.delivered += 1;
+            self.series.arrived(now);
             let lacking = &mut self.lacking[stream][piece];
             *lacking -= 1;
             if *lacking == 0 {
                 record(&mut self.latency, due(piece), now);
+                self.series.latency(due(piece), now);
             }
         }
     }

@@ -59,6 +59,8 @@ pub(crate) struct ConnectionPool {
     next_ping: usize,
     last_ping_at: u64,
     unflushed: Vec<usize>,
+    /// When the last poll returned.
+    pub(crate) woke_at: u64,
     /// Wakes the poll for due messages to the nanosecond: the poll's own time-out counts in milliseconds.
     timer: OwnedFd,
 }
@@ -114,6 +116,7 @@ impl ConnectionPool {
             next_ping: 0,
             last_ping_at: 0,
             unflushed: Vec::new(),
+            woke_at: 0,
             timer: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?,
         };
         pool.poll.registry().register(&mut SourceFd(&pool.timer.as_raw_fd()), TIMER, Interest::READABLE)?;
@@ -161,6 +164,7 @@ impl ConnectionPool {
             timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer)?;
         }
         let polled = self.poll.poll(&mut events, Some(timeout));
+        self.woke_at = shared.now();
         if polled.is_ok() {
             for event in events.iter().filter(|event| event.token() < TIMER) {
                 self.handle(event, shared);

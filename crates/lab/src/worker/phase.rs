@@ -10,11 +10,10 @@ use super::{
 };
 use crate::{
     corpus,
-    latency::{Percentiles, new_histogram, record},
+    latency::{Percentiles, curve_of},
     process,
     worker_protocol::{Content, LoadModel, Outcome, Phase, Progress, WorkerCommand, WorkerReport},
 };
-use hdrhistogram::Histogram;
 use std::{io, sync::mpsc, time::Duration};
 
 const PROGRESS_NS: u64 = 250_000_000;
@@ -68,18 +67,21 @@ pub(super) fn run(
     shared: &mut SharedState,
 ) -> io::Result<Outcome> {
     let (bodies, schedule) = prepare(phase)?;
-    shared.sent_messages.start_phase(bodies);
+    let start = shared.now();
+    shared.sent_messages.start_phase(bodies, start);
     shared.mix.start_phase();
-    shared.receipts.start_phase(shared.now());
+    shared.receipts.start_phase(start);
     shared.retry = phase.retry;
     (shared.retried, shared.refused, shared.unanswered) = (0, 0, 0);
     let mut run = PhaseRun {
         phase,
         receivers,
         patience_ns: patience_ms * MS,
-        start: shared.now(),
+        start,
+        woke_at: start,
+        planned_at: start,
+        first_planned: 0,
         schedule,
-        lateness: new_histogram(),
         rounds: Vec::new(),
         sent: 0,
         planning_stopped: false,
@@ -140,8 +142,12 @@ struct PhaseRun<'a> {
     receivers: u64,
     patience_ns: u64,
     start: u64,
+    /// When the last turn's poll returned: since then the lab could have sent what waited for a sender.
+    woke_at: u64,
+    /// When this turn planned its messages, and the number of the first of them.
+    planned_at: u64,
+    first_planned: u32,
     schedule: Schedule,
-    lateness: Histogram<u64>,
     rounds: Vec<f64>,
     sent: u64,
     /// The bench has told the worker to plan no more messages.
@@ -166,6 +172,8 @@ impl PhaseRun<'_> {
         loop {
             self.planning_stopped |=
                 matches!(inbox.try_recv(), Ok(WorkerCommand::StopPlanning) | Err(mpsc::TryRecvError::Disconnected));
+            self.planned_at = shared.now();
+            self.first_planned = shared.sent_messages.next_number();
             let all_planned = self.planning_stopped || self.plan(shared);
             self.dispatch(pool, shared);
             shared.mix.dispatch(pool, shared.now());
@@ -214,6 +222,7 @@ impl PhaseRun<'_> {
                 heads = shared.verifier.heads();
             }
             pool.poll_once(self.timeout(shared), shared)?;
+            self.woke_at = pool.woke_at;
             self.find_idle_senders(pool);
         }
     }
@@ -233,7 +242,7 @@ impl PhaseRun<'_> {
                 if open >= window || shared.send_queue.len() as u64 >= wanted {
                     return false;
                 }
-                shared.plan_message(self.start + now);
+                shared.plan_message(self.start + now, 0);
             }
             return true;
         }
@@ -250,7 +259,7 @@ impl PhaseRun<'_> {
                 *next_at = now + *pause_ns;
             }
             if planned < *rounds && now >= *next_at {
-                shared.plan_message(self.start + now);
+                shared.plan_message(self.start + now, 0);
             }
             return shared.sent_messages.planned_in_phase() == *rounds;
         }
@@ -259,11 +268,16 @@ impl PhaseRun<'_> {
                 None => return true,
                 Some(due) if due > now => return false,
                 Some(due) => {
-                    record(&mut self.lateness, due, now);
-                    shared.plan_message(self.start + due);
+                    shared.plan_message(self.start + due, now - due);
                 }
             }
         }
+    }
+
+    /// From when a message that is sent in this turn could have been sent. A message of an earlier turn waited for a sender, of
+    /// which the lab knows since the poll returned; that wait is the server's.
+    fn could_send_from(&self, message: u32) -> u64 {
+        if message >= self.first_planned { self.planned_at } else { self.woke_at }
     }
 
     fn capacity(&self) -> usize {
@@ -303,6 +317,10 @@ impl PhaseRun<'_> {
                 pool.post(number, "/v1/messages/batch", &body, shared.now());
             }
             self.sent += count as u64;
+            let now = shared.now();
+            for message in &messages {
+                shared.sent_messages.record_sent(*message, now, now.saturating_sub(self.could_send_from(*message)));
+            }
             if let Role::HttpSender { in_flight } = &mut pool.connections[number].client.role {
                 *in_flight = messages;
             }
@@ -324,6 +342,8 @@ impl PhaseRun<'_> {
                     shared.sent_messages.put_message(message, &mut payload, true);
                     pool.queue_frame(number, &payload);
                     self.sent += 1;
+                    let now = shared.now();
+                    shared.sent_messages.record_sent(message, now, now.saturating_sub(self.could_send_from(message)));
                 }
                 _ => shared.send_queue.push_back(message),
             }
@@ -394,7 +414,10 @@ impl PhaseRun<'_> {
             seconds: (end - self.start) as f64 / 1e9,
             latency: Percentiles::of(&sent_messages.latency),
             acknowledged: Percentiles::of(&sent_messages.acknowledged),
-            lateness: Percentiles::of(&self.lateness),
+            lateness: Percentiles::of(&sent_messages.lateness),
+            series: sent_messages.series.series(),
+            latency_curve: curve_of(&sent_messages.latency),
+            acknowledged_curve: curve_of(&sent_messages.acknowledged),
             rounds: self.rounds,
             receipts: shared.receipts.counts(),
             client_cpu_seconds: process::cpu_seconds(std::process::id()) - cpu,

@@ -4,6 +4,7 @@ use super::verifier::{EntryView, NO_MESSAGE};
 use crate::{
     corpus::Corpus,
     latency::{new_histogram, record},
+    series::SeriesRecorder,
     worker_protocol::Conversation,
 };
 use hdrhistogram::Histogram;
@@ -20,6 +21,9 @@ pub(crate) enum MessageBodies {
     Corpus(Corpus),
 }
 
+/// In place of a lateness: the message was sent.
+const SENT: u32 = u32::MAX;
+
 /// Every message that the worker has planned, by number; those of the current phase start at `phase_start`.
 #[derive(Debug)]
 pub(crate) struct SentMessages {
@@ -31,6 +35,8 @@ pub(crate) struct SentMessages {
     pub(crate) phase_start: u32,
     /// When each message was due, in nanoseconds of the worker's clock.
     planned: Vec<u64>,
+    /// How late each message was planned, in microseconds; [`SENT`] once it was sent for the first time.
+    planned_late_us: Vec<u32>,
     /// The `seq` at which each message was delivered first; 0: not yet.
     delivered_seq: Vec<u64>,
     /// The `seq` that the server acknowledged; 0: not yet.
@@ -40,6 +46,9 @@ pub(crate) struct SentMessages {
     pub(crate) last_delivery: u64,
     pub(crate) latency: Histogram<u64>,
     pub(crate) acknowledged: Histogram<u64>,
+    pub(crate) series: SeriesRecorder,
+    /// How late messages were sent by the lab's own fault.
+    pub(crate) lateness: Histogram<u64>,
     /// Acknowledgements that contradict each other or a delivery.
     pub(crate) contradictions: u64,
     scratch: Vec<u8>,
@@ -53,6 +62,7 @@ impl SentMessages {
             bodies: MessageBodies::Generated { body_bytes: 0, senders: Vec::new() },
             phase_start: 0,
             planned: Vec::new(),
+            planned_late_us: Vec::new(),
             delivered_seq: Vec::new(),
             acknowledged_seq: Vec::new(),
             committed: 0,
@@ -60,13 +70,17 @@ impl SentMessages {
             last_delivery: 0,
             latency: new_histogram(),
             acknowledged: new_histogram(),
+            series: SeriesRecorder::new(0),
+            lateness: new_histogram(),
             contradictions: 0,
             scratch: Vec::new(),
         }
     }
 
     /// Starts a phase: counts begin at 0, message numbers go on.
-    pub(crate) fn start_phase(&mut self, bodies: MessageBodies) {
+    pub(crate) fn start_phase(&mut self, bodies: MessageBodies, start: u64) {
+        self.series = SeriesRecorder::new(start);
+        self.lateness.reset();
         self.bodies = bodies;
         self.phase_start = self.planned.len() as u32;
         self.committed = 0;
@@ -76,12 +90,31 @@ impl SentMessages {
         self.acknowledged.reset();
     }
 
-    /// Plans one more message, due at `due`.
-    pub(crate) fn plan(&mut self, due: u64) -> u32 {
+    /// Plans one more message, due at `due`, which was `late_ns` ago.
+    pub(crate) fn plan(&mut self, due: u64, late_ns: u64) -> u32 {
         self.planned.push(due);
+        self.planned_late_us.push(u32::try_from(late_ns / 1_000).unwrap_or(SENT).min(SENT - 1));
+        self.series.planned(due);
         self.delivered_seq.push(0);
         self.acknowledged_seq.push(0);
         self.planned.len() as u32 - 1
+    }
+
+    /// Records that a message is sent now, `waited_ns` after it could have been: it was planned and a sender was free. What is
+    /// sent again is not counted again.
+    pub(crate) fn record_sent(&mut self, message: u32, now: u64, waited_ns: u64) {
+        let Some(late_us) = self.planned_late_us.get_mut(message as usize) else { return };
+        let late_us = std::mem::replace(late_us, SENT);
+        if late_us != SENT {
+            let lag_ns = u64::from(late_us) * 1_000 + waited_ns;
+            record(&mut self.lateness, 0, lag_ns);
+            self.series.sent(now, lag_ns);
+        }
+    }
+
+    /// The number that the next planned message gets.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.planned.len() as u32
     }
 
     pub(crate) fn planned_in_phase(&self) -> u64 {
@@ -145,6 +178,7 @@ impl SentMessages {
             *acknowledged = seq;
             self.committed += 1;
             record(&mut self.acknowledged, self.planned[message as usize], now);
+            self.series.acknowledged(now);
         } else if *acknowledged != seq {
             self.contradictions += 1;
         }
@@ -237,7 +271,9 @@ impl SentMessages {
         }
         self.delivered += 1;
         self.last_delivery = now;
-        record(&mut self.latency, self.planned[message as usize], now);
+        let due = self.planned[message as usize];
+        record(&mut self.latency, due, now);
+        self.series.delivered(due, now);
     }
 }
 

@@ -81,8 +81,9 @@ impl SharedState {
         self.heartbeat_ms = self.heartbeat_ms.min(heartbeat_ms.max(100));
     }
 
-    pub(crate) fn plan_message(&mut self, due: u64) {
-        let message = self.sent_messages.plan(due);
+    /// Plans a message that was due `late_ns` ago.
+    pub(crate) fn plan_message(&mut self, due: u64, late_ns: u64) {
+        let message = self.sent_messages.plan(due, late_ns);
         self.send_queue.push_back(message);
         self.unanswered += 1;
         self.mix.plan(due, &self.sent_messages, &self.verifier);

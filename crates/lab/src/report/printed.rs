@@ -1,14 +1,12 @@
-//! Run reports as printed tables and as JSON, and live progress on a terminal.
+//! Figures as printed tables, an outcome as JSON, and live progress on a terminal.
 
 use crate::{
-    LabError,
     latency::Percentiles,
     server::StoreCheck,
     worker_protocol::{Outcome, Progress},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use std::path::Path;
 
 /// A line of progress on standard error that changes while a phase runs; hidden when standard error is no terminal.
 #[derive(Debug)]
@@ -119,11 +117,4 @@ pub(crate) fn outcome_json(outcome: &Outcome) -> Value {
     value["deliveries_per_second"] = json!(outcome.deliveries_per_second());
     value["balances"] = json!(outcome.balances());
     value
-}
-
-/// Writes the report to the file that `--json` names.
-pub(crate) fn write_json(file: Option<&Path>, value: &Value) -> Result<(), LabError> {
-    let Some(file) = file else { return Ok(()) };
-    let text = serde_json::to_string_pretty(value).map_err(std::io::Error::from)?;
-    Ok(std::fs::write(file, text + "\n")?)
 }

@@ -1,0 +1,20 @@
+//! What a run leaves behind: tables on the terminal, and with `--report DIR` a page, JSON and CSV.
+//!
+//! A bench knows nothing of pages: it hands its figures back as JSON, and whatever in them has a latency is a measured part. In
+//! reading order:
+//! - `printed`: tables, and the line of progress;
+//! - `parts`: the measured parts in the figures of any bench;
+//! - `thresholds`: what they are held to;
+//! - `machine`: where the run took place, and whether it had the machine to itself;
+//! - `document`: the report as one JSON document;
+//! - `files`: the page, CSV, and where they are written; `page/` has the page's style and script, and uPlot.
+
+pub(crate) mod document;
+pub(crate) mod files;
+mod machine;
+pub(crate) mod parts;
+mod printed;
+pub(crate) mod thresholds;
+
+pub(crate) use document::RunReport;
+pub(crate) use printed::{ProgressLine, outcome_json, print_check, print_outcome};

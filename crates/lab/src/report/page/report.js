@@ -1,0 +1,321 @@
+// Draws the report of a run, or several beside each other, from the document in the page. Text is only ever set as text.
+"use strict";
+(() => {
+  const report = JSON.parse(document.getElementById("document").textContent);
+  const main = document.getElementById("report");
+
+  // ---- elements
+
+  function element(name, attributes, ...children) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes ?? {})) if (value !== undefined) made.setAttribute(key, value);
+    for (const child of children.flat()) if (child !== undefined && child !== null) made.append(child);
+    return made;
+  }
+
+  function table(columns, rows) {
+    const head = element("tr", {}, columns.map(({ title, number }) => element("th", { scope: "col", class: number ? "number" : undefined }, title)));
+    const body = rows.map((row) => element("tr", {}, row.map((cell, index) => element("td", { class: [columns[index].number && "number", cell?.class].filter(Boolean).join(" ") || undefined }, cell?.text ?? cell))));
+    return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), element("tbody", {}, body)));
+  }
+
+  const definitions = (name, pairs) => element("dl", { class: name }, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "").flatMap(([term, value]) => [element("dt", {}, term), element("dd", {}, value)]));
+
+  // ---- numbers as people read them
+
+  const number = (value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: digits });
+  const milliseconds = (value) => (value >= 10_000 ? `${number(value / 1_000, 1)} s` : `${number(value, value < 1 ? 2 : value < 100 ? 1 : 0)} ms`);
+  const count = (value) => (value >= 1e6 ? `${number(value / 1e6, 1)} M` : value >= 1e4 ? `${number(value / 1e3, 1)} k` : number(value, value < 10 ? 1 : 0));
+  const perSecond = (value) => `${count(value)}/s`;
+  const cores = (value) => number(value, 2);
+  const bytes = (value) => (value >= 2 ** 30 ? `${number(value / 2 ** 30, 2)} GiB` : `${number(value / 2 ** 20, value < 10 * 2 ** 20 ? 1 : 0)} MiB`);
+  const seconds = (value) => (value >= 120 ? `${Math.floor(value / 60)}:${String(Math.round(value % 60)).padStart(2, "0")} min` : `${number(value, value < 10 ? 2 : 0)} s`);
+  const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+
+  // ---- the measured parts, as crates/lab/src/report/parts.rs finds them
+
+  function partsOf(value, path = "") {
+    if (Array.isArray(value)) return value.flatMap((inner, index) => partsOf(inner, path === "" ? `${index + 1}` : `${path}.${index + 1}`));
+    if (typeof value !== "object" || value === null || path === "run") return [];
+    const figures = value.stretch ? { ...value, ...value.stretch } : value;
+    if (figures.latency && isNumber(figures.latency.p50)) return [{ ...figures, title: figures.title || path.replace(/\.measured$/u, "") }];
+    const names = Object.keys(value).sort((one, other) => Number(other === "outcome") - Number(one === "outcome"));
+    return names.flatMap((name) => partsOf(value[name], path === "" ? name : `${path}.${name}`));
+  }
+
+  // ---- plots
+
+  const redraws = [];
+  let palette;
+
+  /** Canvas knows no variables of CSS: their values as they are now. */
+  function readPalette() {
+    const probe = document.body.appendChild(document.createElement("span"));
+    palette = (name) => {
+      document.body.append(probe);
+      probe.style.color = `var(--${name})`;
+      const value = getComputedStyle(probe).color;
+      probe.remove();
+      return value;
+    };
+  }
+
+  function withAlpha(colour, alpha) {
+    const parts = colour.match(/[\d.]+/g);
+    return parts && colour.startsWith("rgb") ? `rgba(${parts[0]}, ${parts[1]}, ${parts[2]}, ${alpha})` : colour;
+  }
+
+  /**
+   * @param options.x values of the horizontal axis; @param options.series `{ label, values, colour, dash, fill }` each.
+   * `log`: the vertical axis counts in powers of ten. `xLabels`: what stands at the axis; `marks`: moments with a name.
+   */
+  function plot({ title, note, x, series, format, log = false, xFormat = seconds, xSplits, wide = false, height = 220, highest, step = false }) {
+    const drawn = series.filter(({ values }) => values.some(isNumber));
+    if (drawn.length === 0 || x.length === 0) return undefined;
+    const place = element("div", { "aria-hidden": "true" });
+    const at = element("span", {}, note ?? "");
+    const values = drawn.map(() => element("strong"));
+    const swatches = drawn.map(({ colour }, index) => {
+      const swatch = element("span", { class: "swatch" });
+      swatch.style.background = `var(--${colour ?? `plot-${index % 6}`})`;
+      return swatch;
+    });
+    const legend = element("ul", { class: "legend" }, drawn.map(({ label }, index) => element("li", {}, swatches[index], `${label} `, values[index])));
+    const figure = element("figure", { class: wide ? "plot is-wide" : "plot" }, element("figcaption", {}, element("b", {}, title), at), place, legend);
+    const greatest = (list) => list.reduce((most, value) => (isNumber(value) && value > most ? value : most), 0);
+    // Without a pointer the legend tells the greatest value of each line, since that is what one looks for.
+    const show = (index) => {
+      at.textContent = index === undefined ? note ?? "" : xFormat(x[index]);
+      drawn.forEach((line, which) => {
+        const value = index === undefined ? greatest(line.values) : line.values[index];
+        values[which].textContent = isNumber(value) ? `${index === undefined ? "max " : ""}${format(value)}` : "–";
+      });
+    };
+    show(undefined);
+    let own;
+    redraws.push(() => {
+      own?.destroy();
+      const soft = palette("text-soft"), line = palette("line");
+      const axis = { stroke: soft, font: "12px system-ui, sans-serif", grid: { stroke: line, width: 1 }, ticks: { show: false } };
+      const most = Math.max(...drawn.map((one) => greatest(one.values)), highest ?? 0);
+      const positive = drawn.flatMap((one) => one.values).filter((value) => isNumber(value) && value > 0);
+      const least = positive.reduce((one, other) => Math.min(one, other), Infinity);
+      const scale = log ? { distr: 3, range: () => [10 ** Math.floor(Math.log10(least)), 10 ** Math.ceil(Math.log10(Math.max(most, least) * 1.02))] } : { range: () => [0, most > 0 ? most * 1.12 : 1] };
+      own = new uPlot(
+        {
+          width: Math.max(200, place.clientWidth), height, padding: [12, 16, 0, 0], legend: { show: false },
+          cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
+          scales: { x: { time: false, range: (_, low, high) => [Math.min(0, low), high > low ? high : low + 1] }, y: scale },
+          axes: [
+            { ...axis, size: 30, space: 70, values: (_, splits) => splits.map((value) => xFormat(value)), ...(xSplits && { splits: () => xSplits }) },
+            // Of a logarithmic axis only the powers of ten; of bytes, steps of powers of two.
+            { ...axis, size: 68, space: 34, values: (_, splits) => splits.map((value) => format(value)), ...(log && { splits: (_, __, low, high) => powersOfTen(low, high) }), ...(format === bytes && { incrs: POWERS_OF_TWO }) },
+          ],
+          series: [{}, ...drawn.map(({ label, colour, dash, fill, width }, index) => {
+            const stroke = palette(colour ?? `plot-${index % 6}`);
+            return { label, stroke, width: width ?? 2, dash, spanGaps: true, fill: fill ? withAlpha(stroke, 0.13) : undefined, points: { show: x.length === 1 }, paths: step ? uPlot.paths.stepped({ align: 1 }) : undefined };
+          })],
+          hooks: { setCursor: [({ cursor: { idx } }) => show(idx ?? undefined)] },
+        },
+        [x, ...drawn.map((one) => one.values.map((value) => (isNumber(value) && (!log || value > 0) ? value : null)))],
+        place,
+      );
+    });
+    new ResizeObserver(() => own?.setSize({ width: Math.max(200, place.clientWidth), height })).observe(place);
+    return figure;
+  }
+
+  const POWERS_OF_TWO = Array.from({ length: 24 }, (_, index) => 2 ** (16 + index));
+
+  function powersOfTen(low, high) {
+    const [first, last] = [Math.round(Math.log10(low)), Math.round(Math.log10(high))];
+    return Array.from({ length: last - first + 1 }, (_, index) => 10 ** (first + index));
+  }
+
+  const grid = (...figures) => {
+    const shown = figures.filter(Boolean);
+    if (shown.length === 0) return undefined;
+    // An odd last plot takes the whole row.
+    const narrow = shown.filter((figure) => !figure.classList.contains("is-wide"));
+    if (narrow.length % 2 === 1) narrow.at(-1).classList.add("is-wide");
+    return element("div", { class: "plots" }, shown);
+  };
+
+  // ---- one part of a run
+
+  /** The nines of a percentile: 90 is 1, 99 is 2, so that what is rare has room. */
+  const nines = (percentile) => -Math.log10(Math.max(1e-7, 1 - percentile / 100));
+  const percentileName = (value) => (value < 0.01 ? "0" : Math.abs(value - 0.30103) < 0.02 ? "p50" : `p${number(100 * (1 - 10 ** -value), Math.max(0, Math.round(value) - 2) + (Math.abs(value - Math.round(value)) < 0.01 ? 0 : 1))}`);
+
+  function curves(named, wide) {
+    const shown = named.filter(([, curve]) => curve?.length > 1);
+    if (shown.length === 0) return undefined;
+    // Points of p100 stand one step beyond the last percentile that is less.
+    const placed = shown.map(([label, curve, colour]) => {
+      const below = curve.filter(([percentile]) => percentile < 100).map(([percentile, value]) => [nines(percentile), value]);
+      const last = below.at(-1)?.[0] ?? 0;
+      return { label, colour, points: [...below, [last + 0.3, curve.at(-1)[1]]] };
+    });
+    const x = [...new Set(placed.flatMap(({ points }) => points.map(([at]) => at)))].sort((one, other) => one - other);
+    const series = placed.map(({ label, colour, points }) => {
+      const byPlace = new Map(points);
+      return { label, colour, values: x.map((at) => byPlace.get(at) ?? null) };
+    });
+    const splits = [0.30103, 1, 2, 3, 4, 5, 6].filter((value) => value <= x.at(-1));
+    return plot({ title: "Latency by percentile", note: "to p100", x, series, format: milliseconds, log: true, xFormat: percentileName, xSplits: splits, wide });
+  }
+
+  function timePlots(part) {
+    const { series, samples } = part;
+    const figures = [];
+    const width = series?.bin_s ?? 1;
+    const bins = series?.planned?.length ?? 0;
+    if (bins > 0) {
+      const x = series.planned.map((_, index) => index * width);
+      // What a run does not count at all is left out: a closed loop plans nothing, popups deliver nothing.
+      const some = (values) => (values.some((value) => value > 0) ? values.map((value) => value / width) : []);
+      const spread = Math.max(...series.max.filter(isNumber), 0) / Math.max(0.01, Math.min(...series.p50.filter((value) => value > 0)));
+      figures.push(plot({
+        title: "Latency over time", note: `of what was due in each ${seconds(width)}`, x, wide: true, height: 260, format: milliseconds, log: spread > 30,
+        series: [{ label: "p100", values: series.max, colour: "plot-4", width: 1.5 }, { label: "p99", values: series.p99, colour: "plot-2" }, { label: "p50", values: series.p50, colour: "plot-0" }],
+      }));
+      figures.push(curves([["delivered", part.latency_curve, "plot-0"], ["acknowledged", part.acknowledged_curve, "plot-1"]]));
+      figures.push(plot({
+        title: "Rate", note: "planned and achieved", x, format: perSecond,
+        series: [{ label: "planned", values: some(series.planned), colour: "plot-6", dash: [6, 4], width: 1.5 }, { label: "sent", values: some(series.sent), colour: "plot-2", width: 1.5 }, { label: "acknowledged", values: some(series.acknowledged), colour: "plot-1" }],
+      }));
+      figures.push(plot({ title: "Deliveries", x, format: perSecond, series: [{ label: "delivered", values: some(series.delivered), colour: "plot-0", fill: true }] }));
+      figures.push(plot({ title: "The lab's own lag", note: "sent later than planned, by its own fault", x, format: milliseconds, highest: 1, series: [{ label: "worst", values: series.lag_max, colour: "plot-3", fill: true, width: 1.5 }] }));
+    } else {
+      figures.push(curves([["delivered", part.latency_curve, "plot-0"], ["acknowledged", part.acknowledged_curve, "plot-1"]]));
+    }
+    if (samples?.at?.length > 1) {
+      const x = samples.at;
+      const others = samples.machine_cores.map((all, index) => Math.max(0, all - (samples.server_cores[index] ?? 0) - samples.lab_cores[index]));
+      figures.push(plot({
+        title: "CPU", note: "cores", x, format: cores,
+        series: [{ label: "server", values: samples.server_cores, colour: "plot-0" }, { label: "lab", values: samples.lab_cores, colour: "plot-3" }, { label: samples.server_cores.some(isNumber) ? "other work of this machine" : "all other work of this machine", values: others, colour: "plot-6", dash: [6, 4], width: 1.5 }],
+      }));
+      figures.push(plot({ title: "Server memory", note: "resident", x, format: bytes, series: [{ label: "server", values: samples.server_bytes, colour: "plot-0", fill: true }] }));
+      const label = (name) => name.replace(/^tidings_/u, "").replace(/^queue_depth\{queue="(.*)"\}$/u, "$1").replaceAll("_", " ");
+      figures.push(plot({ title: "Queues of the server", note: "what waits, from /metrics", x, format: count, series: Object.entries(samples.metrics).map(([name, values]) => ({ label: label(name), values })).sort((one, other) => Math.max(...other.values.filter(isNumber)) - Math.max(...one.values.filter(isNumber))).slice(0, 6) }));
+    }
+    if (part.rounds?.length > 1) {
+      figures.push(plot({ title: "To the last receiver", note: "round by round", x: part.rounds.map((_, index) => index + 1), xFormat: (value) => number(value, 0), format: milliseconds, series: [{ label: "round", values: part.rounds, colour: "plot-0" }] }));
+    }
+    return grid(...figures);
+  }
+
+  const QUANTILES = [["p50", "p50"], ["p90", "p90"], ["p99", "p99"], ["p99_9", "p99.9"], ["p99_99", "p99.99"], ["max", "p100"]];
+  const rateOf = (part) => (["committed", "answers", "pieces"].map((name) => part[name]).find(isNumber) ?? NaN) / Math.max(1e-9, part.seconds);
+
+  function tiles(part) {
+    const shown = [];
+    const add = (title, value, unit) => shown.push(element("div", { class: "tile" }, element("dt", {}, title), element("dd", {}, value, unit ? element("small", {}, ` ${unit}`) : undefined)));
+    if (isNumber(rateOf(part))) add(isNumber(part.committed) ? "Messages" : isNumber(part.pieces) ? "Pieces" : "Answers", count(rateOf(part)), "a second");
+    if (isNumber(part.delivered)) add("Deliveries", count(part.delivered / Math.max(1e-9, part.seconds)), "a second");
+    add("Latency p50", milliseconds(part.latency.p50));
+    add("p99", milliseconds(part.latency.p99));
+    add("p100", milliseconds(part.latency.max));
+    if (isNumber(part.lost)) add("Lost, doubled, altered", number(part.lost + part.doubled + part.out_of_order + part.altered), `of ${count(part.expected)}`);
+    if (isNumber(part.server_cpu_seconds)) add("Server CPU", cores(part.server_cpu_seconds / Math.max(1e-9, part.seconds)), "cores");
+    return element("dl", { class: "tiles" }, shown);
+  }
+
+  function balance(part) {
+    const latencies = [["delivered", part.latency], ["acknowledged", part.acknowledged], ["the lab's own lag", part.lateness]].filter(([, figures]) => figures && isNumber(figures.p50) && figures.max > 0);
+    const figures = ["planned", "sent", "committed", "refused", "retried", "expected", "delivered", "lost", "doubled", "out_of_order", "altered", "gaps", "reconnects", "pieces", "frames", "complete", "stored_whole", "answers", "broken", "unsent"];
+    const shown = figures.filter((name) => isNumber(part[name]));
+    const faults = ["refused", "lost", "doubled", "out_of_order", "altered", "gaps", "broken", "unsent"];
+    return [
+      element("h3", {}, "Percentiles, in milliseconds"),
+      table([{ title: "" }, ...QUANTILES.map(([, title]) => ({ title, number: true }))], latencies.map(([name, figures]) => [name, ...QUANTILES.map(([field]) => number(figures[field], 2))])),
+      element("h3", {}, "Balance sheet"),
+      table([...shown.map((name) => ({ title: name.replaceAll("_", " "), number: true }))], [shown.map((name) => ({ text: number(part[name]), class: faults.includes(name) && part[name] > 0 ? "missed" : undefined }))]),
+      part.problems?.length > 0 ? element("ul", { class: "problems" }, part.problems.map((problem) => element("li", {}, problem))) : undefined,
+    ];
+  }
+
+  function partSection(part, isOnly) {
+    const took = isNumber(part.seconds) ? `over ${seconds(part.seconds)}` : "";
+    return element("section", {},
+      element("h2", {}, isOnly ? "Over time" : part.title, took ? element("span", { class: "soft" }, ` ${took}`) : undefined),
+      isOnly ? undefined : tiles(part), timePlots(part), balance(part));
+  }
+
+  // ---- the whole
+
+  const MARKS = { passed: ["is-good", "✓"], failed: ["is-bad", "✕"] };
+
+  function verdictBox(run) {
+    const [tone, mark] = MARKS[run.verdict] ?? ["is-warn", "!"];
+    const title = run.verdict.charAt(0).toUpperCase() + run.verdict.slice(1);
+    return element("div", { class: `verdict ${tone}` }, element("span", { class: "mark", "aria-hidden": "true" }, mark), element("div", {}, element("strong", {}, title), run.sentence));
+  }
+
+  function criteria(run) {
+    if (!run.criteria?.length) return undefined;
+    const several = new Set(run.criteria.map(({ part }) => part)).size > 1;
+    return element("section", {}, element("h2", {}, "Held to"), table(
+      [{ title: "" }, { title: "What" }, ...(several ? [{ title: "Where" }] : []), { title: "Bound" }, { title: "Measured", number: true }],
+      run.criteria.map(({ name, part, bound, value, met }) => [{ text: met ? "✓ met" : "✕ missed", class: `state ${met ? "met" : "missed"}` }, name, ...(several ? [part] : []), bound, value]),
+    ));
+  }
+
+  function about(run) {
+    const { machine, kernel } = run;
+    const counted = Object.entries(kernel ?? {}).filter(([, value]) => value > 0).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`);
+    return element("section", {}, element("h2", {}, "Where and what"), definitions("about", [
+      ["Command", element("code", {}, run.command)],
+      ["Program", `tidings ${run.version}, commit ${run.commit}`],
+      ["Started", new Date(run.started_at).toISOString().replace("T", " ").slice(0, 19) + " UTC"],
+      ["Took", `${seconds(run.seconds)}, with set-up and check`],
+      ["Machine", `${machine.cores} cores, ${machine.cpu}, ${bytes(machine.memory_bytes)}`],
+      ["Kernel", `Linux ${machine.kernel}, clock ${machine.clock_source}`],
+      ["Load before", isNumber(machine.load_before) ? `${machine.load_before}` : undefined],
+      ["The kernel counted", counted.join(", ") || "no swapping, no throttling, no drops, no retransmits"],
+    ]));
+  }
+
+  function allFigures(value) {
+    const rows = [];
+    const walk = (inner, path) => {
+      if (typeof inner === "object" && inner !== null) {
+        if (Array.isArray(inner) && !inner.some((part) => typeof part === "object" && part !== null && !Array.isArray(part))) return;
+        Object.entries(inner).forEach(([name, part]) => path === "" && name === "run" || ["series", "samples"].includes(name) || walk(part, path === "" ? name : `${path}.${name}`));
+      } else if (inner !== null && inner !== "") rows.push([element("code", {}, path), isNumber(inner) ? number(inner, 3) : String(inner)]);
+    };
+    walk(value, "");
+    return rows;
+  }
+
+  function runPage() {
+    const { run } = report;
+    const parts = partsOf(report);
+    const figures = allFigures(report);
+    const details = element("details", {}, element("summary", {}, `All ${figures.length} figures`), table([{ title: "Figure" }, { title: "Value", number: true }], figures));
+    if (parts.length === 0) details.open = true;
+    main.append(
+      element("p", { class: "eyebrow" }, "Tidings lab"),
+      element("h1", {}, parts.length === 1 && parts[0].title ? parts[0].title.charAt(0).toUpperCase() + parts[0].title.slice(1) : `bench ${report.bench}`),
+      element("p", { class: "command" }, element("code", {}, run.command)),
+      verdictBox(run),
+      run.doubts?.length > 0 ? element("ul", { class: "doubts" }, run.doubts.map((doubt) => element("li", {}, doubt))) : "",
+      parts.length > 0 && parts.length === 1 ? tiles(parts[0]) : "",
+      criteria(run) ?? "",
+      ...parts.map((part) => partSection(part, parts.length === 1)),
+      about(run), details,
+      element("footer", {}, "Latency counts from the planned send. Plots by uPlot, MIT licence. report.json and the CSV files beside this page have every figure."),
+    );
+  }
+
+  readPalette();
+  runPage();
+  const redraw = () => redraws.forEach((draw) => draw());
+  redraw();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  matchMedia("print").addEventListener("change", redraw);
+  // Paper is white, whatever the screen is.
+  addEventListener("beforeprint", () => { document.documentElement.style.colorScheme = "light"; redraw(); });
+  addEventListener("afterprint", () => { document.documentElement.style.colorScheme = ""; redraw(); });
+})();

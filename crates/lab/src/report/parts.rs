@@ -1,0 +1,126 @@
+//! The measured parts of a run, found in its figures wherever a bench has put them: what has a latency.
+
+use serde_json::{Map, Value};
+
+/// One measured part: an outcome of messages, of streams, of popup decisions.
+#[derive(Debug)]
+pub(crate) struct Part<'a> {
+    pub(crate) title: String,
+    figures: &'a Map<String, Value>,
+    /// Where a bench keeps what the load saw apart from what it cost, the latter.
+    around: Option<&'a Map<String, Value>>,
+}
+
+/// All parts, in the order in which they stand.
+pub(crate) fn parts_of(figures: &Value) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    gather(figures, "", &mut parts);
+    parts
+}
+
+fn gather<'a>(value: &'a Value, path: &str, parts: &mut Vec<Part<'a>>) {
+    let inner = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    match value {
+        Value::Object(object) => {
+            let load = object.get("stretch").and_then(Value::as_object);
+            let (figures, around) = match load {
+                Some(load) => (load, Some(object)),
+                None => (object, None),
+            };
+            // The report's own part of the document is no part of the run.
+            if path == "run" {
+                return;
+            }
+            if figures.get("latency").and_then(|latency| latency.get("p50")).is_some() {
+                let title = figures.get("title").and_then(Value::as_str).filter(|title| !title.is_empty());
+                parts.push(Part {
+                    title: title.unwrap_or(path.trim_end_matches(".measured")).to_owned(),
+                    figures,
+                    around,
+                });
+                return;
+            }
+            // What the bench is about comes first, then what it is compared with.
+            let (first, others): (Vec<_>, Vec<_>) = object.iter().partition(|(name, _)| *name == "outcome");
+            first.iter().chain(&others).for_each(|(name, value)| gather(value, &inner(name), parts));
+        }
+        Value::Array(values) => {
+            values.iter().enumerate().for_each(|(index, value)| gather(value, &inner(&(index + 1).to_string()), parts));
+        }
+        _ => {}
+    }
+}
+
+impl Part<'_> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.figures.get(name).or_else(|| self.around?.get(name)).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn number(&self, path: &[&str]) -> Option<f64> {
+        let (first, rest) = path.split_first()?;
+        rest.iter().try_fold(self.get(first)?, |value, name| value.get(name))?.as_f64()
+    }
+
+    fn or_zero(&self, name: &str) -> f64 {
+        self.number(&[name]).unwrap_or(0.0)
+    }
+
+    /// Messages, pieces or answers a second.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        let count = ["committed", "answers", "pieces"].iter().find_map(|name| {
+            // In an outcome of streams, `committed` is a latency.
+            self.number(&[name])
+        })?;
+        Some(count / self.number(&["seconds"])?.max(1e-9))
+    }
+
+    pub(crate) fn server_cores(&self) -> Option<f64> {
+        Some(self.number(&["server_cpu_seconds"])? / self.number(&["seconds"])?.max(1e-9))
+    }
+
+    /// The share of what went wrong: of planned messages those refused, of expected deliveries those lost, doubled and so on.
+    pub(crate) fn error_percent(&self) -> Option<f64> {
+        let planned = ["planned", "answers", "pieces"].iter().find_map(|name| self.number(&[name]))?;
+        let refused = self.or_zero("refused") + self.or_zero("broken") + self.or_zero("unsent");
+        let faults =
+            ["lost", "doubled", "out_of_order", "altered", "gaps"].iter().map(|name| self.or_zero(name)).sum::<f64>();
+        let expected = self.number(&["expected"]).unwrap_or(planned);
+        Some(100.0 * (refused / planned.max(1.0)).max(faults / expected.max(1.0)))
+    }
+
+    /// What must balance, in words, and whether it does; `None` if this part counts no deliveries.
+    pub(crate) fn balance(&self) -> Option<(String, bool)> {
+        let (delivered, expected) = (self.number(&["delivered"])?, self.number(&["expected"])?);
+        let named = ["lost", "doubled", "out_of_order", "altered", "gaps"]
+            .iter()
+            .filter_map(|name| Some((*name, self.number(&[name])?)));
+        let faults: Vec<_> = named.filter(|(_, count)| *count > 0.0).collect();
+        let words: Vec<String> =
+            faults.iter().map(|(name, count)| format!(", {} {count:.0}", name.replace('_', " "))).collect();
+        let balances =
+            self.get("balances").and_then(Value::as_bool).unwrap_or(delivered == expected && faults.is_empty());
+        Some((format!("{delivered:.0} of {expected:.0}{}", words.concat()), balances))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn parts_are_found_wherever_they_stand() {
+        let figures = json!({
+            "idle": { "title": "nothing else", "latency": { "p50": 1 } },
+            "floods": [{ "direct": { "latency": { "p50": 2 } } }],
+            "closed": { "measured": { "stretch": { "latency": { "p50": 3 }, "answers": 50, "seconds": 2.0 }, "server_cpu_seconds": 1.0 } },
+            "run": { "latency": { "p50": 4 } },
+        });
+        let parts = parts_of(&figures);
+        let mut titles: Vec<_> = parts.iter().map(|part| part.title.as_str()).collect();
+        titles.sort_unstable();
+        assert_eq!(titles, ["closed", "floods.1.direct", "nothing else"]);
+        let popups = parts.iter().find(|part| part.title == "closed").map(|part| (part.rate(), part.server_cores()));
+        assert_eq!(popups, Some((Some(25.0), Some(0.5))));
+    }
+}

@@ -1,0 +1,183 @@
+//! Figures over time: what happened in each bin of a phase, from which plots are drawn.
+//!
+//! Latency stands in the bin in which a message was *due*, so that a stall shows where it began; sends, answers and deliveries
+//! stand where they happened. The number of bins is bounded: when a phase outgrows them, pairs of bins become one.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// The width of a bin at first: a quarter of a second.
+const BIN_NS: u64 = 250_000_000;
+/// Bins of a phase: more than a plot has columns to show. With 7 KB of histogram each, some 3 MB at most.
+const BINS_MAX: usize = 480;
+/// Two significant digits: a latency over time is off by 1 % at most. The percentiles of the whole phase have three.
+const DIGITS: u8 = 2;
+
+/// The series of a phase, by bin. `None`: no message was due in the bin.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// The width of a bin, in seconds.
+    pub bin_s: f64,
+    pub planned: Vec<u64>,
+    pub sent: Vec<u64>,
+    pub acknowledged: Vec<u64>,
+    pub delivered: Vec<u64>,
+    /// Latency of the messages due in the bin, in milliseconds.
+    pub p50: Vec<Option<f64>>,
+    pub p99: Vec<Option<f64>>,
+    pub max: Vec<Option<f64>>,
+    /// The lab's own lag, in milliseconds.
+    pub lag_max: Vec<f64>,
+}
+
+#[derive(Debug)]
+struct Bin {
+    planned: u64,
+    sent: u64,
+    acknowledged: u64,
+    delivered: u64,
+    lag_max_us: u64,
+    latency: Histogram<u32>,
+}
+
+impl Default for Bin {
+    fn default() -> Self {
+        // It grows with the values that it gets.
+        let latency = Histogram::new(DIGITS).expect("these digits are valid");
+        Bin { planned: 0, sent: 0, acknowledged: 0, delivered: 0, lag_max_us: 0, latency }
+    }
+}
+
+impl Bin {
+    fn merge(&mut self, later: &Bin) {
+        self.planned += later.planned;
+        self.sent += later.sent;
+        self.acknowledged += later.acknowledged;
+        self.delivered += later.delivered;
+        self.lag_max_us = self.lag_max_us.max(later.lag_max_us);
+        // A histogram that grows holds any other.
+        let _ = self.latency.add(&later.latency);
+    }
+}
+
+/// Records a phase. Times are nanoseconds of one clock.
+#[derive(Debug)]
+pub(crate) struct SeriesRecorder {
+    start_ns: u64,
+    bin_ns: u64,
+    bins: Vec<Bin>,
+}
+
+impl SeriesRecorder {
+    pub(crate) fn new(start_ns: u64) -> Self {
+        SeriesRecorder { start_ns, bin_ns: BIN_NS, bins: Vec::new() }
+    }
+
+    fn bin(&mut self, at_ns: u64) -> &mut Bin {
+        let after_ns = at_ns.saturating_sub(self.start_ns);
+        while (after_ns / self.bin_ns) as usize >= BINS_MAX {
+            self.halve();
+        }
+        let index = (after_ns / self.bin_ns) as usize;
+        if index >= self.bins.len() {
+            self.bins.resize_with(index + 1, Bin::default);
+        }
+        &mut self.bins[index]
+    }
+
+    /// Makes each pair of bins one of twice the width.
+    fn halve(&mut self) {
+        self.bin_ns *= 2;
+        let mut bins = std::mem::take(&mut self.bins).into_iter();
+        while let Some(mut first) = bins.next() {
+            if let Some(second) = bins.next() {
+                first.merge(&second);
+            }
+            self.bins.push(first);
+        }
+    }
+
+    pub(crate) fn planned(&mut self, due_ns: u64) {
+        self.bin(due_ns).planned += 1;
+    }
+
+    /// A message was sent, so much later than it could have been.
+    pub(crate) fn sent(&mut self, at_ns: u64, lag_ns: u64) {
+        let bin = self.bin(at_ns);
+        bin.sent += 1;
+        bin.lag_max_us = bin.lag_max_us.max(lag_ns / 1_000);
+    }
+
+    pub(crate) fn acknowledged(&mut self, at_ns: u64) {
+        self.bin(at_ns).acknowledged += 1;
+    }
+
+    pub(crate) fn delivered(&mut self, due_ns: u64, at_ns: u64) {
+        self.arrived(at_ns);
+        self.latency(due_ns, at_ns);
+    }
+
+    /// A delivery whose latency is recorded apart, such as that of all receivers but the last.
+    pub(crate) fn arrived(&mut self, at_ns: u64) {
+        self.bin(at_ns).delivered += 1;
+    }
+
+    pub(crate) fn latency(&mut self, due_ns: u64, at_ns: u64) {
+        let latency_us = (at_ns.saturating_sub(due_ns) / 1_000).max(1);
+        // It grows; only `record` does so, `saturating_record` keeps to what there is.
+        let _ = self.bin(due_ns).latency.record(latency_us);
+    }
+
+    pub(crate) fn series(&self) -> Series {
+        let count = |of: fn(&Bin) -> u64| self.bins.iter().map(of).collect();
+        let latency = |quantile: f64| {
+            let at = |bin: &Bin| bin.latency.value_at_quantile(quantile) as f64 / 1e3;
+            self.bins.iter().map(|bin| (!bin.latency.is_empty()).then(|| at(bin))).collect()
+        };
+        Series {
+            bin_s: self.bin_ns as f64 / 1e9,
+            planned: count(|bin| bin.planned),
+            sent: count(|bin| bin.sent),
+            acknowledged: count(|bin| bin.acknowledged),
+            delivered: count(|bin| bin.delivered),
+            p50: latency(0.5),
+            p99: latency(0.99),
+            max: latency(1.0),
+            lag_max: self.bins.iter().map(|bin| bin.lag_max_us as f64 / 1e3).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_late_delivery_counts_when_it_came_and_its_latency_when_it_was_due() {
+        let mut recorder = SeriesRecorder::new(S);
+        recorder.planned(S);
+        recorder.sent(S + 2 * MS, 2 * MS);
+        recorder.delivered(S, S + 600 * MS);
+        let series = recorder.series();
+        assert_eq!((series.planned, series.delivered), (vec![1, 0, 0], vec![0, 0, 1]));
+        let latency = series.max[0].unwrap_or_default();
+        assert!((594.0..=606.0).contains(&latency), "600 ms within a hundredth: {latency}");
+        assert_eq!((series.max[1], series.lag_max[0]), (None, 2.0));
+    }
+
+    #[test]
+    fn a_long_phase_has_wider_bins_and_loses_nothing() {
+        let mut recorder = SeriesRecorder::new(0);
+        for second in 0..7200 {
+            recorder.planned(second * S);
+            recorder.delivered(second * S, second * S + second % 7 * MS);
+        }
+        let series = recorder.series();
+        assert!(series.planned.len() <= BINS_MAX);
+        assert_eq!((series.planned.iter().sum::<u64>(), series.delivered.iter().sum::<u64>()), (7200, 7200));
+        assert_eq!(series.bin_s, 16.0);
+    }
+}

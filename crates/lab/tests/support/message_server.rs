@@ -1,0 +1,245 @@
+//! A small server of one conversation on two nodes, with injected faults, that speaks as much of the protocol as the lab needs.
+
+#![allow(dead_code, clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+use std::{
+    collections::HashMap,
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tidings_protocol::ws::{Data, OpCode, put_server_frame, take_frame};
+
+/// The server's fault, towards one receiver, once.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Fault {
+    None,
+    LoseEntry,
+    DuplicateEntry,
+    ReorderEntries,
+    AlterEntry,
+    /// Acknowledges a message that it delivers to no receiver.
+    WithholdFromAll,
+    /// One of two nodes closes all its connections, and every session resumes from its cursor, which is no fault.
+    Disconnect,
+    /// The same, but resumed sessions get only new entries.
+    ResumeSkipsEntries,
+    /// The same, but resumed sessions get an entry again.
+    ResumeRepeatsEntries,
+    /// The two nodes deliver two messages in different orders.
+    DifferentOrders,
+    /// A node commits a repeated send again.
+    CommitTwice,
+    /// Nothing is answered or delivered for 200 ms, from the message with this number on.
+    Stall(u64),
+}
+
+/// How long the server of [`Fault::Stall`] does nothing.
+pub(crate) const STALL: Duration = Duration::from_millis(200);
+
+impl Fault {
+    /// Whether a node closes its connections without the answer to a message that it committed.
+    fn disconnects(self) -> bool {
+        matches!(self, Fault::Disconnect | Fault::ResumeSkipsEntries | Fault::ResumeRepeatsEntries | Fault::CommitTwice)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    seq: u64,
+    /// The receivers' connections, with the node of each.
+    receivers: Vec<(usize, TcpStream)>,
+    /// All committed entries.
+    entries: Vec<String>,
+    /// The `seq` by `client_msg_id`.
+    ids: HashMap<String, u64>,
+    /// An entry that the first receiver gets after the next one.
+    held: Option<String>,
+    tell: Option<Box<dyn Fn(u64) + Send>>,
+}
+
+/// Serves one conversation on two nodes until the process ends; returns their URLs.
+pub(crate) fn serve(fault: Fault) -> [String; 2] {
+    serve_and_tell(fault, |_| {})
+}
+
+/// The same, and tells of each message by its number before it is committed.
+pub(crate) fn serve_and_tell(fault: Fault, tell: impl Fn(u64) + Send + 'static) -> [String; 2] {
+    let state = Arc::new(Mutex::new(State { tell: Some(Box::new(tell)), ..State::default() }));
+    [0, 1].map(|node| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let state = state.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let state = state.clone();
+                std::thread::spawn(move || connection(stream.unwrap(), node, fault, &state));
+            }
+        });
+        url
+    })
+}
+
+/// Answers requests until the client closes its connection.
+fn connection(mut stream: TcpStream, node: usize, fault: Fault, state: &Mutex<State>) -> Option<()> {
+    stream.set_nodelay(true).ok()?;
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
+        let path = line.split(' ').nth(1)?.to_owned();
+        let mut length = 0;
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header).ok()?;
+            if let Some(value) = header.strip_prefix("Content-Length: ") {
+                length = value.trim().parse().ok()?;
+            }
+            if header == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).ok()?;
+        let answer = match path.as_str() {
+            "/v1/connect" => return session(stream, reader, node, fault, state),
+            "/v1/users" => json!({ "created": 0, "updated": 0 }),
+            // Without an answer the connection is closed.
+            "/v1/messages" => {
+                Some(send(&serde_json::from_slice(&body).ok()?, fault, state)).filter(|a| !a.is_null())?
+            }
+            "/v1/messages/batch" => {
+                let request: Value = serde_json::from_slice(&body).ok()?;
+                let results = request["messages"].as_array()?.iter().map(|one| send(one, fault, state));
+                json!({ "results": results.collect::<Vec<_>>() })
+            }
+            path if path.ends_with("/members") => {
+                json!({ "added": 0, "removed": 0, "changed": 0, "member_count": 0 })
+            }
+            _ => json!({ "id": "g", "kind": "group", "created_at": 0, "member_count": 0, "last_seq": 0 }),
+        };
+        let answer = answer.to_string();
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
+        stream.write_all(answer.as_bytes()).ok()?;
+    }
+}
+
+/// Upgrades, answers the bind, and leaves the writing to [`send`].
+fn session(
+    mut stream: TcpStream,
+    mut reader: BufReader<TcpStream>,
+    node: usize,
+    fault: Fault,
+    state: &Mutex<State>,
+) -> Option<()> {
+    stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n").ok()?;
+    let mut bytes = Vec::new();
+    let bind = loop {
+        let mut copy = bytes.clone();
+        if let Some(frame) = take_frame(&mut copy, true, 1 << 16).ok()? {
+            break copy[frame.payload].to_vec();
+        }
+        let mut part = [0; 1024];
+        let count = reader.read(&mut part).ok().filter(|count| *count > 0)?;
+        bytes.extend_from_slice(&part[..count]);
+    };
+    let bind: Value = serde_json::from_slice(&bind).ok()?;
+    let cursor = bind["cursor"].as_str().and_then(|cursor| cursor.split('.').nth(2)?.parse::<usize>().ok());
+    let bound = json!({
+        "t": "bound", "session": "s", "user": "u", "heartbeat_ms": 60_000, "cursor": "1.0.0.0",
+        "resume": { "complete": true },
+    });
+    // Locked until the session is among the receivers, so that it gets messages that are sent as soon as it is bound.
+    let mut state = state.lock().unwrap();
+    write_frame(&mut stream, &bound.to_string());
+    if let Some(cursor) = cursor {
+        let from = match fault {
+            Fault::ResumeSkipsEntries => state.entries.len(),
+            Fault::ResumeRepeatsEntries => cursor.saturating_sub(1),
+            _ => cursor,
+        };
+        let missed = &state.entries[from.min(state.entries.len())..];
+        if !missed.is_empty() {
+            let (last, missed) = (state.entries.len(), missed.join(","));
+            write_frame(&mut stream, &format!(r#"{{"t":"messages","cursor":"1.0.{last}.0","entries":[{missed}]}}"#));
+        }
+    }
+    state.receivers.push((node, stream));
+    Some(())
+}
+
+/// Commits a message and writes it to all receivers, with the fault at the twentieth.
+fn send(request: &Value, fault: Fault, state: &Mutex<State>) -> Value {
+    let mut state = state.lock().unwrap();
+    let id = request["client_msg_id"].to_string();
+    if let Some(seq) = state.ids.get(&id)
+        && fault != Fault::CommitTwice
+    {
+        return json!({ "conversation": request["conversation"], "seq": seq, "at": 1 });
+    }
+    state.seq += 1;
+    let seq = state.seq;
+    if let Some(tell) = &state.tell {
+        tell(seq);
+    }
+    state.ids.insert(id, seq);
+    let conversation = request["conversation"].as_str().unwrap();
+    let entry = |body: &str| {
+        format!(
+            r#"{{"conversation":"{conversation}","seq":{seq},"kind":"message","at":1,"from":{},"client_msg_id":{},"type":"text","body":{body}}}"#,
+            request["from"], request["client_msg_id"]
+        )
+    };
+    let body = request["body"].to_string();
+    let held = state.held.take();
+    let faulty = seq == 20;
+    if fault == Fault::Stall(seq) {
+        // The fault itself. The lock is held, so that all that comes meanwhile waits, too.
+        std::thread::sleep(STALL);
+    }
+    let delivered_entry = entry(&body);
+    let before = state.entries.last().cloned().unwrap_or_default();
+    state.entries.push(delivered_entry.clone());
+    for (number, (node, receiver)) in state.receivers.iter_mut().enumerate() {
+        let mut entries = vec![delivered_entry.clone()];
+        if fault == Fault::DifferentOrders && *node == 1 && (faulty || seq == 21) {
+            let swapped =
+                [delivered_entry.replace(r#""seq":21"#, r#""seq":20"#), before.replace(r#""seq":20"#, r#""seq":21"#)];
+            entries = if faulty { Vec::new() } else { swapped.to_vec() };
+        }
+        if faulty {
+            match (fault, number) {
+                (Fault::LoseEntry | Fault::ReorderEntries, 0) | (Fault::WithholdFromAll, _) => entries.clear(),
+                (Fault::DuplicateEntry, 0) => entries.push(entry(&body)),
+                (Fault::AlterEntry, 0) => entries = vec![entry(&body.replace("..", ".,"))],
+                _ => {}
+            }
+        }
+        if number == 0 {
+            entries.extend(held.clone());
+        }
+        if !entries.is_empty() {
+            let frame = format!(r#"{{"t":"messages","cursor":"1.0.{seq}.0","entries":[{}]}}"#, entries.join(","));
+            write_frame(receiver, &frame);
+        }
+    }
+    if faulty && fault == Fault::ReorderEntries {
+        state.held = Some(entry(&body));
+    }
+    if faulty && fault.disconnects() {
+        for (_, stream) in state.receivers.extract_if(.., |(node, _)| *node == 0) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        return Value::Null;
+    }
+    json!({ "conversation": conversation, "seq": seq, "at": 1 })
+}
+
+fn write_frame(stream: &mut TcpStream, payload: &str) {
+    let mut bytes = Vec::new();
+    put_server_frame(&mut bytes, OpCode::Data(Data::Text), payload.as_bytes());
+    // Fails when the client has disconnected, at the end of a case.
+    let _ = stream.write_all(&bytes);
+}
