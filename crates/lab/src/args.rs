@@ -5,6 +5,7 @@ pub use crate::{
     broadcast::BroadcastArgs,
     chaos::args::ChaosArgs,
     cluster_cost::args::ClusterCostArgs,
+    compare::CompareArgs,
     crash::CrashArgs,
     devices::args::{
         BareAcceptArgs, ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, ScenarioArgs, StormArgs,
@@ -13,9 +14,9 @@ pub use crate::{
     group::GroupArgs,
     growth::{GrowthArgs, GrowthPart},
     isolation::{Flood, IsolationArgs},
-    options::OutputArgs,
     popups::args::{PopupArgs, PopupCapsArgs, PopupCrashArgs, PopupGrowthArgs},
     replay::ReplayArgs,
+    report::OutputArgs,
     streams::StreamsArgs,
     ws_interop::WsProbeArgs,
 };
@@ -64,6 +65,8 @@ pub enum Bench {
     Scenario(ScenarioArgs),
     /// A push to every device: time to the last of them and to the last acknowledgement
     Push(DevicePushArgs),
+    /// Reports of several versions or steps beside each other, with what the rounds allow to say
+    Compare(CompareArgs),
     /// The traffic of a home page: decisions and events of a million users, compared with nginx
     Popup(PopupArgs),
     /// Decisions a second with more popups, and with more users

@@ -5,6 +5,7 @@
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
 //! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
+//! - `compare`: reports of several versions or steps beside each other;
 //! - `server`, `setup`, `load_client`: the server under test, its users and groups, the load client's process as the bench sees it;
 //! - `worker_protocol`: the commands and reports between a bench and its load client;
 //! - [`worker`]: the load client itself, on one core;
@@ -23,6 +24,7 @@ mod bare_server;
 mod broadcast;
 mod chaos;
 mod cluster_cost;
+mod compare;
 mod corpus;
 mod crash;
 mod device_worker;
@@ -59,7 +61,7 @@ pub use series::Series;
 pub use topology::command::{ClusterArgs, run as run_cluster};
 pub use worker_protocol::{Outcome, ReceiptCounts};
 
-use args::Bench;
+use args::{Bench, OutputArgs};
 use report::RunReport;
 use std::process::ExitCode;
 
@@ -140,8 +142,28 @@ fn run_and_report(args: &BenchArgs) -> Result<Verdict, LabError> {
     if args.bench.ends_early() {
         interrupt::install()?;
     }
-    let report = RunReport::begin(&args.output)?;
-    let finished = run_bench(&args.bench)?;
+    let rounds = args.output.repeat;
+    let Some(folder) = args.output.report.as_ref().filter(|_| rounds > 1) else {
+        return match rounds {
+            1 => run_once(&args.bench, &args.output),
+            _ => Err(LabError::Usage("--repeat must be at least 1, and of more rounds --report keeps each".into())),
+        };
+    };
+    let mut verdict = Verdict::Passed;
+    for round in 1..=rounds {
+        println!("round {round} of {rounds}");
+        let report = Some(folder.join(format!("round-{round:03}")));
+        verdict = verdict.and(run_once(&args.bench, &OutputArgs { report, json: None, ..args.output.clone() })?);
+        if verdict == Verdict::Failed || interrupt::requested() {
+            break;
+        }
+    }
+    Ok(verdict)
+}
+
+fn run_once(bench: &Bench, output: &OutputArgs) -> Result<Verdict, LabError> {
+    let report = RunReport::begin(output)?;
+    let finished = run_bench(bench)?;
     report.finish(finished)
 }
 
@@ -167,6 +189,7 @@ fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
         Bench::PopupCaps(args) => popups::caps::run(args),
         Bench::PopupCrash(args) => popups::crash::run(args),
         Bench::Push(args) => devices::push::run(args),
+        Bench::Compare(args) => compare::run(args),
         Bench::Worker
         | Bench::DeviceWorker
         | Bench::BareAccept(_)

@@ -1,8 +1,7 @@
 //! Options that several commands share, and the parsers of their values.
 
-use crate::report::thresholds::Threshold;
 use clap::{Args, ValueEnum};
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{str::FromStr, time::Duration};
 
 /// The server under test, and where the figures are written.
 #[derive(Debug, Clone, Args)]
@@ -41,21 +40,6 @@ impl Default for TargetArgs {
             lag_max: LAG_MAX,
         }
     }
-}
-
-/// Where the figures are written, and what they are held to: of every command.
-#[derive(Debug, Clone, Default, Args)]
-pub struct OutputArgs {
-    /// Write the figures to this file as JSON
-    #[arg(long, value_name = "FILE", global = true)]
-    pub json: Option<PathBuf>,
-    /// Write report.html, report.json and CSV files into this folder
-    #[arg(long, value_name = "DIR", global = true)]
-    pub report: Option<PathBuf>,
-    /// What the figures must keep, such as `p99<70`, `errors<5` or `rate>=1000`; may be repeated. Milliseconds for p50, p90, p99,
-    /// p99.9, p99.99 and max; percent for errors; messages a second for rate; cores for server-cpu; MiB for server-memory
-    #[arg(long = "threshold", value_name = "FIGURE<VALUE", value_parser = str::parse::<Threshold>, global = true)]
-    pub thresholds: Vec<Threshold>,
 }
 
 impl std::fmt::Display for SendProtocol {

@@ -4,10 +4,11 @@
 use super::{
     files,
     machine::{self, MachineCounters},
+    output_args::OutputArgs,
     parts::{Part, parts_of},
     thresholds::Criterion,
 };
-use crate::{Finished, LabError, Verdict, interrupt, options::OutputArgs};
+use crate::{Finished, LabError, Verdict, interrupt};
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -60,7 +61,7 @@ impl<'a> RunReport<'a> {
             println!("threshold      {}: {} ({}), {answer}", criterion.bound, criterion.value, criterion.part);
         }
         figures["run"] = json!({
-            "verdict": name(verdict), "exit_code": verdict as u8, "sentence": sentence(verdict), "partial": interrupt::requested(),
+            "verdict": name(verdict), "exit_code": verdict as u8, "sentence": if figures["bench"] == "compare" { comparison_sentence(verdict) } else { sentence(verdict) }, "partial": interrupt::requested(),
             "criteria": criteria, "doubts": doubts,
             "started_at": self.started_at_ms, "seconds": self.started.elapsed().as_secs_f64(),
             "command": command_line(std::env::args()), "version": env!("CARGO_PKG_VERSION"), "commit": machine::commit(),
@@ -96,6 +97,14 @@ fn sentence(verdict: Verdict) -> &'static str {
         }
         Verdict::Interrupted => "The run was ended early: what was planned until then is counted and verified.",
         Verdict::Failed => "The server failed: a count does not balance, or an answer was wrong.",
+    }
+}
+
+fn comparison_sentence(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Failed => "A round failed: the server lost, doubled or altered something.",
+        Verdict::LabFellBehind => "Some rounds are invalid or partial, and left out.",
+        _ => "Every round that is compared passed.",
     }
 }
 

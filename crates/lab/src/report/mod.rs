@@ -4,6 +4,7 @@
 //! reading order:
 //! - `printed`: tables, and the line of progress;
 //! - `parts`: the measured parts in the figures of any bench;
+//! - `output_args`: the options of every command about all this;
 //! - `thresholds`: what they are held to;
 //! - `machine`: where the run took place, and whether it had the machine to itself;
 //! - `document`: the report as one JSON document;
@@ -12,9 +13,12 @@
 pub(crate) mod document;
 pub(crate) mod files;
 mod machine;
+mod output_args;
 pub(crate) mod parts;
 mod printed;
 pub(crate) mod thresholds;
+
+pub use output_args::OutputArgs;
 
 pub(crate) use document::RunReport;
 pub(crate) use printed::{ProgressLine, outcome_json, print_check, print_outcome};

@@ -27,8 +27,8 @@ fn gather<'a>(value: &'a Value, path: &str, parts: &mut Vec<Part<'a>>) {
                 Some(load) => (load, Some(object)),
                 None => (object, None),
             };
-            // The report's own part of the document is no part of the run.
-            if path == "run" {
+            // The report's own part of the document is no part of the run, and those of a comparison belong to other runs.
+            if path == "run" || path == "sides" || path == "compared" {
                 return;
             }
             if figures.get("latency").and_then(|latency| latency.get("p50")).is_some() {

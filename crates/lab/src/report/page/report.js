@@ -309,8 +309,84 @@
     );
   }
 
+  // ---- several reports beside each other
+
+  const COLOURS = ["plot-0", "plot-2", "plot-1", "plot-3", "plot-5", "plot-4"];
+
+  const drawn = (name, attributes, text) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+
+  /** A line for each side: the mean as a dot, the interval around it, and the rounds' least and most. */
+  function intervals({ name, unit, means, judgements }, sides) {
+    const [width, row, left, right] = [560, 30, 130, 16];
+    const known = means.filter(Boolean);
+    if (known.length === 0) return undefined;
+    const most = Math.max(...known.map((one) => Math.max(one.most, one.mean + (one.half_width ?? 0)))) || 1;
+    const at = (value) => left + ((width - left - right) * Math.max(0, value)) / (most * 1.06);
+    const svg = drawn("svg", { viewBox: `0 0 ${width} ${row * means.length + 26}`, role: "img", "aria-label": `${name}: ${means.map((one, index) => `${sides[index].name} ${one ? number(one.mean, 2) : "none"}`).join(", ")}` });
+    for (const share of [0, 0.5, 1]) {
+      svg.append(drawn("line", { x1: at(most * share), x2: at(most * share), y1: 4, y2: row * means.length + 4, class: "rule" }));
+      svg.append(drawn("text", { x: at(most * share), y: row * means.length + 20, class: "tick", "text-anchor": "middle" }, number(most * share, most < 10 ? 2 : most < 100 ? 1 : 0)));
+    }
+    means.forEach((one, index) => {
+      const y = row * index + row / 2 + 4;
+      const colour = `stroke: var(--${COLOURS[index % 6]}); fill: var(--${COLOURS[index % 6]})`;
+      svg.append(drawn("text", { x: left - 12, y: y + 4, class: "side", "text-anchor": "end" }, sides[index].name.length > 17 ? `${sides[index].name.slice(0, 16)}…` : sides[index].name));
+      if (!one) return;
+      if (one.rounds > 1) svg.append(drawn("line", { x1: at(one.least), x2: at(one.most), y1: y, y2: y, style: colour, "stroke-width": 1.5, opacity: 0.45 }));
+      if (one.half_width !== null) svg.append(drawn("line", { x1: at(one.mean - one.half_width), x2: at(one.mean + one.half_width), y1: y, y2: y, style: colour, "stroke-width": 7, "stroke-linecap": "round", opacity: 0.35 }));
+      svg.append(drawn("circle", { cx: at(one.mean), cy: y, r: 5, style: colour }));
+    });
+    const judged = judgements.map((judgement, index) => judgement && element("span", { class: judgement === "better" ? "met" : "missed" }, `${sides[index].name} ${judgement}`)).filter(Boolean);
+    return element("figure", { class: "plot" }, element("figcaption", {}, element("b", {}, `${name}, ${unit}`), element("span", {}, judged.length > 0 ? judged.flatMap((one, index) => (index ? [", ", one] : [one])) : "")), svg);
+  }
+
+  function comparePage() {
+    const { sides, compared, sentences, cautions, run } = report;
+    const shown = (one) => (one ? `${number(one.mean, 2)}${one.half_width === null ? "" : ` ± ${number(one.half_width, 2)}`}` : "–");
+    const against = (difference) => (difference?.percent === undefined || difference === null ? "" : ` (${difference.percent > 0 ? "+" : "−"}${number(Math.abs(difference.percent), 1)} %)`);
+    const titles = [...new Set(compared.map(({ part }) => part))];
+    const rounds = sides.map(({ rounds: all }) => all.length);
+    main.append(
+      element("p", { class: "eyebrow" }, "Tidings lab"),
+      element("h1", {}, sides.map(({ name }) => name).join(" · ")),
+      element("p", { class: "command" }, element("code", {}, run.command)),
+      ...sentences.map((sentence) => element("p", { class: "said" }, sentence)),
+      verdictBox({ ...run, verdict: run.verdict === "passed" ? "passed" : run.verdict }),
+      cautions.length > 0 ? element("ul", { class: "doubts" }, cautions.map((caution) => element("li", {}, caution))) : "",
+    );
+    titles.forEach((title, part) => {
+      const figures = compared.filter((figure) => figure.part === title);
+      const plotted = sides.map((side) => side.plotted[part]);
+      // Rounds differ in length by a bin: the longest gives the axis.
+      const longest = plotted.map((one) => one?.series).filter((series) => series?.planned?.length > 0).sort((one, other) => other.planned.length - one.planned.length)[0];
+      const sameBins = longest && plotted.every((one) => !one?.series?.planned?.length || one.series.bin_s === longest.bin_s);
+      main.append(element("section", {},
+        element("h2", {}, titles.length > 1 ? title : "Figures"),
+        element("div", { class: "plots" }, figures.filter(({ means }) => means.some((one) => one && one.most > 0)).map((figure) => intervals(figure, sides))),
+        element("h3", {}, "Of the round in the middle"),
+        grid(
+          curves(plotted.map((one, index) => [sides[index].name, one?.latency_curve, COLOURS[index % 6]]), true),
+          sameBins ? plot({ title: "p99 over time", note: `of what was due in each ${seconds(longest.bin_s)}`, wide: true, x: longest.planned.map((_, index) => index * longest.bin_s), format: milliseconds, series: plotted.map((one, index) => ({ label: sides[index].name, colour: COLOURS[index % 6], values: longest.planned.map((_, bin) => one?.series?.p99?.[bin] ?? null) })) }) : undefined,
+        ) ?? "",
+        element("h3", {}, "Mean ± half of the 95 % confidence interval"),
+        table([{ title: "Figure" }, ...sides.map(({ name }) => ({ title: name, number: true }))], figures.map(({ name, unit, means, differences, judgements }) => [`${name}, ${unit}`, ...means.map((one, index) => ({ text: shown(one) + against(differences[index]), class: judgements[index] === "better" ? "met" : judgements[index] === "worse" ? "missed" : undefined }))])),
+      ));
+    });
+    main.append(
+      element("section", {}, element("h2", {}, "Method"), element("p", {}, "One round is one observation. The interval of a mean is Student's with n − 1 degrees of freedom; two sides differ where the 95 % interval of the difference of their means, in Welch's form, leaves out 0 (Georges, Buytaert, Eeckhout: Statistically Rigorous Java Performance Evaluation, OOPSLA 2007). Every figure is judged by itself: of twenty comparisons of equal things one shows a difference by chance. Dots are means, bars intervals, thin lines the least and the most of the rounds.")),
+      element("section", {}, element("h2", {}, "Rounds"), table([{ title: "Side" }, { title: "Commit" }, { title: "Rounds", number: true }, { title: "Verdicts" }, { title: "Command" }], sides.map(({ name, commit, rounds: all }, index) => [name, commit, `${rounds[index]}`, [...new Set(all.map(({ verdict }) => verdict))].join(", "), element("code", {}, all[0]?.command ?? "")]))),
+      element("footer", {}, "Plots by uPlot, MIT licence. report.json beside this page has every figure."),
+    );
+  }
+
   readPalette();
-  runPage();
+  if (report.bench === "compare") comparePage();
+  else runPage();
   const redraw = () => redraws.forEach((draw) => draw());
   redraw();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);

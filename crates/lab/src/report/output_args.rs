@@ -1,0 +1,29 @@
+//! The options that say where figures are written, and what they are held to.
+
+use super::thresholds::Threshold;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Where the figures are written, and what they are held to: of every command.
+#[derive(Debug, Clone, Args)]
+pub struct OutputArgs {
+    /// Write the figures to this file as JSON
+    #[arg(long, value_name = "FILE", global = true)]
+    pub json: Option<PathBuf>,
+    /// Write report.html, report.json and CSV files into this folder
+    #[arg(long, value_name = "DIR", global = true)]
+    pub report: Option<PathBuf>,
+    /// Whole runs, one after the other, each with a report in a folder of its own within that of --report
+    #[arg(long, value_name = "N", default_value_t = 1, global = true)]
+    pub repeat: usize,
+    /// What the figures must keep, such as `p99<70`, `errors<5` or `rate>=1000`; may be repeated. Milliseconds for p50, p90, p99,
+    /// p99.9, p99.99 and max; percent for errors; messages a second for rate; cores for server-cpu; MiB for server-memory
+    #[arg(long = "threshold", value_name = "FIGURE<VALUE", value_parser = str::parse::<Threshold>, global = true)]
+    pub thresholds: Vec<Threshold>,
+}
+
+impl Default for OutputArgs {
+    fn default() -> Self {
+        OutputArgs { json: None, report: None, repeat: 1, thresholds: Vec::new() }
+    }
+}
