@@ -1,6 +1,7 @@
-//! Random histories of sends, answers, edits, recalls, reactions and pins by members of a group. Each client keeps a view by
-//! the rules of `docs/chat.md`: it applies what the lane hands out, goes away now and then, and resumes from its cursor. At the
-//! end of each history every view, and what a new client reads from history, equals a model in plain maps.
+//! Random histories of sends, answers, edits, recalls, reactions, pins and messages that grow by members of a group, and of
+//! what they read and set for their lists. Each client keeps a view by the rules of `docs/chat.md`: it applies what the lane
+//! hands out, goes away now and then, and resumes from its cursor. At the end of each history every view, what a new client
+//! reads from history, every line of a list and the receipts of every message equal a model in plain maps.
 //!
 //! `HISTORIES=10000 cargo test -p tidings-engine --test views_of_clients_match_a_shadow_model --release` runs more of them.
 #![allow(clippy::unwrap_used)]
@@ -11,6 +12,7 @@ mod support;
 
 use postgres::{PostgresServer, open_at};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -26,14 +28,21 @@ use tidings_domain::{
 use tidings_engine::{
     config::{EngineConfig, MessagesConfig},
     delivery::Step,
+    streams::StreamsConfig,
 };
-use tidings_protocol::{entry::Entry, error::ErrorCode, http::*};
+use tidings_protocol::{
+    entry::{Entry, StreamMark},
+    error::ErrorCode,
+    http::*,
+};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 use tidings_testkit::MemoryStore;
 
 const USERS: [&str; 4] = ["ada", "ben", "cyd", "dan"];
 const KEYS: [&str; 3] = ["+1", "-1", "🎉"];
-const STEPS: usize = 40;
+const STEPS: usize = 60;
+/// Longer than all the time that passes in a history otherwise.
+const STREAMS_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// A message as a client should see it.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +56,23 @@ struct Message {
     reactions: BTreeMap<String, u32>,
     pinned: bool,
     reply_to: Option<u64>,
+    stream: Option<StreamMark>,
+}
+
+impl Message {
+    /// The text of a message that grows.
+    fn text(&self) -> &str {
+        self.body["text"].as_str().unwrap_or_default()
+    }
+}
+
+/// A piece of a message that grows.
+#[derive(Deserialize)]
+struct Piece {
+    conversation: String,
+    seq: u64,
+    offset: usize,
+    text: String,
 }
 
 type View = BTreeMap<u64, Message>;
@@ -73,6 +99,7 @@ fn apply(view: &mut View, entry: &Entry) {
                 reactions: entry.reactions.iter().map(|r| (r.key.clone(), r.count)).collect(),
                 pinned: entry.pinned.is_some(),
                 reply_to: entry.reply_to.as_ref().map(|reply| reply.seq),
+                stream: entry.stream,
             };
             view.insert(entry.seq, message);
         }
@@ -82,13 +109,17 @@ fn apply(view: &mut View, entry: &Entry) {
                 && message.recalled_by.is_none()
             {
                 (message.body, message.version) = (body, entry.version.unwrap());
-                message.edited_by = entry.from.clone();
+                // The end of a message that grew comes as an edit, and is none.
+                if message.stream != Some(StreamMark::Open) {
+                    message.edited_by = entry.from.clone();
+                }
+                message.stream = entry.stream;
             }
         }
         EntryKind::Recall => {
             if let Some(message) = view.get_mut(&entry.target.unwrap()) {
                 (message.body, message.recalled_by) = (Value::Null, Some(entry.from.clone().unwrap_or_default()));
-                (message.reactions, message.pinned) = (BTreeMap::new(), false);
+                (message.reactions, message.pinned, message.stream) = (BTreeMap::new(), false, None);
             }
         }
         EntryKind::Reactions => {
@@ -109,12 +140,56 @@ fn apply(view: &mut View, entry: &Entry) {
     }
 }
 
+/// Applies a piece by the table of `docs/websocket.md`; answers whether pieces are missing, so that the message has to be read
+/// again.
+fn apply_piece(view: &mut View, piece: &Piece) -> bool {
+    let Some(message) = view.get_mut(&piece.seq) else { return true };
+    let have = message.text().len();
+    if message.stream != Some(StreamMark::Open) {
+        return false;
+    }
+    if piece.offset > have {
+        return true;
+    }
+    if let Some(rest) = piece.text.get(have - piece.offset..) {
+        message.body["text"] = (message.text().to_owned() + rest).into();
+    }
+    false
+}
+
 /// A client of one user.
 struct Client {
     user: &'static str,
     view: View,
     cursor: Position,
     away: bool,
+    /// The user has cleared the conversation up to here.
+    cleared: u64,
+    /// The newest message when the client was away last: it may have missed pieces of those up to there, and of no others.
+    back_at: u64,
+}
+
+impl Client {
+    fn apply(&mut self, entry: &Entry) {
+        if entry.seq > self.cleared {
+            apply(&mut self.view, entry);
+        }
+    }
+}
+
+/// What a user has set, and how far the user has come.
+#[derive(Debug, Default)]
+struct Line {
+    pinned: bool,
+    archived: bool,
+    /// The newest message when the conversation was hidden.
+    hidden_at: Option<u64>,
+    title: Option<String>,
+    marked_unread: bool,
+    cleared: u64,
+    read: u64,
+    /// The newest message that a client has stored.
+    stored: u64,
 }
 
 #[derive(Default)]
@@ -124,6 +199,28 @@ struct Model {
     reactions: BTreeSet<(u64, &'static str, &'static str)>,
     /// The `seq` and version that each edit with an id of its own was answered with.
     edits: HashMap<(&'static str, String), (u64, u64)>,
+    /// All that was ever appended to each message that grew.
+    grown: BTreeMap<u64, String>,
+    /// The `seq` of the entry by which the beginner ended a message that grew.
+    ends: BTreeMap<u64, u64>,
+    lines: BTreeMap<&'static str, Line>,
+}
+
+impl Model {
+    fn newest(&self) -> u64 {
+        self.messages.keys().next_back().copied().unwrap_or(0)
+    }
+
+    /// What a user sees.
+    fn view_of(&self, user: &str) -> View {
+        let cleared = self.lines[user].cleared;
+        self.messages.range(cleared + 1..).map(|(seq, message)| (*seq, message.clone())).collect()
+    }
+
+    fn open_streams(&self) -> Vec<u64> {
+        let is_open = |message: &Message| message.stream == Some(StreamMark::Open);
+        self.messages.iter().filter(|(_, message)| is_open(message)).map(|(seq, _)| *seq).collect()
+    }
 }
 
 struct Run {
@@ -135,6 +232,10 @@ struct Run {
     /// The lane has handed out everything up to here.
     through: Position,
     sent: usize,
+    /// Users who send no read receipts, in all conversations.
+    receipts_off: BTreeSet<&'static str>,
+    /// Pieces that clients appended to their views, and messages that they read again because pieces were missing.
+    pieces: (usize, usize),
 }
 
 impl Run {
@@ -151,13 +252,21 @@ impl Run {
 
     fn step(&mut self) {
         match self.random.random_range(0..100) {
-            0..30 => self.send(),
-            30..45 => self.edit(),
-            45..52 => self.recall(),
-            52..72 => self.react(),
-            72..80 => self.pin(),
-            80..84 => self.retry_edit(),
-            84..90 => self.world.clock.advance(Duration::from_millis(self.random.random_range(0..1_500))),
+            0..16 => self.send(),
+            16..22 => self.begin(),
+            22..34 => self.append(),
+            34..38 => self.end(),
+            38..39 => self.interrupt(),
+            39..50 => self.edit(),
+            50..55 => self.recall(),
+            55..66 => self.react(),
+            66..71 => self.pin(),
+            71..75 => self.retry_edit(),
+            75..81 => self.set(),
+            81..84 => self.read(),
+            84..86 => self.tell_stored(),
+            86..87 => self.turn_receipts(),
+            87..90 => self.world.clock.advance(Duration::from_millis(self.random.random_range(0..1_500))),
             _ => self.come_and_go(),
         }
     }
@@ -172,8 +281,236 @@ impl Run {
         let receipt = self.world.wait(self.world.engine.send(&Actor::App, request)).unwrap();
         let (version, edited_by, recalled_by, pinned) = (1, None, None, false);
         let (from, reactions) = (user.to_owned(), BTreeMap::new());
-        let message = Message { from, body, version, edited_by, recalled_by, reactions, pinned, reply_to };
+        let message =
+            Message { from, body, version, edited_by, recalled_by, reactions, pinned, reply_to, stream: None };
         self.model.messages.insert(receipt.seq, message);
+    }
+
+    /// Begins a message that grows, by the user's own token.
+    fn begin(&mut self) {
+        let (user, _) = self.pick();
+        self.sent += 1;
+        let body = json!({ "text": "", "n": self.sent });
+        let request = SendRequest {
+            from: None,
+            body: serde_json::value::to_raw_value(&body).unwrap(),
+            ..message(user, &self.room, &format!("s{}", self.sent))
+        };
+        let receipt = self.world.wait(self.world.engine.begin_stream(&self.actor(user), request)).unwrap();
+        let message = Message {
+            from: user.to_owned(),
+            body,
+            version: 1,
+            edited_by: None,
+            recalled_by: None,
+            reactions: BTreeMap::new(),
+            pinned: false,
+            reply_to: None,
+            stream: Some(StreamMark::Open),
+        };
+        self.model.messages.insert(receipt.seq, message);
+        self.model.grown.insert(receipt.seq, String::new());
+    }
+
+    /// A message that has grown, or still does.
+    fn pick_grown(&mut self) -> Option<u64> {
+        let open = self.model.open_streams();
+        let all: Vec<u64> = self.model.grown.keys().copied().collect();
+        let from = if open.is_empty() || self.random.random_bool(0.1) { all } else { open };
+        (!from.is_empty()).then(|| from[self.random.random_range(0..from.len())])
+    }
+
+    fn append(&mut self) {
+        let Some(seq) = self.pick_grown() else { return };
+        let message = &self.model.messages[&seq];
+        let (from, is_open) = (message.from.clone(), message.stream == Some(StreamMark::Open));
+        let grown = self.model.grown[&seq].clone();
+        let text = format!("{}é ", self.random.random_range(0..1_000));
+        // What fits, a piece whose answer was lost, and one behind a gap.
+        let (offset, piece, expected) = match self.random.random_range(0..10) {
+            0 => (0, grown.clone() + &text, Ok(grown.clone() + &text)),
+            1 => (0, grown.clone(), Ok(grown.clone())),
+            2 => (grown.len() + 1, text, Err(ErrorCode::Conflict)),
+            3 if !grown.is_empty() => (0, "other".into(), Err(ErrorCode::Conflict)),
+            _ => (grown.len(), text.clone(), Ok(grown.clone() + &text)),
+        };
+        let engine = &self.world.engine;
+        let user = if self.random.random_bool(0.05) { USERS[self.random.random_range(0..USERS.len())] } else { &from };
+        let actor = self.actor(user);
+        let answer = match engine.append_to_stream(&actor, &self.room, seq, offset as u64, &piece) {
+            Ok(None) => Err(engine.why_no_stream(&actor, &self.room, seq).code),
+            Ok(Some(length)) => Ok(length),
+            Err(refusal) => Err(refusal.code),
+        };
+        match expected {
+            _ if !is_open => assert!(answer.is_err(), "message {seq} has ended: {answer:?}"),
+            _ if user != from => assert_eq!(answer, Err(ErrorCode::Forbidden)),
+            Err(code) => assert_eq!(answer, Err(code)),
+            Ok(whole) => {
+                assert_eq!(answer, Ok(whole.len() as u64));
+                self.model.messages.get_mut(&seq).unwrap().body["text"] = whole.clone().into();
+                self.model.grown.insert(seq, whole);
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(seq) = self.pick_grown() {
+            let body = self.random.random_bool(0.3).then(|| json!({ "text": "as a whole", "n": self.sent }));
+            self.end_with(seq, body);
+        }
+    }
+
+    fn end_with(&mut self, seq: u64, body: Option<Value>) {
+        let message = self.model.messages.get_mut(&seq).unwrap();
+        let actor = Actor::User(self.world.user(&message.from));
+        let raw = body.as_ref().map(|body| serde_json::value::to_raw_value(body).unwrap());
+        let answer = self.world.wait(self.world.engine.end_stream(&actor, &self.room, seq, raw));
+        if message.stream == Some(StreamMark::Open) {
+            let receipt = answer.unwrap();
+            assert_eq!((receipt.version, receipt.duplicate), (2, false));
+            (message.version, message.stream) = (2, None);
+            message.body = body.unwrap_or(message.body.take());
+            self.model.ends.insert(seq, receipt.seq);
+        } else if message.recalled_by.is_some() {
+            assert_eq!(answer.unwrap_err().code, ErrorCode::MessageRecalled);
+        } else if let Some(end) = self.model.ends.get(&seq) {
+            let receipt = answer.unwrap();
+            assert_eq!((receipt.seq, receipt.duplicate), (*end, true), "a repeated end has the first result");
+        } else {
+            assert_eq!(answer.unwrap_err().code, ErrorCode::StreamEnded, "it was interrupted");
+        }
+    }
+
+    /// Nobody appends for so long that the server ends all messages that grow.
+    fn interrupt(&mut self) {
+        self.world.clock.advance(STREAMS_TIMEOUT + Duration::from_millis(1));
+        self.world.engine.settle_streams();
+        for seq in self.model.open_streams() {
+            let message = self.model.messages.get_mut(&seq).unwrap();
+            (message.version, message.stream) = (2, Some(StreamMark::Interrupted));
+        }
+    }
+
+    /// Sets something for a user's list.
+    fn set(&mut self) {
+        let (user, seq) = self.pick();
+        let newest = self.model.newest();
+        let on = self.random.random_bool(0.6);
+        let line = self.model.lines.get_mut(user).unwrap();
+        let mut update = UpdatePreferences::default();
+        match self.random.random_range(0..11) {
+            0..2 => (update.pinned, line.pinned) = (Some(on), on),
+            2..4 => (update.archived, line.archived) = (Some(on), on),
+            4..6 => (update.hidden, line.hidden_at) = (Some(on), on.then_some(newest)),
+            6..8 => {
+                line.title = on.then(|| format!("title {seq}"));
+                update.title = Some(line.title.clone());
+            }
+            8..10 => (update.marked_unread, line.marked_unread) = (Some(on), on),
+            // Seldom: what is cleared is out of sight for good.
+            _ if self.model.messages.len() > 3 => {
+                let upto = self.model.messages.keys().copied().nth(self.random.random_range(0..3)).unwrap();
+                update.clear_to_seq = Some(upto);
+                line.cleared = line.cleared.max(upto);
+                let cleared = line.cleared;
+                for client in self.clients.iter_mut().filter(|client| client.user == user) {
+                    client.cleared = cleared;
+                    client.view.retain(|seq, _| *seq > cleared);
+                }
+            }
+            _ => {}
+        }
+        self.world.wait(self.world.engine.set_preferences(&self.world.user(user), &self.room, update)).unwrap();
+        self.check_line(user);
+    }
+
+    fn read(&mut self) {
+        let (user, seq) = self.pick();
+        if self.model.messages.is_empty() {
+            return;
+        }
+        let mark = self.world.wait(self.world.engine.mark_read(&self.world.user(user), &self.room, seq)).unwrap();
+        let line = self.model.lines.get_mut(user).unwrap();
+        (line.read, line.marked_unread) = (line.read.max(seq), false);
+        assert_eq!((mark.seq, mark.unread), (line.read, self.unread(user)));
+    }
+
+    /// A client says that it has stored all that it was handed.
+    fn tell_stored(&mut self) {
+        self.deliver();
+        let at = self.random.random_range(0..self.clients.len());
+        let client = &self.clients[at];
+        if !client.away {
+            let cursor = Cursor { epoch: self.world.engine.store.epoch(), positions: [client.cursor; LANES] };
+            self.world.engine.note_stored(self.world.user(client.user).no, &cursor);
+            let newest = self.model.newest();
+            self.model.lines.get_mut(client.user).unwrap().stored = newest;
+        }
+    }
+
+    fn turn_receipts(&mut self) {
+        let (user, _) = self.pick();
+        let send = !self.receipts_off.insert(user);
+        if send {
+            self.receipts_off.remove(user);
+        }
+        self.world.wait(self.world.engine.set_receipts(user, send)).unwrap();
+    }
+
+    fn unread(&self, user: &str) -> u64 {
+        let line = &self.model.lines[user];
+        let counts = |(seq, message): &(&u64, &Message)| {
+            **seq > line.read.max(line.cleared) && message.from != user && message.recalled_by.is_none()
+        };
+        self.model.messages.iter().filter(counts).count() as u64
+    }
+
+    /// The user's line in the list is as the model has it, and is in those lists whose filter it passes.
+    fn check_line(&mut self, user: &str) {
+        let engine = &self.world.engine;
+        let (line, unread, user_id) = (&self.model.lines[user], self.unread(user), user);
+        let user = self.world.user(user);
+        let card = engine.directory.require_conversation(&self.room).unwrap();
+        let found = engine.list_view(&user, &card).unwrap();
+        let hidden = line.hidden_at.is_some_and(|at| self.model.newest() <= at);
+        assert_eq!(
+            (found.pinned_at.is_some(), found.archived, found.hidden, found.title, found.marked_unread),
+            (line.pinned, line.archived, hidden, line.title.clone(), line.marked_unread),
+            "what {user_id} has set"
+        );
+        assert_eq!((found.read_seq, found.unread, found.cleared_seq), (line.read, unread, line.cleared), "{user_id}");
+        let shown = |(seq, message): &(&u64, &Message)| **seq > line.cleared && message.recalled_by.is_none();
+        let newest = self.model.messages.iter().filter(shown).map(|(seq, _)| *seq).next_back();
+        assert_eq!(found.last_message.map(|message| message.seq), newest, "the newest message for {user_id}");
+        let (filter, passes) = match self.random.random_range(0..3) {
+            0 => (None, !line.archived),
+            1 => (Some(ListFilter::Unread), !line.archived && (unread > 0 || line.marked_unread)),
+            _ => (Some(ListFilter::Archived), line.archived),
+        };
+        let page = engine.conversations(&user, filter, None, HISTORIES_PER_STORE).unwrap();
+        let is_listed = page.conversations.iter().any(|view| view.id == self.room);
+        assert_eq!(is_listed, passes && !hidden, "{user_id} lists {filter:?}: {line:?}");
+    }
+
+    /// Who has each message and who has read it, as an app server and as one of the members learn it.
+    fn check_receipts(&mut self) {
+        self.world.engine.settle_receipts();
+        let asker = self.pick().0;
+        for (actor, hides) in [(Actor::App, false), (self.actor(asker), self.receipts_off.contains(asker))] {
+            let floor = actor.user().map_or(0, |_| self.model.lines[asker].cleared);
+            for (seq, message) in self.model.messages.range(floor + 1..) {
+                let others = || self.model.lines.iter().filter(|(user, _)| **user != message.from);
+                let read = |user: &str, line: &Line| line.read >= *seq && !self.receipts_off.contains(user) && !hides;
+                let expected = (
+                    others().filter(|(_, line)| line.stored.max(line.read) >= *seq).count() as u64,
+                    others().filter(|(user, line)| read(user, line)).count() as u64,
+                    3,
+                );
+                let found = self.world.engine.message_receipts(&actor, &self.room, *seq).unwrap();
+                assert_eq!((found.delivered, found.read, found.members), expected, "receipts of {seq} for {actor:?}");
+            }
+        }
     }
 
     fn edit(&mut self) {
@@ -197,13 +534,15 @@ impl Run {
             assert_eq!(answer.unwrap_err().code, ErrorCode::Forbidden);
         } else if message.recalled_by.is_some() {
             assert_eq!(answer.unwrap_err().code, ErrorCode::MessageRecalled);
+        } else if message.stream == Some(StreamMark::Open) {
+            assert_eq!(answer.unwrap_err().code, ErrorCode::Conflict);
         } else if if_version.is_some_and(|expected| expected != message.version) {
             assert_eq!(answer.unwrap_err().code, ErrorCode::VersionConflict);
         } else {
             let receipt = answer.unwrap();
             message.version += 1;
             assert_eq!((receipt.version, receipt.duplicate), (message.version, false));
-            (message.body, message.edited_by) = (body, Some(user.to_owned()));
+            (message.body, message.edited_by, message.stream) = (body, Some(user.to_owned()), None);
             self.model.edits.insert((user, id), (seq, receipt.seq));
         }
     }
@@ -240,7 +579,7 @@ impl Run {
         assert_eq!(answer.unwrap().duplicate, message.recalled_by.is_some());
         if message.recalled_by.is_none() {
             (message.body, message.recalled_by) = (Value::Null, Some(user.to_owned()));
-            (message.reactions, message.pinned) = (BTreeMap::new(), false);
+            (message.reactions, message.pinned, message.stream) = (BTreeMap::new(), false, None);
         }
     }
 
@@ -310,18 +649,46 @@ impl Run {
     fn take_fanout(&mut self) {
         let fanout = self.world.receivers[0].lanes[Lane::Group as usize].recv_timeout(PATIENCE).unwrap();
         for step in &fanout.steps {
-            let Step::Block(block) = step else { continue };
+            let block = match step {
+                Step::Block(block) => block,
+                Step::Piece(piece) => {
+                    self.take_piece(&serde_json::from_slice(&piece.json).unwrap());
+                    continue;
+                }
+                _ => continue,
+            };
             let text = [b"[", &block.json[1..], b"]"].concat();
             let mut entries: Vec<Entry> = serde_json::from_slice(&text).unwrap();
             // Of an earlier group, whose reactions were told only now.
             entries.retain(|entry| entry.conversation == self.room);
             for client in self.clients.iter_mut().filter(|client| !client.away && client.cursor < fanout.through) {
-                entries.iter().for_each(|entry| apply(&mut client.view, entry));
+                entries.iter().for_each(|entry| client.apply(entry));
             }
         }
         self.through = self.through.max(fanout.through);
         for client in self.clients.iter_mut().filter(|client| !client.away) {
             client.cursor = client.cursor.max(fanout.through);
+        }
+    }
+
+    fn take_piece(&mut self, piece: &Piece) {
+        if piece.conversation != self.room {
+            return;
+        }
+        for client in self.clients.iter_mut().filter(|client| !client.away && client.cleared < piece.seq) {
+            if apply_piece(&mut client.view, piece) {
+                assert!(piece.seq <= client.back_at, "{} was there, and missed pieces of {}", client.user, piece.seq);
+                let actor = Actor::User(self.world.user(client.user));
+                client.apply(&self.world.engine.entry(&actor, &self.room, piece.seq).unwrap());
+                self.pieces.1 += 1;
+            } else {
+                self.pieces.0 += 1;
+            }
+            let message = &client.view[&piece.seq];
+            if message.stream == Some(StreamMark::Open) {
+                let (has, grown) = (message.text(), &self.model.grown[&piece.seq]);
+                assert!(grown.starts_with(has) && has.len() >= piece.offset + piece.text.len(), "{has:?} of {grown:?}");
+            }
         }
     }
 
@@ -332,18 +699,25 @@ impl Run {
         let engine = &self.world.engine;
         let until = self.through;
         let client = &mut self.clients[at];
+        client.back_at = self.model.newest();
         let cursor = Cursor { epoch: engine.store.epoch(), positions: [client.cursor; LANES] };
         let inbox = engine.read_inbox(self.world.user(client.user).no, Some(&cursor), [until; LANES]).unwrap();
         assert!(inbox.resume.complete);
         let text = [b"[", inbox.json.get(1..).unwrap_or_default(), b"]"].concat();
         let entries: Vec<Entry> = serde_json::from_slice(&text).unwrap();
         let of_room = entries.iter().filter(|entry| entry.conversation == self.room);
-        of_room.for_each(|entry| apply(&mut client.view, entry));
+        of_room.for_each(|entry| client.apply(entry));
         client.cursor = until;
         client.away = false;
     }
 
     fn check(&mut self) {
+        for (at, seq) in self.model.open_streams().into_iter().enumerate() {
+            if at % 2 == 0 {
+                self.end_with(seq, None);
+            }
+        }
+        self.interrupt();
         self.deliver();
         // Reactions that wait to be told are told once their time has come.
         let conversation = self.world.engine.directory.require_conversation(&self.room).unwrap().no;
@@ -361,14 +735,21 @@ impl Run {
             }
         }
         for client in &self.clients {
-            assert_eq!(client.view, self.model.messages, "the view of {}", client.user);
+            assert_eq!(client.view, self.model.view_of(client.user), "the view of {}", client.user);
         }
+        USERS.iter().for_each(|user| self.check_line(user));
+        self.check_receipts();
         let query = HistoryQuery { from_seq: Some(1), limit: Some(200), ..HistoryQuery::default() };
         let page = self.world.engine.history(&Actor::App, &self.room, &query).unwrap();
         assert!(!page.more);
         let mut view = View::new();
         page.entries.iter().for_each(|entry| apply(&mut view, entry));
         assert_eq!(view, self.model.messages, "history");
+        let user = self.pick().0;
+        let own = self.world.engine.history(&self.actor(user), &self.room, &query).unwrap();
+        let mut own_view = View::new();
+        own.entries.iter().for_each(|entry| apply(&mut own_view, entry));
+        assert_eq!(own_view, self.model.view_of(user), "history for {user}");
         for entry in page.entries.iter().filter(|entry| entry.reply_to.is_some()) {
             let reply = entry.reply_to.as_ref().unwrap();
             let answered = &self.model.messages[&reply.seq];
@@ -382,8 +763,10 @@ impl Run {
 /// Histories one after the other, each in a group of its own.
 fn run(seed: u64, histories: usize, store: Arc<dyn Store>) {
     println!("seed {seed}");
-    let messages = MessagesConfig { edit_history: seed.is_multiple_of(2), ..MessagesConfig::default() };
-    let world = World::new(EngineConfig { shards: 1, messages, ..EngineConfig::default() }, store);
+    let (edit_window, recall_window) = ([Duration::MAX; LANES], [Duration::MAX; LANES]);
+    let messages = MessagesConfig { edit_window, recall_window, edit_history: seed.is_multiple_of(2) };
+    let streams = StreamsConfig { timeout: STREAMS_TIMEOUT, ..StreamsConfig::default() };
+    let world = World::new(EngineConfig { shards: 1, messages, streams, ..EngineConfig::default() }, store);
     world.users(&USERS);
     let mut run = Run {
         world,
@@ -393,6 +776,8 @@ fn run(seed: u64, histories: usize, store: Arc<dyn Store>) {
         room: String::new(),
         through: 0,
         sent: 0,
+        receipts_off: BTreeSet::new(),
+        pieces: (0, 0),
     };
     for history in 0..histories {
         run.room = format!("room-{history}");
@@ -400,14 +785,17 @@ fn run(seed: u64, histories: usize, store: Arc<dyn Store>) {
         run.clients.clear();
         run.deliver();
         let cursor = run.through;
-        let client = |user| Client { user, view: View::new(), cursor, away: false };
+        let client = |user| Client { user, view: View::new(), cursor, away: false, cleared: 0, back_at: 0 };
         run.clients = USERS.map(client).into();
-        run.model = Model::default();
+        run.model = Model { lines: USERS.map(|user| (user, Line::default())).into(), ..Model::default() };
         for _ in 0..STEPS {
             run.step();
         }
         run.check();
     }
+    println!("pieces appended and messages read again for them: {:?}", run.pieces);
+    assert!(histories < 10 || run.pieces.0 > 0, "no client had a piece");
+    assert!(histories < 100 || run.pieces.1 > 0, "no client missed a piece");
 }
 
 /// Groups of one store. A resume looks at all of them, so that more would make it slow.

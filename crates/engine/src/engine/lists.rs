@@ -169,7 +169,9 @@ impl Engine {
             Some(_) => self.assigned_to(&nos)?.into_iter(),
             None => Vec::new().into_iter(),
         };
-        for (((ListLine { state, preferences }, unread), card), mut newest) in page.into_iter().zip(cards).zip(newest) {
+        for (((line, unread), card), mut newest) in page.into_iter().zip(cards).zip(newest) {
+            let is_hidden = self.is_hidden(&line)?;
+            let ListLine { state, preferences } = line;
             let assigned_to = assigned.next().flatten();
             let Some(card) = card else { continue };
             let shown = newest.entry.iter_mut().chain(&mut newest.message);
@@ -179,7 +181,6 @@ impl Engine {
             let view = |entry: Option<&StoredEntry>| entry.map(|entry| entry_of(&card.id, entry)).transpose();
             let (last_entry, last_message): (Option<Entry>, Option<Entry>) =
                 (view(newest.entry.as_ref())?, view(newest.message.as_ref())?);
-            let is_hidden = preferences.hidden_at.is_some_and(|at| newest.message.as_ref().is_none_or(|m| m.seq <= at));
             views.push(ConversationView {
                 id: card.id.clone(),
                 kind: card.kind,
