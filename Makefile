@@ -6,12 +6,13 @@ CLUSTER ?= --nodes 3
 FUZZ ?= 10000000
 INSTALL ?= yes
 INTEROP ?=
+PEERS ?=
 
 # Where rustup puts cargo: `make run` may have brought it a moment ago.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 NO_INSTALL := $(if $(filter no,$(INSTALL)),--no-install)
 
-.PHONY: help run test test-quick interop check bench cluster chaos devices fuzz docs web setup toolchain
+.PHONY: help run test test-quick interop check bench bench-peers cluster chaos devices fuzz docs web setup toolchain
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +41,9 @@ check: setup ## Formatting, lints, licences and bans of dependencies, the files 
 # The verbs of the lab build the profile that ships, with the lab beside the server.
 bench: toolchain ## Load a server of its own and verify every receiver; BENCH="group --members 300"
 	cargo run --release -p tidings -- bench $(BENCH)
+
+bench-peers: setup ## The same load on Tidings, nats-server and mosquitto, each delivery verified; PEERS="--members 1000"
+	cargo run --release -p tidings -- bench brokers $(PEERS)
 
 cluster: setup ## Start PostgreSQL with a standby, a Redis Cluster and three nodes until Ctrl-C; CLUSTER="--nodes 5"
 	cargo build --release -p tidings

@@ -34,6 +34,9 @@ PATH="$PATH:/usr/sbin:/sbin"
 command -v nginx > /dev/null || need nginx-light "nginx"
 command -v haproxy > /dev/null || need haproxy "HAProxy"
 command -v caddy > /dev/null || need caddy "Caddy"
+# The brokers that the lab compares with.
+command -v mosquitto > /dev/null || need mosquitto "mosquitto, for \`bench brokers\`"
+command -v nats-server > /dev/null || need nats-server "nats-server, for \`bench brokers\`"
 
 if [ -n "$missing" ]; then
     if [ "$install" = yes ] && [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
@@ -48,7 +51,7 @@ if [ -n "$missing" ]; then
         fi
         # shellcheck disable=SC2086 # a list of words
         apt-get update -qq && apt-get install -y --no-install-recommends $missing
-        for service in nginx haproxy caddy redis-server; do
+        for service in nginx haproxy caddy redis-server mosquitto nats-server; do
             case "$missing " in *" $service"[\ -]*)
                 systemctl disable --quiet "$service" 2> /dev/null || true ;;
             esac

@@ -10,8 +10,8 @@ case $launchers in
     *Postgres*Redis*) ;;
     *) echo "scripts/test-quick.sh no longer finds how tests start PostgreSQL and Redis: it found '$launchers'" >&2; exit 1 ;;
 esac
-# `tidings cluster --nodes` starts both.
-left_out_if="\b(${launchers%|})\b|\"cluster\", \"--nodes\""
+# `tidings cluster --nodes` starts both, `tidings bench brokers` other servers.
+left_out_if="\b(${launchers%|})\b|\"cluster\", \"--nodes\"|\"bench\", \"brokers\""
 # Said by the files themselves: much load, long random histories, or time-outs that are waited for.
 slow='^// Slow: '
 

@@ -74,7 +74,9 @@ fn a_popup_is_as_it_is_stored_after_a_write_with_an_unknown_outcome() {
         let version = if is_stored { 1 } else { 2 };
         assert_eq!((again.0.version, again.1), (version, is_stored), "{fate:?}");
         store.lost_answers.next([Some(fate)]);
-        popups.set_settings(json!({"holdout_percent": 0.0, "caps": {"per_day": 9}}).to_string().as_bytes()).unwrap_err();
+        popups
+            .set_settings(json!({"holdout_percent": 0.0, "caps": {"per_day": 9}}).to_string().as_bytes())
+            .unwrap_err();
         assert_eq!(popups.settings().unwrap() != PopupSettings::default(), is_stored, "{fate:?}");
         assert!(is_shown(&world, "ben"), "{fate:?}");
     }

@@ -3,6 +3,7 @@
 pub use crate::{
     bare_server::BareServerArgs,
     broadcast::BroadcastArgs,
+    brokers::{BrokersArgs, ComparedServer},
     chaos::args::ChaosArgs,
     cluster_cost::args::ClusterCostArgs,
     compare::CompareArgs,
@@ -75,6 +76,8 @@ pub enum Bench {
     PopupCaps(PopupCapsArgs),
     /// Kill the server at random moments under decisions and events, and prove that it kept what it acknowledged
     PopupCrash(PopupCrashArgs),
+    /// The same load on servers that others wrote: nats-server, mosquitto, and a loop that only writes
+    Brokers(BrokersArgs),
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]

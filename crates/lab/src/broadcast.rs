@@ -56,7 +56,7 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Finished, LabError> {
     let outcome = fixture.load.run(&title, phase)?;
     drop(fixture);
     let check = target.finish()?;
-    let bare = run_bare(args, model)?;
+    let bare = run_bare(&args.target, args.members, model, args.body_bytes)?;
 
     report::print_outcome(&title, &outcome);
     report::print_check(&check);
@@ -77,11 +77,17 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Finished, LabError> {
     Ok(Finished { verdict, figures: value })
 }
 
-fn run_bare(args: &BroadcastArgs, model: LoadModel) -> Result<Outcome, LabError> {
+/// The same load on a loop that only writes.
+pub(crate) fn run_bare(
+    args: &TargetArgs,
+    members: usize,
+    model: LoadModel,
+    body_bytes: usize,
+) -> Result<Outcome, LabError> {
     let conversation = format!("group-{}", process::run_tag());
     let mut child = Command::new(std::env::current_exe()?)
-        .args(["bench", "bare-server", "--receivers", &args.members.to_string(), "--conversation", &conversation])
-        .args(["--avoid-core", &args.target.client_core.unwrap_or_else(process::last_core).to_string()])
+        .args(["bench", "bare-server", "--receivers", &members.to_string(), "--conversation", &conversation])
+        .args(["--avoid-core", &args.client_core.unwrap_or_else(process::last_core).to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -92,13 +98,13 @@ fn run_bare(args: &BroadcastArgs, model: LoadModel) -> Result<Outcome, LabError>
     let result = match line.trim().parse() {
         Err(_) => Err(LabError::Server("bare loop did not say where it listens".into())),
         Ok(address) => {
-            let online = setup::numbered_ids(&format!("{conversation}-m"), args.members);
+            let online = setup::numbered_ids(&format!("{conversation}-m"), members);
             let participants = Participants {
                 http_senders: 1,
                 ..Participants::of_group(Conversation { id: conversation, base_seq: 0 }, &online)
             };
-            LoadClient::open_bare(address, child.id(), &args.target, participants).and_then(|mut load| {
-                let content = Content::Generated { body_bytes: args.body_bytes, senders: online[..1].to_vec() };
+            LoadClient::open_bare(address, child.id(), args, participants).and_then(|mut load| {
+                let content = Content::Generated { body_bytes, senders: online[..1].to_vec() };
                 load.run("bare loop", Phase { model, content, batch: 1, pipeline: 1, retry: false })
             })
         }
@@ -109,21 +115,22 @@ fn run_bare(args: &BroadcastArgs, model: LoadModel) -> Result<Outcome, LabError>
     result
 }
 
-struct Summary {
-    median: f64,
-    worst: f64,
-    best: f64,
+/// The times of all rounds to the last receiver, in milliseconds.
+pub(crate) struct Summary {
+    pub(crate) median: f64,
+    pub(crate) worst: f64,
+    pub(crate) best: f64,
 }
 
 impl Summary {
-    fn of(outcome: &Outcome) -> Self {
+    pub(crate) fn of(outcome: &Outcome) -> Self {
         let mut rounds = outcome.rounds.clone();
         rounds.sort_by(f64::total_cmp);
         let at = |index: usize| rounds.get(index).copied().unwrap_or(f64::NAN);
         Summary { median: at(rounds.len() / 2), worst: at(rounds.len().saturating_sub(1)), best: at(0) }
     }
 
-    fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         json!({ "median": self.median, "worst": self.worst, "best": self.best })
     }
 }

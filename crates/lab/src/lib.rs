@@ -14,7 +14,7 @@
 //! - [`popups`]: benches with popup decisions and events, with a load client of their own;
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
-//! - `bare_server`: a loop that only writes, the baseline of broadcasts;
+//! - `bare_server`: a loop that only writes, the baseline of broadcasts; `brokers`: the same load on servers that others wrote;
 //! - `latency`, `series`, `sampler`: histograms and percentiles, figures over time, samples of the processes;
 //! - `report`: printed tables, and the report of a run as a page, as JSON and as CSV;
 //! - `timeline`, `corpus`, `process`, `interrupt`: reading a timeline back, recorded chats, the operating system, Ctrl-C.
@@ -22,6 +22,7 @@
 pub mod args;
 mod bare_server;
 mod broadcast;
+mod brokers;
 mod chaos;
 mod cluster_cost;
 mod compare;
@@ -190,6 +191,7 @@ fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
         Bench::PopupCrash(args) => popups::crash::run(args),
         Bench::Push(args) => devices::push::run(args),
         Bench::Compare(args) => compare::run(args),
+        Bench::Brokers(args) => brokers::run(args),
         Bench::Worker
         | Bench::DeviceWorker
         | Bench::BareAccept(_)

@@ -37,6 +37,8 @@ pub(crate) struct LoadClient {
     lag_max: Duration,
     /// Of the phase that runs.
     sampler: Option<Sampler>,
+    /// How long it took until all connections were open.
+    pub(crate) open_seconds: f64,
 }
 
 /// The conversations, receivers and senders of one worker.
@@ -109,6 +111,7 @@ impl LoadClient {
             metrics_address: addresses.first().copied().filter(|_| !bare),
             lag_max: args.lag_max,
             sampler: None,
+            open_seconds: 0.0,
         };
         load.send(&WorkerCommand::Open(WorkerConfig {
             // With one server there is no other to connect to.
@@ -130,7 +133,10 @@ impl LoadClient {
             receipts_interval_ms: participants.receipts_interval.map(|interval| interval.as_millis() as u64),
         }))?;
         match load.receive()? {
-            WorkerReport::Opened { .. } => Ok(load),
+            WorkerReport::Opened { seconds } => {
+                load.open_seconds = seconds;
+                Ok(load)
+            }
             other => Err(LabError::Worker(format!("reported {other:?} instead of opening"))),
         }
     }

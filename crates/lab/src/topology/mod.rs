@@ -2,9 +2,10 @@
 //!
 //! All processes have their data in one folder and end with the lab, however it ends. In reading order: [`managed_process`] is
 //! one process, [`place`] its address and namespace, [`network`] the network, which can be partitioned; [`postgres`], [`redis`]
-//! and [`node`] are the kinds of processes, [`resp`] is a client of Redis, [`command`] is `tidings cluster`. Faults are injected by
-//! `chaos`.
+//! and [`node`] are the kinds of processes, [`resp`] is a client of Redis, [`command`] is `tidings cluster`, and [`broker`] a
+//! server that others wrote. Faults are injected by `chaos`.
 
+pub(crate) mod broker;
 pub(crate) mod command;
 mod managed_process;
 mod network;
