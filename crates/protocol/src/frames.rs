@@ -4,7 +4,7 @@
 //! strictly, as it reads HTTP bodies ([`crate::json`]); clients ignore fields and frames that they do not know.
 
 use crate::{entry::Entry, error::ErrorCode, http, resume::Resume};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
@@ -146,7 +146,7 @@ pub enum ClientFrame {
         assigned_to: Option<String>,
         /// The assignment is refused with `assignment_conflict` unless this agent has the conversation now, or with `null`
         /// nobody. Absent: whoever has it.
-        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "also_null")]
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::json::also_null")]
         #[schema(value_type = Option<String>)]
         if_assigned_to: Option<Option<String>>,
     },
@@ -596,7 +596,7 @@ struct RawServerFrame {
     high: bool,
     #[serde(rename = "type")]
     content_type: Option<String>,
-    #[serde(default, deserialize_with = "also_null")]
+    #[serde(default, deserialize_with = "crate::json::also_null")]
     body: Option<Box<RawValue>>,
     changes: Option<Vec<PresenceChange>>,
     conversations: Option<Vec<http::ConversationView>>,
@@ -707,11 +707,6 @@ impl TryFrom<RawServerFrame> for ServerFrame {
     }
 }
 
-/// Reads `null` as a body of its own instead of as an absent one.
-fn also_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(json: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(json).map(Some)
-}
-
 /// A client's frame as the server reads it: all fields of all kinds, so that one pass over the bytes suffices (`serde` would
 /// buffer a tagged enum first, and a tagged enum cannot carry a raw body).
 #[derive(Debug, Deserialize)]
@@ -730,7 +725,7 @@ pub struct RawClientFrame<'a> {
     pub client_msg_id: Option<Cow<'a, str>>,
     #[serde(borrow, default, rename = "type")]
     pub content_type: Option<Cow<'a, str>>,
-    #[serde(borrow, default, deserialize_with = "also_null")]
+    #[serde(borrow, default, deserialize_with = "crate::json::also_null")]
     pub body: Option<&'a RawValue>,
     #[serde(default)]
     pub mentions: Vec<String>,
@@ -768,9 +763,9 @@ pub struct RawClientFrame<'a> {
     pub filter: Option<http::ListFilter>,
     #[serde(borrow, default)]
     pub account: Option<Cow<'a, str>>,
-    #[serde(default, deserialize_with = "also_null")]
+    #[serde(default, deserialize_with = "crate::json::also_null")]
     pub assigned_to: Option<Option<String>>,
-    #[serde(default, deserialize_with = "also_null")]
+    #[serde(default, deserialize_with = "crate::json::also_null")]
     pub if_assigned_to: Option<Option<String>>,
     #[serde(default)]
     pub pinned: Option<bool>,
@@ -778,7 +773,7 @@ pub struct RawClientFrame<'a> {
     pub archived: Option<bool>,
     #[serde(default)]
     pub hidden: Option<bool>,
-    #[serde(default, deserialize_with = "also_null")]
+    #[serde(default, deserialize_with = "crate::json::also_null")]
     pub title: Option<Option<String>>,
     #[serde(default)]
     pub marked_unread: Option<bool>,

@@ -13,7 +13,7 @@ use crate::{
     error::{ErrorCode, Refusal},
     limits::JSON_DEPTH_MAX,
 };
-use serde::{Deserialize, de::IgnoredAny};
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use strict::Strict;
 
 /// The names of whole texts. A field in them is named without this first step of its path.
@@ -101,6 +101,11 @@ fn join(place: &str, path: &str) -> String {
 
 fn is_last_of(path: &str, field: &str) -> bool {
     path.strip_suffix(field).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+}
+
+/// Tells a field that is `null` from one that is absent: for `deserialize_with`.
+pub(crate) fn also_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(json: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(json).map(Some)
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ pub struct Assign {
     pub assigned_to: Option<String>,
     /// The assignment is refused with `assignment_conflict` unless this agent has the conversation now, or with `null`
     /// nobody. Absent: whoever has it.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::also_null")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::json::also_null")]
     #[schema(value_type = Option<String>)]
     pub if_assigned_to: Option<Option<String>>,
 }

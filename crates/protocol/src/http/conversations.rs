@@ -1,0 +1,215 @@
+//! Conversations and their members.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a conversation is for, and who may write in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConversationKind {
+    /// Two users; its id is theirs, joined by `~`.
+    Direct,
+    /// Any number of members, all of whom write.
+    Group,
+    /// An official account: members follow, only owner and admins (or the app server) send.
+    Official,
+}
+
+/// The rights of a member in a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Reads, and in a group or a direct conversation writes.
+    Member,
+    /// Changes the card and the members, too, and writes in an official account.
+    Admin,
+    /// Gives roles, too.
+    Owner,
+}
+
+/// What members learn of each other's receipts in a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReceiptsMode {
+    /// Nothing.
+    #[default]
+    None,
+    /// How many have a message, and how many have read it.
+    Counts,
+    /// Who has a message, and who has read it.
+    Members,
+}
+
+/// Which entries a member may read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HistoryVisibility {
+    /// All.
+    #[default]
+    All,
+    /// Those since the member joined.
+    Join,
+    /// Those since the member joined, and so many before.
+    Last(u64),
+}
+
+/// Who may mention all members of a conversation. App servers always may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MentionAll {
+    /// Only app servers.
+    Nobody,
+    /// The owner and admins.
+    #[default]
+    Admins,
+    /// Every member who may send.
+    Members,
+}
+
+/// A conversation to create.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "id": "house-7", "kind": "group", "name": "House 7", "owner": "alice", "members": ["bob"] }))]
+#[serde(deny_unknown_fields)]
+pub struct CreateConversation {
+    /// The app's id for a group or official account; made up when absent. Absent for direct ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Stays for the conversation's life.
+    pub kind: ConversationKind,
+    /// For display, at most 512 bytes; not for direct conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The address of a picture, at most 512 bytes; not for direct conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avatar: Option<String>,
+    /// The app's own data about the conversation: a JSON object of at most 2 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub attributes: Option<serde_json::Value>,
+    /// The id of the user who owns it; with a user's token that user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// For a direct conversation: the two users. Otherwise its first members.
+    #[serde(default)]
+    pub members: Vec<String>,
+    /// What members learn of each other's receipts. Absent: `counts` in groups of up to 500 members, `none` in larger ones
+    /// and in official accounts. Not for direct conversations, which begin with `members`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipts: Option<ReceiptsMode>,
+    /// Which entries from before their joining members may read; absent: all. Not for direct conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryVisibility>,
+    /// Who may mention `@all`; absent: the owner and admins. Not for direct conversations, where both users may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mention_all: Option<MentionAll>,
+}
+
+/// The changes of a conversation's card. What is absent stays as it was.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "name": "House 7" }))]
+#[serde(deny_unknown_fields)]
+pub struct UpdateConversation {
+    /// For display, at most 512 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The address of a picture, at most 512 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avatar: Option<String>,
+    /// The app's own data about the conversation: a JSON object of at most 2 KiB, in place of all former ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub attributes: Option<serde_json::Value>,
+    /// What members learn of each other's receipts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipts: Option<ReceiptsMode>,
+    /// Which entries from before their joining members may read; it holds for present members, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryVisibility>,
+    /// Who may mention `@all`. Not for direct conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mention_all: Option<MentionAll>,
+}
+
+/// A conversation, without its members and entries.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ConversationCard {
+    /// The conversation's id.
+    pub id: String,
+    /// What the conversation is for.
+    pub kind: ConversationKind,
+    /// For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The address of a picture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avatar: Option<String>,
+    /// The app's own data about the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub attributes: Option<serde_json::Value>,
+    /// Milliseconds since 1970 UTC.
+    pub created_at: u64,
+    /// Members now, the owner included.
+    pub member_count: u64,
+    /// The newest entry; 0: there is none.
+    pub last_seq: u64,
+    /// What members learn of each other's receipts now: as was set, or what follows from the kind and the number of members.
+    #[serde(default)]
+    pub receipts: ReceiptsMode,
+    /// Which entries from before their joining members may read.
+    #[serde(default)]
+    pub history: HistoryVisibility,
+    /// Who may mention `@all`: as was set, or what follows from the kind.
+    #[serde(default)]
+    pub mention_all: MentionAll,
+}
+
+/// Users who join, leave, or get another role.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "add": ["carol"] }))]
+#[serde(deny_unknown_fields)]
+pub struct ChangeMembers {
+    /// User ids, at most 10,000 with those of `remove`.
+    #[serde(default)]
+    pub add: Vec<String>,
+    /// User ids; those who are no members are ignored.
+    #[serde(default)]
+    pub remove: Vec<String>,
+    /// The role of those added, or the new role of those who are members already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+}
+
+/// How many members changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MembersChanged {
+    /// Users who were no members before.
+    pub added: usize,
+    /// Users who are no longer members.
+    pub removed: usize,
+    /// Members who have another role now.
+    pub changed: usize,
+    /// Members now.
+    pub member_count: u64,
+}
+
+/// Members of a conversation, page by page.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct MemberPage {
+    /// The members on this page.
+    pub members: Vec<MemberView>,
+    /// Hand back as `after` for the next page; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A member of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemberView {
+    /// The user's id.
+    pub user: String,
+    /// What the user may do there.
+    pub role: Role,
+    /// Milliseconds since 1970 UTC.
+    pub joined_at: u64,
+}
