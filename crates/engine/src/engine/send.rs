@@ -158,10 +158,10 @@ impl Engine {
             }
         };
         let mut proposal = self.accept(actor, sender.as_deref(), &conversation, message)?;
-        if let (Occasion::BulkSend, Proposal::Append { entry, .. }) = (occasion, &mut proposal) {
-            if let Some(details) = &mut entry.details {
-                details.for_customer = details.desk.is_some();
-            }
+        if let (Occasion::BulkSend, Proposal::Append { entry, .. }) = (occasion, &mut proposal)
+            && let Some(details) = &mut entry.details
+        {
+            details.for_customer = details.desk.is_some();
         }
         let stream = if grows { self.prepare_stream(actor, &mut proposal, None)? } else { None };
         let flow_key = match sender {
