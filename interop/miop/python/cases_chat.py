@@ -27,14 +27,37 @@ def received(session, conversation, count):
     return entries
 
 
-def sent(session, **message):
+def sent(session, t="send", **message):
     """Sends, and answers with what became of it: one of the `results` of a `sent`, or an `error`."""
     session.ref += 1
-    session.say(t="send", ref=session.ref, **message)
+    session.say(t=t, ref=session.ref, **message)
 
     def mine(answer):
         return [r for r in answer.get("results", [answer]) if r.get("ref") == session.ref]
     return mine(session.chat_until(mine))[0]
+
+
+class Growing:
+    """A message that grows, as a client puts it together from entries and pieces. Offsets count bytes."""
+
+    def __init__(self, conversation, seq):
+        self.place, self.text, self.mark, self.pieces = (conversation, seq), None, None, 0
+
+    def take(self, frame):
+        conversation, seq = self.place
+        for entry in frame.get("entries", []):
+            is_mine = seq in (entry["seq"], entry.get("target")) and entry["conversation"] == conversation
+            if is_mine and entry["kind"] in ("message", "edit"):
+                self.text, self.mark = entry["body"]["text"].encode(), entry.get("stream")
+        if frame["t"] == "stream" and (frame["conversation"], frame["seq"]) == self.place:
+            self.pieces += 1
+            known = len(self.text) - frame["offset"]
+            check(known >= 0, f"bytes {len(self.text)} to {frame['offset']} are missing")
+            self.text += frame["text"].encode()[known:]
+
+    def until(self, session, text, mark):
+        while (self.text, self.mark) != (text.encode(), mark):
+            self.take(session.chat_until(lambda frame: True))
 
 
 def run(tap, lab):
@@ -171,6 +194,51 @@ def run(tap, lab):
         phone.leave("done")
         tablet.leave()
     tap.case("a device that is cut three times has the same messages as one that is not", devices_converge)
+
+    def growing():
+        kay, lou = lab.person(), lab.person()
+        room = house(lab, [kay, lou])
+        with lab.bound(kay) as one, lab.bound(lou) as other:
+            begun = sent(one, "stream_begin", conversation=room, client_msg_id="s1", body={"text": "", "model": "m"})
+            message, text = Growing(room, begun["seq"]), ""
+            place = {"conversation": room, "seq": begun["seq"]}
+            for word in ("naïve ", "≥ ", "☕"):
+                piece = {"offset": len(text.encode()), "text": word, **place}
+                text += word
+                for _ in range(2):
+                    answer = one.ask("stream_append", **piece)
+                    equal((answer["t"], answer["offset"]), ("appended", len(text.encode())), "a piece, and its retry")
+            message.until(other, text, "open")
+            check(message.pieces > 0, "the text came without a stream frame")
+            gap = one.ask("stream_append", offset=99, text="x", **place)
+            equal((gap["t"], gap["code"]), ("error", "conflict"), gap)
+            equal(other.ask("stream_append", offset=0, text="", **place)["code"], "forbidden", "another user's message")
+            # A device that comes in the middle gets what there is, and then the rest.
+            with lab.bound(lou, device_id="tablet") as late:
+                page = late.ask("history", conversation=room, from_seq=begun["seq"])
+                half = Growing(room, begun["seq"])
+                half.take(page)
+                equal((half.text, half.mark), (text.encode(), "open"))
+                one.ask("stream_append", offset=len(text.encode()), text=" more", **place)
+                text += " more"
+                ended = sent(one, "stream_end", **place)
+                for session, view in ((late, half), (other, message)):
+                    view.until(session, text, None)
+            again = sent(one, "stream_end", **place)
+            equal((again["seq"], again["duplicate"]), (ended["seq"], True), "a repeated end")
+            equal(one.ask("stream_append", offset=0, text="", **place)["code"], "stream_ended")
+    tap.case("a message grows over MIOP: pieces in stream frames, and the whole text with its end", growing)
+
+    def broken_off():
+        may, ned = lab.person(), lab.person()
+        room = house(lab, [may, ned])
+        with lab.bound(ned) as other:
+            with lab.bound(may) as one:
+                begun = sent(one, "stream_begin", conversation=room, client_msg_id="s1", body={"text": "half"})
+                one.ask("stream_append", conversation=room, seq=begun["seq"], offset=4, text=" of it")
+                one.cut()
+            Growing(room, begun["seq"]).until(other, "half of it", "interrupted")
+    tap.case("the end of a session ends the messages that it began, as interrupted", broken_off)
 
     def watched():
         ida, joe = lab.person(), lab.person()
