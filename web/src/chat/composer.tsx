@@ -48,9 +48,11 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
     known.current = draft;
   }, [draft]);
 
+  const saving = useRef<ReturnType<typeof setTimeout>>(undefined);
   useEffect(() => {
     if (isEdit || wasEdit.current) return undefined;
     const timer = setTimeout(() => drafts.set(chat.id, text), 300);
+    saving.current = timer;
     return () => clearTimeout(timer);
   }, [text, isEdit]);
   const newest = useRef(text);
@@ -84,6 +86,8 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
     );
     setText("");
     newest.current = "";
+    // The page may be drawn later than this is due: it would bring back what was just sent, here and in the user's other windows.
+    clearTimeout(saving.current);
     drafts.set(chat.id, "");
     onMode({ is: "new" });
     onSent();
