@@ -1,9 +1,11 @@
 //! A connection and the state of the session on it. An idle connection holds no buffer.
 
+mod ended_streams;
 mod event_stream;
 mod pending_pieces;
 mod typing_limiter;
 
+pub(crate) use ended_streams::{EndedStreams, session_gone};
 pub(crate) use event_stream::EventStream;
 pub(crate) use pending_pieces::{PendingPiece, PendingPieces};
 

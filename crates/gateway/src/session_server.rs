@@ -4,8 +4,9 @@ mod session_source;
 
 use crate::{
     commands::{Command, ShardHandle},
+    connection::session_gone,
     session_config::SessionConfig,
-    shard::{Shard, ShardParts, event_streams::session_gone, store_reads::StoreReads},
+    shard::{Shard, ShardParts, store_reads::StoreReads},
     token_verification::VerifyToken,
     transport::Protocol,
     wake::{ShardWake, WAKE},

@@ -18,7 +18,7 @@ mod assignments;
 mod binding;
 mod closing;
 mod decoding;
-pub(crate) mod event_streams;
+mod event_streams;
 mod links;
 mod message_changes;
 mod miop;
@@ -41,7 +41,7 @@ mod typing;
 
 use crate::{
     commands::{Command, PostReply, ShardHandle},
-    connection::Connection,
+    connection::{Connection, EndedStreams},
     link::{LINK_TOKENS, packet},
     session_config::SessionConfig,
     timer_wheel::{TICK, TimerWheel, ticks},
@@ -107,6 +107,7 @@ pub(crate) struct Shard {
     readable: VecDeque<usize>,
     /// Requests with frames for sessions over event streams.
     posts: VecDeque<(StreamPost, PostReply)>,
+    ended_streams: EndedStreams,
     scratch: Vec<u8>,
     read_buffer: Vec<u8>,
     generation: u64,
@@ -140,6 +141,7 @@ impl Shard {
             probe_policy: ProbePolicy::new(parts.config.probe_after, parts.config.probe_timeout),
             readable: VecDeque::new(),
             posts: VecDeque::new(),
+            ended_streams: EndedStreams::default(),
             scratch: Vec::new(),
             read_buffer: vec![0; packet::READ_BUFFER_BYTES],
             generation: 0,

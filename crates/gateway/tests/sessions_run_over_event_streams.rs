@@ -7,12 +7,14 @@ mod support;
 
 use event_stream::*;
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{slice::from_ref, sync::Arc, time::Duration};
 use support::*;
 use tidings_client::token::{now_s, sign_claims};
 use tidings_domain::metrics::ProtocolLabel;
 use tidings_gateway::SessionConfig;
-use tidings_protocol::{entry::Entry, event_stream::FRAMES_PER_POST_MAX, frames::ServerFrame, limits::FRAME_BYTES_MAX};
+use tidings_protocol::{
+    entry::Entry, event_stream::FRAMES_PER_POST_MAX, frames::ServerFrame, http::Kick, limits::FRAME_BYTES_MAX,
+};
 use tidings_testkit::{LocalBus, MemoryStore};
 
 fn with_people(config: SessionConfig) -> Server {
@@ -209,11 +211,30 @@ fn what_ends_a_session_is_its_last_event() {
     let mut first = open(&server, "alice", "a");
     let mut second = open(&server, "alice", "a");
     assert_eq!(first.close(), (4003, "replaced".into()));
-    assert_eq!(code(&first.post(&[json!({ "t": "ping" })])), (410, "session_gone"));
     assert_eq!(second.post(&[json!({ "t": "ping" })]).0, 202, "the newer one stays");
     // A WebSocket of the same device takes its place as well.
     let _third = server.open("alice", "a");
     assert_eq!(second.close(), (4003, "replaced".into()));
+}
+
+#[test]
+fn a_client_that_has_not_read_the_end_of_its_session_is_told_by_its_next_request() {
+    let server = with_people(session_config());
+    let ping = json!({ "t": "ping" });
+    let mut first = open(&server, "alice", "a");
+    // A shard ends the older session before the newer one is bound.
+    let mut second = open(&server, "alice", "a");
+    assert_eq!(code(&first.post(from_ref(&ping))), (410, "replaced"), "while the last event waits for its reader");
+    assert_eq!(first.close(), (4003, "replaced".into()));
+    until("the connection is gone", || streams(&server) == 1);
+    assert_eq!(code(&first.post(from_ref(&ping))), (410, "replaced"));
+    assert_eq!(code(&post(server.address, &first.stream, 9, &second.secret, b"{}")), (410, "session_gone"));
+    assert_eq!(second.post(from_ref(&ping)).0, 202, "the newer one stays");
+
+    let everywhere = Kick { device_id: None, reason: None };
+    assert_eq!(server.wait(server.engine.kick("alice", everywhere)).unwrap().sessions, 1);
+    assert_eq!(second.close(), (4004, "kicked".into()));
+    assert_eq!(code(&second.post(&[ping])), (410, "kicked"));
 }
 
 #[test]

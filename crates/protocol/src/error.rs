@@ -87,9 +87,9 @@ codes! {
     /// The reader was too slow. Connect again with the last cursor; nothing is lost.
     SlowReader = "slow_reader", 408;
     /// A newer session of the same device, or of the same kind beyond the limit, took the place.
-    Replaced = "replaced", 409;
+    Replaced = "replaced", 410;
     /// An operator or the app server ended the session.
-    Kicked = "kicked", 403;
+    Kicked = "kicked", 410;
     /// The event stream that this request is for has ended, or never was. Open another, and resume.
     SessionGone = "session_gone", 410;
     /// A defect of ours; the detail has a reference for the log.

@@ -8,7 +8,7 @@ import { EventParser } from "../src/session/events.js";
 import { Session } from "../src/session/session.js";
 import { webSockets, type SocketLike, type WebSocketConstructor } from "../src/session/socket.js";
 import { FakeLink, FakeServer, NO_FAULTS } from "./support/fake-server.js";
-import { start } from "./support/start.js";
+import { start, type Started } from "./support/start.js";
 import { unsignedToken } from "./support/tokens.js";
 import { VirtualClock } from "./support/virtual-clock.js";
 
@@ -164,6 +164,49 @@ test("frames whose request or answer was lost are sent again, and taken once", a
   assert.deepEqual(server.truth.timeline("g").slice(1).map(({ body }) => (body as { text: string }).text), ["a", "b", "c"]);
   assert.equal(server.binds.length, 1, "in one session");
 });
+
+/** The server has ended the session, and the last event is on its way for so long; `undefined`: it never comes. */
+async function endedUnheard(code: number, reason: string, eventMs: number | undefined): Promise<Started> {
+  const started = await start({ transport: "event-stream" });
+  const { clock, server, session } = started;
+  const [link] = [...server.links];
+  assert.ok(link);
+  // Requests find no session any more, and the stream says nothing yet.
+  link.readyState = 3;
+  void session.request({ t: "ping" }).catch(() => undefined);
+  if (eventMs !== undefined) clock.setTimer(eventMs, () => link.onclose?.({ code, reason } as never));
+  return started;
+}
+
+test("a request that finds the session gone waits for the stream to say why", async () => {
+  const { clock, server, session } = await endedUnheard(4003, "replaced", 1_000);
+  await clock.pass(60_000);
+  const status = session.status.get();
+  assert.equal(status.state === "ended" && status.error.code, "replaced");
+  assert.equal(server.binds.length, 1, "it stays away");
+});
+
+test("a session that is gone, and a stream that never says why: the client opens another stream", async () => {
+  const { clock, server, session } = await endedUnheard(4003, "replaced", undefined);
+  await clock.pass(2_500);
+  assert.equal(server.binds.length, 1);
+  await clock.pass(2_500);
+  assert.equal(session.isUp, true);
+  assert.equal(server.binds.length, 2);
+});
+
+for (const code of ["replaced", "kicked"] as const) {
+  test(`a request that is answered with ${code} ends the session, whatever becomes of the stream`, async () => {
+    const { clock, server, session } = await start({ transport: "event-stream" });
+    server.goneCode = code;
+    for (const link of server.links) link.readyState = 3;
+    void session.request({ t: "ping" }).catch(() => undefined);
+    await clock.pass(60_000);
+    const status = session.status.get();
+    assert.equal(status.state === "ended" && status.error.code, code);
+    assert.equal(server.binds.length, 1);
+  });
+}
 
 test("a stream that falls silent is given up, and the session resumes", async () => {
   const { clock, server, session } = await start({ transport: "event-stream" });

@@ -45,8 +45,7 @@ const NAMES: [(u16, &str); 13] = [
 ];
 
 /// Codes that end sessions and never answer an HTTP operation.
-const OF_SESSIONS: [ErrorCode; 4] =
-    [ErrorCode::NotBound, ErrorCode::AlreadyBound, ErrorCode::Replaced, ErrorCode::Kicked];
+const OF_SESSIONS: [ErrorCode; 2] = [ErrorCode::NotBound, ErrorCode::AlreadyBound];
 
 impl IntoResponses for Refusals {
     fn responses() -> BTreeMap<String, RefOr<Response>> {

@@ -34,6 +34,9 @@ impl Shard {
         }
         self.parts.engine.metrics.count_refusal(refusal.code);
         connection.phase = Phase::Closing;
+        if let Some(stream) = &connection.event_stream {
+            self.ended_streams.put(connection.session, stream.secret, &refusal);
+        }
         connection.last_heard = tick;
         connection.partial = Vec::new();
         connection.assembly.clear();

@@ -53,10 +53,11 @@ impl Shard {
     /// Takes a request's frames, once. Answers the number of the newest request that was taken.
     fn take_post(&mut self, post: StreamPost) -> Result<u64, Refusal> {
         let tick = self.tick();
-        let key = self.find(post.stream.session).ok_or_else(session_gone)?;
+        let gone = || self.ended_streams.ending_of(&post);
+        let key = self.find(post.stream.session).ok_or_else(gone)?;
         let connection = &mut self.connections[key];
         let stream = connection.event_stream.as_deref_mut().filter(|stream| stream.secret == post.secret);
-        let Some(stream) = stream.filter(|_| connection.phase == Phase::Live) else { return Err(session_gone()) };
+        let Some(stream) = stream.filter(|_| connection.phase == Phase::Live) else { return Err(gone()) };
         let is_next = stream.is_next(post.number)?;
         (connection.last_heard, connection.unconfirmed) = (tick, None);
         if !is_next {
@@ -124,8 +125,4 @@ impl Shard {
         }
         self.arm_timer(key, next);
     }
-}
-
-pub(crate) fn session_gone() -> Refusal {
-    Refusal::new(ErrorCode::SessionGone, "no session with this stream and secret; open another and resume")
 }

@@ -10,6 +10,11 @@ import { BROKEN, type AttemptHandlers, type OpenedTransport, type Transport } fr
 const QUIET_INTERVALS_MAX = 2.5;
 /** The close code for what the error frame before it tells. */
 const AS_TOLD = 4999;
+// What a request to a session that has ended is answered with: why, if it ended for good, or only that it is no more.
+const ENDED_FOR_GOOD: readonly string[] = ["replaced", "kicked"];
+const SESSION_GONE = "session_gone";
+// A request's answer may overtake the event that says why the session has ended.
+const LATE_CLOSE_MS_MAX = 3_000;
 
 export interface EventStreamOptions {
   /** The server's address, without a path. */
@@ -36,8 +41,7 @@ class EventStream implements OpenedTransport {
   constructor(options: EventStreamOptions, handlers: AttemptHandlers) {
     this.#options = options;
     this.#handlers = handlers;
-    const lost = (why: string): void => this.#end(BROKEN, why);
-    this.#posts = new Posts({ fetch: options.fetch, clock: options.clock, lost });
+    this.#posts = new Posts({ fetch: options.fetch, clock: options.clock, lost: (why, code) => this.#lost(why, code) });
     queueMicrotask(() => {
       if (!this.#isOver) handlers.opened();
     });
@@ -108,6 +112,16 @@ class EventStream implements OpenedTransport {
     }
   }
 
+  /** The session takes no frames any more: ends as the server says, on the stream or here. */
+  #lost(why: string, code: string | undefined): void {
+    if (this.#isOver) return;
+    if (code !== undefined && ENDED_FOR_GOOD.includes(code)) return this.#end(closeNumberOf(code) ?? AS_TOLD, code);
+    if (code !== SESSION_GONE) return this.#end(BROKEN, why);
+    this.#cancelWatch();
+    this.#quietMsMax = undefined; // what comes until then does not prolong it
+    this.#cancelWatch = this.#options.clock.setTimer(LATE_CLOSE_MS_MAX, () => this.#end(BROKEN, why));
+  }
+
   /** Refused before there was a stream: told as an error frame and a close, as a WebSocket would. */
   async #refused(answer: Response): Promise<void> {
     const problem = await answer.json().catch(() => undefined) as { readonly code?: unknown; readonly detail?: unknown; readonly retry?: unknown } | undefined;
@@ -121,13 +135,12 @@ class EventStream implements OpenedTransport {
     this.#handlers.text(
       JSON.stringify({ t: "error", code, message, retry: problem?.retry === true, ...(Number.isFinite(seconds) && { retry_after_ms: seconds * 1000 }) }),
     );
-    const known = [...CLOSE_CODES].find(([number, ending]) => number >= 4000 && ending.code === code);
-    this.#end(known?.[0] ?? AS_TOLD, code);
+    this.#end(closeNumberOf(code) ?? AS_TOLD, code);
   }
 
   #watch(): void {
-    this.#cancelWatch();
     if (this.#quietMsMax === undefined) return;
+    this.#cancelWatch();
     this.#cancelWatch = this.#options.clock.setTimer(this.#quietMsMax, () => this.#end(BROKEN, "the stream was quiet for too long"));
   }
 
@@ -138,4 +151,9 @@ class EventStream implements OpenedTransport {
     this.#abort.abort();
     this.#handlers.closed(code, reason);
   }
+}
+
+/** The number of the close that says the same as a refusal's code. */
+function closeNumberOf(code: string | undefined): number | undefined {
+  return [...CLOSE_CODES].find(([number, ending]) => number >= 4000 && ending.code === code)?.[0];
 }

@@ -18,11 +18,12 @@ export interface PostAddress {
 export interface PostsOptions {
   readonly fetch: typeof fetch;
   readonly clock: Clock;
-  /** The server no longer has the session, or cannot be reached. */
-  readonly lost: (why: string) => void;
+  /** The server no longer has the session, or cannot be reached. `code` is the server's, if it answered. */
+  readonly lost: (why: string, code?: string) => void;
 }
 
-type Outcome = { readonly is: "taken" } | { readonly is: "lost"; readonly why: string } | { readonly is: "again"; readonly why: string; readonly afterMs?: number };
+type Lost = { readonly is: "lost"; readonly why: string; readonly code?: string };
+type Outcome = { readonly is: "taken" } | Lost | { readonly is: "again"; readonly why: string; readonly afterMs?: number };
 
 export class Posts {
   readonly #options: PostsOptions;
@@ -61,22 +62,23 @@ export class Posts {
     await Promise.resolve();
     while (this.#frames.length > 0 && !this.#isOver) {
       this.#number += 1;
-      const why = await this.#repeat(this.#address, this.#number, this.#batch());
-      if (why !== undefined && !this.#isOver) {
+      const lost = await this.#repeat(this.#address, this.#number, this.#batch());
+      if (lost && !this.#isOver) {
         this.#isOver = true;
-        this.#options.lost(why);
+        this.#options.lost(lost.why, lost.code);
       }
     }
     this.#isSending = false;
   }
 
   /** Until the server has the frames. Answers why it has not. */
-  async #repeat(address: PostAddress, number: number, body: string): Promise<string | undefined> {
+  async #repeat(address: PostAddress, number: number, body: string): Promise<Lost | undefined> {
     const { clock } = this.#options;
     for (let failures = 0; ; failures++) {
       const outcome = await this.#once(address, number, body);
       if (outcome.is === "taken") return undefined;
-      if (outcome.is === "lost" || failures + 1 >= ATTEMPTS_MAX || this.#isOver) return outcome.why;
+      if (outcome.is === "lost") return outcome;
+      if (failures + 1 >= ATTEMPTS_MAX || this.#isOver) return { is: "lost", why: outcome.why };
       await pause(clock, outcome.afterMs ?? backoffMs(failures, clock.random()));
     }
   }
@@ -92,8 +94,7 @@ export class Posts {
         body,
         signal: abort.signal,
       });
-      await answer.text();
-      return outcomeOf(answer);
+      return outcomeOf(answer, await answer.text());
     } catch (error) {
       return { is: "again", why: String(error) };
     } finally {
@@ -114,11 +115,24 @@ export class Posts {
   }
 }
 
-function outcomeOf(answer: Response): Outcome {
+function outcomeOf(answer: Response, text: string): Outcome {
   if (answer.ok) return { is: "taken" };
   const why = `the server answered frames with ${answer.status}`;
   const mayPass = answer.status === 429 || answer.status >= 500;
-  if (!mayPass) return { is: "lost", why };
+  if (!mayPass) {
+    const code = codeOf(text);
+    return { is: "lost", why, ...(code !== undefined && { code }) };
+  }
   const seconds = Number(answer.headers.get("retry-after") ?? Number.NaN);
   return { is: "again", why, ...(Number.isFinite(seconds) && { afterMs: seconds * 1000 }) };
+}
+
+/** The code of a problem of the server; a proxy answers with a page of its own. */
+function codeOf(text: string): string | undefined {
+  try {
+    const { code } = JSON.parse(text) as { readonly code?: unknown };
+    return typeof code === "string" ? code : undefined;
+  } catch {
+    return undefined;
+  }
 }

@@ -3,7 +3,7 @@ import type { SocketLike, WebSocketConstructor } from "../../src/session/socket.
 import type { Entry, Reaction } from "../../src/wire/entries.js";
 import type { Json } from "../../src/wire/json.js";
 import { claimsOf } from "../../src/session/claims.js";
-import { fakeFetch, type PostFault } from "./fake-streams.js";
+import { fakeFetch, type GoneCode, type PostFault } from "./fake-streams.js";
 import type { VirtualClock } from "./virtual-clock.js";
 import { Truth } from "./truth.js";
 
@@ -38,6 +38,8 @@ export class FakeServer {
   resumeMax = 800;
   epoch = 1;
   isReachable = true;
+  /** What a request to an event stream that has ended is answered with. */
+  goneCode: GoneCode = "session_gone";
   readonly links = new Set<FakeLink>();
   readonly received: Frame[] = [];
   readonly binds: Frame[] = [];
@@ -56,6 +58,7 @@ export class FakeServer {
         return link;
       },
       postFault: () => this.faults.post(),
+      goneCode: () => this.goneCode,
     });
   }
 

@@ -10,12 +10,16 @@ export interface StreamHost {
   readonly isReachable: () => boolean;
   readonly openLink: () => FakeLink;
   readonly postFault: () => PostFault;
+  readonly goneCode: () => GoneCode;
 }
 
 interface Stream {
   readonly link: FakeLink;
   taken: number;
 }
+
+/** What a request to a stream that has ended is answered with. */
+export type GoneCode = "session_gone" | "replaced" | "kicked";
 
 export function fakeFetch(host: StreamHost): typeof fetch {
   const streams = new Map<string, Stream>();
@@ -28,7 +32,7 @@ export function fakeFetch(host: StreamHost): typeof fetch {
     if (fault === "lost") throw new TypeError("fetch failed");
     const status = post(streams.get(url.pathname.slice("/v1/stream/".length)), Number(url.searchParams.get("number")), init ?? {});
     if (fault === "answer-lost") throw new TypeError("fetch failed");
-    return new Response("{}", { status });
+    return new Response(status === 410 ? JSON.stringify({ code: host.goneCode() }) : "{}", { status });
   };
 }
 
