@@ -16,11 +16,30 @@ export function useTidings(): Tidings {
   return client;
 }
 
-export type ConnectState =
-  | { readonly state: "connecting" }
-  | { readonly state: "ready"; readonly client: Tidings }
-  /** The first connect was refused for good, or `open` rejected: a new `key` tries again. */
-  | { readonly state: "failed"; readonly error: unknown };
+/** How far `useConnect` is; `state` tells which fields it has. */
+export type ConnectState = Connecting | ConnectReady | ConnectFailed;
+
+/** There is no client yet, or nobody is signed in. */
+export interface Connecting {
+  /** Tells the states apart. */
+  readonly state: "connecting";
+}
+
+/** There is a client: whether it is online, `useStatus` tells. */
+export interface ConnectReady {
+  /** Tells the states apart. */
+  readonly state: "ready";
+  /** For the `TidingsProvider`. */
+  readonly client: Tidings;
+}
+
+/** The first connect was refused for good, or `open` rejected: a new `key` tries again. */
+export interface ConnectFailed {
+  /** Tells the states apart. */
+  readonly state: "failed";
+  /** What `open` rejected with. */
+  readonly error: unknown;
+}
 
 const CONNECTING: ConnectState = { state: "connecting" };
 

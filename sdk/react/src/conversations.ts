@@ -4,7 +4,7 @@ import { useTidings } from "./context.js";
 import { useObservable, useSelected } from "./observe.js";
 
 /** A conversation, or its id. */
-type Which = Conversation | string;
+export type Which = Conversation | string;
 
 function useWhich(which: Which): Conversation {
   const tidings = useTidings();

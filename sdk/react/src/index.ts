@@ -6,9 +6,9 @@
 //
 // Read in this order: `context.ts` (who is signed in), `observe.ts` (one observable, one component), `conversations.ts`, `users.ts`,
 // `events.ts`, `popups.ts`.
-export { TidingsProvider, useConnect, useTidings, type ConnectState } from "./context.js";
+export { TidingsProvider, useConnect, useTidings, type ConnectFailed, type Connecting, type ConnectReady, type ConnectState } from "./context.js";
 export { useObservable } from "./observe.js";
-export { useConversation, useConversations, useConversationView, useDirect, useMentions, useReceipts, useTimeline, useUnread } from "./conversations.js";
+export { useConversation, useConversations, useConversationView, useDirect, useMentions, useReceipts, useTimeline, useUnread, type Which } from "./conversations.js";
 export { usePresence, useStatus, useTyping } from "./users.js";
 export { useTidingsEvent } from "./events.js";
 export { usePopups, type ShownPopup } from "./popups.js";

@@ -6,7 +6,9 @@ import { useTidingsEvent } from "./events.js";
 
 /** A popup to draw. That it was seen is reported when it is first returned. */
 export interface ShownPopup {
+  /** What it shows. */
   readonly content: PopupContent;
+  /** The whole of what the server decided. */
   readonly decision: PopupDecision;
   /** The user has pressed a button: reported, and the popup is closed. What the button's `action` says is the app's to do. */
   readonly press: (button: PopupButton) => void;

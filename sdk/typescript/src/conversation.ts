@@ -17,6 +17,7 @@ export interface MessagesSnapshot {
   readonly failure?: string;
 }
 
+/** The timeline of a conversation, as far as it is loaded. */
 export interface Messages extends Observable<MessagesSnapshot> {
   /** Loads the newest page, if it is not loaded. Subscribing does this, too. */
   load(): Promise<void>;
@@ -24,9 +25,11 @@ export interface Messages extends Observable<MessagesSnapshot> {
   loadOlder(limit?: number): Promise<void>;
 }
 
+/** What a message has besides its body. */
 export interface SendOptions {
   /** The app's own kind of content; `text` when absent. */
   readonly type?: string;
+  /** The users whom it mentions; `@all` for everybody. */
   readonly mentions?: readonly string[];
   /** Neither counted as unread nor pushed to offline devices. */
   readonly silent?: boolean;
@@ -38,8 +41,11 @@ export interface SendOptions {
   readonly clientMsgId?: string;
 }
 
+/** What an edit changes besides the body. */
 export interface EditOptions {
+  /** The app's kind of the new content; the message's own when absent. */
   readonly type?: string;
+  /** The users whom the message mentions from now on. */
   readonly mentions?: readonly string[];
   /** Refused with `version_conflict` when the message has another version by now. */
   readonly ifVersion?: number;
@@ -48,34 +54,110 @@ export interface EditOptions {
 /** How far members have come, in conversations that show it. */
 export interface ReceiptsSnapshot {
   /** By user: the newest entry that reached a device, and the newest that was read. */
-  readonly marks: ReadonlyMap<string, { readonly delivered: number; readonly read: number }>;
+  readonly marks: ReadonlyMap<string, MemberMark>;
   /** In conversations that only count: by `seq`, how many were moved over it since this client came. */
-  readonly counts: ReadonlyMap<number, { readonly delivered: number; readonly read: number }>;
+  readonly counts: ReadonlyMap<number, ReceiptCounts>;
 }
 
-export interface MessageReceipts {
+/** How far one member has come. */
+export interface MemberMark {
+  /** Everything up to this `seq` has reached a device. */
   readonly delivered: number;
+  /** Everything up to this `seq` is read. */
   readonly read: number;
-  readonly members: number;
-  readonly receipts?: readonly { readonly user: string; readonly delivered: boolean; readonly read: boolean }[];
 }
 
-export interface Member {
+/** How many members have come to a message. */
+export interface ReceiptCounts {
+  /** On whose devices it is. */
+  readonly delivered: number;
+  /** Who have read it. */
+  readonly read: number;
+}
+
+/** Who has a message, and who has read it. */
+export interface MessageReceipts {
+  /** On how many members' devices it is. */
+  readonly delivered: number;
+  /** How many members have read it. */
+  readonly read: number;
+  /** How many members could. */
+  readonly members: number;
+  /** Each member, where the conversation shows members. */
+  readonly receipts?: readonly MemberReceipt[];
+}
+
+/** Whether one member has a message. */
+export interface MemberReceipt {
+  /** The member. */
   readonly user: string;
+  /** It is on a device of the member. */
+  readonly delivered: boolean;
+  /** The member has read it. */
+  readonly read: boolean;
+}
+
+/** A member of a conversation. */
+export interface Member {
+  /** The member. */
+  readonly user: string;
+  /** What the member may do. */
   readonly role: Role;
 }
 
+/** What a message was at some time. */
 export interface MessageVersion {
+  /** 1 as it was sent, and one more with each edit. */
   readonly version: number;
+  /** When it became so, in milliseconds since 1970 UTC. */
   readonly at: number;
+  /** Who made it so. */
   readonly by?: string;
+  /** The app's kind of content. */
   readonly type: string;
+  /** The content. */
   readonly body: Json;
+}
+
+/** A page of entries. */
+export interface EntriesPage {
+  /** In the order that the call states. */
+  readonly entries: readonly Entry[];
+  /** Hand it back as `after` for the next page; absent: this was the last. */
+  readonly next?: string;
+}
+
+/** A page of members. */
+export interface MembersPage {
+  /** In the order of their ids. */
+  readonly members: readonly Member[];
+  /** Hand it back as `after` for the next page; absent: this was the last. */
+  readonly next?: string;
+}
+
+/** What one user reacted with. */
+export interface UserReaction {
+  /** The user. */
+  readonly user: string;
+  /** An emoji, or the app's own word. */
+  readonly key: string;
+  /** When, in milliseconds since 1970 UTC. */
+  readonly at: number;
+}
+
+/** A page of reactions. */
+export interface ReactionsPage {
+  /** Who reacted, and with what. */
+  readonly reactions: readonly UserReaction[];
+  /** Hand it back as `after` for the next page; absent: this was the last. */
+  readonly next?: string;
 }
 
 /** A message that grows while it is read, as the answers of assistants do. */
 export interface GrowingMessage {
+  /** The conversation that it grows in. */
   readonly conversation: string;
+  /** Its number there. */
   readonly seq: number;
   /** Adds text at the end. */
   append(text: string): void;
@@ -83,13 +165,17 @@ export interface GrowingMessage {
   end(body?: Json): Promise<SendReceipt>;
 }
 
+/** A conversation: what is shown of it, and what its user does there. */
 export interface Conversation {
+  /** The conversation's id. */
   readonly id: string;
+  /** The loaded part of its timeline. */
   readonly messages: Messages;
   /** The conversation's line in the user's list; undefined while the user has none. */
   readonly view: Observable<ConversationView | undefined>;
   /** Who types now, without this user. */
   readonly typingUsers: Observable<readonly string[]>;
+  /** How far members have come, where the conversation shows it. */
   readonly receipts: Observable<ReceiptsSnapshot>;
 
   /**
@@ -104,34 +190,49 @@ export interface Conversation {
   /** Begins a message that grows. */
   stream(body: Json, options?: SendOptions): Promise<GrowingMessage>;
 
+  /** Gives a message of this user another body. */
   edit(seq: number, body: Json, options?: EditOptions): Promise<SendReceipt>;
+  /** Takes a message back: its body is removed for everybody. */
   recall(seq: number): Promise<SendReceipt>;
+  /** Adds this user's reaction to a message. */
   react(seq: number, key: string): Promise<void>;
+  /** Takes it back. */
   unreact(seq: number, key: string): Promise<void>;
+  /** Pins a message for all members. */
   pin(seq: number): Promise<void>;
+  /** Takes the pin away. */
   unpin(seq: number): Promise<void>;
 
   /** The user has read up to `seq`, or all that has come. Kept and sent later while there is no connection. */
   markRead(seq?: number): Promise<void>;
   /** Call it with each key press: at most one frame every three seconds leaves. */
   typing(): void;
+  /** No notices of its messages, for this user alone: until `until` (milliseconds since 1970 UTC), or until `unmute`. */
   mute(options?: { readonly until?: number }): Promise<void>;
+  /** Ends the mute. */
   unmute(): Promise<void>;
   /** Pins, archives, hides, names, marks as unread, clears: for this user alone. */
   setPreferences(preferences: Preferences): Promise<void>;
 
   /** The messages that answer this one, oldest first, page by page. */
-  replies(seq: number, page?: { readonly after?: string; readonly limit?: number }): Promise<{ readonly entries: readonly Entry[]; readonly next?: string }>;
+  replies(seq: number, page?: { readonly after?: string; readonly limit?: number }): Promise<EntriesPage>;
+  /** The pinned messages. */
   pins(): Promise<readonly Entry[]>;
+  /** What a message was before its edits, where the server keeps that (`messages.edit_history`). */
   versions(seq: number): Promise<readonly MessageVersion[]>;
+  /** Who reacted to a message; with `key`, so. */
   reactions(
     seq: number,
     page?: { readonly key?: string; readonly after?: string; readonly limit?: number },
-  ): Promise<{ readonly reactions: readonly { readonly user: string; readonly key: string; readonly at: number }[]; readonly next?: string }>;
+  ): Promise<ReactionsPage>;
   /** Who has a message and who has read it, now; `receipts` then follows. What moved before this session is in it, and nowhere else. */
   messageReceipts(seq: number): Promise<MessageReceipts>;
-  members(page?: { readonly after?: string; readonly limit?: number }): Promise<{ readonly members: readonly Member[]; readonly next?: string }>;
+  /** The members, page by page. */
+  members(page?: { readonly after?: string; readonly limit?: number }): Promise<MembersPage>;
+  /** Adds members. */
   addMembers(users: readonly string[], role?: Role): Promise<void>;
+  /** Removes members. */
   removeMembers(users: readonly string[]): Promise<void>;
+  /** Removes this user. */
   leave(): Promise<void>;
 }

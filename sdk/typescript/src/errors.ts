@@ -1,10 +1,12 @@
 /** A refusal of the server, or a failure of this client, with a stable `code`. */
 export class TidingsError extends Error {
+  /** What `String(error)` begins with. */
   override readonly name = "TidingsError";
   /** A code of the server (docs/websocket.md, docs/http.md), or one of `CLIENT_CODES`. */
   readonly code: string;
   /** Whether the same request may succeed later. */
   readonly retry: boolean;
+  /** When to try again, in milliseconds from now, if the server said so. */
   readonly retryAfterMs: number | undefined;
 
   constructor(code: string, message: string, options: { retry?: boolean; retryAfterMs?: number | undefined; cause?: unknown } = {}) {

@@ -7,35 +7,53 @@
 // Read in this order: `tidings.ts` and `conversation.ts` (what an app uses), `wire/` (what goes over the connection), `session/` (one
 // connection and its state machine), `chat/` (timelines, the list, what waits to be sent), `tabs/`, `storage/`.
 export type {
+  Away,
   Connect,
+  Connecting,
   ConnectionStatus,
   ConnectOptions,
   Conversations,
+  ConversationsPage,
   ConversationsSnapshot,
+  Ended,
+  MembershipEvent,
+  MentionsPage,
+  Online,
+  PopupAnswer,
   Popups,
   Presence,
+  ReadEvent,
+  SkippedEvent,
   Tidings,
   TidingsEvents,
+  TypingEvent,
 } from "./tidings.js";
 export type {
   Conversation,
   EditOptions,
+  EntriesPage,
   GrowingMessage,
   Member,
+  MemberMark,
+  MemberReceipt,
+  MembersPage,
   MessageReceipts,
   Messages,
   MessagesSnapshot,
   MessageVersion,
+  ReactionsPage,
+  ReceiptCounts,
   ReceiptsSnapshot,
   SendOptions,
+  UserReaction,
 } from "./conversation.js";
-export type { Message, Notice, PendingMessage, RefusedMessage, SentMessage, TimelineItem } from "./message.js";
+export type { Message, MessageContent, Notice, PendingMessage, RefusedMessage, SentMessage, TimelineItem } from "./message.js";
 export { directPeer } from "./chat/direct.js";
 export { connect } from "./connect.js";
 export { textOf } from "./message.js";
 export type { Observable } from "./observable.js";
 export { CLIENT_CODES, TidingsError } from "./errors.js";
-export { indexedDbStorage } from "./storage/indexed-db.js";
+export { indexedDbStorage, type DatabaseFactory } from "./storage/indexed-db.js";
 export { memoryStorage } from "./storage/memory.js";
 export type { KeyValueStorage } from "./storage/storage.js";
 export type { SocketLike, WebSocketConstructor } from "./session/socket.js";
@@ -43,5 +61,7 @@ export type { TransportName } from "./session/transport.js";
 export type { Preferences, ListFilter } from "./wire/client-frames.js";
 export type { ConversationKind, ConversationView, Entry, Mark, Reaction, ReplyQuote, Role, SendReceipt } from "./wire/entries.js";
 export type { Json, JsonObject } from "./wire/json.js";
-export type { PopupAction, PopupButton, PopupContent, PopupDecision, PopupEvent, PopupQuestion, Push } from "./wire/popups.js";
+export type {
+  AppAction, AppEvent, DismissAction, OpenAction, PopupAction, PopupButton, PopupContent, PopupDecision, PopupEvent, PopupQuestion, Push,
+} from "./wire/popups.js";
 export type { PresenceChange, ReceiptMark } from "./wire/server-frames.js";

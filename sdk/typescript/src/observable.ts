@@ -3,6 +3,7 @@
  * `this`, so that React takes them as they are: `useSyncExternalStore(messages.subscribe, messages.get)`.
  */
 export interface Observable<T> {
+  /** The value now: the same object until it changes. */
   readonly get: () => T;
   /** Calls `listener` after each change, until the returned function is called. */
   readonly subscribe: (listener: () => void) => () => void;

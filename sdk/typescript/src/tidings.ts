@@ -11,6 +11,7 @@ import type { ListFilter } from "./wire/client-frames.js";
 import type { PopupDecision, PopupEvent, PopupQuestion, Push } from "./wire/popups.js";
 import type { PresenceChange } from "./wire/server-frames.js";
 
+/** What a client needs to know. */
 export interface ConnectOptions {
   /** The server: `https://chat.example.com`; `wss://…/v1/connect` is understood, too. */
   readonly url: string;
@@ -23,6 +24,7 @@ export interface ConnectOptions {
   readonly deviceId?: string;
   /** `web` when absent. */
   readonly deviceKind?: string;
+  /** Shown to the app's server in the list of devices; at most 32 bytes. */
   readonly appVersion?: string;
   /** This device takes pushes. */
   readonly push?: boolean;
@@ -35,6 +37,7 @@ export interface ConnectOptions {
   readonly shareTabs?: boolean;
   /** Node 20 has none of its own: give it `WebSocket` of the package `ws`. */
   readonly WebSocket?: WebSocketConstructor;
+  /** In place of the runtime's own. */
   readonly fetch?: typeof fetch;
   /**
    * What may carry the session, the better one first. Both by default: an event stream takes the place of a WebSocket where the network
@@ -43,14 +46,42 @@ export interface ConnectOptions {
   readonly transports?: readonly TransportName[];
 }
 
-export type ConnectionStatus =
-  | { readonly state: "connecting" }
-  | { readonly state: "online"; readonly session: string }
-  /** Connects again by itself at about `retryAt` (by this device's clock). */
-  | { readonly state: "away"; readonly retryAt: number; readonly cause: TidingsError }
-  /** Does not connect again by itself: `error.code` says why (`replaced`, `kicked`, `unauthorized`, `closed`, …). */
-  | { readonly state: "ended"; readonly error: TidingsError };
+/** Whether there is a connection, and what follows when there is none; `state` tells which fields it has. */
+export type ConnectionStatus = Connecting | Online | Away | Ended;
 
+/** An attempt is under way. */
+export interface Connecting {
+  /** Tells the states apart. */
+  readonly state: "connecting";
+}
+
+/** The session is live. */
+export interface Online {
+  /** Tells the states apart. */
+  readonly state: "online";
+  /** The server's name of the session. */
+  readonly session: string;
+}
+
+/** There is no connection; the client connects again by itself. */
+export interface Away {
+  /** Tells the states apart. */
+  readonly state: "away";
+  /** About when it connects again, in milliseconds since 1970 UTC by this device's clock. */
+  readonly retryAt: number;
+  /** Why the connection ended, or could not be made. */
+  readonly cause: TidingsError;
+}
+
+/** There is no connection, and the client does not connect again before `reconnect` is called. */
+export interface Ended {
+  /** Tells the states apart. */
+  readonly state: "ended";
+  /** Its `code` says why: `replaced`, `kicked`, `unauthorized`, `closed`, … */
+  readonly error: TidingsError;
+}
+
+/** The loaded part of the user's list. */
 export interface ConversationsSnapshot {
   /** Pinned ones first, then the latest active. Hidden and archived ones are not among them. */
   readonly items: readonly ConversationView[];
@@ -58,10 +89,21 @@ export interface ConversationsSnapshot {
   readonly unread: number;
   /** Those that mention this user, in muted ones, too. */
   readonly mentions: number;
+  /** There are more: `loadMore` loads them. */
   readonly hasMore: boolean;
+  /** `loading` until the list was read once. */
   readonly state: "loading" | "ready";
 }
 
+/** A page of conversations. */
+export interface ConversationsPage {
+  /** In the order of the list. */
+  readonly conversations: readonly ConversationView[];
+  /** Hand it back as `after` for the next page; absent: this was the last. */
+  readonly next?: string;
+}
+
+/** The user's list of conversations. It keeps itself right. */
 export interface Conversations extends Observable<ConversationsSnapshot> {
   /** Loads the next page of the list. */
   loadMore(): Promise<void>;
@@ -69,9 +111,10 @@ export interface Conversations extends Observable<ConversationsSnapshot> {
    * Reads one filtered page. Which lines it has is not kept up to date; `conversation(id).view` of each is, also of archived ones, which
    * are known to the client only once they were read here.
    */
-  page(filter: ListFilter, after?: string, limit?: number): Promise<{ readonly conversations: readonly ConversationView[]; readonly next?: string }>;
+  page(filter: ListFilter, after?: string, limit?: number): Promise<ConversationsPage>;
 }
 
+/** Who is online. */
 export interface Presence {
   /** Watches users with whom a direct conversation exists, or members of the group `conversation`. The returned function ends it. */
   watch(users: readonly string[], conversation?: string): () => void;
@@ -79,20 +122,69 @@ export interface Presence {
   of(user: string): Observable<PresenceChange | undefined>;
 }
 
+/** Whether a popup is due. */
+export interface PopupAnswer {
+  /** The popup; it counts as shown. */
+  readonly show?: PopupDecision;
+  /** In how many milliseconds one could be due, if time alone can tell. */
+  readonly retryAfterMs?: number;
+}
+
+/** What an app shows to its users at places of its own. */
 export interface Popups {
   /** Which popup is due at this placement? Without `show` none is; `retryAfterMs` says when one could be. */
-  ask(question: PopupQuestion): Promise<{ readonly show?: PopupDecision; readonly retryAfterMs?: number }>;
+  ask(question: PopupQuestion): Promise<PopupAnswer>;
   /** Tells what the user did; kept and tried again until the server has it. */
   report(events: readonly PopupEvent[]): Promise<void>;
 }
 
+/** Somebody types. */
+export interface TypingEvent {
+  /** Where. */
+  readonly conversation: string;
+  /** Who. */
+  readonly user: string;
+}
+
+/** A read mark moved. */
+export interface ReadEvent {
+  /** Where. */
+  readonly conversation: string;
+  /** Whose. */
+  readonly user: string;
+  /** Everything up to here is read. */
+  readonly seq: number;
+}
+
+/** This user joined or left. */
+export interface MembershipEvent {
+  /** What. */
+  readonly conversation: string;
+  /** Whether the user is in it now. */
+  readonly member: boolean;
+}
+
+/** A part of a timeline that was not fetched. */
+export interface SkippedEvent {
+  /** Whose timeline. */
+  readonly conversation: string;
+  /** Its first entry. */
+  readonly from_seq: number;
+  /** Its last entry. */
+  readonly to_seq: number;
+}
+
+/** What `on` tells, by name. */
 export interface TidingsEvents {
   /** A message that came, in the order of its conversation, once. Not those of pages that were loaded. */
   message: SentMessage;
-  typing: { readonly conversation: string; readonly user: string };
+  /** Somebody types in a conversation of this user. */
+  typing: TypingEvent;
   /** Somebody's read mark moved: this user's on another device. */
-  read: { readonly conversation: string; readonly user: string; readonly seq: number };
-  membership: { readonly conversation: string; readonly member: boolean };
+  read: ReadEvent;
+  /** This user is in a conversation now, or no longer. */
+  membership: MembershipEvent;
+  /** Users who are watched came or went. */
   presence: readonly PresenceChange[];
   /** A popup that the app's server triggered. */
   popup: PopupDecision;
@@ -101,29 +193,44 @@ export interface TidingsEvents {
   /** What this device held was of another history of the store: everything is read anew. */
   reset: Record<string, never>;
   /** So much was missed in a conversation that its entries were not fetched one by one; `messages` begins anew after them. */
-  skipped: { readonly conversation: string; readonly from_seq: number; readonly to_seq: number };
+  skipped: SkippedEvent;
   /** The storage failed or is full: the client goes on in memory. */
   storage: TidingsError;
   /** A failure that no promise tells, for the app's log. */
   error: TidingsError;
 }
 
+/** A page of mentions. */
+export interface MentionsPage {
+  /** Messages that mention the user, newest first. */
+  readonly mentions: readonly Entry[];
+  /** Hand it back as `after` for the next page; absent: this was the last. */
+  readonly next?: string;
+}
+
+/** The client of one user: everything that an app has of Tidings. */
 export interface Tidings {
   /** Whose session it is. */
   readonly user: string;
+  /** Whether there is a connection. */
   readonly status: Observable<ConnectionStatus>;
+  /** The user's list. */
   readonly conversations: Conversations;
+  /** Who is online. */
   readonly presence: Presence;
+  /** What the app shows at places of its own. */
   readonly popups: Popups;
 
   /** The conversation of this id: the same object each time. */
   conversation(id: string): Conversation;
   /** The direct conversation with a user; the first message opens it. */
   direct(user: string): Conversation;
+  /** Makes a group that this user owns. */
   createGroup(group: { readonly id?: string; readonly name?: string; readonly members: readonly string[] }): Promise<Conversation>;
   /** Messages that mention this user, newest first. */
-  mentions(page?: { readonly after?: string; readonly limit?: number }): Promise<{ readonly mentions: readonly Entry[]; readonly next?: string }>;
+  mentions(page?: { readonly after?: string; readonly limit?: number }): Promise<MentionsPage>;
 
+  /** Calls `listener` for each event of a name, until the returned function is called. */
   on<Name extends keyof TidingsEvents>(event: Name, listener: (value: TidingsEvents[Name]) => void): () => void;
   /** Connects now: after `ended`, or without waiting for `retryAt` (the network is back). */
   reconnect(): void;
@@ -133,4 +240,5 @@ export interface Tidings {
   close(): Promise<void>;
 }
 
+/** What `connect` is. */
 export type Connect = (options: ConnectOptions) => Promise<Tidings>;

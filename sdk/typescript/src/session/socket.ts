@@ -2,15 +2,23 @@ import { BROKEN, type AttemptHandlers, type OpenedTransport, type Transport } fr
 
 /** What the client uses of a WebSocket: browsers' own and the class of `ws` both fit. */
 export interface SocketLike {
+  /** 1 while it is open. */
   readonly readyState: number;
+  /** Called when it has opened. */
   onopen: ((event: never) => void) | null;
+  /** Called with `data`, the text of a message. */
   onmessage: ((event: never) => void) | null;
+  /** Called with `code` and `reason` when it is over. */
   onclose: ((event: never) => void) | null;
+  /** Called when it broke; `onclose` follows. */
   onerror: ((event: never) => void) | null;
+  /** Sends a message. */
   send(text: string): void;
+  /** Closes it. */
   close(code?: number, reason?: string): void;
 }
 
+/** A class of WebSockets. */
 export type WebSocketConstructor = new (url: string) => SocketLike;
 
 const OPEN = 1;

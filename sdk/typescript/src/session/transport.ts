@@ -1,5 +1,6 @@
 // What carries a session's frames: a WebSocket, or an event stream with requests beside it. The session does not know which.
 
+/** What carries a session: a WebSocket, or an event stream with requests beside it. */
 export type TransportName = "websocket" | "event-stream";
 
 export interface TransportHandlers {

@@ -5,6 +5,7 @@ const VERSION = 1;
 
 /** `indexedDB`, said without the browser's types: a Node project may have none of them. */
 export interface DatabaseFactory {
+  /** Opens a database, as `indexedDB.open` does. */
   open(name: string, version?: number): unknown;
 }
 

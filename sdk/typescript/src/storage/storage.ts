@@ -11,5 +11,6 @@ export interface KeyValueStorage {
   commit(changes: ReadonlyMap<string, unknown>): Promise<void>;
   /** Removes everything. */
   clear(): Promise<void>;
+  /** Lets go of what it holds open. */
   close(): Promise<void>;
 }

@@ -28,11 +28,17 @@ export interface BindFrame {
 
 /** A user's own settings of one conversation of the list. */
 export interface Preferences {
+  /** Stands at the top of the list. */
   readonly pinned?: boolean;
+  /** Stands in the archive alone. */
   readonly archived?: boolean;
+  /** Is not shown before its next message. */
   readonly hidden?: boolean;
+  /** The user's own name for it; null takes it away. */
   readonly title?: string | null;
+  /** Is shown as unread, whatever its count. */
   readonly marked_unread?: boolean;
+  /** The history up to here is gone for this user. */
   readonly clear_to_seq?: number;
 }
 
@@ -45,6 +51,7 @@ export interface HistoryQuery {
   readonly limit?: number;
 }
 
+/** Which conversations of the list: those with unread messages, those that mention the user, those that were put away. */
 export type ListFilter = "unread" | "mentions" | "archived";
 
 /** Frames that are answered; the link gives each a `ref`. */

@@ -29,16 +29,23 @@ export interface ErrorFrame {
   readonly retry_after_ms?: number;
 }
 
+/** Whether a user is online. */
 export interface PresenceChange {
+  /** The user. */
   readonly user: string;
+  /** Whether one of the user's sessions is live. */
   readonly online: boolean;
   /** When offline: the end of the last session, in milliseconds since 1970 UTC. */
   readonly last_seen?: number;
 }
 
+/** How far a member has come. */
 export interface ReceiptMark {
+  /** The member. */
   readonly user: string;
+  /** Everything up to here is read. */
   readonly read_seq?: number;
+  /** Everything up to here has reached a device. */
   readonly delivered_seq?: number;
 }
 
