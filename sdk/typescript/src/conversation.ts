@@ -51,6 +51,12 @@ export interface EditOptions {
   readonly ifVersion?: number;
 }
 
+/** What must hold for an assignment. */
+export interface AssignOptions {
+  /** Refused with `assignment_conflict` unless this agent has the conversation now; null: unless nobody has it. */
+  readonly ifAssignedTo?: string | null;
+}
+
 /** How far members have come, in conversations that show it. */
 export interface ReceiptsSnapshot {
   /** By user: the newest entry that reached a device, and the newest that was read. */
@@ -235,4 +241,10 @@ export interface Conversation {
   removeMembers(users: readonly string[]): Promise<void>;
   /** Removes this user. */
   leave(): Promise<void>;
+
+  /**
+   * Of a conversation with an account that this user answers for: gives it to an agent of the account, such as this user, or with
+   * null to nobody. All its agents are told by the event `assignment`.
+   */
+  assign(agent: string | null, options?: AssignOptions): Promise<void>;
 }

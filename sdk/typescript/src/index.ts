@@ -7,6 +7,9 @@
 // Read in this order: `tidings.ts` and `conversation.ts` (what an app uses), `wire/` (what goes over the connection), `session/` (one
 // connection and its state machine), `chat/` (timelines, the list, what waits to be sent), `tabs/`, `storage/`.
 export type {
+  Account,
+  AccountListOptions,
+  AssignmentEvent,
   Away,
   Connect,
   Connecting,
@@ -29,6 +32,7 @@ export type {
   TypingEvent,
 } from "./tidings.js";
 export type {
+  AssignOptions,
   Conversation,
   EditOptions,
   EntriesPage,

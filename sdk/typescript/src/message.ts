@@ -13,6 +13,8 @@ export interface MessageContent {
   readonly conversation: string;
   /** Absent when the conversation itself (an app server) speaks. */
   readonly from: string | undefined;
+  /** Of what an account says: the agent who wrote it, where this user may know. */
+  readonly agent: string | undefined;
   /** Milliseconds since 1970 UTC; of what is not sent, by this device's clock. */
   readonly at: number;
   /** The app's kind of content, `text` for most. */

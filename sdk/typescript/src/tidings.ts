@@ -114,6 +114,32 @@ export interface Conversations extends Observable<ConversationsSnapshot> {
   page(filter: ListFilter, after?: string, limit?: number): Promise<ConversationsPage>;
 }
 
+/** Which conversations of an account. */
+export interface AccountListOptions {
+  /** Those that this agent has: an id, or `@me`; `@nobody`: those that nobody has. All when absent. */
+  readonly assignedTo?: string;
+  /** Those with unread messages, and the like. */
+  readonly filter?: ListFilter;
+  /** The `next` of the page before. */
+  readonly after?: string;
+  /** At most 200. */
+  readonly limit?: number;
+}
+
+/**
+ * An account that answers, as one of its agents sees it. Its conversations are apart from the agent's own list, and used like any other:
+ * `tidings.conversation(id)` sends, edits and marks as read as the account, with `agent` at each message for the other agents.
+ */
+export interface Account {
+  /** The account's id. */
+  readonly id: string;
+  /**
+   * A page of the account's conversations as they are now, the latest active first. Read it again when the events `message` and
+   * `assignment` tell of a change, or after `online`.
+   */
+  conversations(options?: AccountListOptions): Promise<ConversationsPage>;
+}
+
 /** Who is online. */
 export interface Presence {
   /** Watches users with whom a direct conversation exists, or members of the group `conversation`. The returned function ends it. */
@@ -164,6 +190,18 @@ export interface MembershipEvent {
   readonly member: boolean;
 }
 
+/** A conversation with an account was given to another agent. */
+export interface AssignmentEvent {
+  /** Which. */
+  readonly conversation: string;
+  /** The agent who has it now; null: nobody. */
+  readonly assignedTo: string | null;
+  /** The agent who did it; absent when the app server did. */
+  readonly by?: string;
+  /** When, in milliseconds since 1970 UTC. */
+  readonly at: number;
+}
+
 /** A part of a timeline that was not fetched. */
 export interface SkippedEvent {
   /** Whose timeline. */
@@ -184,6 +222,8 @@ export interface TidingsEvents {
   read: ReadEvent;
   /** This user is in a conversation now, or no longer. */
   membership: MembershipEvent;
+  /** A conversation with an account was given to another agent: for its agents, and for its user where the account shows agents. */
+  assignment: AssignmentEvent;
   /** Users who are watched came or went. */
   presence: readonly PresenceChange[];
   /** A popup that the app's server triggered. */
@@ -227,6 +267,8 @@ export interface Tidings {
   direct(user: string): Conversation;
   /** Makes a group that this user owns. */
   createGroup(group: { readonly id?: string; readonly name?: string; readonly members: readonly string[] }): Promise<Conversation>;
+  /** An account that this user answers for; who is no agent of it is refused when it asks. */
+  account(id: string): Account;
   /** Messages that mention this user, newest first. */
   mentions(page?: { readonly after?: string; readonly limit?: number }): Promise<MentionsPage>;
 

@@ -83,6 +83,7 @@ const WRITTEN: readonly ClientFrame[] = [
   { t: "read", ref: 1, conversation: "g", seq: 1 },
   { t: "history", ref: 1, conversation: "g", from_seq: 1, to_seq: 2, from_time: 1, to_time: 2, cursor: "c", limit: 5 },
   { t: "conversations", ref: 1, after: "x", limit: 5, filter: "unread" },
+  { t: "conversations", ref: 1, account: "news", assigned_to: "@nobody" },
   { t: "watch_presence", ref: 1, users: ["a"], conversation: "g" },
   { t: "unwatch_presence", ref: 1, users: ["a"] },
   { t: "popup", ref: 1, question: { placement: "home" } },

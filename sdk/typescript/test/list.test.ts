@@ -218,3 +218,31 @@ test("a mark may be ahead of the list: what comes up to it is read already", () 
   for (const seq of [4, 5, 6]) list.take(entry(seq));
   assert.deepEqual(counts(list.views), { g: { last_seq: 6, read_seq: 5, unread: 1, mentions: 0 } });
 });
+
+test("conversations of an account that the user answers for are not in the user's own list, nor looked for in it", async () => {
+  const { client, clock, server } = await start();
+  server.commit("g", { from: "ben", body: 1 });
+  await clock.pass(100);
+  const [line] = client.conversations.get().items;
+  assert.ok(line);
+  const asked = server.received.length;
+  server.commit("ben~news", { from: "ben", body: "When are you open?" });
+  server.tell({ t: "conversation", conversation: { ...line, id: "ben~news", kind: "direct", account: "news" } });
+  await clock.pass(1_000);
+  assert.deepEqual(client.conversations.get().items.map(({ id }) => id), ["g"]);
+  assert.deepEqual(server.received.slice(asked).filter(({ t }) => t === "conversations"), []);
+});
+
+test("an assignment is told, to who may know of it", async () => {
+  const { client, clock, server } = await start();
+  const told: unknown[] = [];
+  client.on("assignment", (assignment) => told.push(assignment));
+  const { at } = server.commit("ben~news", { kind: "assignment", from: "news", agent: "cleo", body: { assigned_to: "ada" } });
+  server.commit("ben~news", { kind: "assignment", body: { assigned_to: null } });
+  server.commit("ada~news", { kind: "assignment", body: {} });
+  await clock.pass(100);
+  assert.deepEqual(told, [
+    { conversation: "ben~news", assignedTo: "ada", by: "cleo", at },
+    { conversation: "ben~news", assignedTo: null, at },
+  ]);
+});

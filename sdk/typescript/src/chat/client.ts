@@ -4,16 +4,17 @@ import { CLIENT_CODES, TidingsError } from "../errors.js";
 import type { Observable } from "../observable.js";
 import type { Clock } from "../session/clock.js";
 import type { Link, LinkEvent } from "../session/link.js";
-import type { ConnectionStatus, Tidings, TidingsEvents } from "../tidings.js";
+import type { Account, AssignmentEvent, ConnectionStatus, MentionsPage, Tidings, TidingsEvents } from "../tidings.js";
 import type { Entry } from "../wire/entries.js";
 import type { ServerFrame } from "../wire/server-frames.js";
+import { AccountDesk } from "./account.js";
 import { Asker } from "./asker.js";
 import type { Core } from "./core.js";
 import { directId } from "./direct.js";
 import { Emitter } from "./emitter.js";
 import { ConversationHandle, type Parts } from "./handle.js";
 import { query, type HttpDoor } from "./http.js";
-import { messageOf } from "./items.js";
+import { actorOf, messageOf } from "./items.js";
 import { ListKeeper } from "./list-keeper.js";
 import { Outbox } from "./outbox.js";
 import { PopupDesk } from "./popups.js";
@@ -98,7 +99,11 @@ export class Client implements Tidings {
     return this.#handle(id);
   }
 
-  async mentions(page: { readonly after?: string; readonly limit?: number } = {}): Promise<{ readonly mentions: readonly Entry[]; readonly next?: string }> {
+  account(id: string): Account {
+    return new AccountDesk(id, this.#parts.core.asker);
+  }
+
+  async mentions(page: { readonly after?: string; readonly limit?: number } = {}): Promise<MentionsPage> {
     const answer = await this.#parts.http.call("GET", "/v1/users/me/mentions" + query({ ...page }));
     return { mentions: listOf<Entry>(answer, "entries"), ...nextOf(answer) };
   }
@@ -246,9 +251,20 @@ export class Client implements Tidings {
     const { core, outbox, typing } = this.#parts;
     for (const entry of entries) {
       outbox.see(entry); // also of those that were read from history
+      const assignment = assignmentOf(entry);
+      if (assignment) core.emitter.emit("assignment", assignment);
       if (entry.kind !== "message") continue;
       if (entry.from != null) typing.end(id, entry.from);
       core.emitter.emit("message", messageOf(entry));
     }
   }
+}
+
+/** What an entry says of who has its conversation; undefined also where its reader may not know. */
+function assignmentOf(entry: Entry): AssignmentEvent | undefined {
+  if (entry.kind !== "assignment" || entry.body === null || typeof entry.body !== "object") return undefined;
+  const { assigned_to: assignedTo } = entry.body as { readonly assigned_to?: unknown };
+  if (assignedTo !== null && typeof assignedTo !== "string") return undefined;
+  const by = actorOf(entry);
+  return { conversation: entry.conversation, assignedTo, at: entry.at, ...(by !== undefined && { by }) };
 }

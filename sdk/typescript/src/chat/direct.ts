@@ -12,6 +12,12 @@ export function directPeer(conversation: string, me: string): string | undefined
   return second === me ? first : undefined;
 }
 
+/** Whether it is a direct conversation of others: what reaches an agent of an account that is one of them. */
+export function isOfOthers(conversation: string, me: string): boolean {
+  const users = conversation.split("~");
+  return users.length === 2 && !users.includes(me);
+}
+
 // JavaScript compares UTF-16 units, which sorts some characters otherwise than their bytes.
 function isSmaller(a: string, b: string): boolean {
   const [left, right] = [new TextEncoder().encode(a), new TextEncoder().encode(b)];

@@ -1,6 +1,7 @@
 // One conversation as an app holds it: no state of its own, but for what waits to be told.
 import type {
-  Conversation, EditOptions, GrowingMessage, Member, MessageReceipts, MessageVersion, ReceiptsSnapshot, SendOptions,
+  AssignOptions, Conversation, EditOptions, EntriesPage, GrowingMessage, MembersPage, MessageReceipts, MessageVersion, ReactionsPage, ReceiptsSnapshot,
+  SendOptions,
 } from "../conversation.js";
 import type { Observable } from "../observable.js";
 import type { NewMessage, Preferences } from "../wire/client-frames.js";
@@ -169,7 +170,7 @@ export class ConversationHandle implements Conversation {
     await this.#parts.core.asker.ask({ t: "preferences", conversation: this.id, ...preferences });
   }
 
-  replies(seq: number, page: { readonly after?: string; readonly limit?: number } = {}): Promise<{ readonly entries: readonly Entry[]; readonly next?: string }> {
+  replies(seq: number, page: { readonly after?: string; readonly limit?: number } = {}): Promise<EntriesPage> {
     return this.#questions.replies(seq, page);
   }
 
@@ -181,10 +182,7 @@ export class ConversationHandle implements Conversation {
     return this.#questions.versions(seq);
   }
 
-  reactions(
-    seq: number,
-    page: { readonly key?: string; readonly after?: string; readonly limit?: number } = {},
-  ): Promise<{ readonly reactions: readonly { readonly user: string; readonly key: string; readonly at: number }[]; readonly next?: string }> {
+  reactions(seq: number, page: { readonly key?: string; readonly after?: string; readonly limit?: number } = {}): Promise<ReactionsPage> {
     return this.#questions.reactions(seq, page);
   }
 
@@ -199,7 +197,7 @@ export class ConversationHandle implements Conversation {
     return answer;
   }
 
-  members(page: { readonly after?: string; readonly limit?: number } = {}): Promise<{ readonly members: readonly Member[]; readonly next?: string }> {
+  members(page: { readonly after?: string; readonly limit?: number } = {}): Promise<MembersPage> {
     return this.#questions.members(page);
   }
 
@@ -213,6 +211,11 @@ export class ConversationHandle implements Conversation {
 
   leave(): Promise<void> {
     return this.removeMembers([this.#parts.core.me]);
+  }
+
+  async assign(agent: string | null, { ifAssignedTo }: AssignOptions = {}): Promise<void> {
+    const condition = ifAssignedTo === undefined ? {} : { if_assigned_to: ifAssignedTo };
+    await this.#parts.core.asker.ask({ t: "assign", conversation: this.id, assigned_to: agent, ...condition });
   }
 
   /** What the server has answered is shown at once; the entry that follows is then no news. */

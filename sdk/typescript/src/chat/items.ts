@@ -8,8 +8,14 @@ import type { Slot } from "./slots.js";
 // A slot that did not change is the same item: lists that compare by identity draw only what changed.
 const itemsOfSlots = new WeakMap<Slot, TimelineItem>();
 
-export function keyOf(entry: { readonly from?: string; readonly client_msg_id?: string; readonly seq: number }): string {
-  return entry.from != null && entry.client_msg_id != null ? `${entry.from}/${entry.client_msg_id}` : `#${entry.seq}`;
+/** Who made an entry: of what an account did, its agent, whose ids its `client_msg_id`s are. */
+export function actorOf(entry: Pick<Entry, "from" | "agent">): string | undefined {
+  return entry.agent ?? entry.from ?? undefined;
+}
+
+export function keyOf(entry: Pick<Entry, "from" | "agent" | "client_msg_id" | "seq">): string {
+  const actor = actorOf(entry);
+  return actor !== undefined && entry.client_msg_id != null ? `${actor}/${entry.client_msg_id}` : `#${entry.seq}`;
 }
 
 export function itemOfSlot(slot: Slot): TimelineItem | undefined {
@@ -29,6 +35,7 @@ export function messageOf(entry: Entry): SentMessage {
     conversation: entry.conversation,
     seq: entry.seq,
     from: entry.from ?? undefined,
+    agent: entry.agent ?? undefined,
     at: entry.at,
     type: entry.type,
     body: entry.body,
@@ -76,6 +83,7 @@ function unsentMessage(item: OutboxItem, me: string): Message {
     key: `${me}/${item.id}`,
     conversation: item.conversation,
     from: me,
+    agent: undefined,
     at: receipt?.at ?? item.at,
     type: message.type ?? "text",
     body: message.body,

@@ -1,10 +1,11 @@
 // Keeps the user's list right: reads it after each connect, and again where the model cannot count on.
 import { TidingsError } from "../errors.js";
 import { Cell } from "../observable.js";
-import type { Conversations, ConversationsSnapshot } from "../tidings.js";
+import type { Conversations, ConversationsPage, ConversationsSnapshot } from "../tidings.js";
 import type { ListFilter } from "../wire/client-frames.js";
 import type { ConversationView, Entry } from "../wire/entries.js";
 import type { Core } from "./core.js";
+import { isOfOthers } from "./direct.js";
 import { ConversationList } from "./list.js";
 
 const PAGE_LIMIT = 100;
@@ -56,6 +57,7 @@ export class ListKeeper implements Conversations {
   }
 
   take(entry: Entry): void {
+    if (this.#isOfAccount(entry.conversation)) return;
     this.#list.take(entry);
     this.#refreshStale();
     this.#changed();
@@ -68,6 +70,7 @@ export class ListKeeper implements Conversations {
   }
 
   put(view: ConversationView): void {
+    if (this.#isOfAccount(view.id)) return;
     this.#left.delete(view.id);
     this.#list.put(view);
     this.#onRead(view);
@@ -81,6 +84,7 @@ export class ListKeeper implements Conversations {
   }
 
   membership(id: string, isMember: boolean): void {
+    if (this.#isOfAccount(id)) return;
     if (isMember) {
       this.#left.delete(id);
       this.#list.stale.add(id);
@@ -118,7 +122,7 @@ export class ListKeeper implements Conversations {
     this.#changed();
   }
 
-  async page(filter: ListFilter, after?: string, limit?: number): Promise<{ readonly conversations: readonly ConversationView[]; readonly next?: string }> {
+  async page(filter: ListFilter, after?: string, limit?: number): Promise<ConversationsPage> {
     const frame = { t: "conversations" as const, filter, ...(after !== undefined && { after }), ...(limit !== undefined && { limit }) };
     const { conversations, next } = await this.#core.asker.ask(frame);
     if (filter === "archived") {
@@ -127,6 +131,11 @@ export class ListKeeper implements Conversations {
       this.#changed();
     }
     return { conversations, ...(next != null && { next }) };
+  }
+
+  /** Conversations of accounts that this user answers for are not in the user's own list. */
+  #isOfAccount(id: string): boolean {
+    return isOfOthers(id, this.#core.me);
   }
 
   #refreshStale(): void {

@@ -7,6 +7,7 @@ import type { NewMessage } from "../wire/client-frames.js";
 import type { Entry, SendReceipt } from "../wire/entries.js";
 import type { Core } from "./core.js";
 import { directPeer } from "./direct.js";
+import { actorOf } from "./items.js";
 
 const ITEMS_MAX = 1_000;
 // One at a time in a conversation, so that a refusal for the moment cannot change the order; so many conversations at once.
@@ -117,7 +118,7 @@ export class Outbox {
   /** An entry of this user came: it settles the send that made it, also when the answer got lost. */
   see(entry: Entry): void {
     const item = entry.client_msg_id == null ? undefined : this.#items.get(entry.client_msg_id);
-    if (item === undefined || entry.kind !== "message" || entry.from !== this.#core.me || item.conversation !== entry.conversation) return;
+    if (item === undefined || entry.kind !== "message" || actorOf(entry) !== this.#core.me || item.conversation !== entry.conversation) return;
     if (item.state !== "settled") this.#settle(item, { conversation: entry.conversation, seq: entry.seq, at: entry.at });
   }
 

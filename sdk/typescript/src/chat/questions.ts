@@ -1,5 +1,5 @@
 // What is asked about a conversation over HTTP, where no frame is for it.
-import type { Member, MessageReceipts, MessageVersion } from "../conversation.js";
+import type { EntriesPage, Member, MembersPage, MessageReceipts, MessageVersion, ReactionsPage, UserReaction } from "../conversation.js";
 import type { Entry, Role } from "../wire/entries.js";
 import { path, query, type HttpDoor } from "./http.js";
 
@@ -17,7 +17,7 @@ export class Questions {
     this.#id = id;
   }
 
-  async replies(seq: number, page: Page): Promise<{ readonly entries: readonly Entry[]; readonly next?: string }> {
+  async replies(seq: number, page: Page): Promise<EntriesPage> {
     const answer = await this.#get(path`/messages/${seq}/replies` + query({ ...page }));
     return { entries: listOf<Entry>(answer, "entries"), ...nextOf(answer) };
   }
@@ -30,19 +30,16 @@ export class Questions {
     return listOf<MessageVersion>(await this.#get(path`/messages/${seq}/versions`), "versions");
   }
 
-  async reactions(
-    seq: number,
-    page: Page & { readonly key?: string },
-  ): Promise<{ readonly reactions: readonly { readonly user: string; readonly key: string; readonly at: number }[]; readonly next?: string }> {
+  async reactions(seq: number, page: Page & { readonly key?: string }): Promise<ReactionsPage> {
     const answer = await this.#get(path`/messages/${seq}/reactions` + query({ ...page }));
-    return { reactions: listOf<{ user: string; key: string; at: number }>(answer, "reactions"), ...nextOf(answer) };
+    return { reactions: listOf<UserReaction>(answer, "reactions"), ...nextOf(answer) };
   }
 
   async receipts(seq: number): Promise<MessageReceipts> {
     return (await this.#get(path`/messages/${seq}/receipts`)) as MessageReceipts;
   }
 
-  async members(page: Page): Promise<{ readonly members: readonly Member[]; readonly next?: string }> {
+  async members(page: Page): Promise<MembersPage> {
     const answer = await this.#get("/members" + query({ ...page }));
     return { members: listOf<Member>(answer, "members"), ...nextOf(answer) };
   }

@@ -59,7 +59,14 @@ export type RequestFrame =
   | ({ readonly t: "send" } & NewMessage & Destination)
   | { readonly t: "read"; readonly conversation: string; readonly seq: number }
   | ({ readonly t: "history"; readonly conversation: string } & HistoryQuery)
-  | { readonly t: "conversations"; readonly after?: string; readonly limit?: number; readonly filter?: ListFilter }
+  | {
+      readonly t: "conversations";
+      readonly after?: string;
+      readonly limit?: number;
+      readonly filter?: ListFilter;
+      readonly account?: string;
+      readonly assigned_to?: string;
+    }
   | { readonly t: "watch_presence"; readonly users: readonly string[]; readonly conversation?: string }
   | { readonly t: "unwatch_presence"; readonly users?: readonly string[] }
   | { readonly t: "popup"; readonly question: PopupQuestion }

@@ -60,6 +60,8 @@ export interface Entry {
   readonly at: number;
   /** Absent when the app server acted. */
   readonly from?: string;
+  /** Of what an account did: the agent who acted for it, where the reader may know. */
+  readonly agent?: string;
   /** The id that its sender gave it. */
   readonly client_msg_id?: string;
   /** The app's kind of content, `text` for most. */
@@ -139,6 +141,10 @@ export interface ConversationView {
   readonly marked_unread?: boolean;
   /** The user has cleared the history up to here. */
   readonly cleared_seq?: number;
+  /** Of a conversation with an account that answers: the account. */
+  readonly account?: string;
+  /** In the account's list: the agent who has the conversation; absent: nobody. */
+  readonly assigned_to?: string;
 }
 
 /** A part of a timeline, oldest first. */

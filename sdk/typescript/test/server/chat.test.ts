@@ -269,3 +269,36 @@ test("receipts: what a client has stored is delivered, what its user has read is
   await later.direct(ben ?? "").messageReceipts(seq);
   assert.deepEqual(later.direct(ben ?? "").receipts.get().marks.get(ben ?? ""), { delivered: seq, read: seq });
 });
+
+test("agents answer for an account: their list, assignment, and who of them wrote", async () => {
+  const [news, ben, cleo, dan] = (await server.users("news", "ben", "cleo", "dan")) as [string, string, string, string];
+  await server.api("POST", "/v1/conversations", { id: news, kind: "official", name: "News", members: [ben] });
+  await server.api("PATCH", `/v1/conversations/${news}/desk`, { add: [cleo, dan] });
+  const [bens, cleos, dans] = [await open(ben), await open(cleo), await open(dan)];
+  const assigned = new Promise<unknown>((resolve) => dans.on("assignment", ({ conversation, assignedTo, by }) => resolve({ conversation, assignedTo, by })));
+
+  const asked = await bens.direct(news).send({ text: "When are you open?" });
+  const account = cleos.account(news);
+  const { conversations } = await account.conversations({ assignedTo: "@nobody", filter: "unread" });
+  assert.deepEqual(conversations.map(({ id, unread, account: of }) => [id, unread, of]), [[asked.conversation, 1, news]]);
+  assert.deepEqual(cleos.conversations.get().items, [], "the agent's own list is another one");
+
+  const [hers, his] = [cleos.conversation(asked.conversation), dans.conversation(asked.conversation)];
+  await his.messages.load();
+  await hers.assign(cleo, { ifAssignedTo: null });
+  await assert.rejects(his.assign(dan, { ifAssignedTo: null }), { code: "assignment_conflict" });
+  assert.deepEqual(await assigned, { conversation: asked.conversation, assignedTo: cleo, by: cleo });
+  assert.deepEqual((await account.conversations({ assignedTo: "@me" })).conversations.map(({ id, assigned_to }) => [id, assigned_to]), [[asked.conversation, cleo]]);
+
+  hers.messages.subscribe(() => undefined);
+  bens.direct(news).messages.subscribe(() => undefined);
+  await hers.send({ text: "From nine to five" });
+  const said = (chat: Conversation) => chat.messages.get().items.flatMap((item) => (item.is === "message" ? [[item.state, item.from, item.agent, textOf(item)]] : []));
+  const whole = [["sent", ben, undefined, "When are you open?"], ["sent", news, cleo, "From nine to five"]];
+  for (const chat of [hers, his]) await until(chat.messages, () => JSON.stringify(said(chat)) === JSON.stringify(whole));
+  const shown = [whole[0], ["sent", news, undefined, "From nine to five"]];
+  await until(bens.direct(news).messages, () => JSON.stringify(said(bens.direct(news))) === JSON.stringify(shown));
+
+  await assert.rejects(bens.account(news).conversations(), { code: "forbidden" });
+  await assert.rejects(bens.direct(news).assign(cleo), { code: "forbidden" });
+});
