@@ -127,6 +127,27 @@ const failed = await run(`@tidings/client in ${version()}`, [
     said.push("sent written offline");
     await allShow();
   }],
+  ["a browser that stores nothing more: the page is told once, and goes on", async () => {
+    const kept = await browser.newContext();
+    const page = await open(kept, ben, ada, { keep: "ben" });
+    await shows(page, said);
+    const devtools = await kept.newCDPSession(page);
+    await devtools.send("Storage.overrideQuotaForOrigin", { origin: pages.origin, quotaSize: 1 });
+    for (const text of ["without room", "and on"]) {
+      await page.evaluate((text) => window.say(text), text);
+      said.push(`sent ${text}`);
+      await shows(page, said);
+    }
+    await holds(page, () => window.failures.length > 0);
+    assert((await page.evaluate(() => window.failures.join())) === "storage_full", await page.evaluate(() => window.failures.join()));
+    assert((await page.evaluate(() => window.state())) === "online", "online");
+    await allShow();
+    // The next page begins without what could not be stored, and shows it all the same.
+    await devtools.send("Storage.overrideQuotaForOrigin", { origin: pages.origin });
+    await page.close();
+    const again = await open(kept, ben, ada, { keep: "ben" });
+    await shows(again, said);
+  }],
 ]);
 await browser.close();
 between.end();

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { CLOSE_CODES } from "../src/session/close-codes.js";
-import { refreshInMs } from "../src/session/claims.js";
+import { claimsOf, refreshInMs } from "../src/session/claims.js";
 import { initialState, step } from "../src/session/machine.js";
 import type { SessionEvent, SessionState } from "../src/session/states.js";
 import { FakeServer } from "./support/fake-server.js";
@@ -210,3 +210,34 @@ test("an app's listener that throws stops nothing", async () => {
   assert.equal(client.status.get().state, "online");
   assert.ok(thrown.length >= 4, "the app sees its defects");
 });
+
+for (const transport of ["websocket", "event-stream"] as const) {
+  test(`${transport}: a machine that slept for a night connects at once, with another token, and has missed nothing`, async () => {
+    const server = new FakeServer(new VirtualClock());
+    const expiring = (): string => unsignedToken({ sub: "ada", exp: Math.floor(server.clock.now() / 1000) + 900 });
+    const { clock, client, session } = await start({ server, transport, token: () => Promise.resolve(expiring()) });
+    const chat = client.conversation("g");
+    chat.messages.subscribe(() => undefined);
+    server.commit("g", { from: "ben", body: 0 });
+    await clock.pass(1_000);
+    // Nobody says goodbye: the server gives the session up, and the network has forgotten the connection.
+    for (const link of server.links) {
+      link.readyState = 3;
+      link.onEnd();
+    }
+    for (let n = 1; n <= 3; n++) server.commit("g", { from: "ben", body: n });
+    const written = chat.send({ n: 4 });
+    await clock.sleep(9 * 3_600_000);
+    session.wake();
+    await clock.pass(5_000);
+    assert.equal(session.status.get().state, "online");
+    assert.equal((await written).seq, 5);
+    assert.deepEqual(chat.messages.get().items.map((item) => (item.is === "message" ? [item.state, item.body] : [])), [
+      ...[0, 1, 2, 3].map((n) => ["sent", n]),
+      ["sent", { n: 4 }],
+    ]);
+    const expiries = server.binds.map(({ token }) => claimsOf(String(token)).exp ?? 0);
+    assert.equal(expiries.length, 2, "in one attempt");
+    assert.ok((expiries[1] ?? 0) * 1000 > clock.now(), "with a token that is good");
+  });
+}

@@ -1,7 +1,7 @@
 // The real server, in a process of its own on a folder and ports of its own: TIDINGS_BIN names the program.
-import { spawn, type ChildProcess } from "node:child_process";
+import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { createHmac, randomUUID } from "node:crypto";
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { connect as dial, createServer, type Server, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -9,6 +9,9 @@ import { join } from "node:path";
 const API_KEY = "sdk-key-of-the-app-0123456789abcdef";
 const TOKEN_KEY = "sdk secret that tokens are signed with";
 const START_MS_MAX = 120_000;
+
+/** The machine's clock, also where a test has set another one. */
+export const realNow = Date.now.bind(Date);
 
 export class RealServer {
   readonly #folder = mkdtempSync(join(tmpdir(), "tidings-sdk-"));
@@ -65,6 +68,21 @@ export class RealServer {
     await gone;
   }
 
+  /** Of the data folder, while the server is stopped. */
+  backup(): void {
+    execFileSync(process.env["TIDINGS_BIN"] ?? "", ["backup", join(this.#folder, "backup")], {
+      cwd: this.#folder,
+      stdio: "pipe",
+      env: { PATH: process.env["PATH"] ?? "", TIDINGS_DATA_DIR: join(this.#folder, "data"), TIDINGS_API_KEY: API_KEY, TIDINGS_TOKEN_KEY: TOKEN_KEY },
+    });
+  }
+
+  /** Puts the backup in the place of the data folder, while the server is stopped. */
+  restore(): void {
+    rmSync(join(this.#folder, "data"), { recursive: true });
+    cpSync(join(this.#folder, "backup"), join(this.#folder, "data"), { recursive: true });
+  }
+
   async remove(): Promise<void> {
     await this.end();
     rmSync(this.#folder, { recursive: true, force: true });
@@ -91,7 +109,7 @@ export class RealServer {
 
   token(user: string, seconds = 3_600): string {
     const part = (value: object): string => Buffer.from(JSON.stringify(value)).toString("base64url");
-    const now = Math.floor(Date.now() / 1000);
+    const now = Math.floor(realNow() / 1000);
     const signed = `${part({ alg: "HS256", typ: "JWT" })}.${part({ sub: user, iat: now, exp: now + seconds, jti: randomUUID() })}`;
     return `${signed}.${createHmac("sha256", TOKEN_KEY).update(signed).digest("base64url")}`;
   }

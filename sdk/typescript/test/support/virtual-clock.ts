@@ -35,6 +35,13 @@ export class VirtualClock implements Clock {
     return this.#timers.size;
   }
 
+  /** The machine sleeps: time passes, and timers have no turn before it wakes. Then all that are due have theirs. */
+  async sleep(ms: number): Promise<void> {
+    await settle();
+    this.#now += ms;
+    await this.pass(0);
+  }
+
   /** Lets time pass; what waits for promises runs between timers. */
   async pass(ms: number): Promise<void> {
     const end = this.#now + ms;
