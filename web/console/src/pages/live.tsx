@@ -53,7 +53,7 @@ function Tiles({ now }: { readonly now: Figures }) {
       <Tile name="Connections" value={count(now.connections)} note={plural(now.usersOnline, "user")} />
       <Tile name="Messages in" value={`${rate(totalIn(now))}/s`} note="committed" />
       <Tile name="Messages out" value={`${rate(totalOut(now))}/s`} note="into sessions" />
-      <Tile name="Last receiver" value={milliseconds(slowestP99(now))} note="p99, slowest lane" />
+      <Tile name="Last receiver" value={milliseconds(slowestP99(now))} note="slowest p99" />
       <Tile name="Refusals" value={`${rate(refused)}/s`} note={mostRefused(now)} isBad={refused > 0} />
       <Tile name="Memory" value={bytes(now.memoryBytes)} note={`${now.cpuCores.toFixed(2)} cores`} />
       <Tile

@@ -12,6 +12,11 @@ export interface PlotSeries {
 
 const COLOURS = 6;
 const HEIGHT = 168;
+// What is counted has no ticks between whole numbers.
+const WHOLE_STEPS = Array.from({ length: 12 }, (_, zeros) => [1, 2, 5].map((digit) => digit * 10 ** zeros)).flat();
+// A plot of one moment would show years around it.
+const SECONDS_MIN = 60;
+const DAY_SECONDS = 86_400;
 
 /** Canvas knows no variables of CSS: their values as the theme has them now. */
 function resolve(names: readonly string[]): string[] {
@@ -77,10 +82,13 @@ export function Plot({ title, at, series, format, isLong = false, x = "time", na
         padding: [8, x === "time" ? 28 : 20, 0, 0],
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-        scales: { x: { time: x === "time" }, y: { range: (_, least, most) => [Math.min(0, least ?? 0), (most ?? 0) > 0 ? (most ?? 0) * 1.1 : 1] } },
+        scales: {
+          x: { time: x === "time", ...(x === "time" && { range: (_, least, most) => [Math.min(least ?? 0, (most ?? 0) - (isLong ? DAY_SECONDS : SECONDS_MIN)), most ?? 0] }) },
+          y: { range: (_, least, most) => [Math.min(0, least ?? 0), (most ?? 0) > 0 ? (most ?? 0) * 1.1 : 1] },
+        },
         axes: [
           { ...axis, size: 26, space: 78, ...(x === "time" && { values: (_, splits) => timeLabels(splits, isLong) }), ...(names && { splits: [...at], values: [...names] }) },
-          { ...axis, size: 62, space: 36, values: (_, splits) => splits.map((value) => format(value)) },
+          { ...axis, size: 62, space: 36, ...(format(0.5) === format(1) && { incrs: WHOLE_STEPS }), values: (_, splits) => splits.map((value) => format(value)) },
         ],
         series: [{}, ...series.map(({ label }, index) => ({ label, stroke: colours[index] ?? "", width: 1.75, spanGaps: false, points: { show: ({ data: drawn }: uPlot) => drawn[0].length === 1 } }))],
         hooks: { setCursor: [({ cursor: { idx } }) => setCursor(idx ?? undefined)] },
