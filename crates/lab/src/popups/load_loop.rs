@@ -71,6 +71,8 @@ pub(crate) struct LoadResult {
     pub(crate) broken: u64,
     /// Due requests that were not sent, since no connection was free until the end.
     pub(crate) unsent: u64,
+    /// The bound of [`lateness`](Self::lateness) at the 99th percentile, of an open loop.
+    pub(crate) lag_max_ms: Option<f64>,
     pub(crate) series: Series,
     pub(crate) latency_curve: Curve,
 }
@@ -200,6 +202,7 @@ impl Connections {
             latency: Percentiles::of(&state.latency),
             latency_curve: curve_of(&state.latency),
             series: state.series.series(),
+            lag_max_ms: matches!(model, LoadModel::OpenLoop(_)).then_some(LATENESS_MS_MAX),
             lateness: Percentiles::of(&state.lateness),
             client_cpu_seconds: thread_cpu_seconds() - cpu_before,
             client_wait_seconds: thread_wait_seconds() - waited_before,

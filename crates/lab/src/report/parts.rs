@@ -41,7 +41,7 @@ fn gather<'a>(value: &'a Value, path: &str, parts: &mut Vec<Part<'a>>) {
                 return;
             }
             // What the bench is about comes first, then what it is compared with.
-            let (first, others): (Vec<_>, Vec<_>) = object.iter().partition(|(name, _)| *name == "outcome");
+            let (first, others): (Vec<_>, Vec<_>) = object.iter().partition(|(name, _)| ["outcome", "idle"].contains(&name.as_str()));
             first.iter().chain(&others).for_each(|(name, value)| gather(value, &inner(name), parts));
         }
         Value::Array(values) => {
@@ -119,6 +119,7 @@ mod tests {
         let parts = parts_of(&figures);
         let mut titles: Vec<_> = parts.iter().map(|part| part.title.as_str()).collect();
         titles.sort_unstable();
+        assert_eq!(parts[0].title, "nothing else", "what others are compared with comes first");
         assert_eq!(titles, ["closed", "floods.1.direct", "nothing else"]);
         let popups = parts.iter().find(|part| part.title == "closed").map(|part| (part.rate(), part.server_cores()));
         assert_eq!(popups, Some((Some(25.0), Some(0.5))));

@@ -29,17 +29,20 @@
   const perSecond = (value) => `${count(value)}/s`;
   const cores = (value) => number(value, 2);
   const bytes = (value) => (value >= 2 ** 30 ? `${number(value / 2 ** 30, 2)} GiB` : `${number(value / 2 ** 20, value < 10 * 2 ** 20 ? 1 : 0)} MiB`);
-  const seconds = (value) => (value >= 120 ? `${Math.floor(value / 60)}:${String(Math.round(value % 60)).padStart(2, "0")} min` : `${number(value, value < 10 ? 2 : 0)} s`);
+  const seconds = (value) => (value >= 120 ? `${Math.floor(value / 60)}:${String(Math.round(value % 60)).padStart(2, "0")} min` : `${number(value, value < 10 ? 2 : 1)} s`);
   const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
   // ---- the measured parts, as crates/lab/src/report/parts.rs finds them
+
+  /** What the bench is about, and what it is compared with. */
+  const FIRST = ["outcome", "idle"];
 
   function partsOf(value, path = "") {
     if (Array.isArray(value)) return value.flatMap((inner, index) => partsOf(inner, path === "" ? `${index + 1}` : `${path}.${index + 1}`));
     if (typeof value !== "object" || value === null || path === "run") return [];
     const figures = value.stretch ? { ...value, ...value.stretch } : value;
     if (figures.latency && isNumber(figures.latency.p50)) return [{ ...figures, title: figures.title || path.replace(/\.measured$/u, "") }];
-    const names = Object.keys(value).sort((one, other) => Number(other === "outcome") - Number(one === "outcome"));
+    const names = Object.keys(value).sort((one, other) => Number(FIRST.includes(other)) - Number(FIRST.includes(one)));
     return names.flatMap((name) => partsOf(value[name], path === "" ? name : `${path}.${name}`));
   }
 
@@ -109,11 +112,11 @@
           axes: [
             { ...axis, size: 30, space: 70, values: (_, splits) => splits.map((value) => xFormat(value)), ...(xSplits && { splits: () => xSplits }) },
             // Of a logarithmic axis only the powers of ten; of bytes, steps of powers of two.
-            { ...axis, size: 68, space: 34, values: (_, splits) => splits.map((value) => format(value)), ...(log && { splits: (_, __, low, high) => powersOfTen(low, high) }), ...(format === bytes && { incrs: POWERS_OF_TWO }) },
+            { ...axis, size: 68, space: 34, values: (_, splits) => splits.map((value) => (isNumber(value) ? format(value) : "")), ...(log && { splits: (_, __, low, high) => powersOfTen(low, high) }), ...(format === bytes && { incrs: POWERS_OF_TWO }) },
           ],
           series: [{}, ...drawn.map(({ label, colour, dash, fill, width }, index) => {
             const stroke = palette(colour ?? `plot-${index % 6}`);
-            return { label, stroke, width: width ?? 2, dash, spanGaps: true, fill: fill ? withAlpha(stroke, 0.13) : undefined, points: { show: x.length === 1 }, paths: step ? uPlot.paths.stepped({ align: 1 }) : undefined };
+            return { label, stroke, width: width ?? 2, dash, spanGaps: true, fill: fill ? withAlpha(stroke, 0.13) : undefined, points: { show: drawn[index].values.filter(isNumber).length < 3, size: 7 }, paths: step ? uPlot.paths.stepped({ align: 1 }) : undefined };
           })],
           hooks: { setCursor: [({ cursor: { idx } }) => show(idx ?? undefined)] },
         },
@@ -222,6 +225,14 @@
     return element("dl", { class: "tiles" }, shown);
   }
 
+  /** All parts beside each other: what a bench of several parts is run for. */
+  function overview(parts) {
+    const columns = [{ title: "" }, { title: "a second", number: true }, ...QUANTILES.map(([, title]) => ({ title, number: true })), { title: "server CPU", number: true }];
+    const rows = parts.map((part) => [part.title, isNumber(rateOf(part)) ? count(rateOf(part)) : "–", ...QUANTILES.map(([field]) => (isNumber(part.latency[field]) ? milliseconds(part.latency[field]) : "–")), isNumber(part.server_cpu_seconds) ? cores(part.server_cpu_seconds / Math.max(1e-9, part.seconds)) : "–"]);
+    const shown = parts.slice(0, 6);
+    return element("section", {}, element("h2", {}, "Side by side"), grid(curves(shown.map((part, index) => [part.title, part.latency_curve, `plot-${index}`]), true)) ?? "", table(columns, rows));
+  }
+
   function balance(part) {
     const latencies = [["delivered", part.latency], ["acknowledged", part.acknowledged], ["the lab's own lag", part.lateness]].filter(([, figures]) => figures && isNumber(figures.p50) && figures.max > 0);
     const figures = ["planned", "sent", "committed", "refused", "retried", "expected", "delivered", "lost", "doubled", "out_of_order", "altered", "gaps", "reconnects", "pieces", "frames", "complete", "stored_whole", "answers", "broken", "unsent"];
@@ -277,6 +288,19 @@
     ]));
   }
 
+  /** Latencies that are no part of their own, such as those of devices. */
+  function otherPercentiles() {
+    const rows = [];
+    const walk = (inner, path) => {
+      if (typeof inner !== "object" || inner === null || path === "run" || inner.latency) return;
+      if (isNumber(inner.p50) && isNumber(inner.p99)) {
+        if (inner.max > 0) rows.push([path.replace(/_ms$/u, "").replaceAll("_", " ").replaceAll(".", ", "), ...QUANTILES.map(([field]) => (isNumber(inner[field]) ? milliseconds(inner[field]) : "–"))]);
+      } else Object.entries(inner).forEach(([name, part]) => walk(part, path === "" ? name : `${path}.${name}`));
+    };
+    walk(report, "");
+    return rows.length === 0 ? undefined : element("section", {}, element("h2", {}, "Latencies"), table([{ title: "" }, ...QUANTILES.map(([, title]) => ({ title, number: true }))], rows));
+  }
+
   function allFigures(value) {
     const rows = [];
     const walk = (inner, path) => {
@@ -293,7 +317,7 @@
     const { run } = report;
     const parts = partsOf(report);
     const figures = allFigures(report);
-    const details = element("details", {}, element("summary", {}, `All ${figures.length} figures`), table([{ title: "Figure" }, { title: "Value", number: true }], figures));
+    const details = element("details", {}, element("summary", {}, `All ${figures.length} figures`), element("div", { class: "figures" }, table([{ title: "Figure" }, { title: "Value", number: true }], figures)));
     if (parts.length === 0) details.open = true;
     main.append(
       element("p", { class: "eyebrow" }, "Tidings lab"),
@@ -302,7 +326,9 @@
       verdictBox(run),
       run.doubts?.length > 0 ? element("ul", { class: "doubts" }, run.doubts.map((doubt) => element("li", {}, doubt))) : "",
       parts.length > 0 && parts.length === 1 ? tiles(parts[0]) : "",
+      parts.length > 1 ? overview(parts) : "",
       criteria(run) ?? "",
+      otherPercentiles() ?? "",
       ...parts.map((part) => partSection(part, parts.length === 1)),
       about(run), details,
       element("footer", {}, "Latency counts from the planned send. Plots by uPlot, MIT licence. report.json and the CSV files beside this page have every figure."),
@@ -348,7 +374,7 @@
   function comparePage() {
     const { sides, compared, sentences, cautions, run } = report;
     const shown = (one) => (one ? `${number(one.mean, 2)}${one.half_width === null ? "" : ` ± ${number(one.half_width, 2)}`}` : "–");
-    const against = (difference) => (difference?.percent === undefined || difference === null ? "" : ` (${difference.percent > 0 ? "+" : "−"}${number(Math.abs(difference.percent), 1)} %)`);
+    const against = (difference) => (!isNumber(difference?.percent) ? "" : ` (${difference.percent > 0 ? "+" : "−"}${number(Math.abs(difference.percent), 1)} %)`);
     const titles = [...new Set(compared.map(({ part }) => part))];
     const rounds = sides.map(({ rounds: all }) => all.length);
     main.append(
