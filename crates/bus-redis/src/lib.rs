@@ -25,12 +25,14 @@ mod health;
 mod incoming;
 mod metrics;
 mod peer_queue;
+mod server_settings;
 mod slot_map;
 mod subscription;
 
 pub use config::{ConfigError, RedisBusConfig};
 pub use frame::{FRAGMENT_BYTES_MAX, MESSAGE_BYTES_MAX};
 pub use metrics::{BusMetrics, BusSnapshot, ROUND_TRIP_BOUNDS_US};
+pub use server_settings::{ServerSettings, read_server_settings};
 
 use bytes::Bytes;
 use connection::ConnectionPool;

@@ -40,6 +40,7 @@ mod options;
 mod partitions;
 mod pool;
 mod read;
+mod server_settings;
 mod staged_batch;
 mod terms;
 mod tls;
@@ -48,6 +49,7 @@ mod write;
 
 pub use migrations::MigrationError;
 pub use options::PostgresOptions;
+pub use server_settings::read_server_settings;
 
 use commit::Writer;
 use connection::Connector;

@@ -52,6 +52,8 @@ enum Command {
     Backup(commands::backup::Backup),
     /// Verify a data folder: sequences without holes, retries that match, counts
     Check(commands::check::Check),
+    /// Say whether this machine is set up for so many connections and messages, and how to mend what is not
+    Doctor(commands::doctor::Doctor),
     /// Load a server and prove with counts that nothing was lost
     #[cfg(feature = "lab")]
     Bench(Box<tidings_lab::BenchArgs>),
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Command::Listen(listen) => listen.run(),
         Command::Backup(backup) => backup.run(),
         Command::Check(check) => check.run(),
+        Command::Doctor(doctor) => doctor.run(),
         #[cfg(feature = "lab")]
         Command::Bench(args) => settings::Settings::check_variables(args.settings()).map(|()| tidings_lab::run(*args)),
         #[cfg(feature = "lab")]

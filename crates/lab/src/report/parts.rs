@@ -41,7 +41,8 @@ fn gather<'a>(value: &'a Value, path: &str, parts: &mut Vec<Part<'a>>) {
                 return;
             }
             // What the bench is about comes first, then what it is compared with.
-            let (first, others): (Vec<_>, Vec<_>) = object.iter().partition(|(name, _)| ["outcome", "idle"].contains(&name.as_str()));
+            let (first, others): (Vec<_>, Vec<_>) =
+                object.iter().partition(|(name, _)| ["outcome", "idle"].contains(&name.as_str()));
             first.iter().chain(&others).for_each(|(name, value)| gather(value, &inner(name), parts));
         }
         Value::Array(values) => {

@@ -4,6 +4,7 @@ pub(crate) mod backup;
 pub(crate) mod check;
 #[cfg(feature = "lab")]
 pub(crate) mod cluster;
+pub(crate) mod doctor;
 pub(crate) mod listen;
 #[cfg(not(feature = "lab"))]
 pub(crate) mod missing_lab;
