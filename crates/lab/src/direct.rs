@@ -57,13 +57,34 @@ impl DirectFixture {
         via: SendProtocol,
         connections: usize,
     ) -> Result<Self, LabError> {
+        DirectFixture::with_participants(target, args, pairs, (via, connections), Participants::default())
+    }
+
+    /// For a flood beside which another load client measures: one that kept to the same core would delay it.
+    pub(crate) fn set_up_flood(
+        target: &Target,
+        args: &TargetArgs,
+        pairs: usize,
+        via: SendProtocol,
+        connections: usize,
+    ) -> Result<Self, LabError> {
+        let participants = Participants { low_priority: true, ..Participants::default() };
+        DirectFixture::with_participants(target, args, pairs, (via, connections), participants)
+    }
+
+    fn with_participants(
+        target: &Target,
+        args: &TargetArgs,
+        pairs: usize,
+        (via, connections): (SendProtocol, usize),
+        mut participants: Participants,
+    ) -> Result<Self, LabError> {
         let tag = process::run_tag();
         let mut http = target.http();
         let senders = setup::numbered_ids(&format!("{tag}-a"), pairs);
         let recipients = setup::numbered_ids(&format!("{tag}-b"), pairs);
         setup::create_users(&mut http, &senders)?;
         setup::create_users(&mut http, &recipients)?;
-        let mut participants = Participants::default();
         for (number, (sender, recipient)) in senders.iter().zip(&recipients).enumerate() {
             participants.conversations.push(setup::create_direct(&mut http, sender, recipient)?);
             participants.receivers.push(Receiver { user: recipient.clone(), conversation: number });

@@ -115,7 +115,9 @@ impl FloodSource {
                 &args.target,
                 &spec,
             )?)),
-            Flood::User => FloodSource::Direct(Box::new(DirectFixture::set_up(target, &args.target, 1, via, SENDERS)?)),
+            Flood::User => {
+                FloodSource::Direct(Box::new(DirectFixture::set_up_flood(target, &args.target, 1, via, SENDERS)?))
+            }
         })
     }
 

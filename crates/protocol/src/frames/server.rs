@@ -1,0 +1,413 @@
+//! What the server sends, and how our clients read it.
+
+use crate::{entry::Entry, error::ErrorCode, http, resume::Resume};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// What the server sends. Batches of entries are written by the session without this type, from
+/// bytes that all receivers share; its `Messages` variant is how clients read them.
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "t", rename_all = "snake_case", try_from = "RawServerFrame")]
+pub enum ServerFrame {
+    /// The answer to `bind`.
+    Bound(Bound),
+    /// New entries, oldest first. Keep `cursor` and hand it back on the next bind.
+    Messages {
+        /// How far this session has come with these entries.
+        cursor: String,
+        /// Of any number of conversations.
+        entries: Vec<Entry>,
+    },
+    /// Answers to sends, in the order of their commits.
+    Sent {
+        /// One for each send that was committed.
+        results: Vec<Sent>,
+    },
+    /// This user's read mark moved, here or on another device.
+    Read {
+        /// The conversation in which was read.
+        conversation: String,
+        /// The user whose mark it is.
+        user: String,
+        /// The newest entry that is read.
+        seq: u64,
+    },
+    /// Others have stored or read messages of a conversation, gathered for a second. Only what has changed since the session
+    /// began is told: the state of a message is read over HTTP.
+    Receipts {
+        /// The conversation that the messages are in.
+        conversation: String,
+        /// How far members have come, where the conversation shows members.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        marks: Vec<ReceiptMark>,
+        /// How many more members have come past which messages, where the conversation shows counts.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        moved: Vec<MovedMarks>,
+    },
+    /// The answer to a `read`, `history` or `ping` that had a `ref`.
+    Ok {
+        /// The `ref` of the request.
+        #[serde(rename = "ref")]
+        reference: u64,
+    },
+    /// The answer to `history`.
+    History {
+        /// The `ref` of the request.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversation that the page is of.
+        conversation: String,
+        /// The entries, and how to go on.
+        #[serde(flatten)]
+        page: http::HistoryPage,
+    },
+    /// The answer to `conversations`.
+    Conversations {
+        /// The `ref` of the request.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversations, and how to go on.
+        #[serde(flatten)]
+        page: http::ConversationPage,
+    },
+    /// A line of the user's list has changed otherwise than by an entry: by preferences, a mute, a read mark, the card, or
+    /// because the user has joined.
+    Conversation {
+        /// The line as it is now.
+        conversation: Box<http::ConversationView>,
+    },
+    /// A member types.
+    Typing {
+        /// The conversation in which is typed.
+        conversation: String,
+        /// The member who types.
+        user: String,
+    },
+    /// The text of a message has grown. Skip what you have of it; with less than `offset` bytes, read the message again.
+    Stream {
+        /// The conversation that the message is in.
+        conversation: String,
+        /// The message.
+        seq: u64,
+        /// The length of the text before `text`, in bytes of UTF-8.
+        offset: u64,
+        /// What follows.
+        text: String,
+    },
+    /// The answer to a `stream_append` that had a `ref`.
+    Appended {
+        /// The `ref` of the request.
+        #[serde(rename = "ref")]
+        reference: u64,
+        /// The length of the text now, in bytes of UTF-8: the `offset` of the next piece.
+        offset: u64,
+    },
+    /// The user is no longer in this conversation (or is again): a hint to refresh the list.
+    Membership {
+        /// The conversation that was joined or left.
+        conversation: String,
+        /// Whether the session's user is a member now.
+        member: bool,
+    },
+    /// The answer to `ping`.
+    Pong {
+        /// The `ref` of the ping.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+    },
+    /// A request was refused, or, before a close, why the session ends.
+    Error {
+        /// The `ref` of the refused request; absent when it had none, or when the session ends.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// Stable: act on this.
+        code: ErrorCode,
+        /// For developers, in English; it may change.
+        message: String,
+        /// Whether the same request may succeed later.
+        retry: bool,
+        /// How long to wait before that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
+    },
+    /// Sent before the server closes for its own reasons: connect again after this many milliseconds.
+    Reconnect {
+        /// Spread over clients, so that they do not come back all at once.
+        after_ms: u64,
+    },
+    /// Data from the business. Acknowledge it, also when it was seen before.
+    Push(Push),
+    /// A popup: the answer to a question, which repeats its `ref`, or one that something else triggered.
+    Popup {
+        /// The `ref` of the question; absent when something else triggered the popup.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// Absent: none is due now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        show: Option<http::Decision>,
+        /// If there is none: after how long one could be; absent if time alone will not make one due.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
+    },
+    /// Watched users' states: the answer to `watch_presence`, and what changes.
+    Presence {
+        /// The `ref` of the watch that this answers; absent when a state has changed.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The states of some watched users.
+        changes: Vec<PresenceChange>,
+    },
+}
+
+/// A watched user's state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PresenceChange {
+    /// The user's id.
+    pub user: String,
+    /// Whether the user counts as online.
+    pub online: bool,
+    /// When the last session ended, in milliseconds since 1970 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_seen: Option<u64>,
+}
+
+/// How far a member has come in a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ReceiptMark {
+    /// The member's id.
+    pub user: String,
+    /// The newest entry that the member has read; absent: as before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_seq: Option<u64>,
+    /// The newest entry that the member's client has stored; absent: as before. Only in direct conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_seq: Option<u64>,
+}
+
+/// Members who have come past the same messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct MovedMarks {
+    /// What the members did.
+    pub what: ReceiptKind,
+    /// The first of these messages.
+    pub from_seq: u64,
+    /// The last of them.
+    pub to_seq: u64,
+    /// How many members: each of the messages has so many more.
+    pub count: u64,
+}
+
+/// What a receipt tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReceiptKind {
+    /// The member has read it.
+    Read,
+    /// The member's client has stored it.
+    Delivered,
+}
+
+/// A push for this device.
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Push {
+    /// Names the push: it may come more than once.
+    pub push: u64,
+    /// Milliseconds since 1970 UTC.
+    pub expires_at: u64,
+    /// A newer push with the same key takes this one's place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collapse_key: Option<String>,
+    /// High priority: handed out before what is normal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub high: bool,
+    /// The app's word for what the body is.
+    #[serde(rename = "type")]
+    pub content_type: String,
+    /// Any JSON.
+    #[schema(value_type = serde_json::Value)]
+    pub body: Box<RawValue>,
+}
+
+/// The answer to `bind`: the session is live.
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Bound {
+    /// The session's name on this server, for logs and for the app server's tools.
+    pub session: String,
+    /// The user whom the token is for.
+    pub user: String,
+    /// Send something at least this often.
+    pub heartbeat_ms: u64,
+    /// Where live delivery starts; keep it as you keep the cursors of batches.
+    pub cursor: String,
+    /// What becomes of the entries that were missed since the cursor of the bind.
+    pub resume: Resume,
+    /// `false`: pushes were asked for, and come later: the node that hands them out cannot be reached now. Absent: as
+    /// asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pushes: Option<bool>,
+    /// When the token expires, in milliseconds since 1970 UTC: `refresh` it before, or the session ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<u64>,
+}
+
+/// The answer to one send.
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Sent {
+    /// The `ref` of the send.
+    #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+    pub reference: Option<u64>,
+    /// Where the message is now.
+    #[serde(flatten)]
+    pub receipt: http::SendReceipt,
+}
+
+/// A server's frame as a client reads it: all fields of all kinds, for the same reason as [`RawClientFrame`].
+#[derive(Deserialize)]
+struct RawServerFrame {
+    t: String,
+    #[serde(default, rename = "ref")]
+    reference: Option<u64>,
+    session: Option<String>,
+    user: Option<String>,
+    heartbeat_ms: Option<u64>,
+    cursor: Option<String>,
+    resume: Option<Resume>,
+    entries: Option<Vec<Entry>>,
+    results: Option<Vec<Sent>>,
+    /// An id, or in a frame of its own a line of the list.
+    conversation: Option<Box<RawValue>>,
+    seq: Option<u64>,
+    offset: Option<u64>,
+    text: Option<String>,
+    member: Option<bool>,
+    more: Option<bool>,
+    next: Option<String>,
+    previous: Option<String>,
+    #[serde(default)]
+    conversation_first_seq: u64,
+    #[serde(default)]
+    conversation_last_seq: u64,
+    first_seq: Option<u64>,
+    last_seq: Option<u64>,
+    code: Option<ErrorCode>,
+    message: Option<String>,
+    retry: Option<bool>,
+    retry_after_ms: Option<u64>,
+    after_ms: Option<u64>,
+    push: Option<u64>,
+    expires_at: Option<u64>,
+    collapse_key: Option<String>,
+    #[serde(default)]
+    high: bool,
+    #[serde(rename = "type")]
+    content_type: Option<String>,
+    #[serde(default, deserialize_with = "crate::json::also_null")]
+    body: Option<Box<RawValue>>,
+    changes: Option<Vec<PresenceChange>>,
+    conversations: Option<Vec<http::ConversationView>>,
+    show: Option<http::Decision>,
+    pushes: Option<bool>,
+    #[serde(default)]
+    marks: Vec<ReceiptMark>,
+    #[serde(default)]
+    moved: Vec<MovedMarks>,
+}
+
+impl TryFrom<RawServerFrame> for ServerFrame {
+    type Error = String;
+
+    fn try_from(any: RawServerFrame) -> Result<Self, String> {
+        fn need<T>(field: Option<T>, name: &str) -> Result<T, String> {
+            field.ok_or_else(|| format!("a frame without its {name}"))
+        }
+        fn parsed<T: serde::de::DeserializeOwned>(field: Option<Box<RawValue>>, name: &str) -> Result<T, String> {
+            serde_json::from_str(need(field, name)?.get()).map_err(|error| format!("{name}: {error}"))
+        }
+        let reference = any.reference;
+        Ok(match any.t.as_str() {
+            "bound" => ServerFrame::Bound(Bound {
+                session: need(any.session, "session")?,
+                user: need(any.user, "user")?,
+                heartbeat_ms: need(any.heartbeat_ms, "heartbeat_ms")?,
+                cursor: need(any.cursor, "cursor")?,
+                resume: need(any.resume, "resume")?,
+                pushes: any.pushes,
+                expires_at: any.expires_at,
+            }),
+            "messages" => {
+                ServerFrame::Messages { cursor: need(any.cursor, "cursor")?, entries: need(any.entries, "entries")? }
+            }
+            "sent" => ServerFrame::Sent { results: need(any.results, "results")? },
+            "read" => ServerFrame::Read {
+                conversation: parsed(any.conversation, "conversation")?,
+                user: need(any.user, "user")?,
+                seq: need(any.seq, "seq")?,
+            },
+            "receipts" => ServerFrame::Receipts {
+                conversation: parsed(any.conversation, "conversation")?,
+                marks: any.marks,
+                moved: any.moved,
+            },
+            "ok" => ServerFrame::Ok { reference: need(reference, "ref")? },
+            "history" => ServerFrame::History {
+                reference,
+                conversation: parsed(any.conversation, "conversation")?,
+                page: http::HistoryPage {
+                    entries: need(any.entries, "entries")?,
+                    next: any.next,
+                    previous: any.previous,
+                    more: need(any.more, "more")?,
+                    conversation_first_seq: any.conversation_first_seq,
+                    conversation_last_seq: any.conversation_last_seq,
+                    first_seq: need(any.first_seq, "first_seq")?,
+                    last_seq: need(any.last_seq, "last_seq")?,
+                },
+            },
+            "conversations" => ServerFrame::Conversations {
+                reference,
+                page: http::ConversationPage {
+                    conversations: need(any.conversations, "conversations")?,
+                    next: any.next,
+                },
+            },
+            "conversation" => ServerFrame::Conversation { conversation: parsed(any.conversation, "conversation")? },
+            "typing" => ServerFrame::Typing {
+                conversation: parsed(any.conversation, "conversation")?,
+                user: need(any.user, "user")?,
+            },
+            "stream" => ServerFrame::Stream {
+                conversation: parsed(any.conversation, "conversation")?,
+                seq: need(any.seq, "seq")?,
+                offset: need(any.offset, "offset")?,
+                text: need(any.text, "text")?,
+            },
+            "appended" => {
+                ServerFrame::Appended { reference: need(reference, "ref")?, offset: need(any.offset, "offset")? }
+            }
+            "membership" => ServerFrame::Membership {
+                conversation: parsed(any.conversation, "conversation")?,
+                member: need(any.member, "member")?,
+            },
+            "pong" => ServerFrame::Pong { reference },
+            "error" => ServerFrame::Error {
+                reference,
+                code: need(any.code, "code")?,
+                message: need(any.message, "message")?,
+                retry: need(any.retry, "retry")?,
+                retry_after_ms: any.retry_after_ms,
+            },
+            "reconnect" => ServerFrame::Reconnect { after_ms: need(any.after_ms, "after_ms")? },
+            "push" => ServerFrame::Push(Push {
+                push: need(any.push, "push")?,
+                expires_at: need(any.expires_at, "expires_at")?,
+                collapse_key: any.collapse_key,
+                high: any.high,
+                content_type: need(any.content_type, "type")?,
+                body: need(any.body, "body")?,
+            }),
+            "popup" => ServerFrame::Popup { reference, show: any.show, retry_after_ms: any.retry_after_ms },
+            "presence" => ServerFrame::Presence { reference, changes: need(any.changes, "changes")? },
+            other => return Err(format!("an unknown frame {other:?}")),
+        })
+    }
+}
