@@ -161,12 +161,13 @@ impl RequestService {
         if !is_stream_secret && let Err(refusal) = self.api.check_throttle(self.throttle_key, credential) {
             return (refusal_response(refusal), Some(request.into_body()));
         }
+        // Forwarding is rare, and its state is large: boxed, it is not a part of the state of every request.
         if self.api.is_for_another_node(path) {
             // Failed authentications are counted here: to the leader they would all come from this node.
             if let Err(refusal) = self.api.authenticate(request.headers()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
-            return match self.api.forward(request).await {
+            return match Box::pin(self.api.forward(request)).await {
                 Ok(response) => {
                     // The leader serves these paths only to authenticated callers.
                     if response.status().is_success() {
@@ -178,7 +179,7 @@ impl RequestService {
             };
         }
         if let Some(node) = self.api.event_stream_node(path, request.headers()) {
-            return match self.api.forward_to(&node, request).await {
+            return match Box::pin(self.api.forward_to(&node, request)).await {
                 Ok(response) => (response.map(Either::Right), None),
                 Err(refusal) => (refusal_response(refusal), None),
             };
@@ -188,7 +189,7 @@ impl RequestService {
             if let Err(refusal) = self.api.authenticate(request.headers()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
-            return match self.api.forward_to(&node, request).await {
+            return match Box::pin(self.api.forward_to(&node, request)).await {
                 Ok(response) => (response.map(Either::Right), None),
                 Err(refusal) => (refusal_response(refusal), None),
             };

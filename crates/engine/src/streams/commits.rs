@@ -116,8 +116,13 @@ pub(crate) struct BegunStream {
 /// The stream that an entry begins, if it does.
 pub(crate) fn begun_stream(conversation: &Arc<Conversation>, entry: &StoredEntry) -> Option<BegunStream> {
     let details = entry.content.details.as_deref()?;
-    let key = StreamKey { conversation: conversation.no, seq: entry.seq };
-    let is_begun = entry.content.kind == EntryKind::Message && details.stream == StreamState::Open;
-    let (conversation, node, body) = (conversation.clone(), details.stream_node, entry.content.body.clone());
-    is_begun.then_some(BegunStream { key, conversation, node, body })
+    if entry.content.kind != EntryKind::Message || details.stream != StreamState::Open {
+        return None;
+    }
+    Some(BegunStream {
+        key: StreamKey { conversation: conversation.no, seq: entry.seq },
+        conversation: conversation.clone(),
+        node: details.stream_node,
+        body: entry.content.body.clone(),
+    })
 }

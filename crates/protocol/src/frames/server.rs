@@ -261,7 +261,7 @@ pub struct Sent {
     pub receipt: http::SendReceipt,
 }
 
-/// A server's frame as a client reads it: all fields of all kinds, for the same reason as [`RawClientFrame`].
+/// A server's frame as a client reads it: all fields of all kinds, for the same reason as [`RawClientFrame`](super::RawClientFrame).
 #[derive(Deserialize)]
 struct RawServerFrame {
     t: String,
