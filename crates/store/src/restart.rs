@@ -19,6 +19,9 @@ use tidings_domain::store::*;
 
 /// How long a restart waits for short reads that are under way. Reads that begin meanwhile wait for the restart.
 const READ_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the engine is tried to be opened again before readers are refused.
+const REOPEN_TIMEOUT: Duration = Duration::from_secs(1);
+const REOPEN_PAUSE: Duration = Duration::from_millis(10);
 
 impl EmbeddedStore {
     /// The engine for a long read, such as a backup, with a guard that puts restarts off while the read lasts. The caller
@@ -43,6 +46,7 @@ impl EmbeddedStore {
             return Err(StoreError::Unavailable(why.into()));
         };
         let mut kv = self.kv.write();
+        let mut deadline = Instant::now();
         if let Some(old) = kv.take() {
             // The engine locks its folder: the old one must be closed, and so every reader must have dropped it.
             match wait_for_sole_owner(old) {
@@ -53,7 +57,31 @@ impl EmbeddedStore {
                     return Err(StoreError::Unavailable(why.into()));
                 }
             }
+            deadline = Instant::now() + REOPEN_TIMEOUT;
         }
+        let fresh = loop {
+            match self.reopen_engine(writer, refused_from_seqno) {
+                Ok(fresh) => break fresh,
+                // What hinders it may pass, such as a thread of the old engine that has not let go of the folder. Without an engine
+                // readers are refused.
+                Err(error) if Instant::now() < deadline && !matches!(error, StoreError::Damaged(_)) => {
+                    tracing::warn!(%error, "the storage engine could not be opened again; it is tried again");
+                    std::thread::sleep(REOPEN_PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        self.heads.clear();
+        self.position.store(writer.counters.position, Ordering::Release);
+        let fresh = Arc::new(fresh);
+        self.scrubber.watch(&fresh);
+        *kv = Some(fresh);
+        tracing::warn!("the storage engine was restarted after a failed write");
+        Ok(())
+    }
+
+    /// Opens the engine of a folder whose former one is closed, without the refused batch.
+    fn reopen_engine(&self, writer: &mut Writer, refused_from_seqno: u64) -> StoreResult<FjallKv> {
         let unavailable = |error: std::io::Error| StoreError::Unavailable(error.to_string());
         let damaged = |error: OpenError| match error {
             OpenError::Damaged(damage) => StoreError::Damaged(damage.to_string()),
@@ -66,13 +94,7 @@ impl EmbeddedStore {
         writer.tracker =
             JournalTracker::begin(&self.folder, &found, fresh.space_ids(), fresh.last_batch()).map_err(unavailable)?;
         writer.counters = read_counters(&fresh)?;
-        self.heads.clear();
-        self.position.store(writer.counters.position, Ordering::Release);
-        let fresh = Arc::new(fresh);
-        self.scrubber.watch(&fresh);
-        *kv = Some(fresh);
-        tracing::warn!("the storage engine was restarted after a failed write");
-        Ok(())
+        Ok(fresh)
     }
 
     /// Restarts the engine if it has refused a write since its last start.
