@@ -1,4 +1,5 @@
 //! Windows and days agree with a simulated wall clock at every minute, around the days on which the zone's clocks change.
+// Slow: left out by `make test-quick`.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
 //! Push and popup requests may go to any node: a node that does not lead forwards them to the leader, and its answers back.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -1,5 +1,6 @@
 //! Devices connect to any node. Their sessions are on the node that leads push, and move when the leader changes; their
 //! connections stay.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]

@@ -1,5 +1,6 @@
 //! A session lasts as long as its token: it is closed when the token expires or is revoked, continues with a refreshed token,
 //! and may do only what the token allows.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]

@@ -1,4 +1,5 @@
 //! A connection that never binds, or falls silent, is closed in time; the others stay.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -1,4 +1,5 @@
 //! The memory of a peak goes back to the system when the peak is over.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -3,6 +3,7 @@
 //!
 //! The cases are in `cases.rs`. The table of results is printed:
 //! `cargo test -p tidings-store --test damage_is_never_silent -- --nocapture`.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 mod cases;
