@@ -19,9 +19,10 @@ use tidings_domain::store::*;
 
 /// How long a restart waits for short reads that are under way. Reads that begin meanwhile wait for the restart.
 const READ_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the engine is tried to be opened again before readers are refused.
+/// How long the store tries to open the engine again before it refuses readers.
 const REOPEN_TIMEOUT: Duration = Duration::from_secs(1);
-const REOPEN_PAUSE: Duration = Duration::from_millis(10);
+/// Each try that fails is logged: some twenty lines at most.
+const REOPEN_PAUSE: Duration = Duration::from_millis(50);
 
 impl EmbeddedStore {
     /// The engine for a long read, such as a backup, with a guard that puts restarts off while the read lasts. The caller

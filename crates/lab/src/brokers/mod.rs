@@ -260,7 +260,11 @@ type ServerRounds<'a> = ((&'a ComparedServer, &'a String), &'a Vec<Figures>);
 
 /// The median of a figure over the rounds, and its lowest and highest value.
 fn median(rounds: &[Figures], figure: impl Fn(&Figures) -> f64) -> (f64, f64, f64) {
-    let mut values: Vec<f64> = rounds.iter().map(figure).collect();
+    spread(rounds.iter().map(figure).collect())
+}
+
+/// The median of some values, of which there is one at least, the lowest and the highest.
+fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (values[values.len() / 2], values[0], values[values.len() - 1])
 }
@@ -310,12 +314,7 @@ fn print_ladder(args: &BrokersArgs, servers: &[ServerRounds<'_>], bare: &[Vec<f6
         let at = |step: usize| median(rounds, |figures| Summary::of(&figures.broadcasts[step]).median).0;
         line(server.name(), (0..args.ladder.len()).map(at).collect());
     }
-    let median_of = |step: &Vec<f64>| {
-        let mut step = step.clone();
-        step.sort_by(f64::total_cmp);
-        step[step.len() / 2]
-    };
-    line("bare loop", bare.iter().map(median_of).collect());
+    line("bare loop", bare.iter().map(|rounds| spread(rounds.clone()).0).collect());
 }
 
 fn print_idle(args: &BrokersArgs, servers: &[ServerRounds<'_>]) {
