@@ -5,6 +5,7 @@ use crate::{
     errors::store_error,
     kv::{Batch, Kv, Space, Write},
     reads::*,
+    retention::{TimelineDays, day_key},
     rows::*,
 };
 use quick_cache::sync::Cache;
@@ -21,6 +22,7 @@ pub(crate) struct StagedBatch<'a> {
     /// Heads of conversations that were written to lately. Filled only from committed batches: a reader that filled it
     /// could put an old head back after a newer commit, and a sequence would be given out twice.
     heads_cache: &'a Cache<ConversationNo, Head>,
+    days: &'a TimelineDays,
     outbox: bool,
     batch: Batch,
     pub(crate) counters: Counters,
@@ -48,12 +50,14 @@ impl<'a> StagedBatch<'a> {
     pub(crate) fn new(
         kv: &'a dyn Kv,
         heads_cache: &'a Cache<ConversationNo, Head>,
+        days: &'a TimelineDays,
         counters: Counters,
         outbox: bool,
     ) -> Self {
         StagedBatch {
             kv,
             heads_cache,
+            days,
             outbox,
             counters,
             batch: Batch::default(),
@@ -76,7 +80,8 @@ impl<'a> StagedBatch<'a> {
     /// The batch to write, completed with the rows that are written once a batch: day sizes, outbox and counters.
     pub(crate) fn finish(&mut self) -> StoreResult<Batch> {
         for (day, bytes) in std::mem::take(&mut self.day_bytes) {
-            let row_key = key(b'b', &[day]);
+            self.days.add(day);
+            let row_key = day_key(day);
             let before = self.get(Space::Meta, &row_key)?.and_then(|row| number_at(&row, 0)).unwrap_or(0);
             self.batch.put(Space::Meta, row_key, before.saturating_add_signed(bytes).to_be_bytes().to_vec());
         }

@@ -12,6 +12,7 @@ use crate::{
     kv::*,
     options::EmbeddedOptions,
     reads::*,
+    retention::TimelineDays,
     rows::*,
     scrubber::Scrubber,
     side_log::SideLog,
@@ -57,6 +58,7 @@ pub struct EmbeddedStore {
     pub(crate) long_reads: RwLock<()>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) heads: Cache<ConversationNo, Head>,
+    pub(crate) days: TimelineDays,
     pub(crate) position: AtomicU64,
     pub(crate) scrubber: Scrubber,
     pub(crate) epoch: u64,
@@ -166,7 +168,7 @@ impl Store for EmbeddedStore {
         }
         self.restart_if_refused(&mut writer)?;
         let kv = self.kv()?;
-        let mut staged = StagedBatch::new(&*kv, &self.heads, writer.counters, self.options.outbox);
+        let mut staged = StagedBatch::new(&*kv, &self.heads, &self.days, writer.counters, self.options.outbox);
         let outcomes =
             batch.iter().map(|proposal| decide(&mut staged, proposal, now_ms)).collect::<StoreResult<Vec<_>>>()?;
         let rows = staged.finish()?;

@@ -14,6 +14,7 @@ use crate::{
     kv::*,
     options::EmbeddedOptions,
     reads::read_counters,
+    retention::TimelineDays,
     rows::number_at,
     scrubber::Scrubber,
     side_log::SideLog,
@@ -52,6 +53,7 @@ impl EmbeddedStore {
         let tracker = JournalTracker::begin(&folder, &found, kv.space_ids(), kv.last_batch())?;
         folder.write_format()?;
         let counters = read_counters(&kv).map_err(|error| OpenError::Engine(error.to_string()))?;
+        let days = TimelineDays::read(&kv).map_err(open_error)?;
         let side_log = SideLog::open(&options.path)?;
         let kv = Arc::new(kv);
         scrubber.watch(&kv);
@@ -69,6 +71,7 @@ impl EmbeddedStore {
                 tracker,
             }),
             heads: Cache::new(HEADS_CACHED),
+            days,
             position: AtomicU64::new(counters.position),
             scrubber,
             epoch: 0,

@@ -2,10 +2,48 @@
 //! newest entry, from which its head is read.
 
 use crate::{embedded::EmbeddedStore, errors::store_error, kv::*, rows::*};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use tidings_domain::{model::*, store::*};
 
 /// Entries removed in one batch: commits wait while such a batch is written.
 const REMOVED_PER_BATCH: usize = 1_000;
+
+/// The days that may have entries, kept in memory so that each day's row is read by its key. Every commit writes the row of its
+/// day again, and a scan over such a row passes each of its versions that no compaction has removed yet: after a million commits
+/// one scan would take longer than thousands of them.
+#[derive(Debug)]
+pub(crate) struct TimelineDays(Mutex<BTreeSet<u64>>);
+
+impl TimelineDays {
+    /// Reads the days once, when the store opens.
+    pub(crate) fn read(kv: &dyn KvRead) -> KvResult<Self> {
+        let mut days = BTreeSet::new();
+        kv.scan(Space::Meta, &day_key(0), &day_key(u64::MAX), Order::Ascending, &mut |key, _| {
+            days.extend(number_at(key, 1));
+            true
+        })?;
+        Ok(TimelineDays(Mutex::new(days)))
+    }
+
+    /// A batch that is about to be written changes the day's row. If the write fails, the day has no row and counts as empty.
+    pub(crate) fn add(&self, day: u64) {
+        self.0.lock().insert(day);
+    }
+
+    fn remove(&self, day: u64) {
+        self.0.lock().remove(&day);
+    }
+
+    fn list(&self) -> Vec<u64> {
+        self.0.lock().iter().copied().collect()
+    }
+}
+
+/// The row of a UTC day: the bytes of the entries that were committed on it.
+pub(crate) fn day_key(day: u64) -> Vec<u8> {
+    key(b'b', &[day])
+}
 
 impl EmbeddedStore {
     pub(crate) fn timeline_bytes(&self) -> StoreResult<u64> {
@@ -14,13 +52,12 @@ impl EmbeddedStore {
 
     /// The days that have entries, each with the bytes of its entries.
     fn days(&self) -> StoreResult<Vec<(u64, u64)>> {
+        let kv = self.kv()?;
         let mut days = Vec::new();
-        self.kv()?
-            .scan(Space::Meta, &key(b'b', &[0]), &key(b'b', &[u64::MAX]), Order::Ascending, &mut |key, row| {
-                days.extend(number_at(key, 1).zip(number_at(row, 0)));
-                true
-            })
-            .map_err(store_error)?;
+        for day in self.days.list() {
+            let row = kv.get(Space::Meta, &day_key(day)).map_err(store_error)?;
+            days.extend(row.and_then(|row| number_at(&row, 0)).map(|bytes| (day, bytes)));
+        }
         Ok(days)
     }
 
@@ -68,10 +105,16 @@ impl EmbeddedStore {
             }
         }
         let mut batch = Batch::default();
-        for (day, _) in self.days()?.into_iter().filter(|(day, _)| *day < day_of(cutoff)) {
-            batch.remove(Space::Meta, key(b'b', &[day]));
+        let over: Vec<u64> = self.days.list().into_iter().filter(|day| *day < day_of(cutoff)).collect();
+        for day in &over {
+            // Before the write: a commit that gives an entry to such a day meanwhile adds the day again.
+            self.days.remove(*day);
+            batch.remove(Space::Meta, day_key(*day));
         }
-        self.write_cleanup(batch, None)?;
+        if let Err(error) = self.write_cleanup(batch, None) {
+            over.into_iter().for_each(|day| self.days.add(day));
+            return Err(error);
+        }
         Ok(removed)
     }
 
