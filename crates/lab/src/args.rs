@@ -1,5 +1,6 @@
 //! The commands of `tidings bench`. A command's own options are in its file; shared options are in [`options`](crate::options).
 
+use crate::scenario;
 pub use crate::{
     bare_server::BareServerArgs,
     broadcast::BroadcastArgs,
@@ -8,9 +9,7 @@ pub use crate::{
     cluster_cost::args::ClusterCostArgs,
     compare::CompareArgs,
     crash::CrashArgs,
-    devices::args::{
-        BareAcceptArgs, ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, ScenarioArgs, StormArgs,
-    },
+    devices::args::{BareAcceptArgs, ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, StormArgs},
     direct::DirectArgs,
     group::GroupArgs,
     growth::{GrowthArgs, GrowthPart},
@@ -18,10 +17,12 @@ pub use crate::{
     popups::args::{PopupArgs, PopupCapsArgs, PopupCrashArgs, PopupGrowthArgs},
     replay::ReplayArgs,
     report::OutputArgs,
+    scenario::args::{RunArgs, ScenarioArgs},
     streams::StreamsArgs,
     ws_interop::WsProbeArgs,
 };
 use clap::{Args, Subcommand};
+use std::borrow::Cow;
 
 /// Load a server the way its users will, and prove with counts that nothing was lost.
 #[derive(Debug, Clone, Args)]
@@ -34,6 +35,10 @@ pub struct BenchArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Bench {
+    /// A scenario: populations, phases, rates, faults and thresholds from a file, or one that ships with the program
+    Run(RunArgs),
+    /// The scenarios that ship with the program
+    Scenario(ScenarioArgs),
     /// A group with many members online: HTTP send to every member's WebSocket
     Group(GroupArgs),
     /// One message to a big group: time to the last receiver, compared with a loop that only writes
@@ -62,8 +67,6 @@ pub enum Bench {
     Failover(FailoverArgs),
     /// Protocol violations and faults of devices, and whether the server answers each as documented
     Exceptions(ExceptionsArgs),
-    /// One of the four usual tests of services that hold connections
-    Scenario(ScenarioArgs),
     /// A push to every device: time to the last of them and to the last acknowledgement
     Push(DevicePushArgs),
     /// Reports of several versions or steps beside each other, with what the rounds allow to say
@@ -104,23 +107,40 @@ impl Bench {
                 | Bench::Direct(_)
                 | Bench::Isolation(_)
                 | Bench::Popup(_)
+                | Bench::Run(_)
+        )
+    }
+
+    /// Whether a scenario may name it as one of its commands: all that load a server, and no scenario.
+    pub(crate) fn can_be_part_of_a_scenario(&self) -> bool {
+        !matches!(
+            self,
+            Bench::Run(_)
+                | Bench::Scenario(_)
+                | Bench::Compare(_)
+                | Bench::Worker
+                | Bench::DeviceWorker
+                | Bench::BareAccept(_)
+                | Bench::BareServer(_)
+                | Bench::WsEcho
+                | Bench::WsProbe(_)
         )
     }
 }
 
 impl BenchArgs {
-    /// The `--set` settings for the bench's own servers, as environment variables.
-    pub fn settings(&self) -> &[(String, String)] {
-        match &self.bench {
+    /// The `--set` settings for the bench's own servers, and those of a scenario, as environment variables.
+    pub fn settings(&self) -> Cow<'_, [(String, String)]> {
+        Cow::Borrowed(match &self.bench {
+            Bench::Run(args) => return Cow::Owned(scenario::settings(args)),
             Bench::Connect(args) => &args.devices.settings,
             Bench::Storm(args) => &args.devices.settings,
             Bench::Failover(args) => &args.devices.settings,
             Bench::Exceptions(args) => &args.devices.settings,
-            Bench::Scenario(args) => &args.devices.settings,
             Bench::Push(args) => &args.devices.settings,
             Bench::Popup(args) => &args.settings,
             Bench::PopupGrowth(args) => &args.settings,
             _ => &[],
-        }
+        })
     }
 }

@@ -5,6 +5,7 @@
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
 //! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
+//! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;
 //! - `compare`: reports of several versions or steps beside each other;
 //! - `server`, `setup`, `load_client`: the server under test, its users and groups, the load client's process as the bench sees it;
 //! - `worker_protocol`: the commands and reports between a bench and its load client;
@@ -15,6 +16,7 @@
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
 //! - `bare_server`: a loop that only writes, the baseline of broadcasts; `brokers`: the same load on servers that others wrote;
+//! - `rate_profile`: rates that change over time, and the planned times that follow;
 //! - `latency`, `series`, `sampler`: histograms and percentiles, figures over time, samples of the processes;
 //! - `report`: printed tables, and the report of a run as a page, as JSON and as CSV;
 //! - `timeline`, `corpus`, `process`, `interrupt`: reading a timeline back, recorded chats, the operating system, Ctrl-C.
@@ -41,9 +43,11 @@ mod mix;
 pub mod options;
 pub mod popups;
 mod process;
+mod rate_profile;
 mod replay;
 mod report;
 mod sampler;
+pub mod scenario;
 mod series;
 mod server;
 mod setup;
@@ -63,6 +67,7 @@ pub use topology::command::{ClusterArgs, run as run_cluster};
 pub use worker_protocol::{Outcome, ReceiptCounts};
 
 use args::{Bench, OutputArgs};
+use clap::Parser;
 use report::RunReport;
 use std::process::ExitCode;
 
@@ -134,6 +139,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::BareServer(bare) => return bare_server::main(bare),
         Bench::WsEcho => return ws_interop::echo(),
         Bench::WsProbe(args) => return ws_interop::probe(args),
+        Bench::Scenario(args) => return exit_code(scenario::show(args).map(|()| Verdict::Passed)),
         _ => {}
     }
     exit_code(run_and_report(&args))
@@ -168,6 +174,44 @@ fn run_once(bench: &Bench, output: &OutputArgs) -> Result<Verdict, LabError> {
     report.finish(finished)
 }
 
+/// A bench with its options, as a scenario names it in one line.
+#[derive(Debug)]
+pub(crate) struct ParsedCommand(BenchArgs);
+
+impl ParsedCommand {
+    /// Reads a line such as `isolation --floods official`. The error is one line.
+    pub(crate) fn parse(line: &str) -> Result<Self, String> {
+        #[derive(clap::Parser)]
+        #[command(no_binary_name = true, disable_help_flag = true)]
+        struct CommandLine {
+            #[command(flatten)]
+            bench: BenchArgs,
+        }
+        let parsed = CommandLine::try_parse_from(line.split_whitespace());
+        let bench = parsed.map(|parsed| parsed.bench).map_err(|error| {
+            let text = error.to_string();
+            text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+        })?;
+        if bench.output.report.is_some() || bench.output.json.is_some() || bench.output.repeat != 1 {
+            return Err(
+                "`--report`, `--json` and `--repeat` are options of the scenario's run, not of its commands".into()
+            );
+        }
+        match bench.bench.can_be_part_of_a_scenario() {
+            true => Ok(ParsedCommand(bench)),
+            false => Err("this command loads no server".into()),
+        }
+    }
+
+    pub(crate) fn run(&self) -> Result<Finished, LabError> {
+        run_bench(&self.0.bench)
+    }
+
+    pub(crate) fn thresholds(&self) -> &[report::Threshold] {
+        &self.0.output.thresholds
+    }
+}
+
 fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
     match bench {
         Bench::Group(args) => group::run(args),
@@ -184,7 +228,7 @@ fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
         Bench::Storm(args) => devices::storm::run(args),
         Bench::Failover(args) => devices::failover::run(args),
         Bench::Exceptions(args) => devices::exceptions::run(args),
-        Bench::Scenario(args) => devices::scenario::run(args),
+        Bench::Run(args) => scenario::run(args),
         Bench::Popup(args) => popups::home_page::run(args),
         Bench::PopupGrowth(args) => popups::growth::run(args),
         Bench::PopupCaps(args) => popups::caps::run(args),
@@ -196,6 +240,7 @@ fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
         | Bench::DeviceWorker
         | Bench::BareAccept(_)
         | Bench::BareServer(_)
+        | Bench::Scenario(_)
         | Bench::WsEcho
         | Bench::WsProbe(_) => Err(LabError::Usage("is a part of the lab, and no bench".into())),
     }

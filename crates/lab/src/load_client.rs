@@ -54,6 +54,8 @@ pub(crate) struct Participants {
     pub(crate) receipts_interval: Option<Duration>,
     /// Another worker measures at the same time and must not be delayed by this one.
     pub(crate) low_priority: bool,
+    /// The only server may be killed, and comes back at its address.
+    pub(crate) server_returns: bool,
 }
 
 impl Participants {
@@ -130,6 +132,7 @@ impl LoadClient {
             http_senders: participants.http_senders,
             ws_senders: participants.ws_senders,
             mix: participants.mix,
+            server_returns: participants.server_returns,
             receipts_interval_ms: participants.receipts_interval.map(|interval| interval.as_millis() as u64),
         }))?;
         match load.receive()? {
@@ -148,6 +151,11 @@ impl LoadClient {
             WorkerReport::Opened { .. } => Ok(()),
             other => Err(LabError::Worker(format!("reported {other:?} instead of opening"))),
         }
+    }
+
+    /// From the next phase on the figures are those of this process: the server has been started anew.
+    pub(crate) fn follow_server(&mut self, pid: Option<u32>) {
+        self.server_pid = pid;
     }
 
     /// Runs one phase and shows its progress on a terminal.

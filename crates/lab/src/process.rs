@@ -88,6 +88,14 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
+/// How many files a process has open, and how many it may open; `None` if it is gone.
+pub(crate) fn descriptors(pid: u32) -> Option<(u64, u64)> {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as u64;
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    Some((open, line.split_whitespace().next()?.parse().ok()?))
+}
+
 /// Asks a process to end.
 pub(crate) fn terminate(pid: u32) {
     signal(pid, Signal::TERM);

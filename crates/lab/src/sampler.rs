@@ -102,7 +102,9 @@ fn sample_until(watched: &Watched, stopped: &mpsc::Receiver<()>) -> Samples {
         let now = CpuTimes::read(watched);
         let seconds = (now.at - before.at).as_secs_f64().max(1e-9);
         samples.at.push(start.elapsed().as_secs_f64());
-        samples.server_cores.push(now.server.zip(before.server).map(|(now, before)| (now - before) / seconds));
+        // A server that has ended, be it by a fault of the run, uses none from then on.
+        let server = now.server.zip(before.server).map(|(now, before)| (now - before) / seconds);
+        samples.server_cores.push(server.filter(|cores| *cores >= 0.0));
         samples.server_bytes.push(watched.server_pid.map(process::resident_bytes));
         samples.lab_cores.push((now.lab - before.lab) / seconds);
         samples.machine_cores.push((now.machine - before.machine) / seconds);

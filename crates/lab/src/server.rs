@@ -114,6 +114,8 @@ pub(crate) struct OwnServer {
     descriptors: Option<u64>,
     /// The core that the process is pinned to.
     core: Option<usize>,
+    /// Where it listens for HTTP and for MIOP; port 0 is any.
+    listen: [SocketAddr; 2],
 }
 
 impl OwnServer {
@@ -144,6 +146,7 @@ impl OwnServer {
             environment,
             descriptors,
             core,
+            listen: [SocketAddr::from(([127, 0, 0, 1], 0)); 2],
         };
         std::fs::create_dir_all(server.data_dir())?;
         server.launch()?;
@@ -161,6 +164,14 @@ impl OwnServer {
     /// The address of one of the server's doors.
     pub(crate) fn listen_address(&self, door: &str) -> Option<SocketAddr> {
         read_listen_address(&self.data_dir().join("listening"), door)
+    }
+
+    /// From now on every start is at the addresses that it has now, so that clients find it again.
+    pub(crate) fn keep_addresses(&mut self) {
+        self.listen[0] = self.address;
+        if let Some(miop) = self.listen_address("miop") {
+            self.listen[1] = miop;
+        }
     }
 
     /// Starts the process and waits until it is ready; returns how long that took.
@@ -189,8 +200,8 @@ impl OwnServer {
         };
         command
             .arg("serve")
-            .env("TIDINGS_HTTP_LISTEN", "127.0.0.1:0")
-            .env("TIDINGS_MIOP_LISTEN", "127.0.0.1:0")
+            .env("TIDINGS_HTTP_LISTEN", self.listen[0].to_string())
+            .env("TIDINGS_MIOP_LISTEN", self.listen[1].to_string())
             .env("TIDINGS_DATA_DIR", self.data_dir())
             .env("TIDINGS_API_KEY", &self.api_key)
             .env("TIDINGS_TOKEN_KEY", &self.token_key)

@@ -3,6 +3,7 @@
 use crate::{
     latency::{Curve, Percentiles},
     mix::counts::MixCounts,
+    rate_profile::RateProfile,
     sampler::Samples,
     series::Series,
 };
@@ -48,6 +49,9 @@ pub(crate) struct WorkerConfig {
     pub(crate) mix: MixConfig,
     /// Every receiver says once in this interval what it has stored and read; unset: none does.
     pub(crate) receipts_interval_ms: Option<u64>,
+    /// The only server may end and come back at its address: connections are tried again until it does.
+    #[serde(default)]
+    pub(crate) server_returns: bool,
 }
 
 /// What receivers said of how far they have stored and read.
@@ -105,6 +109,8 @@ pub(crate) struct Phase {
 pub(crate) enum LoadModel {
     /// Open loop: a constant rate, due at evenly spaced times however slowly the server answers.
     OpenLoop { per_second: f64, duration_ms: u64 },
+    /// Open loop: a rate that changes over time.
+    Varying { profile: RateProfile },
     /// Closed loop: as many as the server takes, with at most `window` messages between send and last receiver.
     ClosedLoop { window: usize, duration_ms: u64 },
     /// Open loop: the recorded times of the content, `speed` times as fast.
@@ -121,6 +127,9 @@ pub(crate) enum LoadModel {
 pub(crate) enum Content {
     /// Texts of this length; message `n` is sent to conversation `n` by sender `n`, both modulo their number.
     Generated { body_bytes: usize, senders: Vec<String> },
+    /// The same texts; message `n` is sent to recipient `n` by sender `n`, and so opens their direct conversation, conversation
+    /// `n`, if it is the first one.
+    FirstMessages { body_bytes: usize, senders: Vec<String>, recipients: Vec<String> },
     /// A recorded chat, sent to conversation 0.
     Corpus { file: PathBuf, limit: Option<usize> },
 }

@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         Command::Check(check) => check.run(),
         Command::Doctor(doctor) => doctor.run(),
         #[cfg(feature = "lab")]
-        Command::Bench(args) => settings::Settings::check_variables(args.settings()).map(|()| tidings_lab::run(*args)),
+        Command::Bench(args) => settings::Settings::check_variables(&args.settings()).map(|()| tidings_lab::run(*args)),
         #[cfg(feature = "lab")]
         Command::Cluster(args) => commands::cluster::run(&args),
         #[cfg(not(feature = "lab"))]

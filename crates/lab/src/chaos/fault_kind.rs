@@ -67,7 +67,7 @@ impl FaultKind {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    pub(super) fn needs_partitions(self) -> bool {
+    pub(crate) fn needs_partitions(self) -> bool {
         matches!(self, FaultKind::NodeCutOff | FaultKind::NodeCutOffRedis | FaultKind::NodeCutOffDatabase)
     }
 

@@ -28,7 +28,7 @@ pub(super) struct ChaosStep {
 }
 
 impl ChaosStep {
-    fn of(kind: FaultKind, choice: usize) -> Self {
+    pub(super) fn of(kind: FaultKind, choice: usize) -> Self {
         ChaosStep { faults: vec![Fault { kind, choice, starts_at: 0.0 }] }
     }
 

@@ -36,9 +36,22 @@ use guests::{GuestConfig, Guests};
 use presence_bounds::PresenceBounds;
 use push_verifier::PushVerifier;
 use serde_json::json;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use step::ChaosRun;
 use tidings_client::http::HttpClient;
+
+pub(crate) use fault_kind::FaultKind;
+
+/// Injects one fault and reverts it; returns when every node is ready again. `choice` is the number of its target.
+pub(crate) fn inject_one(
+    kind: FaultKind,
+    choice: usize,
+    topology: &mut Topology,
+    lasts: Duration,
+) -> Result<(), LabError> {
+    let step = fault_plan::ChaosStep::of(kind, choice);
+    fault_injector::inject(&step, topology, lasts, lasts).map(|_| ())
+}
 
 /// The lowest rate: with several messages between two reports of the load client, a report without progress is a fault.
 const RATE_MIN: f64 = 10.0;

@@ -2,7 +2,7 @@
 
 pub use super::worker_protocol::DeviceProtocol;
 use crate::options::{Rate, TargetArgs, parse_duration, parse_setting};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 /// The devices of a run, their clients, and the server that they connect to.
@@ -161,27 +161,4 @@ pub struct ExceptionsArgs {
     /// The protocol's test vectors
     #[arg(long, value_name = "FOLDER", default_value = super::invalid_frames::VECTORS)]
     pub vectors: PathBuf,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Scenario {
-    /// As many connections as fit
-    LinkLimit,
-    /// Connections that stay, with heartbeats and a push
-    Stability,
-    /// Connections that come all at once
-    Concurrency,
-    /// Connections that misbehave
-    Exceptions,
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct ScenarioArgs {
-    #[arg(value_enum)]
-    pub scenario: Scenario,
-    /// Instead of the scenario's own time
-    #[arg(long, value_parser = parse_duration)]
-    pub hold: Option<Duration>,
-    #[command(flatten)]
-    pub devices: DeviceArgs,
 }

@@ -4,9 +4,10 @@ use super::{
     device_counts::DeviceCounts,
     worker_protocol::{DeviceCommand, DeviceReport, DeviceWorkerConfig},
 };
-use crate::{LabError, process, report::ProgressLine};
+use crate::{LabError, interrupt, process, report::ProgressLine};
 use std::{
     io::{BufRead, BufReader, Write},
+    os::unix::process::CommandExt,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     time::Duration,
@@ -54,11 +55,12 @@ impl DeviceClients {
     }
 
     fn start(&mut self, number: usize, sender: SyncSender<(usize, DeviceReport)>) -> Result<(), LabError> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["bench", "device-worker"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "device-worker"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if interrupt::is_installed() {
+            command.process_group(0);
+        }
+        let mut child = command.spawn()?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();
         self.workers.push(Worker { child, stdin });

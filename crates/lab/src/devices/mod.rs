@@ -1,6 +1,6 @@
 //! Benches with hundreds of thousands of devices: rates of connecting, memory per connection, and delivery of pushes.
 //!
-//! In reading order: [`connect`], `storm`, `push`, `failover`, `exceptions`, `scenario` are the commands; `fixture` is
+//! In reading order: [`connect`], `storm`, `push`, `failover`, `exceptions` are the commands; `fixture` is
 //! what they share; `server_under_test` is the server with its gateways, `device_clients` the client processes;
 //! `worker_protocol` has the commands to these, `device_counts` their counts; `memory`, `push_body` and `output` are small.
 
@@ -21,6 +21,5 @@ mod output;
 pub(crate) mod push;
 pub(crate) mod push_body;
 pub(crate) mod push_round;
-pub(crate) mod scenario;
 pub(crate) mod storm;
 pub mod worker_protocol;

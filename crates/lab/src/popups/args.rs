@@ -1,5 +1,6 @@
 //! The options of the benches with popups.
 
+use super::wire::ConnectionUse;
 use crate::options::{Rate, TargetArgs, parse_duration};
 use clap::Args;
 use std::time::Duration;
@@ -16,6 +17,9 @@ pub struct PopupArgs {
     pub popups: usize,
     #[arg(long, default_value_t = 64)]
     pub connections: usize,
+    /// A connection of its own for every request, as clients without keep-alive make it
+    #[arg(long)]
+    pub one_request_per_connection: bool,
     #[arg(long, default_value = "30s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Before anything is measured; at least until the first users are due again
@@ -42,6 +46,12 @@ pub struct PopupArgs {
     /// A setting of the bench's own server; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = crate::options::parse_setting)]
     pub settings: Vec<(String, String)>,
+}
+
+impl PopupArgs {
+    pub(crate) fn connection_use(&self) -> ConnectionUse {
+        if self.one_request_per_connection { ConnectionUse::OneRequest } else { ConnectionUse::Kept }
+    }
 }
 
 #[derive(Debug, Clone, Args)]

@@ -7,7 +7,7 @@ use super::{
     catalogue::{put_popup, refuse_existing_popups, variant},
     load_loop::{Connections, LoadModel, LoadResult, StopCondition, TrafficSource},
     user_profiles::UserProfiles,
-    wire::{HttpAnswer, RequestTemplate},
+    wire::{ConnectionUse, HttpAnswer, RequestTemplate},
 };
 use crate::{
     Finished, LabError, Verdict, process,
@@ -185,7 +185,8 @@ impl ConcurrentDevices {
     }
 
     fn run_pass(&mut self, target: &Target, args: &PopupCapsArgs) -> Result<LoadResult, LabError> {
-        let mut connections = Connections::open(target.address(), self.steps.len(), args.target.patience)?;
+        let mut connections =
+            Connections::open(target.address(), self.steps.len(), args.target.patience, ConnectionUse::Kept)?;
         connections.run(self, LoadModel::ClosedLoop, StopCondition::Exhausted)
     }
 

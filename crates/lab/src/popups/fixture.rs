@@ -5,6 +5,7 @@ use super::{
     load_loop::{Connections, LoadModel, LoadResult, StopCondition, TrafficSource},
     metrics::ServerMetrics,
     user_profiles::UserProfiles,
+    wire::ConnectionUse,
 };
 use crate::{
     LabError, process,
@@ -56,6 +57,7 @@ pub(crate) struct FixtureSpec {
     pub(crate) gap_s: u64,
     pub(crate) patience: Duration,
     pub(crate) client_core: usize,
+    pub(crate) connection_use: ConnectionUse,
 }
 
 impl PopupFixture {
@@ -65,7 +67,7 @@ impl PopupFixture {
         // Short user ids, as most apps have; they differ between runs.
         let profiles = UserProfiles::new(&format!("u{}-", &tag[tag.len().saturating_sub(4)..]));
         let catalogue = Catalogue::write(&target, spec.popups, spec.users, spec.gap_s, |user| profiles.id(user))?;
-        let connections = Connections::open(target.address(), spec.connections, spec.patience)?;
+        let connections = Connections::open(target.address(), spec.connections, spec.patience, spec.connection_use)?;
         let http = target.http();
         let fixture = PopupFixture { target, connections, tag, http, client_core: spec.client_core };
         Ok((fixture, catalogue, profiles))

@@ -9,6 +9,7 @@ use super::{
     load_loop::{LoadModel, StopCondition},
     mix::{HomePageMix, MixConfig, MixPhase},
     output,
+    wire::ConnectionUse,
 };
 use crate::{
     Finished, LabError, Verdict, process,
@@ -66,6 +67,7 @@ fn run_case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<GrowthC
         gap_s,
         patience: PATIENCE,
         client_core: args.client_core.unwrap_or_else(process::last_core),
+        connection_use: ConnectionUse::Kept,
     };
     let (mut fixture, catalogue, profiles) = PopupFixture::set_up(Target::Own(Box::new(own)), &shape)?;
     let (api_key, tag) = (fixture.target.keys().0.to_owned(), fixture.tag.clone());
@@ -77,6 +79,7 @@ fn run_case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<GrowthC
         gap_s,
         connections: args.connections,
         tag: &tag,
+        connection_use: ConnectionUse::Kept,
     };
     let rss_before = fixture.target.pid().map_or(0, process::resident_bytes);
     let mut mix = HomePageMix::new(&setting, MixPhase::FirstContact);

@@ -55,6 +55,7 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Finished, LabError> {
             gap_s,
             patience: args.target.patience,
             client_core,
+            connection_use: args.connection_use(),
         },
     )?;
     let (api_key, tag) = (fixture.target.keys().0.to_owned(), fixture.tag.clone());
@@ -66,6 +67,7 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Finished, LabError> {
         gap_s,
         connections: args.connections,
         tag: &tag,
+        connection_use: args.connection_use(),
     };
     let mut mix = HomePageMix::new(&setting, MixPhase::FirstContact);
 
@@ -128,7 +130,7 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Finished, LabError> {
     }
     let value = json!({
         "bench": "popup", "users": args.users, "popups": args.popups, "connections": args.connections, "gap_s": gap_s,
-        "introduced": first_contact, "closed": { "measured": closed, "tally": closed_counts },
+        "one_request_per_connection": args.one_request_per_connection, "introduced": first_contact, "closed": { "measured": closed, "tally": closed_counts },
         "open": open.map(|(_, measured)| json!({ "rate": per_second, "measured": measured, "tally": open_counts })),
         "whole_run": mix.answer_counts, "balance": balance, "nginx": nginx, "ratio_to_nginx": ratio, "check": check,
     });
@@ -159,9 +161,11 @@ fn measure_nginx(args: &PopupArgs, client_core: usize) -> Result<Measurement, La
         gap_s: args.gap.as_secs(),
         connections: args.connections,
         tag: "0",
+        connection_use: args.connection_use(),
     };
     let mut mix = HomePageMix::new(&setting, MixPhase::StatusOnly);
-    let mut connections = Connections::open(nginx.address, args.connections, args.target.patience)?;
+    let mut connections =
+        Connections::open(nginx.address, args.connections, args.target.patience, args.connection_use())?;
     let mut run = |time| {
         let until = StopCondition::Elapsed(time);
         measure(&mut connections, Some(nginx.pid()), client_core, &mut mix, LoadModel::ClosedLoop, until)

@@ -3,7 +3,7 @@
 //! In a closed loop each connection sends its next request as soon as it has an answer. In an open loop requests are due at
 //! evenly spaced times; a request that finds no free connection waits, and its latency counts from its due time.
 
-use super::wire::{HttpAnswer, ParsedAnswer, parse_answer};
+use super::wire::{ConnectionUse, HttpAnswer, ParsedAnswer, parse_answer};
 use crate::{
     LabError, interrupt,
     latency::{Curve, Percentiles, curve_of},
@@ -122,10 +122,16 @@ pub(crate) struct Connections {
     read: Box<[u8]>,
     request: Vec<u8>,
     patience: Duration,
+    connection_use: ConnectionUse,
 }
 
 impl Connections {
-    pub(crate) fn open(address: SocketAddr, count: usize, patience: Duration) -> Result<Self, LabError> {
+    pub(crate) fn open(
+        address: SocketAddr,
+        count: usize,
+        patience: Duration,
+        connection_use: ConnectionUse,
+    ) -> Result<Self, LabError> {
         let poll = Poll::new()?;
         let mut connections = Vec::with_capacity(count);
         for number in 0..count {
@@ -145,6 +151,7 @@ impl Connections {
             read: vec![0; READ_BYTES].into_boxed_slice(),
             request: Vec::with_capacity(4096),
             patience,
+            connection_use,
         })
     }
 
@@ -258,6 +265,12 @@ impl Connections {
             return Ok(false);
         }
         let connection = &mut self.connections[number];
+        if self.connection_use == ConnectionUse::OneRequest {
+            // The request is due already, so that its latency has the handshake in it.
+            let _ = self.poll.registry().deregister(&mut connection.stream);
+            connection.stream = connect(self.address, number, &self.poll)
+                .map_err(|error| LabError::Environment(format!("no connection for a request: {error}")))?;
+        }
         (connection.awaiting_answer, connection.due_ns) = (true, due_ns);
         let written = match connection.stream.write(&self.request) {
             Ok(written) => written,
@@ -330,6 +343,10 @@ impl Connections {
     ) -> Result<(), LabError> {
         loop {
             let connection = &mut self.connections[number];
+            if self.connection_use == ConnectionUse::OneRequest && !connection.awaiting_answer {
+                // The server closes after the answer; the next request brings its own connection.
+                return Ok(());
+            }
             let count = match connection.stream.read(&mut self.read) {
                 Ok(0) => return self.reconnect(traffic, state, number),
                 Ok(count) => count,
@@ -354,12 +371,15 @@ impl Connections {
                     connection.awaiting_answer = false;
                     traffic.handle_answer(number, now_ns, &answer);
                     connection.partial.clear();
-                    if closes {
+                    if closes && self.connection_use == ConnectionUse::Kept {
                         connection.stream = connect(self.address, number, &self.poll)?;
                     }
                     let again = state.schedule.is_none() && now_ns < state.deadline_ns && !interrupt::requested();
                     if !(again && self.send_request(traffic, state, number, now_ns, now_ns)?) {
                         state.idle.push(number);
+                    }
+                    if self.connection_use == ConnectionUse::OneRequest {
+                        return Ok(());
                     }
                 }
                 ParsedAnswer::Partial if !gathered => connection.partial.extend_from_slice(&self.read[..count]),

@@ -8,7 +8,7 @@ use super::{
     catalogue::{Catalogue, HOME},
     load_loop::TrafficSource,
     user_profiles::{UserProfiles, hash},
-    wire::{HttpAnswer, RequestTemplate, put_number},
+    wire::{ConnectionUse, HttpAnswer, RequestTemplate, put_number},
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use std::{
@@ -119,6 +119,7 @@ pub(crate) struct MixConfig<'a> {
     pub(crate) connections: usize,
     /// The prefix of event ids.
     pub(crate) tag: &'a str,
+    pub(crate) connection_use: ConnectionUse,
 }
 
 impl<'a> HomePageMix<'a> {
@@ -126,8 +127,8 @@ impl<'a> HomePageMix<'a> {
         let mut mix = HomePageMix {
             catalogue: setting.catalogue,
             profiles: setting.profiles,
-            decide: RequestTemplate::post("/v1/popups/decide", setting.api_key),
-            report: RequestTemplate::post("/v1/popup-events", setting.api_key),
+            decide: RequestTemplate::post_over("/v1/popups/decide", setting.api_key, setting.connection_use),
+            report: RequestTemplate::post_over("/v1/popup-events", setting.api_key, setting.connection_use),
             users: setting.users,
             gap_ms: (setting.gap_s * 1000) as u32,
             begin_ns: crate::process::monotonic_ns(),

@@ -5,19 +5,19 @@
 //! verify it; `load_loop` is the load client's loop, `wire` its HTTP; `fixture` sets up a run, `nginx` is the baseline;
 //! `metrics` and `output` are small.
 
-mod answer_verifier;
+pub(crate) mod answer_verifier;
 pub mod args;
-mod balance;
+pub(crate) mod balance;
 pub(crate) mod caps;
-mod catalogue;
+pub(crate) mod catalogue;
 pub(crate) mod crash;
-mod fixture;
+pub(crate) mod fixture;
 pub(crate) mod growth;
 pub(crate) mod home_page;
-mod load_loop;
+pub(crate) mod load_loop;
 mod metrics;
-mod mix;
+pub(crate) mod mix;
 mod nginx;
 mod output;
-mod user_profiles;
-mod wire;
+pub(crate) mod user_profiles;
+pub(crate) mod wire;

@@ -1,6 +1,15 @@
 //! HTTP/1.1 as far as the load client needs it: requests are written to a reused buffer, answers are parsed in place, without
 //! allocation.
 
+/// Whether a connection serves many requests or one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ConnectionUse {
+    #[default]
+    Kept,
+    /// Each request has a connection of its own, which the server closes after the answer.
+    OneRequest,
+}
+
 /// The head of a request up to its length, formatted once for all requests.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestTemplate {
@@ -9,8 +18,16 @@ pub(crate) struct RequestTemplate {
 
 impl RequestTemplate {
     pub(crate) fn post(path: &str, authorization: &str) -> Self {
+        RequestTemplate::post_over(path, authorization, ConnectionUse::Kept)
+    }
+
+    pub(crate) fn post_over(path: &str, authorization: &str, connection_use: ConnectionUse) -> Self {
+        let close = match connection_use {
+            ConnectionUse::Kept => "",
+            ConnectionUse::OneRequest => "Connection: close\r\n",
+        };
         let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: tidings\r\nAuthorization: Bearer {authorization}\r\n\
+            "POST {path} HTTP/1.1\r\nHost: tidings\r\nAuthorization: Bearer {authorization}\r\n{close}\
              Content-Type: application/json\r\nContent-Length: "
         );
         RequestTemplate { head: head.into_bytes() }

@@ -6,7 +6,7 @@ use super::{
     machine::{self, MachineCounters},
     output_args::OutputArgs,
     parts::{Part, parts_of},
-    thresholds::Criterion,
+    thresholds::{Criterion, Threshold},
 };
 use crate::{Finished, LabError, Verdict, interrupt};
 use serde_json::{Value, json};
@@ -132,6 +132,11 @@ fn criteria(figures: &Value, output: &OutputArgs) -> Vec<Criterion> {
                 met: false,
             });
         }
+    }
+    for part in &parts {
+        let own = part.get("thresholds").and_then(Value::as_array).into_iter().flatten();
+        let own = own.filter_map(|bound| bound.as_str()?.parse::<Threshold>().ok());
+        criteria.extend(own.map(|threshold| threshold.judge(part)));
     }
     criteria.extend(parts.iter().filter_map(lag_criterion));
     criteria

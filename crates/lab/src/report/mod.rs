@@ -22,3 +22,4 @@ pub use output_args::OutputArgs;
 
 pub(crate) use document::RunReport;
 pub(crate) use printed::{ProgressLine, outcome_json, print_check, print_outcome};
+pub(crate) use thresholds::Threshold;

@@ -32,7 +32,8 @@ fn gather<'a>(value: &'a Value, path: &str, parts: &mut Vec<Part<'a>>) {
                 return;
             }
             if figures.get("latency").and_then(|latency| latency.get("p50")).is_some() {
-                let title = figures.get("title").and_then(Value::as_str).filter(|title| !title.is_empty());
+                let title = figures.get("title").or_else(|| object.get("title"));
+                let title = title.and_then(Value::as_str).filter(|title| !title.is_empty());
                 parts.push(Part {
                     title: title.unwrap_or(path.trim_end_matches(".measured")).to_owned(),
                     figures,
@@ -50,6 +51,31 @@ fn gather<'a>(value: &'a Value, path: &str, parts: &mut Vec<Part<'a>>) {
         }
         _ => {}
     }
+}
+
+/// Changes each measured part where it stands: what has a latency, or what is around it.
+pub(crate) fn for_each_part(figures: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
+    match figures {
+        Value::Object(object) => {
+            let has_latency =
+                |object: &Map<String, Value>| object.get("latency").is_some_and(|one| one.get("p50").is_some());
+            if has_latency(object) || object.get("stretch").and_then(Value::as_object).is_some_and(has_latency) {
+                return change(object);
+            }
+            object.values_mut().for_each(|value| for_each_part(value, change));
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| for_each_part(value, change)),
+        _ => {}
+    }
+}
+
+/// Gives each measured part another title, made of the one that it has or of its place.
+pub(crate) fn retitle(figures: &mut Value, title: &impl Fn(&str) -> String) {
+    for_each_part(figures, &mut |part| {
+        let old = part.get("title").and_then(Value::as_str).unwrap_or_default();
+        let new = title(old);
+        part.insert("title".into(), Value::String(new));
+    });
 }
 
 impl Part<'_> {

@@ -93,7 +93,7 @@ pub(crate) struct Criterion {
 
 impl Threshold {
     /// Holds a part of the run to it. A figure that the part does not have misses it: what was not measured was not kept.
-    pub(super) fn judge(&self, part: &Part<'_>) -> Criterion {
+    pub(crate) fn judge(&self, part: &Part<'_>) -> Criterion {
         let value = match self.figure {
             Figure::Latency(name) => part.number(&["latency", name]),
             Figure::Errors => part.error_percent(),

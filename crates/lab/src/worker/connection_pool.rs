@@ -48,6 +48,8 @@ pub(crate) struct ConnectionPool {
     pub(crate) connections: Vec<Connection>,
     buffer: Vec<u8>,
     addresses: Vec<SocketAddr>,
+    /// See [`WorkerConfig::server_returns`].
+    server_returns: bool,
     silence_timeout_ns: Option<u64>,
     last_silence_check_at: u64,
     api_key: String,
@@ -106,6 +108,7 @@ impl ConnectionPool {
             connections: Vec::with_capacity(roles.len()),
             buffer: vec![0; BUFFER_BYTES],
             addresses: config.addresses.clone(),
+            server_returns: config.server_returns,
             silence_timeout_ns: config.silence_timeout_ms.map(|ms| ms * 1_000_000),
             last_silence_check_at: 0,
             api_key: config.api_key.clone(),
@@ -277,8 +280,8 @@ impl ConnectionPool {
                     (connection.socket, connection.last_receive_at) = (socket, now);
                     connection.client.state = ConnectionState::Connecting;
                 }
-                // Refused at once, as on the loopback: try another server.
-                Err(_) if self.addresses.len() > 1 => {
+                // Refused at once, as on the loopback: try another server, or the same one later.
+                Err(_) if self.addresses.len() > 1 || self.server_returns => {
                     self.connections[number].server =
                         another_server(self.connections[number].server, self.addresses.len());
                     self.schedule_reopen(number, shared);

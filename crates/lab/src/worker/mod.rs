@@ -92,7 +92,7 @@ fn run_commands() -> io::Result<()> {
     let conversation_of: Vec<usize> = config.receivers.iter().map(|receiver| receiver.conversation).collect();
     let receipts = ReceiptTeller::new(config.receipts_interval_ms, conversations, &conversation_of);
     let mut shared = SharedState::new(config.token_key.clone(), sent_messages, mix, receipts);
-    shared.has_other_servers = config.addresses.len() > 1;
+    shared.has_other_servers = config.addresses.len() > 1 || config.server_returns;
     let started = Instant::now();
     let mut pool = open_all(&config, poll, &mut shared)?;
     report(&WorkerReport::Opened { seconds: started.elapsed().as_secs_f64() });

@@ -4,7 +4,7 @@ use super::{
     connection::{ConnectionState, Role},
     connection_pool::ConnectionPool,
     report,
-    sent_messages::{MessageBodies, json_string},
+    sent_messages::MessageBodies,
     shared_state::SharedState,
     verifier::DeliveryFaults,
 };
@@ -12,6 +12,7 @@ use crate::{
     corpus,
     latency::{Percentiles, curve_of},
     process,
+    rate_profile::PlannedTimes,
     worker_protocol::{Content, LoadModel, Outcome, Phase, Progress, WorkerCommand, WorkerReport},
 };
 use std::{io, sync::mpsc, time::Duration};
@@ -31,6 +32,8 @@ enum Schedule {
         per_second: f64,
         total: u64,
     },
+    /// Open loop: a rate that changes over time.
+    Varying(PlannedTimes),
     /// Open loop: due times in nanoseconds after the start.
     Recorded(Vec<u64>),
     /// Closed loop: a message is due whenever fewer than `window` are outstanding, until a time or a count.
@@ -51,6 +54,7 @@ impl Schedule {
     fn due(&self, n: u64) -> Option<u64> {
         match self {
             Schedule::ConstantRate { per_second, total } => (n < *total).then(|| (n as f64 * 1e9 / per_second) as u64),
+            Schedule::Varying(times) => times.due(n),
             Schedule::Recorded(times) => times.get(n as usize).copied(),
             Schedule::ClosedLoop { .. } | Schedule::Rounds { .. } => None,
         }
@@ -107,9 +111,9 @@ pub(super) fn run(
 
 fn prepare(phase: &Phase) -> io::Result<(MessageBodies, Schedule)> {
     let (bodies, times) = match &phase.content {
-        Content::Generated { body_bytes, senders } => {
-            let senders = senders.iter().map(|sender| json_string(sender)).collect();
-            (MessageBodies::Generated { body_bytes: (*body_bytes).max(24) - 9, senders }, Vec::new())
+        Content::Generated { body_bytes, senders } => (MessageBodies::generated(*body_bytes, senders, &[]), Vec::new()),
+        Content::FirstMessages { body_bytes, senders, recipients } => {
+            (MessageBodies::generated(*body_bytes, senders, recipients), Vec::new())
         }
         Content::Corpus { file, limit } => {
             let corpus = corpus::read(file, *limit)?;
@@ -121,6 +125,7 @@ fn prepare(phase: &Phase) -> io::Result<(MessageBodies, Schedule)> {
         LoadModel::OpenLoop { per_second, duration_ms } => {
             Schedule::ConstantRate { per_second: *per_second, total: (per_second * *duration_ms as f64 / 1e3) as u64 }
         }
+        LoadModel::Varying { profile } => Schedule::Varying(PlannedTimes::of(profile)),
         LoadModel::ClosedLoop { window, duration_ms } => {
             Schedule::ClosedLoop { window: *window as u64, until: duration_ms * MS, total: u64::MAX }
         }

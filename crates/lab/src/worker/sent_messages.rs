@@ -13,12 +13,30 @@ use std::io::Write;
 /// The bodies of a phase's messages.
 #[derive(Debug)]
 pub(crate) enum MessageBodies {
-    /// Generated texts; `senders` are JSON strings.
+    /// Generated texts; senders and recipients are JSON strings. Without recipients a message names its conversation.
     Generated {
         body_bytes: usize,
         senders: Vec<String>,
+        recipients: Vec<String>,
     },
     Corpus(Corpus),
+}
+
+/// What a body has around its text.
+const BODY_FRAME_BYTES: usize = 9;
+/// The shortest body: its text is the message's number.
+const BODY_BYTES_MIN: usize = 24;
+
+impl MessageBodies {
+    /// Texts of this length, of senders and recipients by their ids.
+    pub(crate) fn generated(body_bytes: usize, senders: &[String], recipients: &[String]) -> Self {
+        let json_strings = |ids: &[String]| ids.iter().map(|id| json_string(id)).collect();
+        MessageBodies::Generated {
+            body_bytes: body_bytes.max(BODY_BYTES_MIN) - BODY_FRAME_BYTES,
+            senders: json_strings(senders),
+            recipients: json_strings(recipients),
+        }
+    }
 }
 
 /// In place of a lateness: the message was sent.
@@ -59,7 +77,7 @@ impl SentMessages {
         SentMessages {
             tag,
             conversations: conversations.iter().map(|c| json_string(&c.id)).collect(),
-            bodies: MessageBodies::Generated { body_bytes: 0, senders: Vec::new() },
+            bodies: MessageBodies::generated(0, &[], &[]),
             phase_start: 0,
             planned: Vec::new(),
             planned_late_us: Vec::new(),
@@ -128,10 +146,15 @@ impl SentMessages {
     /// Appends the message as the JSON object of an HTTP request, or as a WebSocket `send` frame.
     pub(crate) fn put_message(&self, message: u32, out: &mut Vec<u8>, over_websocket: bool) {
         let index = (message - self.phase_start) as usize;
-        let conversation = &self.conversations[self.conversation(index)];
+        let (name, address) = match &self.bodies {
+            MessageBodies::Generated { recipients, .. } if !recipients.is_empty() => {
+                ("to", &recipients[index % recipients.len()])
+            }
+            _ => ("conversation", &self.conversations[self.conversation(index)]),
+        };
         let _ = match over_websocket {
-            true => write!(out, r#"{{"t":"send","ref":{message},"conversation":{conversation}"#),
-            false => write!(out, r#"{{"conversation":{conversation},"from":{}"#, self.sender(index)),
+            true => write!(out, r#"{{"t":"send","ref":{message},"{name}":{address}"#),
+            false => write!(out, r#"{{"{name}":{address},"from":{}"#, self.sender(index)),
         };
         let _ = write!(out, r#","client_msg_id":"{}-{message}","type":"text","body":"#, self.tag);
         self.put_body(index, out);

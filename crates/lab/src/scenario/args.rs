@@ -1,0 +1,30 @@
+//! The options of `bench run` and `bench scenario`.
+
+use crate::options::TargetArgs;
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    /// A scenario's file, or the name of one that ships with the program: `bench scenario list` has them
+    pub scenario: String,
+    /// --url is loaded instead of the server that the scenario wants
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Added to each command of the scenario, such as `-- --devices 200000`
+    #[arg(last = true, value_name = "OPTIONS")]
+    pub options: Vec<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ScenarioArgs {
+    #[command(subcommand)]
+    pub action: ScenarioAction,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum ScenarioAction {
+    /// The scenarios that ship with the program, each with a sentence
+    List,
+    /// A shipped scenario's file, to start one's own from
+    Show { name: String },
+}

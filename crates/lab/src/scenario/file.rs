@@ -1,0 +1,120 @@
+//! A scenario's file as it is written. What the keys mean, and which go together, is checked when a [`plan`](super::plan) is
+//! made of it; docs/scenarios.md describes each.
+
+use super::{
+    script_file::ScriptFile,
+    values::{Bound, RateFile, Time, Via},
+};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::Spanned;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ScenarioFile {
+    pub(crate) name: Spanned<String>,
+    pub(crate) about: String,
+    #[serde(default)]
+    pub(crate) server: Option<Spanned<ServerFile>>,
+    #[serde(default)]
+    pub(crate) population: BTreeMap<String, Spanned<PopulationFile>>,
+    #[serde(default)]
+    pub(crate) script: BTreeMap<String, Spanned<ScriptFile>>,
+    #[serde(default)]
+    pub(crate) phase: Vec<Spanned<PhaseFile>>,
+    #[serde(default)]
+    pub(crate) fault: Vec<Spanned<FaultFile>>,
+    #[serde(default)]
+    pub(crate) command: Vec<Spanned<CommandFile>>,
+    #[serde(default)]
+    pub(crate) thresholds: Vec<Bound>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServerFile {
+    pub(crate) url: Option<Spanned<String>>,
+    pub(crate) nodes: Option<Spanned<usize>>,
+    pub(crate) descriptors: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub(crate) settings: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PopulationKind {
+    Group,
+    Official,
+    Direct,
+    NewConversations,
+    Devices,
+    Connections,
+    PopupUsers,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PopulationFile {
+    pub(crate) kind: Spanned<PopulationKind>,
+    pub(crate) members: Option<Spanned<usize>>,
+    pub(crate) online: Option<Spanned<usize>>,
+    pub(crate) pairs: Option<Spanned<usize>>,
+    pub(crate) senders: Option<Spanned<usize>>,
+    pub(crate) devices: Option<Spanned<usize>>,
+    pub(crate) users: Option<Spanned<usize>>,
+    pub(crate) popups: Option<Spanned<usize>>,
+    pub(crate) connections: Option<Spanned<usize>>,
+    pub(crate) via: Option<Spanned<Via>>,
+    pub(crate) body_bytes: Option<Spanned<usize>>,
+    pub(crate) pipeline: Option<Spanned<usize>>,
+    pub(crate) stay: Option<Spanned<Time>>,
+    pub(crate) keep_alive: Option<Spanned<bool>>,
+    pub(crate) background: Option<Spanned<bool>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PhaseFile {
+    pub(crate) name: Spanned<String>,
+    pub(crate) duration: Option<Spanned<Time>>,
+    pub(crate) warm_up: Option<Spanned<Time>>,
+    pub(crate) rate: Option<Spanned<RateFile>>,
+    #[serde(default)]
+    pub(crate) thresholds: Vec<Bound>,
+    #[serde(default)]
+    pub(crate) work: Vec<Spanned<WorkFile>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WorkFile {
+    pub(crate) name: Option<String>,
+    pub(crate) population: Option<Spanned<String>>,
+    pub(crate) script: Option<Spanned<String>>,
+    pub(crate) rate: Option<Spanned<RateFile>>,
+    pub(crate) share: Option<Spanned<f64>>,
+    pub(crate) rounds: Option<Spanned<usize>>,
+    pub(crate) pause: Option<Spanned<Time>>,
+    pub(crate) window: Option<Spanned<usize>>,
+    pub(crate) batch: Option<Spanned<usize>>,
+    #[serde(default)]
+    pub(crate) thresholds: Vec<Bound>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FaultFile {
+    pub(crate) at: Spanned<Time>,
+    pub(crate) kind: Spanned<String>,
+    pub(crate) phase: Option<Spanned<String>>,
+    #[serde(rename = "for")]
+    pub(crate) lasts: Option<Spanned<Time>>,
+    pub(crate) node: Option<Spanned<usize>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CommandFile {
+    pub(crate) name: Option<String>,
+    pub(crate) run: Spanned<String>,
+}

@@ -1,0 +1,205 @@
+//! What a scenario does, once everything in its file is known to go together.
+//!
+//! [`population`] has who takes part, [`script`] what scripted clients do, [`phase`] which work runs when, [`fault`] what
+//! happens to the server.
+
+pub(crate) mod fault;
+pub(crate) mod phase;
+pub(crate) mod population;
+pub(crate) mod script;
+
+use super::{
+    file::{CommandFile, ScenarioFile, ServerFile},
+    mistake::Mistake,
+};
+use crate::{ParsedCommand, options, report::Threshold};
+use fault::Fault;
+use phase::{Load, Phase, Worker};
+use population::{Members, Population};
+use script::Script;
+use std::collections::BTreeMap;
+use toml::Spanned;
+
+/// A scenario that can be run.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    pub(crate) server: Server,
+    pub(crate) populations: BTreeMap<String, Population>,
+    pub(crate) scripts: BTreeMap<String, Script>,
+    pub(crate) phases: Vec<Phase>,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) commands: Vec<Command>,
+    /// Of everything that is measured.
+    pub(crate) thresholds: Vec<Threshold>,
+}
+
+/// The server that a scenario wants.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Server {
+    pub(crate) url: Option<String>,
+    /// The nodes of a cluster; unset: one server.
+    pub(crate) nodes: Option<usize>,
+    /// Files that the server may open.
+    pub(crate) descriptors: Option<u64>,
+    /// As environment variables.
+    pub(crate) settings: Vec<(String, String)>,
+}
+
+/// Another bench, with its options.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) name: String,
+    pub(crate) line: String,
+    pub(crate) parsed: ParsedCommand,
+}
+
+/// The longest name: it becomes the name of a folder.
+const NAME_CHARS_MAX: usize = 60;
+
+impl Plan {
+    /// Reads a scenario. `options` are added to each command of it.
+    pub(crate) fn read(text: &str, options: &[String]) -> Result<Self, Mistake> {
+        Plan::of(&toml::from_str(text)?, options)
+    }
+
+    fn of(file: &ScenarioFile, options: &[String]) -> Result<Self, Mistake> {
+        let name = file.name.get_ref();
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(is_name) {
+            let what = format!("a name is 1 to {NAME_CHARS_MAX} of a to z, 0 to 9 and `-`");
+            return Err(Mistake::at(file.name.span(), what));
+        }
+        let server = file.server.as_ref().map(server_of).transpose()?.unwrap_or_default();
+        let populations: BTreeMap<String, Population> = (file.population.iter())
+            .map(|(name, written)| Ok((name.clone(), Population::of(written)?)))
+            .collect::<Result<_, Mistake>>()?;
+        let scripts: BTreeMap<String, Script> = (file.script.iter())
+            .map(|(name, written)| Ok((name.clone(), Script::of(written)?)))
+            .collect::<Result<_, Mistake>>()?;
+        let script_names: Vec<&String> = scripts.keys().collect();
+        let mut phases: Vec<Phase> = Vec::new();
+        for written in &file.phase {
+            let phase = Phase::of(written, &populations, &script_names)?;
+            if phases.iter().any(|other| other.name == phase.name) {
+                return Err(Mistake::at(written.get_ref().name.span(), "another phase has this name"));
+            }
+            phases.push(phase);
+        }
+        let used: Vec<&Worker> = phases.iter().flat_map(|phase| &phase.works).map(|work| &work.worker).collect();
+        for (name, written) in &file.population {
+            check_use(name, &populations[name], &used).map_err(|what| Mistake::at(written.span(), what))?;
+        }
+        for (name, written) in &file.script {
+            if !used.contains(&&Worker::Script(name.clone())) {
+                return Err(Mistake::at(written.span(), format!("no phase has work for the script `{name}`")));
+            }
+        }
+        if phases.is_empty() && file.command.is_empty() {
+            return Err(Mistake::nowhere("a scenario needs at least one `[[phase]]` or `[[command]]`"));
+        }
+        let names: Vec<String> = phases.iter().map(|phase| phase.name.clone()).collect();
+        let faults = faults_of(file, &names, &phases, &server)?;
+        let commands = file.command.iter().map(|written| Command::of(written.get_ref(), options));
+        Ok(Plan {
+            name: name.clone(),
+            about: file.about.clone(),
+            server,
+            populations,
+            scripts,
+            phases,
+            faults,
+            commands: commands.collect::<Result<_, _>>()?,
+            thresholds: file.thresholds.iter().map(|bound| bound.0.clone()).collect(),
+        })
+    }
+
+    /// Whether the server ends, or stops, and comes back while load runs.
+    pub(crate) fn has_faults(&self) -> bool {
+        !self.faults.is_empty()
+    }
+}
+
+fn check_use(name: &str, population: &Population, used: &[&Worker]) -> Result<(), String> {
+    let uses = used.iter().filter(|worker| **worker == &Worker::Population(name.to_owned())).count();
+    match (uses, &population.members) {
+        (0, _) => Err(format!("no phase has work for the population `{name}`")),
+        (2.., Members::NewConversations { .. } | Members::PopupUsers { .. }) => {
+            Err("these users do their work once: each piece of work needs a population of its own".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
+    let file = written.get_ref();
+    let url = file.url.as_ref().map(|url| url.get_ref().clone());
+    let nodes = file.nodes.as_ref().map(|nodes| *nodes.get_ref());
+    if let Some(nodes) = file.nodes.as_ref().filter(|nodes| !(2..=9).contains(nodes.get_ref())) {
+        return Err(Mistake::at(nodes.span(), "a cluster has 2 to 9 nodes; without `nodes` there is one server"));
+    }
+    let descriptors = file.descriptors.as_ref().map(|descriptors| *descriptors.get_ref());
+    if url.is_some() && (nodes.is_some() || descriptors.is_some() || !file.settings.is_empty()) {
+        return Err(Mistake::at(written.span(), "a server with `url` runs already: nothing else can be said about it"));
+    }
+    if let (Some(descriptors), Some(_)) = (&file.descriptors, nodes) {
+        return Err(Mistake::at(descriptors.span(), "`descriptors` is for one server, not for a cluster"));
+    }
+    let parse = if nodes.is_some() { options::parse_cluster_setting } else { options::parse_setting };
+    let mut settings = Vec::new();
+    for (name, value) in &file.settings {
+        let text = match value.get_ref() {
+            toml::Value::String(text) => text.clone(),
+            value @ (toml::Value::Integer(_) | toml::Value::Boolean(_) | toml::Value::Float(_)) => value.to_string(),
+            _ => return Err(Mistake::at(value.span(), "a setting is a text, a number or true or false")),
+        };
+        let setting = parse(&format!("{}={text}", name.get_ref())).map_err(|why| Mistake::at(name.span(), why))?;
+        settings.push(setting);
+    }
+    Ok(Server { url, nodes, descriptors, settings })
+}
+
+fn faults_of(file: &ScenarioFile, names: &[String], phases: &[Phase], server: &Server) -> Result<Vec<Fault>, Mistake> {
+    let mut faults: Vec<Fault> = Vec::new();
+    for written in &file.fault {
+        let refuse = |what: &str| Err(Mistake::at(written.span(), what));
+        if server.url.is_some() {
+            return refuse("a server with `url` is not the lab's to break");
+        }
+        let fault = Fault::of(written, names, server.nodes)?;
+        let phase = &phases[fault.phase];
+        if phase.search.is_some() {
+            return refuse("a phase that runs until it breaks has no faults");
+        }
+        let is_measured = |load: &Load| matches!(load, Load::Planned(_) | Load::Max { .. } | Load::Rounds { .. });
+        if !phase.works.iter().all(|work| is_measured(&work.load) && sends_messages(work, file)) {
+            return refuse("faults happen to phases in which messages are sent, and nothing else");
+        }
+        if faults
+            .iter()
+            .any(|other| other.phase == fault.phase && other.at < fault.ends_at() && fault.at < other.ends_at())
+        {
+            return refuse("a fault begins when the one before is over");
+        }
+        faults.push(fault);
+    }
+    faults.sort_by_key(|fault| (fault.phase, fault.at));
+    Ok(faults)
+}
+
+/// Only the load client for messages tries its connections again until the server is back.
+fn sends_messages(work: &phase::Work, file: &ScenarioFile) -> bool {
+    use super::file::PopulationKind::{Direct, Group, NewConversations, Official};
+    let kind = file.population.get(work.worker.name()).map(|written| *written.get_ref().kind.get_ref());
+    matches!(kind, Some(Group | Official | Direct | NewConversations))
+}
+
+impl Command {
+    fn of(file: &CommandFile, options: &[String]) -> Result<Self, Mistake> {
+        let line = [file.run.get_ref().as_str()].into_iter().chain(options.iter().map(String::as_str));
+        let line = line.collect::<Vec<_>>().join(" ");
+        let parsed = ParsedCommand::parse(&line).map_err(|why| Mistake::at(file.run.span(), why))?;
+        Ok(Command { name: file.name.clone().unwrap_or_else(|| line.clone()), line, parsed })
+    }
+}

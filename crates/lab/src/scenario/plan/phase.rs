@@ -1,0 +1,378 @@
+//! The phases of a scenario: which pieces of work run at once, how long, and at which rates.
+
+use super::population::{Members, Population};
+use crate::{
+    rate_profile::RateProfile,
+    report::Threshold,
+    scenario::{
+        file::{PhaseFile, WorkFile},
+        mistake::Mistake,
+        values::{Bound, RateFile, UntilItBreaksFile},
+    },
+};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
+use toml::Spanned;
+
+/// A phase of which everything goes together.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Phase {
+    pub(crate) name: String,
+    /// Before anything is measured, the work runs for so long at the rates with which it begins.
+    pub(crate) warm_up: Duration,
+    pub(crate) works: Vec<Work>,
+    pub(crate) search: Option<Search>,
+}
+
+/// Rates one after another, until something breaks.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Search {
+    pub(crate) rates: Vec<f64>,
+    pub(crate) each: Duration,
+    pub(crate) thresholds: Vec<Threshold>,
+}
+
+/// Who does a piece of work.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Worker {
+    Population(String),
+    Script(String),
+}
+
+impl Worker {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Worker::Population(name) | Worker::Script(name) => name,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Work {
+    pub(crate) name: String,
+    pub(crate) worker: Worker,
+    pub(crate) load: Load,
+    /// Messages in one request.
+    pub(crate) batch: usize,
+    pub(crate) thresholds: Vec<Threshold>,
+}
+
+/// When the pieces of a work are due.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Load {
+    Planned(RateProfile),
+    /// As fast as it goes.
+    Max {
+        window: usize,
+        lasts: Duration,
+    },
+    Rounds {
+        rounds: usize,
+        pause: Duration,
+    },
+    /// This share of the rate that is searched for.
+    Searched {
+        share: f64,
+    },
+    /// All steps of a script, once.
+    Script,
+}
+
+impl Load {
+    /// The load of one step of a search; any other is what it is.
+    pub(crate) fn at_step(&self, rate: f64, each: Duration) -> Load {
+        match self {
+            Load::Searched { share } => Load::Planned(RateProfile::constant(rate * share, each.as_secs_f64())),
+            other => other.clone(),
+        }
+    }
+}
+
+const WINDOW: usize = 1_000;
+const PAUSE: Duration = Duration::from_millis(200);
+/// Steps of a search: more would be a factor that is too small.
+const STEPS_MAX: usize = 200;
+/// Shares are written with few digits.
+const SHARES_ROUNDING: f64 = 0.001;
+/// Pieces of a profile: a burst more often than this is no burst.
+const BURSTS_MAX: f64 = 10_000.0;
+
+fn positive(rate: f64, span: &Range<usize>) -> Result<f64, Mistake> {
+    match rate > 0.0 && rate.is_finite() {
+        true => Ok(rate),
+        false => Err(Mistake::at(span.clone(), "a rate must be above 0")),
+    }
+}
+
+fn not_negative(rate: f64, span: &Range<usize>) -> Result<f64, Mistake> {
+    match rate >= 0.0 && rate.is_finite() {
+        true => Ok(rate),
+        false => Err(Mistake::at(span.clone(), "a rate must not be below 0")),
+    }
+}
+
+fn thresholds(bounds: &[Bound]) -> Vec<Threshold> {
+    bounds.iter().map(|bound| bound.0.clone()).collect()
+}
+
+/// The profile of a rate that is neither `max` nor searched for.
+fn profile_of(rate: &RateFile, span: &Range<usize>, seconds: f64) -> Result<RateProfile, Mistake> {
+    let profile = match rate {
+        RateFile::Constant(rate) => RateProfile::constant(positive(*rate, span)?, seconds),
+        RateFile::Ramp(ramp) => {
+            RateProfile::ramp(not_negative(ramp.from, span)?, not_negative(ramp.to, span)?, seconds)
+        }
+        RateFile::Steps(rates) => {
+            let rates = rates.iter().map(|rate| not_negative(*rate, span)).collect::<Result<Vec<_>, _>>()?;
+            RateProfile::steps(&rates, seconds)
+        }
+        RateFile::Burst(burst) => {
+            let (every, lasts) = (burst.every.0.as_secs_f64(), burst.lasts.0.as_secs_f64());
+            if lasts <= 0.0 || lasts >= every {
+                return Err(Mistake::at(span.clone(), "`for` must be above 0 and below `every`"));
+            }
+            if seconds / every > BURSTS_MAX {
+                return Err(Mistake::at(span.clone(), "there are more than 10000 bursts in this phase"));
+            }
+            let (base, peak) = (not_negative(burst.base, span)?, positive(burst.peak, span)?);
+            RateProfile::bursts(base, peak, (every, lasts), seconds)
+        }
+        RateFile::Max | RateFile::UntilItBreaks(_) => RateProfile::default(),
+    };
+    match profile.messages() {
+        0 => Err(Mistake::at(span.clone(), "nothing is due at this rate while the phase lasts")),
+        _ => Ok(profile),
+    }
+}
+
+impl Search {
+    fn of(file: &UntilItBreaksFile, span: &Range<usize>) -> Result<Self, Mistake> {
+        let mistake = |what: &str| Err(Mistake::at(span.clone(), what));
+        let from = positive(file.from, span)?;
+        if file.to.is_nan() || file.to < from || file.factor.is_nan() || file.factor <= 1.0 {
+            return mistake("`to` must not be below `from`, and `factor` must be above 1");
+        }
+        if file.each.0.is_zero() {
+            return mistake("`each` must be above 0");
+        }
+        let mut rates = vec![from];
+        // The last step is at `to` itself.
+        while let Some(last) = rates.last().copied().filter(|last| *last < file.to) {
+            rates.push((last * file.factor).min(file.to));
+            if rates.len() > STEPS_MAX {
+                return mistake("this makes more than 200 steps: choose a greater `factor`");
+            }
+        }
+        Ok(Search { rates, each: file.each.0, thresholds: thresholds(&file.thresholds) })
+    }
+}
+
+/// What the works of a phase are checked against.
+struct PhaseFrame<'a> {
+    populations: &'a BTreeMap<String, Population>,
+    scripts: &'a [&'a String],
+    /// How long the phase, or each step of a search, lasts; unset: as long as its work takes.
+    lasts: Option<Duration>,
+    rate: Option<&'a Spanned<RateFile>>,
+    works: usize,
+    searches: bool,
+}
+
+fn searched(rate: &Option<Spanned<RateFile>>) -> Option<(&UntilItBreaksFile, Range<usize>)> {
+    let rate = rate.as_ref()?;
+    match rate.get_ref() {
+        RateFile::UntilItBreaks(file) => Some((file, rate.span())),
+        _ => None,
+    }
+}
+
+impl Phase {
+    pub(crate) fn of(
+        written: &Spanned<PhaseFile>,
+        populations: &BTreeMap<String, Population>,
+        scripts: &[&String],
+    ) -> Result<Self, Mistake> {
+        let file = written.get_ref();
+        let name = file.name.get_ref().clone();
+        if file.work.is_empty() {
+            return Err(Mistake::at(file.name.span(), "a phase needs at least one `[[phase.work]]`"));
+        }
+        let mut searches =
+            searched(&file.rate).into_iter().chain(file.work.iter().filter_map(|work| searched(&work.get_ref().rate)));
+        let search = searches.next().map(|(search, span)| Search::of(search, &span)).transpose()?;
+        if let Some((_, span)) = searches.next() {
+            return Err(Mistake::at(span, "one rate of a phase can run until it breaks, and here are two"));
+        }
+        if let (Some(_), Some(duration)) = (&search, &file.duration) {
+            return Err(Mistake::at(duration.span(), "a phase that runs until it breaks lasts as long as its steps"));
+        }
+        let duration = file.duration.as_ref().map(|duration| duration.get_ref().0);
+        if let Some(duration) = &file.duration
+            && duration.get_ref().0.is_zero()
+        {
+            return Err(Mistake::at(duration.span(), "must be above 0"));
+        }
+        let frame = PhaseFrame {
+            populations,
+            scripts,
+            lasts: search.as_ref().map(|search| search.each).or(duration),
+            rate: file.rate.as_ref(),
+            works: file.work.len(),
+            searches: search.is_some(),
+        };
+        let mut works: Vec<Work> = Vec::new();
+        let mut shares = 0.0;
+        for written in &file.work {
+            let mut work = frame.work(written, &file.name)?;
+            if works.iter().any(|other| other.worker == work.worker) {
+                return Err(Mistake::at(
+                    written.span(),
+                    format!("`{}` works in this phase already", work.worker.name()),
+                ));
+            }
+            work.thresholds.extend(thresholds(&file.thresholds));
+            shares += written.get_ref().share.as_ref().map_or(0.0, |share| *share.get_ref());
+            works.push(work);
+        }
+        if shares > 0.0 && (shares - 1.0).abs() > SHARES_ROUNDING {
+            return Err(Mistake::at(
+                file.name.span(),
+                format!("the shares of this phase add up to {shares}, not to 1"),
+            ));
+        }
+        Ok(Phase {
+            name,
+            warm_up: file.warm_up.as_ref().map_or(Duration::ZERO, |time| time.get_ref().0),
+            works,
+            search,
+        })
+    }
+}
+
+impl PhaseFrame<'_> {
+    fn work(&self, written: &Spanned<WorkFile>, phase: &Spanned<String>) -> Result<Work, Mistake> {
+        let file = written.get_ref();
+        let worker = match (&file.population, &file.script) {
+            (Some(name), None) => match self.populations.contains_key(name.get_ref()) {
+                true => Worker::Population(name.get_ref().clone()),
+                false => return Err(unknown("population", name, self.populations.keys())),
+            },
+            (None, Some(name)) => match self.scripts.contains(&name.get_ref()) {
+                true => Worker::Script(name.get_ref().clone()),
+                false => return Err(unknown("script", name, self.scripts.iter().copied())),
+            },
+            _ => return Err(Mistake::at(written.span(), "work needs either `population` or `script`")),
+        };
+        let load = match &worker {
+            Worker::Script(_) => {
+                let none = file.rate.is_none() && file.share.is_none() && file.rounds.is_none();
+                match none {
+                    true => Load::Script,
+                    false => {
+                        return Err(Mistake::at(written.span(), "a script has no rate: its steps say what is due"));
+                    }
+                }
+            }
+            Worker::Population(name) => {
+                let load = self.load(written, phase)?;
+                check_load(&load, &self.populations[name], self.searches, written)?;
+                load
+            }
+        };
+        let batch = match &file.batch {
+            Some(batch) if *batch.get_ref() == 0 => return Err(Mistake::at(batch.span(), "must be at least 1")),
+            batch => batch.as_ref().map_or(1, |batch| *batch.get_ref()),
+        };
+        let name = file.name.clone().unwrap_or_else(|| worker.name().to_owned());
+        Ok(Work { name, worker, load, batch, thresholds: thresholds(&file.thresholds) })
+    }
+
+    fn load(&self, written: &Spanned<WorkFile>, phase: &Spanned<String>) -> Result<Load, Mistake> {
+        let file = written.get_ref();
+        let given = [file.rate.is_some(), file.share.is_some(), file.rounds.is_some()];
+        if given.iter().filter(|given| **given).count() > 1 {
+            return Err(Mistake::at(written.span(), "work has one of `rate`, `share` and `rounds`"));
+        }
+        if let Some(rounds) = &file.rounds {
+            if *rounds.get_ref() == 0 {
+                return Err(Mistake::at(rounds.span(), "must be at least 1"));
+            }
+            let pause = file.pause.as_ref().map_or(PAUSE, |pause| pause.get_ref().0);
+            return Ok(Load::Rounds { rounds: *rounds.get_ref(), pause });
+        }
+        if let Some(pause) = &file.pause {
+            return Err(Mistake::at(pause.span(), "`pause` stands between `rounds`"));
+        }
+        let (rate, share) = match (&file.rate, &file.share, self.rate) {
+            (Some(rate), ..) => (rate, 1.0),
+            (None, Some(share), Some(rate)) => match *share.get_ref() > 0.0 && *share.get_ref() <= 1.0 {
+                true => (rate, *share.get_ref()),
+                false => return Err(Mistake::at(share.span(), "a share is above 0 and at most 1")),
+            },
+            (None, Some(share), None) => return Err(Mistake::at(share.span(), "the phase has no `rate` to share")),
+            (None, None, Some(rate)) if self.works == 1 => (rate, 1.0),
+            (None, None, _) => return Err(Mistake::at(written.span(), "work needs `rate`, `share` or `rounds`")),
+        };
+        if let RateFile::UntilItBreaks(_) = rate.get_ref() {
+            return Ok(Load::Searched { share });
+        }
+        let Some(lasts) = self.lasts else {
+            return Err(Mistake::at(phase.span(), "a phase with a rate needs `duration`"));
+        };
+        match rate.get_ref() {
+            RateFile::Max => {
+                let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
+                Ok(Load::Max { window, lasts })
+            }
+            rate_file => Ok(Load::Planned(profile_of(rate_file, &rate.span(), lasts.as_secs_f64())?.scaled(share))),
+        }
+    }
+}
+
+fn unknown<'a>(what: &str, name: &Spanned<String>, known: impl Iterator<Item = &'a String>) -> Mistake {
+    let known: Vec<String> = known.map(|name| format!("`{name}`")).collect();
+    let known = if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
+    Mistake::at(name.span(), format!("there is no {what} `{}`; {known}", name.get_ref()))
+}
+
+/// The most pushes of one work: each device has one bit per push.
+const PUSHES_MAX: usize = crate::devices::device_counts::PUSHES_MAX;
+
+/// Whether a population can do this.
+fn check_load(
+    load: &Load,
+    population: &Population,
+    searches: bool,
+    written: &Spanned<WorkFile>,
+) -> Result<(), Mistake> {
+    let refuse = |what: String| Err(Mistake::at(written.span(), what));
+    if let (Load::Planned(profile), true) = (load, searches)
+        && !profile.is_constant()
+    {
+        return refuse("beside a rate that runs until it breaks, other work runs at a constant rate".into());
+    }
+    match (&population.members, load) {
+        (Members::NewConversations { pairs, .. }, Load::Planned(profile)) => match profile.messages() > *pairs as u64 {
+            true => refuse(format!("{} conversations are opened, and there are {pairs} pairs", profile.messages())),
+            false => Ok(()),
+        },
+        (Members::NewConversations { .. }, _) => refuse("conversations are opened at a rate that is planned".into()),
+        (Members::Connections { users, stay, .. }, Load::Planned(profile)) => {
+            let open = stay.map_or(profile.messages() as f64, |stay| profile.highest() * stay.as_secs_f64());
+            match open.min(profile.messages() as f64) > *users as f64 {
+                true => refuse(format!("{open:.0} connections may be open at once, and there are {users} users")),
+                false => Ok(()),
+            }
+        }
+        (Members::Connections { .. }, Load::Searched { .. }) => Ok(()),
+        (Members::Connections { .. }, _) => refuse("connections come at a rate that is planned".into()),
+        (Members::Devices { .. }, Load::Rounds { rounds, .. }) if *rounds <= PUSHES_MAX => Ok(()),
+        (Members::Devices { .. }, Load::Planned(profile)) if profile.messages() <= PUSHES_MAX as u64 => Ok(()),
+        (Members::Devices { .. }, _) => {
+            refuse(format!("devices are pushed to in `rounds` or at a planned rate, {PUSHES_MAX} times at most"))
+        }
+        (Members::PopupUsers { .. }, Load::Max { .. }) => Ok(()),
+        (Members::PopupUsers { .. }, Load::Planned(profile)) if profile.is_constant() => Ok(()),
+        (Members::PopupUsers { .. }, _) => refuse("popups are asked for at a constant rate, or `max`".into()),
+        (Members::Conversation { .. } | Members::Direct { .. }, _) => Ok(()),
+    }
+}

@@ -1,0 +1,203 @@
+//! The populations of a scenario: who takes part, and how many.
+
+use crate::{
+    options::SendProtocol,
+    scenario::{
+        file::{PopulationFile, PopulationKind},
+        mistake::Mistake,
+        values::{Time, Via},
+    },
+};
+use std::{ops::Range, time::Duration};
+use toml::Spanned;
+
+/// A population whose keys go together.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Population {
+    pub(crate) members: Members,
+    /// Its load client has the lowest priority and may run on any core, so that it does not delay one that measures.
+    pub(crate) background: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Members {
+    Conversation {
+        official: bool,
+        members: usize,
+        online: usize,
+        senders: usize,
+        via: SendProtocol,
+        texts: Texts,
+    },
+    Direct {
+        pairs: usize,
+        senders: usize,
+        via: SendProtocol,
+        texts: Texts,
+    },
+    /// Pairs of users without a conversation: the message opens it.
+    NewConversations {
+        pairs: usize,
+        senders: usize,
+        texts: Texts,
+    },
+    /// Devices that are bound while the phase lasts.
+    Devices {
+        devices: usize,
+        over_websocket: bool,
+    },
+    /// Users whose connections come and go.
+    Connections {
+        users: usize,
+        over_websocket: bool,
+        stay: Option<Duration>,
+    },
+    PopupUsers {
+        users: u32,
+        popups: usize,
+        connections: usize,
+        keep_alive: bool,
+    },
+}
+
+/// The messages that a population sends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Texts {
+    pub(crate) body_bytes: usize,
+    /// Unanswered sends per WebSocket session.
+    pub(crate) pipeline: usize,
+}
+
+const SENDERS: usize = 16;
+const BODY_BYTES: usize = 200;
+const PIPELINE: usize = 64;
+const POPUPS: usize = 100;
+const POPUP_CONNECTIONS: usize = 32;
+
+/// The keys of each kind.
+fn keys_of(kind: PopulationKind) -> &'static [&'static str] {
+    match kind {
+        PopulationKind::Group | PopulationKind::Official => {
+            &["members", "online", "senders", "via", "body_bytes", "pipeline", "background"]
+        }
+        PopulationKind::Direct => &["pairs", "senders", "via", "body_bytes", "pipeline", "background"],
+        PopulationKind::NewConversations => &["pairs", "senders", "body_bytes", "background"],
+        PopulationKind::Devices => &["devices", "via"],
+        PopulationKind::Connections => &["users", "via", "stay"],
+        PopulationKind::PopupUsers => &["users", "popups", "connections", "keep_alive"],
+    }
+}
+
+fn span_of<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
+    value.as_ref().map(Spanned::span)
+}
+
+/// The value of a key, which must be at least 1; `usual` unless it is given.
+fn count(value: &Option<Spanned<usize>>, usual: usize) -> Result<usize, Mistake> {
+    match value {
+        None => Ok(usual),
+        Some(value) if *value.get_ref() == 0 => Err(Mistake::at(value.span(), "must be at least 1")),
+        Some(value) => Ok(*value.get_ref()),
+    }
+}
+
+/// The same for a key that must be given.
+fn needed(value: &Option<Spanned<usize>>, name: &str, file: &Spanned<PopulationFile>) -> Result<usize, Mistake> {
+    match value {
+        Some(_) => count(value, 1),
+        None => Err(Mistake::at(file.get_ref().kind.span(), format!("a population of this kind needs `{name}`"))),
+    }
+}
+
+fn send_protocol(via: &Option<Spanned<Via>>) -> Result<SendProtocol, Mistake> {
+    match via.as_ref().map(|via| (*via.get_ref(), via.span())) {
+        None | Some((Via::Http, _)) => Ok(SendProtocol::Http),
+        Some((Via::Ws, _)) => Ok(SendProtocol::Ws),
+        Some((Via::Miop, span)) => Err(Mistake::at(span, "messages are sent by `http` or `ws`")),
+    }
+}
+
+fn over_websocket(via: &Option<Spanned<Via>>) -> Result<bool, Mistake> {
+    match via.as_ref().map(|via| (*via.get_ref(), via.span())) {
+        None | Some((Via::Miop, _)) => Ok(false),
+        Some((Via::Ws, _)) => Ok(true),
+        Some((Via::Http, span)) => Err(Mistake::at(span, "connections are opened by `miop` or `ws`")),
+    }
+}
+
+impl Population {
+    pub(crate) fn of(written: &Spanned<PopulationFile>) -> Result<Self, Mistake> {
+        let file = written.get_ref();
+        let kind = *file.kind.get_ref();
+        refuse_other_keys(file, keys_of(kind))?;
+        let texts =
+            Texts { body_bytes: count(&file.body_bytes, BODY_BYTES)?, pipeline: count(&file.pipeline, PIPELINE)? };
+        let senders = count(&file.senders, SENDERS)?;
+        let members = match kind {
+            PopulationKind::Group | PopulationKind::Official => {
+                let members = needed(&file.members, "members", written)?;
+                let online = count(&file.online, members)?;
+                if online > members {
+                    let span = span_of(&file.online).unwrap_or_default();
+                    return Err(Mistake::at(span, format!("there are {members} members: no more can be online")));
+                }
+                let official = kind == PopulationKind::Official;
+                Members::Conversation { official, members, online, senders, via: send_protocol(&file.via)?, texts }
+            }
+            PopulationKind::Direct => {
+                let pairs = needed(&file.pairs, "pairs", written)?;
+                Members::Direct { pairs, senders, via: send_protocol(&file.via)?, texts }
+            }
+            PopulationKind::NewConversations => {
+                Members::NewConversations { pairs: needed(&file.pairs, "pairs", written)?, senders, texts }
+            }
+            PopulationKind::Devices => Members::Devices {
+                devices: needed(&file.devices, "devices", written)?,
+                over_websocket: over_websocket(&file.via)?,
+            },
+            PopulationKind::Connections => Members::Connections {
+                users: needed(&file.users, "users", written)?,
+                over_websocket: over_websocket(&file.via)?,
+                stay: file.stay.as_ref().map(|stay| stay.get_ref().0),
+            },
+            PopulationKind::PopupUsers => Members::PopupUsers {
+                users: u32::try_from(needed(&file.users, "users", written)?).unwrap_or(u32::MAX),
+                popups: count(&file.popups, POPUPS)?,
+                connections: count(&file.connections, POPUP_CONNECTIONS)?,
+                keep_alive: file.keep_alive.as_ref().is_none_or(|keep| *keep.get_ref()),
+            },
+        };
+        Ok(Population { members, background: file.background.as_ref().is_some_and(|low| *low.get_ref()) })
+    }
+}
+
+fn refuse_other_keys(file: &PopulationFile, known: &[&str]) -> Result<(), Mistake> {
+    let given = [
+        ("members", span_of(&file.members)),
+        ("online", span_of(&file.online)),
+        ("pairs", span_of(&file.pairs)),
+        ("senders", span_of(&file.senders)),
+        ("devices", span_of(&file.devices)),
+        ("users", span_of(&file.users)),
+        ("popups", span_of(&file.popups)),
+        ("connections", span_of(&file.connections)),
+        ("via", span_of(&file.via)),
+        ("body_bytes", span_of(&file.body_bytes)),
+        ("pipeline", span_of(&file.pipeline)),
+        ("stay", span_of::<Time>(&file.stay)),
+        ("keep_alive", span_of(&file.keep_alive)),
+        ("background", span_of(&file.background)),
+    ];
+    for (name, span) in given {
+        if let Some(span) = span
+            && !known.contains(&name)
+        {
+            let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+            return Err(Mistake::at(
+                span,
+                format!("a population of this kind has no `{name}`, but {}", known.join(", ")),
+            ));
+        }
+    }
+    Ok(())
+}

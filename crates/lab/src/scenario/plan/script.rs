@@ -1,0 +1,115 @@
+//! The scripts of a scenario: what each session of a scripted client does.
+
+use crate::scenario::{
+    mistake::Mistake,
+    script_file::{ExpectFile, ScriptFile, SendFile, StepFile},
+    values::{ThinkTime, Via},
+};
+use std::time::Duration;
+use toml::Spanned;
+
+/// A script whose steps can be taken one after another.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Script {
+    pub(crate) sessions: usize,
+    pub(crate) over_websocket: bool,
+    /// The think times are drawn from it; unset: from a random one, which is printed.
+    pub(crate) seed: Option<u64>,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A step, with its name in figures and faults.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) name: String,
+    pub(crate) action: Action,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Action {
+    Bind,
+    Wait(ThinkTime),
+    Send {
+        file: SendFile,
+        within: Duration,
+    },
+    /// The app server pushes to the session's user.
+    Push {
+        body: String,
+    },
+    Expect(ExpectFile),
+    /// Acknowledges the pushes that have come.
+    Acknowledge,
+    Disconnect,
+}
+
+/// Each session is a thread.
+const SESSIONS_MAX: usize = 2_000;
+/// Steps with all repetitions.
+const STEPS_MAX: usize = 100_000;
+/// How long a scripted client waits for the answer to a send, unless it says so.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+impl Script {
+    pub(crate) fn of(written: &Spanned<ScriptFile>) -> Result<Self, Mistake> {
+        let file = written.get_ref();
+        let sessions = *file.sessions.get_ref();
+        if sessions == 0 || sessions > SESSIONS_MAX {
+            return Err(Mistake::at(file.sessions.span(), format!("must be 1 to {SESSIONS_MAX}")));
+        }
+        let over_websocket = match file.via.as_ref().map(|via| (*via.get_ref(), via.span())) {
+            None | Some((Via::Ws, _)) => true,
+            Some((Via::Miop, _)) => false,
+            Some((Via::Http, span)) => {
+                return Err(Mistake::at(span, "a scripted client connects by `ws` or `miop`"));
+            }
+        };
+        let mut steps = Vec::new();
+        add_steps(&file.steps, "", &mut steps)?;
+        let Some(first) = file.steps.first() else {
+            return Err(Mistake::at(written.span(), "a script needs at least one step"));
+        };
+        let mut is_bound = false;
+        for step in &steps {
+            let needs = !matches!(step.action, Action::Bind | Action::Wait(_) | Action::Push { .. });
+            if needs && !is_bound {
+                return Err(Mistake::at(first.span(), format!("{} comes while the client is not bound", step.name)));
+            }
+            is_bound = match step.action {
+                Action::Bind => true,
+                Action::Disconnect => false,
+                _ => is_bound,
+            };
+        }
+        Ok(Script { sessions, over_websocket, seed: file.seed, steps })
+    }
+}
+
+/// Adds the steps with their repetitions.
+fn add_steps(written: &[Spanned<StepFile>], prefix: &str, steps: &mut Vec<Step>) -> Result<(), Mistake> {
+    for (number, step) in written.iter().enumerate() {
+        let (word, action) = match step.get_ref().clone() {
+            StepFile::Bind => ("bind", Action::Bind),
+            StepFile::Acknowledge => ("acknowledge", Action::Acknowledge),
+            StepFile::Disconnect => ("disconnect", Action::Disconnect),
+            StepFile::Wait(time) => ("wait", Action::Wait(time)),
+            StepFile::Send(file) => {
+                let within = file.within.map_or(ANSWER_WITHIN, |within| within.0);
+                ("send", Action::Send { file, within })
+            }
+            StepFile::Push(file) => ("push", Action::Push { body: file.body }),
+            StepFile::Expect(file) => ("expect", Action::Expect(file)),
+            StepFile::Repeat { times, steps: inner } => {
+                for _ in 0..times {
+                    add_steps(&inner, &format!("{prefix}{}.", number + 1), steps)?;
+                    if steps.len() > STEPS_MAX {
+                        return Err(Mistake::at(step.span(), format!("there are more than {STEPS_MAX} steps")));
+                    }
+                }
+                continue;
+            }
+        };
+        steps.push(Step { name: format!("step {prefix}{} ({word})", number + 1), action });
+    }
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! Runs a scenario: its phases one after another, in each phase all its work at once, then its commands.
+
+use super::{
+    plan::{
+        Plan,
+        fault::Fault,
+        phase::{Load, Phase, Search, Work, Worker},
+        population::Members,
+    },
+    server::ScenarioServer,
+    trouble::Trouble,
+    works::{Job, Surroundings, WorkResult, WorkerClient},
+};
+use crate::{
+    Finished, LabError, Verdict, interrupt,
+    options::TargetArgs,
+    rate_profile::RateProfile,
+    report::{self, Threshold, parts::retitle},
+};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// Changes of a rate that are marked on a plot, at most.
+const RATE_MARKS_MAX: usize = 12;
+
+pub(crate) fn run(plan: &Plan, args: &TargetArgs) -> Result<Finished, LabError> {
+    println!("{}: {}", plan.name, plan.about);
+    let mut figures = json!({ "bench": "run", "scenario": plan.name, "about": plan.about });
+    let mut verdict = Verdict::Passed;
+    if !plan.phases.is_empty() {
+        let mut stage = Stage { plan, args, server: ScenarioServer::start(&plan.server, args)?, open: BTreeMap::new() };
+        let mut phases = Vec::new();
+        for number in 0..plan.phases.len() {
+            if interrupt::requested() {
+                break;
+            }
+            let (one, value) = stage.run_phase(number)?;
+            verdict = verdict.and(one);
+            phases.push(value);
+        }
+        stage.open.clear();
+        let check = stage.server.finish()?;
+        report::print_check(&check);
+        if check.as_ref().is_some_and(|check| !check.passed) {
+            verdict = Verdict::Failed;
+        }
+        figures["phases"] = json!(phases);
+        figures["check"] = json!(check);
+    }
+    let mut commands = Vec::new();
+    for command in &plan.commands {
+        if interrupt::requested() {
+            break;
+        }
+        println!("\n{}: bench {}", command.name, command.line);
+        let finished = command.parsed.run()?;
+        verdict = verdict.and(finished.verdict);
+        let mut value = finished.figures;
+        // Parts of several commands stand beside each other: each says which command it is of.
+        retitle(&mut value, &|title| match (plan.commands.len(), title) {
+            (1, title) if !title.is_empty() => title.to_owned(),
+            (_, "") => command.name.clone(),
+            (_, title) => format!("{}: {title}", command.name),
+        });
+        set_thresholds(&mut value, plan.thresholds.iter().chain(command.parsed.thresholds()));
+        if value["check"]["passed"] == json!(false) {
+            verdict = Verdict::Failed;
+        }
+        commands.push(json!({ "name": command.name, "command": command.line, "figures": value }));
+    }
+    if !commands.is_empty() {
+        figures["commands"] = json!(commands);
+    }
+    Ok(Finished { verdict, figures })
+}
+
+/// Writes the bounds into each measured part, where the report finds them.
+fn set_thresholds<'a>(value: &mut Value, thresholds: impl Iterator<Item = &'a Threshold>) {
+    let bounds: Vec<String> = thresholds.map(ToString::to_string).collect();
+    if !bounds.is_empty() {
+        report::parts::for_each_part(value, &mut |part| {
+            part.insert("thresholds".into(), json!(bounds));
+        });
+    }
+}
+
+/// The server, and the clients that are open.
+struct Stage<'a> {
+    plan: &'a Plan,
+    args: &'a TargetArgs,
+    server: ScenarioServer,
+    open: BTreeMap<Worker, WorkerClient>,
+}
+
+impl Stage<'_> {
+    fn run_phase(&mut self, number: usize) -> Result<(Verdict, Value), LabError> {
+        let phase = &self.plan.phases[number];
+        println!("\nphase {}", phase.name);
+        self.open_clients(number)?;
+        let mut verdict = Verdict::Passed;
+        if !phase.warm_up.is_zero() {
+            verdict = self.warm_up(phase)?;
+        }
+        let (one, value) = match &phase.search {
+            Some(search) => self.search(phase, search)?,
+            None => {
+                let faults: Vec<&Fault> = self.plan.faults.iter().filter(|fault| fault.phase == number).collect();
+                self.run_works(phase, &faults)?
+            }
+        };
+        Ok((verdict.and(one), value))
+    }
+
+    /// Opens the clients of this phase, and closes those that this phase and later ones do not need.
+    fn open_clients(&mut self, number: usize) -> Result<(), LabError> {
+        let later: Vec<&Worker> =
+            self.plan.phases[number..].iter().flat_map(|phase| &phase.works).map(|work| &work.worker).collect();
+        self.open.retain(|worker, _| later.contains(&worker));
+        let around = Surroundings {
+            target: &self.server.target,
+            device_addresses: self.server.device_addresses(),
+            args: self.args,
+            has_faults: self.plan.has_faults(),
+        };
+        for work in &self.plan.phases[number].works {
+            if !self.open.contains_key(&work.worker) {
+                let client = match &work.worker {
+                    Worker::Population(name) => WorkerClient::open(&around, &self.plan.populations[name])?,
+                    Worker::Script(name) => WorkerClient::open_script(&around, name, &self.plan.scripts[name])?,
+                };
+                self.open.insert(work.worker.clone(), client);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what can be repeated at the rate with which it begins. Nothing is measured; the counts must balance all the same.
+    fn warm_up(&mut self, phase: &Phase) -> Result<Verdict, LabError> {
+        let seconds = phase.warm_up.as_secs_f64();
+        let mut works = Vec::new();
+        for work in &phase.works {
+            let load = match &work.load {
+                _ if !self.can_warm_up(&work.worker) => continue,
+                Load::Planned(profile) => Load::Planned(RateProfile::constant(profile.first(), seconds)),
+                Load::Max { window, .. } => Load::Max { window: *window, lasts: phase.warm_up },
+                Load::Searched { share } => {
+                    let first = phase.search.as_ref().and_then(|search| search.rates.first()).copied();
+                    Load::Planned(RateProfile::constant(first.unwrap_or_default() * share, seconds))
+                }
+                Load::Rounds { .. } | Load::Script => continue,
+            };
+            let has_load = !matches!(&load, Load::Planned(profile) if profile.messages() == 0);
+            if has_load {
+                works.push((work, load, format!("{}: {}, warming up", phase.name, work.name)));
+            }
+        }
+        let (results, _) = self.run_at_once(&works, &[])?;
+        // A lab that lags while it warms up has not measured anything yet.
+        let failed = results.iter().any(|result| result.verdict == Verdict::Failed);
+        if failed {
+            for (result, (_, _, title)) in results.into_iter().zip(&works) {
+                (result.print)(title);
+            }
+        }
+        Ok(if failed { Verdict::Failed } else { Verdict::Passed })
+    }
+
+    fn can_warm_up(&self, worker: &Worker) -> bool {
+        let Worker::Population(name) = worker else { return false };
+        matches!(
+            self.plan.populations[name].members,
+            Members::Conversation { .. } | Members::Direct { .. } | Members::Connections { .. }
+        )
+    }
+
+    fn run_works(&mut self, phase: &Phase, faults: &[&Fault]) -> Result<(Verdict, Value), LabError> {
+        let works: Vec<(&Work, Load, String)> = (phase.works.iter())
+            .map(|work| (work, work.load.clone(), format!("{}: {}", phase.name, work.name)))
+            .collect();
+        let (results, marks) = self.run_at_once(&works, faults)?;
+        let mut verdict = Verdict::Passed;
+        let mut values = Vec::new();
+        for (result, (work, load, title)) in results.into_iter().zip(&works) {
+            (result.print)(title);
+            verdict = verdict.and(result.verdict);
+            let mut value = result.figures;
+            value["marks"] = json!(marks.iter().cloned().chain(rate_marks(load)).collect::<Vec<_>>());
+            set_thresholds(&mut value, self.plan.thresholds.iter().chain(&work.thresholds));
+            values.push(value);
+        }
+        for mark in &marks {
+            println!(
+                "  {:>6.1} s  {}",
+                mark["at"].as_f64().unwrap_or_default(),
+                mark["name"].as_str().unwrap_or_default()
+            );
+        }
+        Ok((verdict, json!({ "name": phase.name, "works": values })))
+    }
+
+    /// Raises the rate step by step until something breaks, and says what, and which step was the last good one.
+    fn search(&mut self, phase: &Phase, search: &Search) -> Result<(Verdict, Value), LabError> {
+        let mut verdict = Verdict::Passed;
+        let (mut steps, mut good, mut broke) = (Vec::new(), None, None);
+        for (number, rate) in search.rates.iter().enumerate() {
+            let works: Vec<(&Work, Load, String)> = (phase.works.iter())
+                .map(|work| {
+                    let title = format!("{}, step {} at {rate:.0}/s: {}", phase.name, number + 1, work.name);
+                    (work, work.load.at_step(*rate, search.each), title)
+                })
+                .collect();
+            let (results, _) = self.run_at_once(&works, &[])?;
+            let mut values = Vec::new();
+            for (result, (work, _, title)) in results.into_iter().zip(&works) {
+                let missed = || Trouble::of_thresholds(&search.thresholds, &result.figures);
+                let trouble = result.trouble.clone().or_else(missed);
+                if let (Some(trouble), None) = (trouble, &broke) {
+                    broke = Some(json!({ "step": number + 1, "rate": rate, "work": work.name, "by": trouble,
+                        "sentence": trouble.to_string() }));
+                }
+                // What ends a search is its result. Only what must never happen fails the run.
+                verdict = verdict.and(match (result.verdict, &result.trouble) {
+                    (Verdict::Failed, Some(Trouble::Balance(_)) | None) => Verdict::Failed,
+                    (Verdict::Failed, Some(_)) => Verdict::Passed,
+                    (other, _) => other,
+                });
+                (result.print)(title);
+                values.push(result.figures);
+            }
+            steps.push(json!({ "rate": rate, "works": values }));
+            if broke.is_some() || interrupt::requested() {
+                break;
+            }
+            good = Some(json!({ "step": number + 1, "rate": rate }));
+        }
+        match (&good, &broke) {
+            (Some(good), Some(broke)) => {
+                println!("  last good step {} at {}/s; broke by {}", good["step"], good["rate"], broke["sentence"])
+            }
+            (None, Some(broke)) => println!("  no step was good; broke by {}", broke["sentence"]),
+            (_, None) => println!("  nothing broke"),
+        }
+        Ok((verdict, json!({ "name": phase.name, "steps": steps, "last_good": good, "broke": broke })))
+    }
+
+    /// Runs all works at once, each with its client, and injects faults meanwhile. Returns the results in the works' order,
+    /// and the faults as marks.
+    fn run_at_once(
+        &mut self,
+        works: &[(&Work, Load, String)],
+        faults: &[&Fault],
+    ) -> Result<(Vec<WorkResult>, Vec<Value>), LabError> {
+        let mut clients = Vec::new();
+        for (work, ..) in works {
+            if let Some(client) = self.open.remove(&work.worker) {
+                clients.push(client);
+            }
+        }
+        let server_pid = self.server.target.pid();
+        let server_is_replaced = faults.iter().any(|fault| fault.ends_a_process());
+        let server = &mut self.server;
+        let (results, marks) = std::thread::scope(|scope| {
+            let began = Instant::now();
+            let running: Vec<_> = (clients.iter_mut().zip(works))
+                .map(|(client, (work, load, title))| {
+                    let job = Job { title: title.clone(), load, batch: work.batch, server_pid, server_is_replaced };
+                    scope.spawn(move || client.run(&job))
+                })
+                .collect();
+            let marks = inject(server, faults, began);
+            let results: Vec<Result<WorkResult, LabError>> = (running.into_iter())
+                .map(|thread| thread.join().unwrap_or_else(|_| Err(LabError::Worker("panicked".into()))))
+                .collect();
+            (results, marks)
+        });
+        for (client, (work, ..)) in clients.into_iter().zip(works) {
+            self.open.insert(work.worker.clone(), client);
+        }
+        Ok((results.into_iter().collect::<Result<_, _>>()?, marks?))
+    }
+}
+
+/// Injects each fault at its time; returns marks for the plots.
+fn inject(server: &mut ScenarioServer, faults: &[&Fault], began: Instant) -> Result<Vec<Value>, LabError> {
+    let mut marks = Vec::new();
+    for fault in faults {
+        while began.elapsed() < fault.at && !interrupt::requested() {
+            std::thread::sleep((fault.at.saturating_sub(began.elapsed())).min(Duration::from_millis(50)));
+        }
+        if interrupt::requested() {
+            break;
+        }
+        let name = fault.kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": name }));
+        server.suffer(fault)?;
+        marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": "reverted" }));
+    }
+    Ok(marks)
+}
+
+/// The moments at which a rate jumps, as marks.
+fn rate_marks(load: &Load) -> Vec<Value> {
+    let Load::Planned(profile) = load else { return Vec::new() };
+    let jumps = profile.jumps();
+    if jumps.len() > RATE_MARKS_MAX {
+        return Vec::new();
+    }
+    jumps.into_iter().map(|(at, rate)| json!({ "at": at, "name": format!("{rate:.0}/s") })).collect()
+}

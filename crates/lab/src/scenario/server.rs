@@ -1,0 +1,90 @@
+//! The server of a scenario: one that runs, one of its own, or a cluster; and the faults that happen to it.
+
+use super::plan::{Server, fault::Fault};
+use crate::{
+    LabError,
+    chaos::{self, FaultKind},
+    options::TargetArgs,
+    process,
+    server::{OwnServer, StoreCheck, Target},
+    topology::{Topology, TopologySpec},
+};
+use rustix::process::Signal;
+use std::net::SocketAddr;
+
+pub(crate) struct ScenarioServer {
+    pub(crate) target: Target,
+    /// The cluster that the lab has started. The thread that started it must outlive it.
+    topology: Option<Topology>,
+}
+
+impl ScenarioServer {
+    /// The server that the options name, or else the one that the scenario wants.
+    pub(crate) fn start(wanted: &Server, args: &TargetArgs) -> Result<Self, LabError> {
+        if args.url.is_some() || wanted.url.is_some() {
+            let url = args.url.clone().or_else(|| wanted.url.clone());
+            let target = Target::resolve(&TargetArgs { url, ..args.clone() })?;
+            return Ok(ScenarioServer { target, topology: None });
+        }
+        let Some(nodes) = wanted.nodes else {
+            let mut own = OwnServer::start_with(wanted.settings.clone(), wanted.descriptors)?;
+            own.keep_addresses();
+            return Ok(ScenarioServer { target: Target::Own(Box::new(own)), topology: None });
+        };
+        let environment = wanted.settings.clone();
+        let spec = TopologySpec { nodes, with_partitions: false, folder: None, environment, program: None };
+        let topology = Topology::start(&spec)?;
+        let target = Target::Running {
+            addresses: topology.addresses(),
+            api_key: topology.api_key.clone(),
+            token_key: topology.token_key.clone(),
+        };
+        Ok(ScenarioServer { target, topology: Some(topology) })
+    }
+
+    /// Where devices connect: of a server that runs already, nothing is known.
+    pub(crate) fn device_addresses(&self) -> Vec<SocketAddr> {
+        match (&self.target, &self.topology) {
+            (Target::Own(own), _) => own.listen_address("miop").into_iter().collect(),
+            (_, Some(topology)) => topology.nodes.iter().map(|node| node.miop()).collect(),
+            (Target::Running { .. }, None) => Vec::new(),
+        }
+    }
+
+    /// Injects a fault and reverts it; returns when the server is ready again.
+    pub(crate) fn suffer(&mut self, fault: &Fault) -> Result<(), LabError> {
+        if let Some(topology) = &mut self.topology {
+            return chaos::inject_one(fault.kind, fault.node, topology, fault.lasts);
+        }
+        let Target::Own(own) = &mut self.target else {
+            return Err(LabError::Usage("this server is not the lab's to break".into()));
+        };
+        match fault.kind {
+            FaultKind::NodeFrozen => {
+                let Some(pid) = own.pid() else { return Ok(()) };
+                process::signal(pid, Signal::STOP);
+                std::thread::sleep(fault.lasts);
+                process::signal(pid, Signal::CONT);
+            }
+            FaultKind::NodeRestarted => {
+                own.stop()?;
+                own.launch()?;
+            }
+            _ => {
+                own.kill()?;
+                std::thread::sleep(fault.lasts);
+                own.launch()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops what the lab has started, and checks the folder of a server of its own.
+    pub(crate) fn finish(self) -> Result<Option<StoreCheck>, LabError> {
+        let check = self.target.finish()?;
+        if let Some(topology) = self.topology {
+            topology.stop()?;
+        }
+        Ok(check)
+    }
+}

@@ -1,0 +1,174 @@
+//! Values of a scenario's file that are more than a number or a text: times, rates, thresholds.
+
+use crate::{options::parse_duration, report::Threshold};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+};
+use std::{fmt, time::Duration};
+
+/// A time such as `500ms`, `10s` or `2m`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Time(pub(super) Duration);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_duration(&text)
+            .map(Time)
+            .map_err(|_| D::Error::custom("must be a time such as \"500ms\", \"10s\" or \"2m\""))
+    }
+}
+
+/// How clients reach the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Via {
+    Http,
+    Ws,
+    Miop,
+}
+
+/// A bound of a figure, such as `p99<70`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Bound(pub(super) Threshold);
+
+impl<'de> Deserialize<'de> for Bound {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map(Bound).map_err(D::Error::custom)
+    }
+}
+
+/// How long a scripted client waits: so long, or a time between two that is drawn for each wait.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ThinkTime {
+    pub(crate) least: Duration,
+    pub(crate) most: Duration,
+}
+
+impl<'de> Deserialize<'de> for ThinkTime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = ThinkTime;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time such as \"2s\", or two such as [\"1s\", \"3s\"]")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<ThinkTime, E> {
+                let time = parse_duration(text).map_err(E::custom)?;
+                Ok(ThinkTime { least: time, most: time })
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut times: A) -> Result<ThinkTime, A::Error> {
+                match (times.next_element::<Time>()?, times.next_element::<Time>()?, times.next_element::<Time>()?) {
+                    (Some(least), Some(most), None) if least.0 <= most.0 => {
+                        Ok(ThinkTime { least: least.0, most: most.0 })
+                    }
+                    _ => Err(A::Error::custom("must be two times, the shorter one first")),
+                }
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+/// How a rate runs, as it is written: a number, `"max"`, or a table with one of the other shapes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum RateFile {
+    Max,
+    Constant(f64),
+    Ramp(RampFile),
+    Steps(Vec<f64>),
+    Burst(BurstFile),
+    UntilItBreaks(UntilItBreaksFile),
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RampFile {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BurstFile {
+    pub(crate) base: f64,
+    pub(crate) peak: f64,
+    pub(crate) every: Time,
+    #[serde(rename = "for")]
+    pub(crate) lasts: Time,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UntilItBreaksFile {
+    /// The first step's rate.
+    pub(crate) from: f64,
+    /// Each step's rate is this many times that of the step before.
+    #[serde(default = "default_factor")]
+    pub(crate) factor: f64,
+    /// No step has a higher rate.
+    pub(crate) to: f64,
+    /// How long each step lasts.
+    pub(crate) each: Time,
+    /// What breaks a step beside refusals, lost connections and a balance that does not hold.
+    #[serde(default)]
+    pub(crate) thresholds: Vec<Bound>,
+}
+
+fn default_factor() -> f64 {
+    1.5
+}
+
+/// The table form; one of the keys.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RateTable {
+    ramp: Option<RampFile>,
+    steps: Option<Vec<f64>>,
+    burst: Option<BurstFile>,
+    until_it_breaks: Option<UntilItBreaksFile>,
+}
+
+impl<'de> Deserialize<'de> for RateFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = RateFile;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number a second, \"max\", or a table with `ramp`, `steps`, `burst` or `until_it_breaks`")
+            }
+
+            fn visit_i64<E: Error>(self, rate: i64) -> Result<RateFile, E> {
+                Ok(RateFile::Constant(rate as f64))
+            }
+
+            fn visit_f64<E: Error>(self, rate: f64) -> Result<RateFile, E> {
+                Ok(RateFile::Constant(rate))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<RateFile, E> {
+                match text {
+                    "max" => Ok(RateFile::Max),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RateFile, A::Error> {
+                let table = RateTable::deserialize(MapAccessDeserializer::new(map))?;
+                match (table.ramp, table.steps, table.burst, table.until_it_breaks) {
+                    (Some(ramp), None, None, None) => Ok(RateFile::Ramp(ramp)),
+                    (None, Some(steps), None, None) => Ok(RateFile::Steps(steps)),
+                    (None, None, Some(burst), None) => Ok(RateFile::Burst(burst)),
+                    (None, None, None, Some(search)) => Ok(RateFile::UntilItBreaks(search)),
+                    _ => Err(A::Error::custom("must have one of `ramp`, `steps`, `burst` and `until_it_breaks`")),
+                }
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}

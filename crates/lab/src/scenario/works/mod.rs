@@ -1,0 +1,117 @@
+//! The pieces of work of a phase: each kind of population has a worker that does what is due to it.
+//!
+//! Workers of one phase run at the same time, each in a thread that waits for its load client, or that drives its clients
+//! itself. In reading order: [`messages`], [`connections`], [`pushes`], [`popups`], [`scripted`] are the workers; [`figures`]
+//! are those of the workers without a load client in another process.
+
+mod connections;
+mod figures;
+mod messages;
+mod popups;
+mod pushes;
+mod scripted;
+
+use super::{
+    plan::{
+        phase::Load,
+        population::{Members, Population},
+        script::Script,
+    },
+    trouble::Trouble,
+};
+use crate::{LabError, Verdict, options::TargetArgs, server::Target};
+use connections::ConnectionWorker;
+use messages::MessageWorker;
+use popups::PopupWorker;
+use pushes::PushWorker;
+use scripted::ScriptedWorker;
+use serde_json::Value;
+use std::net::SocketAddr;
+
+/// What is to be done now.
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    pub(crate) title: String,
+    pub(crate) load: &'a Load,
+    /// Messages in one request.
+    pub(crate) batch: usize,
+    pub(crate) server_pid: Option<u32>,
+    /// The server's process ends in this phase, and another takes its place.
+    pub(crate) server_is_replaced: bool,
+}
+
+/// What came of it.
+pub(crate) struct WorkResult {
+    pub(crate) verdict: Verdict,
+    /// Why this is not a good step of a search.
+    pub(crate) trouble: Option<Trouble>,
+    pub(crate) figures: Value,
+    /// Prints the figures under a title.
+    pub(crate) print: Box<dyn FnOnce(&str) + Send>,
+}
+
+/// The server as workers see it.
+#[derive(Debug)]
+pub(crate) struct Surroundings<'a> {
+    pub(crate) target: &'a Target,
+    /// Where devices connect.
+    pub(crate) device_addresses: Vec<SocketAddr>,
+    pub(crate) args: &'a TargetArgs,
+    /// The server goes away and comes back during the run.
+    pub(crate) has_faults: bool,
+}
+
+impl Surroundings<'_> {
+    /// Where sessions of this kind connect.
+    fn addresses(&self, over_websocket: bool) -> Result<Vec<SocketAddr>, LabError> {
+        let addresses = if over_websocket { self.target.addresses() } else { self.device_addresses.clone() };
+        match addresses.is_empty() {
+            false => Ok(addresses),
+            true => Err(LabError::Usage("with --url, connections are opened with `via = \"ws\"`".into())),
+        }
+    }
+}
+
+/// Who does the work of one population or script.
+pub(crate) enum WorkerClient {
+    Messages(Box<MessageWorker>),
+    Connections(ConnectionWorker),
+    Pushes(Box<PushWorker>),
+    Popups(Box<PopupWorker>),
+    Script(ScriptedWorker),
+}
+
+impl WorkerClient {
+    /// Creates the population's users, and opens the connections that it needs before its work begins.
+    pub(crate) fn open(around: &Surroundings<'_>, population: &Population) -> Result<Self, LabError> {
+        Ok(match &population.members {
+            Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. } => {
+                let worker = MessageWorker::open(around.target, around.args, population, around.has_faults)?;
+                WorkerClient::Messages(Box::new(worker))
+            }
+            Members::Devices { devices, over_websocket } => {
+                WorkerClient::Pushes(Box::new(PushWorker::open(around, *devices, *over_websocket)?))
+            }
+            Members::Connections { users, over_websocket, stay } => {
+                WorkerClient::Connections(ConnectionWorker::open(around, *users, *over_websocket, *stay)?)
+            }
+            Members::PopupUsers { users, popups, connections, keep_alive } => {
+                WorkerClient::Popups(Box::new(PopupWorker::open(around, (*users, *popups), *connections, *keep_alive)?))
+            }
+        })
+    }
+
+    pub(crate) fn open_script(around: &Surroundings<'_>, name: &str, script: &Script) -> Result<Self, LabError> {
+        Ok(WorkerClient::Script(ScriptedWorker::open(around, name, script)?))
+    }
+
+    pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
+        match self {
+            WorkerClient::Messages(worker) => worker.run(job),
+            WorkerClient::Connections(worker) => worker.run(job),
+            WorkerClient::Pushes(worker) => worker.run(job),
+            WorkerClient::Popups(worker) => worker.run(job),
+            WorkerClient::Script(worker) => worker.run(job),
+        }
+    }
+}
