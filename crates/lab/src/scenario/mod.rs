@@ -149,7 +149,7 @@ mod tests {
                 "a.toml:9:1: work has one of `rate`, `share` and `rounds`",
                 "[[phase.work]]",
             ),
-            (work("rate = 5\nthresholds = [\"p98<3\"]"), "a.toml:12:15: no such figure; there are p50", "p98<3"),
+            (work("rate = 5\nthresholds = [\"p98<3\"]"), "a.toml:12:14: no such figure; there are p50", "p98<3"),
             (
                 phase("[[phase.work]]\npopulation = \"h\"\nrate = 1\n"),
                 "a.toml:10:14: there is no population `h`; there are `g`",
