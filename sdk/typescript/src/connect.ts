@@ -66,8 +66,20 @@ export async function connectWith(options: ConnectOptions, { clock, tabs }: Runt
         push: options.push ?? false,
       },
     });
-  const keeper: Keeper = storage && stored ? new StoringKeeper(user, storage, stored, () => shared?.isLeader ?? true) : forgetfulKeeper;
-  const shared = sharing && new SharedLink({ name, tab: randomId(), support: sharing, clock, cursor: stored?.cursor, openSession, onLead: () => void keeper.adopt() });
+  const tab = randomId();
+  const keeper: Keeper = storage && stored ? new StoringKeeper({ user, tab, storage, stored, mayWriteState: () => shared?.isLeader ?? true }) : forgetfulKeeper;
+  const shared =
+    sharing &&
+    new SharedLink({
+      name,
+      tab,
+      support: sharing,
+      clock,
+      cursor: stored?.cursor,
+      openSession,
+      onLead: () => void keeper.adopt(),
+      onTabGone: (gone) => void keeper.adopt(gone),
+    });
   const link: WakeableLink = shared ?? openSession(stored?.cursor);
   const client = new Client({ user, link, http, clock, keeper, onClose: [device.end, wakeWithPage(link)] });
   link.start();

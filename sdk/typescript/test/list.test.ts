@@ -1,6 +1,7 @@
 // The list of conversations keeps itself right: against a server that counts by itself.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import fc from "fast-check";
 import { ConversationList } from "../src/chat/list.js";
 import type { ConversationView } from "../src/wire/entries.js";
 import { FakeServer } from "./support/fake-server.js";
@@ -217,6 +218,101 @@ test("a mark may be ahead of the list: what comes up to it is read already", () 
   list.read("g", 5);
   for (const seq of [4, 5, 6]) list.take(entry(seq));
   assert.deepEqual(counts(list.views), { g: { last_seq: 6, read_seq: 5, unread: 1, mentions: 0 } });
+});
+
+test("an edit that mentions this user is counted, one that no longer does is not, and a recalled message is not unread", async () => {
+  const { client, clock, server } = await start();
+  for (let n = 0; n < 4; n++) server.commit("g", { from: "ben", body: n, ...(n === 3 && { mentions: ["ada"] }) });
+  await clock.pass(100);
+  const expect = async (unread: number, mentions: number): Promise<void> => {
+    server.flush();
+    await clock.pass(200);
+    isRight(client, server);
+    const [line] = client.conversations.get().items;
+    assert.deepEqual([line?.unread, line?.mentions], [unread, mentions]);
+  };
+  await expect(4, 1);
+  server.truth.edit("g", 1, "ben", "ada!", clock.now(), ["ada"]);
+  await expect(4, 2);
+  server.truth.edit("g", 2, "ben", "everybody!", clock.now(), ["@all"]);
+  await expect(4, 3);
+  server.truth.edit("g", 1, "ben", "nobody", clock.now());
+  await expect(4, 2);
+  server.truth.recall("g", 2, "ben", clock.now());
+  await expect(3, 1);
+  // The recalled one is not counted again when the mark moves.
+  void client.conversation("g").markRead(1);
+  await expect(2, 1);
+});
+
+test("the name of a line and the role of its user change with the notices that tell of it", async () => {
+  const { client, clock, server } = await start();
+  server.commit("g", { from: "ben", body: 1 });
+  await clock.pass(100);
+  const asked = (): number => server.received.filter(({ t }) => t === "conversations").length;
+  const before = asked();
+  server.commit("g", { kind: "conversation_change", body: { name: "House 7", avatar: null, by: "ben" } });
+  server.commit("g", { kind: "member_change", body: { added: [], removed: [], changed: ["cleo"], role: "owner", by: "ben" } });
+  server.commit("g", { kind: "member_change", body: { added: [], removed: [], changed: ["ada"], role: "admin", by: "ben" } });
+  await clock.pass(100);
+  const [line] = client.conversations.get().items;
+  assert.deepEqual([line?.name, line?.avatar, line?.role], ["House 7", undefined, "admin"]);
+  assert.equal(asked(), before, "the server was not asked");
+});
+
+type Deed =
+  | { readonly do: "say"; readonly from: "ada" | "ben"; readonly mentions: readonly string[]; readonly silent: boolean; readonly ms: number }
+  | { readonly do: "edit" | "recall" | "read" | "readElsewhere"; readonly at: number; readonly mentions: readonly string[]; readonly ms: number }
+  | { readonly do: "readList"; readonly lateMs: number; readonly ms: number };
+
+const ms = fc.constantFrom(0, 1, 5, 60, 400);
+const mentions: fc.Arbitrary<readonly string[]> = fc.constantFrom([], [], ["ada"], ["cleo"], ["@all"]);
+const deeds: fc.Arbitrary<readonly Deed[]> = fc.array(
+  fc.oneof(
+    fc.record({ do: fc.constant("say" as const), from: fc.constantFrom("ben" as const, "ben" as const, "ada" as const), mentions, silent: fc.nat(9).map((n) => n === 0), ms }),
+    fc.record({ do: fc.constantFrom("edit" as const, "edit" as const, "recall" as const, "read" as const, "readElsewhere" as const), at: fc.nat(30), mentions, ms }),
+    fc.record({ do: fc.constant("readList" as const), lateMs: fc.constantFrom(1, 30, 100), ms }),
+  ),
+  { minLength: 1, maxLength: 40 },
+);
+
+test("counts are the server's after any messages, edits, recalls, read marks and late answers", async () => {
+  const runs = Number(process.env["RUNS"] ?? 100);
+  await fc.assert(
+    fc.asyncProperty(deeds, async (deeds) => {
+      const server = new FakeServer(new VirtualClock());
+      server.commit("g", { from: "ben", body: 0 });
+      const { client, clock } = await start({ server });
+      let lateMs = 0;
+      server.script = (frame, link) => {
+        if (frame.t !== "conversations") return false;
+        const answer = { t: "conversations", ...server.truth.list("ada", undefined, 100), ref: frame.ref };
+        clock.setTimer(lateMs, () => link.tell(answer));
+        return true;
+      };
+      for (const deed of deeds) {
+        const all = server.truth.timeline("g");
+        const target = "at" in deed ? all[deed.at % all.length] : undefined;
+        if (deed.do === "say") server.commit("g", { from: deed.from, body: 0, mentions: deed.mentions, ...(deed.silent && { silent: true }) });
+        else if (deed.do === "readList") {
+          lateMs = deed.lateMs;
+          client.conversations.refreshAll();
+        } else if (deed.do === "read") void client.conversation("g").markRead(target?.seq);
+        else if (deed.do === "readElsewhere") {
+          server.truth.read("ada", "g", target?.seq ?? 0);
+          server.tell({ t: "read", conversation: "g", user: "ada", seq: target?.seq });
+        } else if (target?.kind === "message") {
+          if (deed.do === "edit") server.truth.edit("g", target.seq, "ben", 1, clock.now(), deed.mentions);
+          else server.truth.recall("g", target.seq, "ben", clock.now());
+          server.flush();
+        }
+        await clock.pass(deed.ms);
+      }
+      await clock.pass(5_000);
+      isRight(client, server);
+    }),
+    { numRuns: runs },
+  );
 });
 
 test("conversations of an account that the user answers for are not in the user's own list, nor looked for in it", async () => {

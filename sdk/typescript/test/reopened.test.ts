@@ -131,9 +131,37 @@ async function live(deeds: readonly Deed[], faults: readonly Fault[], isShared: 
   }
 }
 
+/** What has failed before. */
+const EXAMPLES: readonly [readonly Deed[], readonly Fault[]][] = [
+  // A tab that does not have the connection is killed with a message unsent, and the one with the connection lives on.
+  [
+    [
+      { do: "edit", n: 0, ms: 1 },
+      { do: "open", n: 0, ms: 1 },
+      { do: "open", n: 0, ms: 0 },
+      { do: "open", n: 0, ms: 50 },
+      { do: "send", n: 1, ms: 1 },
+      { do: "kill", n: 1, ms: 50 },
+    ],
+    ["hold", "drop", "hold", "pass", "pass", "cut", "drop", "cut", "pass"],
+  ],
+  // An edit overtakes the page of older messages that has its message as it was before.
+  [
+    [
+      { do: "open", n: 0, ms: 0 },
+      { do: "others", n: 0, ms: 1 },
+      { do: "kill", n: 0, ms: 0 },
+      { do: "open", n: 0, ms: 3_000 },
+      { do: "edit", n: 0, ms: 0 },
+      { do: "others", n: 0, ms: 0 },
+    ],
+    ["pass", "hold", "pass", "pass"],
+  ],
+];
+
 for (const isShared of [false, true]) {
   test(`pages that die and open again${isShared ? ", beside tabs that share the connection" : ""}`, async () => {
     const runs = Number(process.env["RUNS"] ?? 100);
-    await fc.assert(fc.asyncProperty(fc.array(deed, { minLength: 1, maxLength: 30 }), fc.array(fault, { minLength: 1, maxLength: 12 }), (deeds, faults) => live(deeds, faults, isShared)), { numRuns: runs });
+    await fc.assert(fc.asyncProperty(fc.array(deed, { minLength: 1, maxLength: 30 }), fc.array(fault, { minLength: 1, maxLength: 12 }), (deeds, faults) => live(deeds, faults, isShared)), { numRuns: runs, examples: EXAMPLES.map(([deeds, faults]): [Deed[], Fault[]] => [[...deeds], [...faults]]) });
   });
 }

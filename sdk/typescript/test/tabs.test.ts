@@ -104,6 +104,33 @@ test("a tab that closes in order hands the connection on", async () => {
   await assert.rejects(one.conversation("g").send("no more"), { code: "closed" });
 });
 
+test("what a tab without the connection leaves unsent is sent by the one with it, once, however the tab ended", async () => {
+  for (const ending of ["killed", "closed"]) {
+    const server = new FakeServer(new VirtualClock());
+    const browser = new FakeBrowser();
+    const storage: KeyValueStorage = { ...memoryStorage(), close: () => Promise.resolve() };
+    const one = await open(server, browser.openTab(), storage);
+    const tabs = [browser.openTab(), browser.openTab()] as const;
+    const [two, three] = [await open(server, tabs[0], storage), await open(server, tabs[1], storage)];
+    one.conversation("g").messages.subscribe(() => undefined);
+    server.isReachable = false;
+    server.closeAll(1006);
+    await server.clock.pass(10);
+    void two.conversation("g").send("by the one that goes");
+    void three.conversation("g").send("by the one that stays");
+    await server.clock.pass(10);
+    if (ending === "closed") void two.close();
+    else tabs[0].kill();
+    await server.clock.pass(500);
+    // The one that stays sends its own, and nobody else does.
+    assert.deepEqual(texts(one), ["by the one that goes"], ending);
+    server.isReachable = true;
+    await server.clock.pass(60_000);
+    assert.deepEqual([...texts(one)].sort(), ["by the one that goes", "by the one that stays"], ending);
+    assert.deepEqual([...(await storage.read("outbox/")).keys()], [], ending);
+  }
+});
+
 test("a session that was replaced elsewhere ends in all tabs, and a tab that is opened begins anew", async () => {
   const server = new FakeServer(new VirtualClock());
   const browser = new FakeBrowser();

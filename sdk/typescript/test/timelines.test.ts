@@ -325,6 +325,31 @@ test("a history that is cleared on another device is cleared here, and an answer
   assert.deepEqual(quote(), { seq: 9, from: "ben", recalled: true });
 });
 
+test("a page that an edit, a recall, a reaction or a pin has overtaken does not turn it back", () => {
+  const entry = (seq: number, more: object) => ({ conversation: "g", seq, kind: "message", at: 1, from: "ben", type: "text", body: seq, ...more });
+  const changes = [
+    entry(5, { kind: "edit", target: 1, version: 2, body: "edited" }),
+    entry(6, { kind: "recall", target: 2 }),
+    entry(7, { kind: "reactions", body: { changes: [{ seq: 3, reactions: [{ key: "👍", count: 1, users: ["ben"] }] }] } }),
+    entry(8, { kind: "pins", target: 4, body: { pinned: true } }),
+  ];
+  // Read when there were four entries, and here when there are eight.
+  const page = { entries: [1, 2, 3, 4].map((seq) => entry(seq, {})), more: false, first_seq: 1, last_seq: 4, conversation_last_seq: 4 };
+  const timeline = new Timeline("g", 4);
+  timeline.keep();
+  timeline.offer(changes);
+  const isRight = (): void => {
+    assert.deepEqual([timeline.message(1)?.entry.body, timeline.message(1)?.entry.version], ["edited", 2]);
+    assert.notEqual(timeline.message(2)?.entry.recalled, undefined);
+    assert.equal(timeline.message(3)?.entry.reactions?.[0]?.count, 1);
+    assert.notEqual(timeline.message(4)?.entry.pinned, undefined);
+  };
+  timeline.prepend(page);
+  isRight();
+  timeline.renew(page);
+  isRight();
+});
+
 test("reactions and pins that are older than what history has said change nothing", () => {
   const timeline = new Timeline("g", 9);
   timeline.keep();

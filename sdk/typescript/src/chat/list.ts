@@ -3,18 +3,21 @@
 // The server counts; between two of its answers this model counts on. An answer and the entries around it come in any order, so
 // each line keeps the newest entries that it has counted itself: those that an answer does not include are added to it.
 import type { ConversationView, Entry } from "../wire/entries.js";
+import type { Json } from "../wire/json.js";
 import { changesOf } from "./slots.js";
 
 const TAIL_MAX = 100;
 
-/** An entry that was counted here: whether as unread, whether as a mention. */
+/** An entry that was counted here, as it is now: whether as unread, whether as a mention, and what it changes in the line. */
 interface Counted {
   readonly seq: number;
-  readonly at: number;
   readonly entry: Entry;
   readonly isUnread: boolean;
   readonly isMention: boolean;
+  readonly card: CardChange;
 }
+
+type CardChange = Partial<Pick<ConversationView, "name" | "avatar" | "role">>;
 
 interface Line {
   readonly view: ConversationView;
@@ -50,7 +53,7 @@ export class ConversationList {
       this.stale.add(entry.conversation);
       return;
     }
-    const changed = this.#changeLast(line, entry);
+    const changed = this.#changeEarlier(this.#changeLast(line, entry), entry);
     const { view } = changed;
     if (entry.seq <= view.last_seq) {
       this.#lines.set(view.id, changed);
@@ -82,7 +85,9 @@ export class ConversationList {
     // The answer is older than what came since, and that is not all held any more: ask again.
     if (missing.length < line.view.last_seq - view.last_seq) this.stale.add(view.id);
     const merged: Line = { view: added(view, missing), tail: line.tail };
-    this.#lines.set(view.id, this.#withRead(merged, line.view.read_seq));
+    // It has counted messages as they were before they were edited or recalled.
+    const isOutdated = missing.some(({ entry }) => isChange(entry));
+    this.#lines.set(view.id, this.#withRead(isOutdated ? this.#recount(merged) : merged, line.view.read_seq));
   }
 
   /** Changes of the line itself, such as a preference that was just set. */
@@ -107,9 +112,12 @@ export class ConversationList {
   }
 
   #count(entry: Entry): Counted {
-    const isUnread = entry.kind === "message" && entry.from !== this.#me && entry.silent !== true;
-    const named = entry.mentions?.some((user) => user === this.#me || user === "@all") ?? false;
-    return { seq: entry.seq, at: entry.at, entry, isUnread, isMention: isUnread && named };
+    const isUnread = entry.kind === "message" && entry.from !== this.#me && entry.silent !== true && !entry.recalled;
+    return { seq: entry.seq, entry, isUnread, isMention: isUnread && this.#isNamedIn(entry), card: cardChange(entry, this.#me) };
+  }
+
+  #isNamedIn({ mentions }: Entry): boolean {
+    return mentions?.some((user) => user === this.#me || user === "@all") ?? false;
   }
 
   #withRead(line: Line, seq: number): Line {
@@ -119,35 +127,79 @@ export class ConversationList {
     const read_seq = seq;
     const { unread_capped: _, ...kept } = view;
     if (read_seq >= view.last_seq) return { view: { ...kept, read_seq, unread: 0, mentions: 0 }, tail };
-    const after = tail.filter((counted) => counted.seq > read_seq);
-    if (after.length < view.last_seq - read_seq) {
+    const counts = countsOf(view, tail, read_seq);
+    if (counts) return { view: { ...kept, read_seq, ...counts }, tail };
+    this.stale.add(view.id);
+    // Until the server has counted: no more than there are entries.
+    const unread = Math.min(view.unread, view.last_seq - read_seq);
+    return { view: { ...view, read_seq, unread, mentions: Math.min(view.mentions, unread) }, tail };
+  }
+
+  /** The counts anew, from the entries that are held; where these do not reach back far enough the server has to count. */
+  #recount(line: Line): Line {
+    const { view, tail } = line;
+    const counts = countsOf(view, tail, view.read_seq);
+    if (!counts) {
       this.stale.add(view.id);
-      // Until the server has counted: no more than there are entries.
-      const unread = Math.min(view.unread, view.last_seq - read_seq);
-      return { view: { ...view, read_seq, unread, mentions: Math.min(view.mentions, unread) }, tail };
+      return line;
     }
-    return { view: { ...kept, read_seq, unread: sum(after, "isUnread"), mentions: sum(after, "isMention") }, tail };
+    const { unread_capped: _, ...kept } = view;
+    return { view: { ...kept, ...counts }, tail };
+  }
+
+  /** Edits and recalls change what a message counts as: a recalled one is not unread, and an edit may mention this user or cease to. */
+  #changeEarlier(line: Line, entry: Entry): Line {
+    const { view, tail } = line;
+    const { target } = entry;
+    if (!isChange(entry) || target == null || target <= view.read_seq) return line;
+    const before = tail.find(({ seq }) => seq === target);
+    if (!before) {
+      const mayCount = entry.kind === "recall" || view.mentions > 0 || this.#isNamedIn(entry);
+      if (entry.seq > view.last_seq && mayCount) this.stale.add(view.id);
+      return line;
+    }
+    const after = this.#count(changedBy(entry, before.entry));
+    const now: Line = { view, tail: tail.map((counted) => (counted === before ? after : counted)) };
+    return after.isUnread === before.isUnread && after.isMention === before.isMention ? now : this.#recount(now);
   }
 
   /** Edits and recalls of the message that the line shows. */
   #changeLast(line: Line, entry: Entry): Line {
     const last = line.view.last_message;
     if (!last) return line;
-    let slot = { is: "message" as const, entry: last, reactionsAt: 0, pinnedAt: 0 };
-    for (const [seq, change] of changesOf(entry)) {
-      if (entry.kind === "recall" && seq > line.view.read_seq) this.stale.add(line.view.id); // its mentions count no more
-      if (seq === last.seq) slot = change(slot);
-    }
-    return slot.entry === last ? line : { ...line, view: { ...line.view, last_message: slot.entry } };
+    const now = changedBy(entry, last);
+    return now === last ? line : { ...line, view: { ...line.view, last_message: now } };
   }
+}
+
+/** Whether an entry may change what an earlier message counts as. */
+function isChange({ kind }: Entry): boolean {
+  return kind === "edit" || kind === "recall";
+}
+
+/** A message as an entry leaves it. */
+function changedBy(entry: Entry, message: Entry): Entry {
+  let slot = { is: "message" as const, entry: message, reactionsAt: 0, pinnedAt: 0 };
+  for (const [seq, change] of changesOf(entry)) if (seq === message.seq) slot = change(slot);
+  return slot.entry;
+}
+
+/** What the notice of a change says of the line: the card, and the role of this user. */
+function cardChange({ kind, body }: Entry, me: string): CardChange {
+  if (body === null || typeof body !== "object" || Array.isArray(body)) return {};
+  const { name, avatar, changed: users, role } = body as { readonly [name: string]: Json };
+  if (kind === "conversation_change") return { ...(typeof name === "string" && { name }), ...(typeof avatar === "string" && { avatar }) };
+  const isMine = kind === "member_change" && Array.isArray(users) && users.includes(me);
+  return isMine && (role === "member" || role === "admin" || role === "owner") ? { role } : {};
 }
 
 function added(view: ConversationView, counted: readonly Counted[]): ConversationView {
   let next = view;
-  for (const { entry, isUnread, isMention } of counted) {
+  for (const { entry, isUnread, isMention, card } of counted) {
     const { hidden: _, ...shown } = next;
     next = {
       ...(entry.kind === "message" ? shown : next), // a hidden line comes back with its next message
+      ...card,
       last_seq: entry.seq,
       last_at: entry.at,
       last_entry: entry,
@@ -159,6 +211,11 @@ function added(view: ConversationView, counted: readonly Counted[]): Conversatio
   return next;
 }
 
-function sum(counted: readonly Counted[], what: "isUnread" | "isMention"): number {
-  return counted.reduce((count, item) => count + (item[what] ? 1 : 0), 0);
+/** What is unread after a mark; undefined where the entries that are held do not reach back to it. */
+function countsOf(view: ConversationView, tail: readonly Counted[], readSeq: number): Pick<ConversationView, "unread" | "mentions"> | undefined {
+  const from = Math.max(readSeq, view.cleared_seq ?? 0);
+  const after = tail.filter(({ seq }) => seq > from);
+  if (after.length < view.last_seq - from) return undefined;
+  const count = (what: "isUnread" | "isMention"): number => after.filter((counted) => counted[what]).length;
+  return { unread: count("isUnread"), mentions: count("isMention") };
 }

@@ -18,8 +18,8 @@ export interface Keeper {
   outboxChanged(): void;
   listChanged(): void;
   cursorMoved(cursor: string): void;
-  /** Of several tabs this one has the connection now. */
-  adopt(): Promise<void>;
+  /** Of several tabs this one has the connection: it sends what others have left unsent, or what the tab `gone` has. */
+  adopt(gone?: string): Promise<void>;
   /** Everything is of no use any more, but for what is not sent. */
   forget(): void;
   close(): Promise<void>;

@@ -48,8 +48,19 @@ export async function readStored(storage: KeyValueStorage, user: string): Promis
   };
 }
 
+export interface StoringKeeperOptions {
+  readonly user: string;
+  /** Names this tab among those of the browser. */
+  readonly tab: string;
+  readonly storage: KeyValueStorage;
+  readonly stored: Stored;
+  /** Of several tabs the one with the connection stores entries and the cursor; each stores what it has not sent. */
+  readonly mayWriteState: () => boolean;
+}
+
 export class StoringKeeper implements Keeper {
   readonly #user: string;
+  readonly #tab: string;
   readonly #storage: KeyValueStorage;
   readonly #stored: Stored;
   readonly #mayWriteState: () => boolean;
@@ -70,9 +81,9 @@ export class StoringKeeper implements Keeper {
   #hasFailed = false;
   #endList: (() => void) | undefined;
 
-  /** `mayWriteState`: of several tabs the one with the connection stores entries and the cursor; each stores what it has not sent. */
-  constructor(user: string, storage: KeyValueStorage, stored: Stored, mayWriteState: () => boolean) {
+  constructor({ user, tab, storage, stored, mayWriteState }: StoringKeeperOptions) {
     this.#user = user;
+    this.#tab = tab;
     this.#storage = storage;
     this.#stored = stored;
     this.#mayWriteState = mayWriteState;
@@ -123,10 +134,10 @@ export class StoringKeeper implements Keeper {
     this.#schedule();
   }
 
-  /** This tab has the connection now: what a tab that is gone has left unsent is sent by this one. */
-  async adopt(): Promise<void> {
+  async adopt(gone?: string): Promise<void> {
     try {
-      const left = [...(await this.#storage.read("outbox/")).values()].map((item) => restored(item as StoredItem));
+      const items = [...(await this.#storage.read("outbox/")).values()] as readonly StoredItem[];
+      const left = items.filter(({ tab }) => gone === undefined || tab === gone).map(restored);
       for (const { id } of left) this.#storedOutbox.add(id);
       this.#kept?.outbox.restore(left.sort((a, b) => a.order - b.order));
     } catch (cause) {
@@ -184,7 +195,7 @@ export class StoringKeeper implements Keeper {
     const unsent = outbox.all.filter(({ state }) => state !== "settled");
     const now = new Set(unsent.map(({ id }) => id));
     for (const id of this.#storedOutbox) if (!now.has(id)) changes.set(`outbox/${id}`, undefined);
-    for (const item of unsent) changes.set(`outbox/${item.id}`, storable(item));
+    for (const item of unsent) changes.set(`outbox/${item.id}`, storable(item, this.#tab));
     this.#storedOutbox.clear();
     for (const id of now) this.#storedOutbox.add(id);
   }
@@ -241,14 +252,14 @@ export class StoringKeeper implements Keeper {
 }
 
 // An error object does not survive a structured clone as what it is.
-type StoredItem = Omit<OutboxItem, "error"> & { readonly error?: { readonly code: string; readonly message: string } };
+type StoredItem = Omit<OutboxItem, "error"> & { readonly error?: { readonly code: string; readonly message: string }; readonly tab?: string };
 
-function storable(item: OutboxItem): StoredItem {
+function storable(item: OutboxItem, tab: string): StoredItem {
   const { error, ...rest } = item;
-  return error ? { ...rest, error: { code: error.code, message: error.message } } : rest;
+  return { ...rest, tab, ...(error && { error: { code: error.code, message: error.message } }) };
 }
 
 function restored(item: StoredItem): OutboxItem {
-  const { error, ...rest } = item;
+  const { error, tab: _, ...rest } = item;
   return error ? { ...rest, error: new TidingsError(error.code, error.message) } : rest;
 }

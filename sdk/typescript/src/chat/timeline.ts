@@ -132,6 +132,7 @@ export class Timeline {
     if (taken.length > 0) {
       this.#slots = [...taken.reverse(), ...this.#slots];
       this.#low -= taken.length;
+      this.#applyFrom(asOf + 1);
     }
     this.isJoined = true;
     const isMissing = [...bySeq.keys()].some((other) => other < this.#low);
@@ -152,6 +153,7 @@ export class Timeline {
       if (this.#slots[index] !== undefined) this.#slots[index] = slotOf(entry, Math.max(asOf, entry.seq));
     }
     this.#slots = [...this.#slots];
+    this.#applyFrom(asOf + 1);
   }
 
   message(seq: number): MessageSlot | undefined {
@@ -208,6 +210,11 @@ export class Timeline {
     this.hasOlder = hasOlder;
     this.isKept = true;
     this.isJoined = true;
+  }
+
+  /** A page has messages as they were when it was read: entries that came since, before the page did, change them again. */
+  #applyFrom(seq: number): void {
+    for (const { entry } of this.#slots.slice(Math.max(0, seq - this.#low))) this.apply(entry);
   }
 
   #place(high: number): void {

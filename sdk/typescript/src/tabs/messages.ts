@@ -28,6 +28,8 @@ export type PlainEvent =
 export type TabMessage = { readonly from: string } & (
   /** A tab that has come asks the one with the connection how things stand. */
   | { readonly is: "hello" }
+  /** A tab has learnt which one has the connection: that one may have come later. */
+  | { readonly is: "here" }
   /**
    * By the tab with the connection: when it becomes that, to who asks, and when it changes. `bound` while a session is live. Each
    * leader has a higher `term`, so that one that was suspended, and lost the lock meanwhile, is not believed.

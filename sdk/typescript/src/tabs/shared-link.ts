@@ -10,6 +10,7 @@ import type { ConnectionStatus } from "../tidings.js";
 import type { NoticeFrame, RequestFrame } from "../wire/client-frames.js";
 import type { BoundFrame } from "../wire/server-frames.js";
 import type { Channel, TabSupport } from "./browser.js";
+import { LivingTabs } from "./living-tabs.js";
 import { errorOf, eventOf, plainError, plainEvent, plainStatus, statusOf, type TabMessage } from "./messages.js";
 
 // Longer than a session waits for an answer: the leader's own answer comes first.
@@ -32,6 +33,8 @@ export interface SharedLinkOptions {
   readonly openSession: (cursor: string | undefined) => WakeableLink;
   /** This tab has the connection now. */
   readonly onLead: () => void;
+  /** Another tab is gone, while this one has the connection. */
+  readonly onTabGone: (tab: string) => void;
 }
 
 interface Waiting {
@@ -47,6 +50,7 @@ export class SharedLink implements Link {
   readonly #waiting = new Map<number, Waiting>();
   readonly #end = new AbortController();
   readonly #channel: Channel;
+  readonly #livingTabs: LivingTabs;
   #requests = 0;
   /** Of the leader; undefined in other tabs. */
   #session: WakeableLink | undefined;
@@ -64,7 +68,9 @@ export class SharedLink implements Link {
   constructor(options: SharedLinkOptions) {
     this.#options = options;
     this.#cursor = options.cursor;
-    this.#channel = options.support.openChannel(options.name);
+    const { name, support, onTabGone } = options;
+    this.#livingTabs = new LivingTabs({ name, locks: support.locks, signal: this.#end.signal, onGone: (tab) => this.#session && onTabGone(tab) });
+    this.#channel = support.openChannel(name);
     this.#channel.onmessage = (event: { readonly data?: unknown }) => this.#take(event.data as TabMessage);
   }
 
@@ -109,6 +115,7 @@ export class SharedLink implements Link {
     else if (this.#isStarted) this.#post({ is: "start" });
     else {
       this.#isStarted = true;
+      this.#livingTabs.live(this.#options.tab);
       this.#queueForLock();
       this.#askIfAlive("hello");
     }
@@ -228,6 +235,7 @@ export class SharedLink implements Link {
 
   /** As the leader. */
   #serve(session: WakeableLink, message: TabMessage): void {
+    this.#livingTabs.watch(message.from);
     switch (message.is) {
       case "hello":
         this.#postState(message.from);
@@ -290,6 +298,7 @@ export class SharedLink implements Link {
     this.#term = term;
     if (this.#leader !== from) {
       this.#leader = from;
+      this.#post({ is: "here" });
       if (this.#bound) this.#hearEvent({ type: "down", cause: new TidingsError(CLIENT_CODES.connectionLost, "another tab has the connection now", { retry: true }) });
     }
     // A tab that the user has just opened begins anew what had ended.

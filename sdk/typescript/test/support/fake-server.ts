@@ -173,7 +173,7 @@ export class FakeServer {
         return;
       }
       case "edit": {
-        const made = this.truth.edit(conversation, seq, me, frame["body"] as Json, this.clock.now());
+        const made = this.truth.edit(conversation, seq, me, frame["body"] as Json, this.clock.now(), frame["mentions"] as readonly string[] | undefined);
         if (!made) return refused("not_found");
         this.flush();
         sent({ conversation, seq: made.seq, at: made.at, version: made.version });

@@ -44,22 +44,33 @@ export class Truth {
     return { entry, duplicate: false };
   }
 
-  edit(conversation: string, seq: number, by: string, body: Json, at: number): Entry | undefined {
+  edit(conversation: string, seq: number, by: string, body: Json, at: number, mentions?: readonly string[]): Entry | undefined {
     const message = this.#timelines.get(conversation)?.[seq - 1];
     if (!message || message.recalled) return undefined;
     const version = (message.version ?? 1) + 1;
-    this.#put({ ...message, body, version, edited_at: at, edited_by: by });
-    // Superseded edits lose their body.
-    for (const entry of this.timeline(conversation)) if (entry.kind === "edit" && entry.target === seq) this.#put({ ...entry, body: null });
-    return this.commit(conversation, { kind: "edit", from: by, target: seq, version, body, type: message.type, at });
+    const { mentions: _, ...kept } = message;
+    const named = mentions ? { mentions } : {};
+    this.#put({ ...kept, ...named, body, version, edited_at: at, edited_by: by });
+    this.#emptyEdits(conversation, seq);
+    return this.commit(conversation, { kind: "edit", from: by, target: seq, version, body, ...named, type: message.type, silent: true, at });
   }
 
   recall(conversation: string, seq: number, by: string, at: number): Entry | undefined {
     const message = this.#timelines.get(conversation)?.[seq - 1];
     if (!message) return undefined;
-    this.#put({ ...message, body: null, recalled: { at, by } });
-    for (const entry of this.timeline(conversation)) if (entry.kind === "edit" && entry.target === seq) this.#put({ ...entry, body: null });
+    const { mentions: _, ...kept } = message;
+    this.#put({ ...kept, body: null, recalled: { at, by } });
+    this.#emptyEdits(conversation, seq);
     return this.commit(conversation, { kind: "recall", from: by, target: seq, at });
+  }
+
+  /** Edits that are superseded, or whose message was recalled, keep neither body nor mentions. */
+  #emptyEdits(conversation: string, seq: number): void {
+    for (const entry of this.timeline(conversation)) {
+      if (entry.kind !== "edit" || entry.target !== seq) continue;
+      const { mentions: _, ...kept } = entry;
+      this.#put({ ...kept, body: null });
+    }
   }
 
   react(conversation: string, seq: number, user: string, key: string, remove: boolean, at: number): void {
@@ -122,7 +133,7 @@ export class Truth {
     const last = all.at(-1);
     const lastMessage = all.filter(({ kind }) => kind === "message").at(-1);
     const read_seq = this.#reads.get(`${user} ${id}`) ?? 0;
-    const unread = all.filter((entry) => entry.seq > read_seq && entry.kind === "message" && entry.from !== user && !entry.silent);
+    const unread = all.filter((entry) => entry.seq > read_seq && entry.kind === "message" && entry.from !== user && !entry.silent && !entry.recalled);
     return {
       id,
       kind: id.includes("~") ? "direct" : "group",
