@@ -52,14 +52,18 @@ export function previewOfEntry(entry: Entry | undefined): string {
 }
 
 /** The users whose names a text calls, as `@Name`. */
-export function mentionsIn(text: string, called: ReadonlyMap<string, string>): string[] {
-  return [...called].filter(([, name]) => text.includes(`@${name}`)).map(([user]) => user);
+export function mentionsIn(text: string, names: ReadonlyMap<string, string>): string[] {
+  const called = new Set(splitByNames(text, [...names.values()]).filter((_, index) => index % 2 === 1));
+  return [...names].filter(([, name]) => called.has(`@${name}`)).map(([user]) => user);
 }
 
-/** A text in pieces: those of odd index call a name. */
+// A letter of a word that goes on: `@allison` and `me@all.example` do not call `all`. Scripts that put no space between words have none.
+const WORD = "(?![\\p{scx=Han}\\p{scx=Hira}\\p{scx=Kana}\\p{scx=Thai}\\p{scx=Laoo}\\p{scx=Khmr}\\p{scx=Mymr}])[\\p{L}\\p{M}\\p{N}_]";
+
+/** A text in pieces: those of odd index call a name. Of names that begin alike the longest counts. */
 export function splitByNames(text: string, names: readonly string[]): string[] {
   if (names.length === 0) return [text];
   const longestFirst = [...names].sort((a, b) => b.length - a.length);
-  const pattern = longestFirst.map((name) => `@${name.replace(/[\\^$.*+?()[\]{}|]/gu, "\\$&")}`).join("|");
-  return text.split(new RegExp(`(${pattern})`, "u"));
+  const pattern = longestFirst.map((name) => name.replace(/[\\^$.*+?()[\]{}|]/gu, "\\$&")).join("|");
+  return text.split(new RegExp(`(?<!${WORD})(@(?:${pattern}))(?!${WORD})`, "u"));
 }

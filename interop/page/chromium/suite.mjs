@@ -6,6 +6,7 @@ import { assert } from "../../harness/session.mjs";
 import { run } from "../../harness/tap.mjs";
 import { arranging } from "./arranging.mjs";
 import { growing } from "./growing.mjs";
+import { mentioning } from "./mentioning.mjs";
 import { Window, api, badge, browser, complaints, line, say } from "../../harness/page.mjs";
 
 const AXE = readFileSync(fileURLToPath(new URL("../../node_modules/axe-core/axe.min.js", import.meta.url)), "utf8");
@@ -220,6 +221,7 @@ const failed = await run(`the chat page in ${version()}`, [
     assert((await alice.page.title()).includes("Alice"), "a body ran");
   }],
   ...growing(people),
+  ...mentioning(people),
   ...arranging(people),
   ["a phone shows the list or the conversation, and leads from one to the other", async () => {
     const phone = await Window.open("carol", { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true });

@@ -114,6 +114,39 @@ const failed = await run(`the console in ${version()}`, [
     const isWide = await page.evaluate(() => document.querySelector("main").scrollWidth > document.querySelector("main").clientWidth);
     assert(!isWide, "a body made the page wider");
   }],
+  ["a conversation's settings are shown, and changed after a question that says what changes", async () => {
+    await go(page, "conversations/team");
+    const settings = card(page, "Settings");
+    const [mentionAll, history, entries] = ["Who may mention @all", "What members read from before they joined", "Entries from before"].map((label) => settings.getByLabel(label, { exact: true }));
+    const button = settings.getByRole("button", { name: "Change…" });
+    const now = async () => {
+      const { receipts, history, mention_all } = await api("GET", "/v1/conversations/team");
+      return JSON.stringify({ receipts, history, mention_all });
+    };
+    const before = await now();
+    assert((await mentionAll.inputValue()) === "admins" && (await settings.getByLabel("What members learn of receipts").inputValue()) === "members", before);
+    assert(await button.isDisabled(), "there is nothing to change");
+    await mentionAll.selectOption("nobody");
+    await history.selectOption("last");
+    await entries.fill("-1");
+    await settings.getByText("A whole number of entries.").waitFor();
+    assert(await button.isDisabled(), "a mistake is sent");
+    await entries.fill("20");
+    await button.click();
+    await answer(page, "Cancel");
+    assert((await now()) === before, "changed without an answer");
+    await button.click();
+    const question = await answer(page, "Change");
+    assert(question.includes("nobody but app servers") && question.includes("at most 20 entries") && !question.includes("receipts"), question);
+    await settings.getByText("The settings are changed.").waitFor();
+    assert((await now()) === '{"receipts":"members","history":{"last":20},"mention_all":"nobody"}', await now());
+    await until("nothing is left to change", () => button.isDisabled());
+    await api("PATCH", "/v1/conversations/team", { history: "all", mention_all: "admins" });
+    await api("POST", "/v1/messages", { from: "alice", to: "bob", body: { text: "hello" } });
+    await go(page, "conversations/alice~bob");
+    await settings.getByLabel("What members learn of receipts").waitFor();
+    assert((await mentionAll.count()) === 0 && (await history.count()) === 0, "of a direct conversation");
+  }],
   ["creates a popup: the mistake is shown at its field, and what becomes of the popup shows", async () => {
     await page.getByRole("link", { name: "Popups" }).click();
     await page.getByRole("link", { name: "New popup" }).click();
@@ -194,7 +227,7 @@ const failed = await run(`the console in ${version()}`, [
     assert((await page.getByRole("row", { name: "Create popup sale" }).filter({ hasText: "refused" }).count()) === 1, "the refused try");
     const { log } = await helper("look");
     const lines = log.split("\n").filter((line) => line.includes("audit: "));
-    for (const [method, path] of [["POST", "/v1/users/alice/kick"], ["PUT", "/v1/popups/sale"], ["POST", "/v1/outbox/dead-letters/replay"], ["POST", "/v1/push"]]) {
+    for (const [method, path] of [["POST", "/v1/users/alice/kick"], ["PATCH", "/v1/conversations/team"], ["PUT", "/v1/popups/sale"], ["POST", "/v1/outbox/dead-letters/replay"], ["POST", "/v1/push"]]) {
       const line = lines.find((one) => one.includes(`method=${method} path="${path}"`) && one.includes("done"));
       assert(line?.includes('author="Ōta Jürgen"'), `${method} ${path}: ${lines.join("\n")}`);
     }

@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import { Icon } from "../parts/icon.js";
 import { useObservable } from "../state/cell.js";
 import { useSession } from "../state/context.js";
+import { EVERYBODY } from "../state/names.js";
 import { splitByNames } from "../text.js";
 
 // Longer bodies show their beginning first; the browser breaks a word of 64 KiB into lines slowly.
@@ -21,7 +22,7 @@ export function Body({ message }: { readonly message: Message }) {
   return (
     <>
       <p class={`body ${isOnlyEmoji(text) ? "is-emoji" : ""} ${isGrowing ? "is-growing" : ""}`} dir="auto">
-        <WithMentions text={shown} users={message.mentions} />
+        <WithMentions text={shown} message={message} />
       </p>
       {isLong && (
         <button type="button" class="link" onClick={() => setWhole(!isWhole)}>
@@ -42,14 +43,15 @@ function Stop({ message }: { readonly message: Message }) {
   return <button type="button" class="stop" onClick={() => assistant.stop(message.conversation, message.seq)}><Icon name="stop" />Stop</button>;
 }
 
-function WithMentions({ text, users }: { readonly text: string; readonly users: readonly string[] }) {
+function WithMentions({ text, message: { mentions: users, from } }: { readonly text: string; readonly message: Message }) {
   const { names, tidings } = useSession();
   const called = users.map((user) => names.of(user));
   useObservable<unknown>(called[0] ?? tidings.status); // names come late, and once
   if (users.length === 0) return <>{text}</>;
-  const mine = `@${names.of(tidings.user).get()}`;
+  // Whoever calls everybody calls the others.
+  const mine = [tidings.user, ...(from === tidings.user ? [] : [EVERYBODY])].map((user) => `@${names.of(user).get()}`);
   const pieces = splitByNames(text, called.map((name) => name.get()));
-  return <>{pieces.map((piece, index) => (index % 2 === 1 ? <span key={index} class={`mention ${piece === mine ? "is-me" : ""}`}>{piece}</span> : piece))}</>;
+  return <>{pieces.map((piece, index) => (index % 2 === 1 ? <span key={index} class={`mention ${mine.includes(piece) ? "is-me" : ""}`}>{piece}</span> : piece))}</>;
 }
 
 function OtherBody({ type, body }: { readonly type: string; readonly body: unknown }) {

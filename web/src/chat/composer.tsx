@@ -26,7 +26,7 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
   readonly onMode: (mode: ComposerMode) => void;
   readonly onSent: () => void;
 }) {
-  const { tidings, drafts, assistant } = useSession();
+  const { tidings, names, drafts, assistant } = useSession();
   const isForAssistant = usePeer(chat.id) === assistant.id;
   const [text, setText] = useState(() => drafts.of(chat.id));
   const menu = useMentionMenu(chat, input, text, setText);
@@ -71,15 +71,14 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
   const send = (): void => {
     const body = { text: text.trim() };
     if (body.text === "") return;
-    const mentions = mentionsIn(body.text, menu.names);
-    const called = mentions.length > 0 ? { mentions } : {};
     if (mode.is === "edit") {
       const { seq, version } = mode.message;
-      if (body.text !== textOf(mode.message)) void telling(chat.edit(seq, body, { ...called, ifVersion: version }));
+      const mentions = mentionsAfterEdit(mode.message, body.text);
+      if (body.text !== textOf(mode.message)) void telling(chat.edit(seq, body, { mentions, ifVersion: version }));
       onMode({ is: "new" });
       return;
     }
-    const sent = chat.send(body, { ...called, ...(mode.is === "reply" && { replyTo: mode.message.seq }) });
+    const sent = chat.send(body, { mentions: mentionsIn(body.text, menu.names), ...(mode.is === "reply" && { replyTo: mode.message.seq }) });
     sent.then(
       ({ conversation, seq }) => isForAssistant && void telling(assistant.answer(conversation, body.text, seq)),
       () => undefined, // a refusal stands at the message
@@ -91,6 +90,13 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
     drafts.set(chat.id, "");
     onMode({ is: "new" });
     onSent();
+  };
+
+  /** Whom the new text calls. A mention that the old text did not spell out stays: there was nothing of it to remove. */
+  const mentionsAfterEdit = (message: SentMessage, text: string): readonly string[] => {
+    const called = new Map([...menu.names, ...message.mentions.map((user) => [user, names.of(user).get()] as const)]);
+    const spelt = mentionsIn(textOf(message) ?? "", called);
+    return [...new Set([...message.mentions.filter((user) => !spelt.includes(user)), ...mentionsIn(text, called)])];
   };
 
   const onKeyDown = (event: KeyboardEvent): void => {

@@ -3,7 +3,10 @@ import type { Conversation } from "@tidings/client";
 import type { RefObject } from "preact";
 import { useId, useState } from "preact/hooks";
 import { Avatar } from "../parts/avatar.js";
+import { Icon } from "../parts/icon.js";
 import { usePeer, useSession } from "../state/context.js";
+import { EVERYBODY } from "../state/names.js";
+import { useMayMentionAll } from "./use-may-mention-all.js";
 import { useMembers } from "./use-members.js";
 
 const SHOWN_MAX = 6;
@@ -39,8 +42,11 @@ export function useMentionMenu(
 
   const users = (peer === undefined ? members.map(({ user }) => user) : [peer]).filter((user) => user !== tidings.user);
   const all = users.map((user) => ({ id: user, name: names.of(user).get() }));
+  const everybody = useMayMentionAll(chat) ? [{ id: EVERYBODY, name: names.of(EVERYBODY).get() }] : [];
   const fits = (name: string): boolean => name.toLowerCase().startsWith(begun?.toLowerCase() ?? "");
-  const choices = begun === undefined ? [] : all.filter((one) => fits(one.name) || fits(one.id)).slice(0, SHOWN_MAX);
+  const found = (some: typeof all, max: number): typeof all => (begun === undefined ? [] : some.filter((one) => fits(one.name) || fits(one.id)).slice(0, max));
+  // Behind the users, so that a key pressed in haste calls one of them and not everybody.
+  const choices = [...found(all, SHOWN_MAX - everybody.length), ...found(everybody, 1)];
   const isOpen = choices.length > 0;
 
   const choose = (index: number): void => {
@@ -60,7 +66,7 @@ export function useMentionMenu(
     isOpen,
     at: Math.min(at, Math.max(0, choices.length - 1)),
     choices,
-    names: new Map(all.map((one) => [one.id, one.name])),
+    names: new Map([...all, ...everybody].map((one) => [one.id, one.name])),
     look: (field) => {
       setBegun(BEGUN.exec(field.value.slice(0, field.selectionStart))?.[1]);
       setAt(0);
@@ -96,8 +102,9 @@ export function MentionMenu({ menu }: { readonly menu: MentionMenuState }) {
             menu.choose(index);
           }}
         >
-          <Avatar id={id} name={name} />
+          {id === EVERYBODY ? <span class="avatar tone-7"><Icon name="people" /></span> : <Avatar id={id} name={name} />}
           <bdi>{name}</bdi>
+          {id === EVERYBODY && <span class="mention-about">everybody in this conversation</span>}
         </li>
       ))}
     </ul>

@@ -4,6 +4,12 @@ import { Name } from "../parts/name.js";
 // More names are only counted.
 const NAMES_MAX = 3;
 
+const MAY_MENTION_ALL: { readonly [setting: string]: string | undefined } = {
+  members: "All members may mention @all",
+  admins: "Only the owner and the admins may mention @all",
+  nobody: "Nobody may mention @all",
+};
+
 /** A change of the conversation, in words. */
 export function NoticeText({ notice }: { readonly notice: Notice }) {
   const body = (notice.body ?? {}) as { readonly [name: string]: unknown };
@@ -22,7 +28,14 @@ export function NoticeText({ notice }: { readonly notice: Notice }) {
     );
   }
   const name = body["name"];
-  return <span>{typeof name === "string" ? <>The conversation is named <q dir="auto">{name}</q>{by}.</> : <>The conversation was changed{by}.</>}</span>;
+  const may = MAY_MENTION_ALL[String(body["mention_all"])];
+  return (
+    <span>
+      {typeof name === "string" && <>The conversation is named <q dir="auto">{name}</q>{by}. </>}
+      {may !== undefined && <>{may} from now on, set{by ?? " by the app"}. </>}
+      {typeof name !== "string" && may === undefined && <>The conversation was changed{by}.</>}
+    </span>
+  );
 }
 
 function usersOf(value: unknown): readonly string[] {

@@ -3,19 +3,17 @@ import { useEffect, useState } from "preact/hooks";
 import { directPeer } from "@tidings/client";
 import { useObservable } from "../state/cell.js";
 import { useSession } from "../state/context.js";
+import { useNewestNotice } from "./use-newest-notice.js";
 
 // Larger groups show the first of their members.
 const MEMBERS_MAX = 200;
-// A change of members comes at the end; farther back it is known.
-const NEWEST = 200;
 
 /** The members of a group, read again when they change. */
 export function useMembers(chat: Conversation): readonly Member[] {
   const { tidings } = useSession();
   const [members, setMembers] = useState<readonly Member[]>([]);
   const isGroup = useObservable(chat.view) !== undefined && directPeer(chat.id, tidings.user) === undefined;
-  const { items } = useObservable(chat.messages);
-  const changedAt = items.slice(-NEWEST).findLast((item) => item.is === "notice" && item.kind === "member_change")?.key;
+  const changedAt = useNewestNotice(chat, "member_change");
   useEffect(() => {
     if (!isGroup) return undefined;
     let isOver = false;

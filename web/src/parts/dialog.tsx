@@ -1,6 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
-import { IconButton } from "./icon.js";
+import { COMMON_PATHS, DrawingButton } from "./drawing.js";
 
 /** A dialog of the browser: it holds the focus, and Escape or a click beside it closes it. */
 export function Dialog({ title, onClose, children }: {
@@ -28,7 +28,7 @@ export function Dialog({ title, onClose, children }: {
       <div class="dialog-inside">
         <header class="dialog-head">
           <h2 id={heading}>{title}</h2>
-          <IconButton icon="close" label="Close" onClick={onClose} />
+          <DrawingButton path={COMMON_PATHS.close} label="Close" onClick={onClose} />
         </header>
         {children}
       </div>

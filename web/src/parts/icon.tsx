@@ -1,6 +1,8 @@
-// Icons of one weight, drawn here: 24 units wide, in the colour of the text.
+// The icons of the chat page.
+import { COMMON_PATHS, Drawing, DrawingButton, type ButtonProps } from "./drawing.js";
+
 const PATHS = {
-  back: "M15 5l-7 7 7 7",
+  ...COMMON_PATHS,
   send: "M4 12l16-8-5 16-3.5-6.5L4 12z",
   smile: "M12 21a9 9 0 100-18 9 9 0 000 18zM8.5 14.5c.9 1.2 2 1.8 3.5 1.8s2.600-.6 3.5-1.800M9 9.500v.5M15 9.500v.5",
   reply: "M9 7l-5 5 5 5M4 12h9c4 0 6.500 2 7 6",
@@ -11,19 +13,10 @@ const PATHS = {
   people: "M9 11a3.500 3.500 0 100-7 3.500 3.500 0 000 7zM3 20c0-4 2.500-6 6-6s6 2 6 6M16 5a3 3 0 010 6M18 14.500c2 .8 3 2.700 3 5.500",
   bell: "M6 10a6 6 0 1112 0c0 5 2 6 2 7H4c0-1 2-2 2-7zM10 20.500h4",
   bellOff: "M6.500 8A6 6 0 0118 10c0 3 .7 4.500 1.300 5.500M17 17H4c0-1 2-2 2-7M10 20.500h4M4 3l17 18",
-  sun: "M12 16.500a4.500 4.500 0 100-9 4.500 4.500 0 000 9zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.400 1.400M17.600 17.600L19 19M19 5l-1.400 1.400M6.400 17.600L5 19",
-  moon: "M20 14.500A8.500 8.500 0 119.500 4a7 7 0 0010.500 10.500z",
-  close: "M6 6l12 12M18 6L6 18",
   search: "M11 18a7 7 0 100-14 7 7 0 000 14zM16 16l5 5",
-  check: "M5 12.500l4.500 4.500L19 7",
   checks: "M2.500 12.500L7 17l9-10M11.500 15.500L13 17l9-10",
   clock: "M12 20a8 8 0 100-16 8 8 0 000 16zM12 8v4.500l3 2",
-  alert: "M12 4l9 16H3L12 4zM12 10v4.500M12 17v.5",
   down: "M12 5v14M6 13l6 6 6-6",
-  chat: "M4 5h16v11H10l-5 4v-4H4V5z",
-  user: "M12 12a4 4 0 100-8 4 4 0 000 8zM5 20c0-4 3-6 7-6s7 2 7 6",
-  leave: "M14 4H5v16h9M10 12h11M17 8l4 4-4 4",
-  plus: "M12 5v14M5 12h14",
   more: "M5.500 12a.5.5 0 101 0 .5.5 0 10-1 0M11.500 12a.5.5 0 101 0 .5.5 0 10-1 0M17.500 12a.5.5 0 101 0 .5.5 0 10-1 0",
   archive: "M4 5h16v4H4zM5.500 9v10h13V9M10 13h4",
   unarchive: "M4 5h16v4H4zM5.500 9v10h13V9M12 18v-5.500M9.500 14.500L12 12l2.500 2.500",
@@ -35,34 +28,10 @@ const PATHS = {
 export type IconName = keyof typeof PATHS;
 
 export function Icon({ name }: { readonly name: IconName }) {
-  return (
-    <svg class="icon" viewBox="0 0 24 24" width="20" height="20" aria-hidden="true" focusable="false">
-      <path d={PATHS[name]} fill="none" stroke="currentColor" stroke-width="1.8" stroke-linecap="round" stroke-linejoin="round" />
-    </svg>
-  );
+  return <Drawing path={PATHS[name]} />;
 }
 
 /** A button that shows an icon and says its name. */
-export function IconButton({ icon, label, onClick, isPressed, isSkipped, class: more = "" }: {
-  readonly icon: IconName;
-  readonly label: string;
-  readonly onClick: (event: MouseEvent) => void;
-  readonly isPressed?: boolean;
-  /** Tab passes it by: what it does can be done by another key. */
-  readonly isSkipped?: boolean;
-  readonly class?: string;
-}) {
-  return (
-    <button
-      type="button"
-      class={`icon-button ${more}`}
-      aria-label={label}
-      title={label}
-      {...(isSkipped && { tabIndex: -1 })}
-      {...(isPressed !== undefined && { "aria-pressed": isPressed })}
-      onClick={onClick}
-    >
-      <Icon name={icon} />
-    </button>
-  );
+export function IconButton({ icon, ...button }: ButtonProps & { readonly icon: IconName }) {
+  return <DrawingButton path={PATHS[icon]} {...button} />;
 }

@@ -1,6 +1,9 @@
 import type { Observable, Tidings } from "@tidings/client";
 import { Cell } from "./cell.js";
 
+/** What stands for all members in a message's mentions. No user has this id. */
+export const EVERYBODY = "@all";
+
 /** Users' names for display; the id until the card has come, and where there is none. */
 export class Names {
   readonly #tidings: Tidings;
@@ -8,6 +11,7 @@ export class Names {
 
   constructor(tidings: Tidings, known: readonly { readonly id: string; readonly name: string }[]) {
     this.#tidings = tidings;
+    this.#cells.set(EVERYBODY, new Cell("all"));
     for (const { id, name } of known) this.#cells.set(id, new Cell(name));
   }
 

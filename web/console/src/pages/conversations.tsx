@@ -1,16 +1,17 @@
-// One conversation: its card, its members, and its history with what became of each message.
+// One conversation: its card and settings, its members, and its history with what became of each message.
 import { useState } from "preact/hooks";
 import { EntryRow } from "../parts/entry.js";
 import { Finder } from "../parts/form.js";
-import { Badge, Card, Facts, Foreign, Loaded, Page, Reload, Table, Time } from "../parts/layout.js";
+import { Badge, Card, Facts, Foreign, Loaded, Page, Reload, Time } from "../parts/layout.js";
+import { PagedTable, usePages } from "../parts/paged-table.js";
 import { ask, path, withQuery } from "../state/api.js";
 import { count, inline } from "../state/format.js";
 import { go, href, type Route } from "../state/route.js";
 import type { ConversationCard, HistoryPage, MemberPage } from "../state/types.js";
 import { useAsk } from "../state/use-ask.js";
+import { ConversationSettings } from "./conversation-settings.js";
 
 const ENTRIES = 50;
-const MEMBERS = 50;
 
 export function ConversationsPage({ route }: { readonly route: Route }) {
   const [, id] = route.parts;
@@ -37,11 +38,11 @@ function ConversationPage({ id, seq }: { readonly id: string; readonly seq: stri
               <Facts
                 facts={[
                   ["Kind", conversation.kind], ["Members", count(conversation.member_count)], ["Newest entry", count(conversation.last_seq)], ["Created", <Time at={conversation.created_at} />],
-                  ["Receipts", conversation.receipts ?? "–"], ["History for members who join", historyWords(conversation.history)],
                   ...(conversation.attributes ? [["Attributes", <code>{inline(conversation.attributes)}</code>] as const] : []),
                 ]}
               />
             </Card>
+            <ConversationSettings card={conversation} onChanged={card.reload} />
             <History id={id} start={seq} />
             <Members id={id} />
           </>
@@ -49,11 +50,6 @@ function ConversationPage({ id, seq }: { readonly id: string; readonly seq: stri
       </Loaded>
     </Page>
   );
-}
-
-function historyWords(history: ConversationCard["history"]): string {
-  if (history === undefined || history === "all") return "all of it";
-  return history === "join" ? "since they joined" : `since they joined, and ${count(history.last)} before`;
 }
 
 /** Where a page of history begins: at the newest entries, behind a cursor, or around a number. */
@@ -89,25 +85,15 @@ function History({ id, start }: { readonly id: string; readonly start: string | 
 }
 
 function Members({ id }: { readonly id: string }) {
-  const [after, setAfter] = useState<string>();
-  const page = useAsk(() => ask<MemberPage>(withQuery(path`/v1/conversations/${id}/members`, { after, limit: MEMBERS })), [id, after]);
+  const page = usePages<MemberPage>(path`/v1/conversations/${id}/members`);
   return (
     <Card title="Members" actions={<Reload asked={page} />}>
-      <Loaded asked={page}>
-        {({ members, next }) => (
-          <>
-            <Table
-              label="Members"
-              columns={[{ title: "User" }, { title: "Role" }, { title: "Joined" }]}
-              rows={members.map(({ user, role, joined_at: joined }) => ({ key: user, cells: [<a class="link" href={href("users", user)}><bdi>{user}</bdi></a>, role === "member" ? role : <Badge tone="accent">{role}</Badge>, <Time at={joined} />] }))}
-            />
-            <div class="row">
-              {after !== undefined && <button type="button" class="plain" onClick={() => setAfter(undefined)}>First page</button>}
-              {next !== undefined && next !== null && <button type="button" class="plain" onClick={() => setAfter(next)}>Next page</button>}
-            </div>
-          </>
-        )}
-      </Loaded>
+      <PagedTable
+        pages={page}
+        label="Members"
+        columns={[{ title: "User" }, { title: "Role" }, { title: "Joined" }]}
+        rows={({ members }) => members.map(({ user, role, joined_at: joined }) => ({ key: user, cells: [<a class="link" href={href("users", user)}><bdi>{user}</bdi></a>, role === "member" ? role : <Badge tone="accent">{role}</Badge>, <Time at={joined} />] }))}
+      />
     </Card>
   );
 }

@@ -1,15 +1,14 @@
 // Popups: all of them, and the pages of one.
 import { useState } from "preact/hooks";
 import { Badge, Card, Foreign, Loaded, Page, Reload, Table, Time, type Tone } from "../parts/layout.js";
-import { ask, path, withQuery } from "../state/api.js";
+import { PagedTable, usePages } from "../parts/paged-table.js";
+import { ask, path } from "../state/api.js";
 import { href, type Route } from "../state/route.js";
 import type { Popup, PopupPage, PopupState } from "../state/types.js";
 import { useAsk } from "../state/use-ask.js";
 import { PopupEditor } from "./popup-editor.js";
 import { ExplainPage } from "./popup-explain.js";
 import { PopupResults } from "./popup-results.js";
-
-const POPUPS = 100;
 
 export const STATE_TONES: Readonly<Record<PopupState, Tone>> = { draft: "plain", scheduled: "accent", live: "good", paused: "warn", ended: "plain" };
 
@@ -22,8 +21,7 @@ export function PopupsPage({ route }: { readonly route: Route }) {
 }
 
 function PopupList() {
-  const [after, setAfter] = useState<string>();
-  const page = useAsk(() => ask<PopupPage>(withQuery("/v1/popups", { after, limit: POPUPS })), [after]);
+  const page = usePages<PopupPage>("/v1/popups");
   return (
     <Page
       title="Popups"
@@ -31,29 +29,20 @@ function PopupList() {
       actions={<><a class="plain" href={href("popups", "explain")}>Explain for a user</a><a class="primary" href={href("popups", "new")}>New popup</a></>}
     >
       <Card title="All popups" actions={<Reload asked={page} />}>
-        <Loaded asked={page}>
-          {({ popups, next }) => (
-            <>
-              <Table
-                label="Popups"
-                empty="There is no popup yet."
-                columns={[{ title: "Popup" }, { title: "State" }, { title: "Placements" }, { title: "Priority", isNumber: true }, { title: "Variants", isNumber: true }, { title: "Version", isNumber: true }, { title: "Changed" }]}
-                rows={popups.map(({ id, now, spec, version, updated_at: at, updated_by: by }) => ({
-                  key: id,
-                  cells: [
-                    <><a class="link" href={href("popups", "one", id)}><Foreign>{spec.name || id}</Foreign></a>{spec.name && <> <span class="soft"><bdi>{id}</bdi></span></>}</>,
-                    <Badge tone={STATE_TONES[now]}>{now}</Badge>, <Foreign>{spec.placements.join(", ")}</Foreign>, spec.priority ?? 0, spec.variants.length, version,
-                    <><Time at={at} />{by && <span class="soft"> by <bdi>{by}</bdi></span>}</>,
-                  ],
-                }))}
-              />
-              <div class="row">
-                {after !== undefined && <button type="button" class="plain" onClick={() => setAfter(undefined)}>First page</button>}
-                {next !== undefined && next !== null && <button type="button" class="plain" onClick={() => setAfter(next)}>Next page</button>}
-              </div>
-            </>
-          )}
-        </Loaded>
+        <PagedTable
+          pages={page}
+          label="Popups"
+          empty="There is no popup yet."
+          columns={[{ title: "Popup" }, { title: "State" }, { title: "Placements" }, { title: "Priority", isNumber: true }, { title: "Variants", isNumber: true }, { title: "Version", isNumber: true }, { title: "Changed" }]}
+          rows={({ popups }) => popups.map(({ id, now, spec, version, updated_at: at, updated_by: by }) => ({
+            key: id,
+            cells: [
+              <><a class="link" href={href("popups", "one", id)}><Foreign>{spec.name || id}</Foreign></a>{spec.name && <> <span class="soft"><bdi>{id}</bdi></span></>}</>,
+              <Badge tone={STATE_TONES[now]}>{now}</Badge>, <Foreign>{spec.placements.join(", ")}</Foreign>, spec.priority ?? 0, spec.variants.length, version,
+              <><Time at={at} />{by && <span class="soft"> by <bdi>{by}</bdi></span>}</>,
+            ],
+          }))}
+        />
       </Card>
     </Page>
   );

@@ -3,15 +3,15 @@ import { useEffect, useState } from "preact/hooks";
 import { Cell, useObservable } from "../../../src/state/cell.js";
 import { confirmed } from "../parts/confirm.js";
 import { AreaField, Finder, Outcome, readJson, SelectField, TextField, words } from "../parts/form.js";
-import { Badge, Card, Facts, Failure, Loaded, Page, Reload, Table, Time, type Tone } from "../parts/layout.js";
-import { ask, change, path, reason, RefusedError, withQuery } from "../state/api.js";
+import { Badge, Card, Facts, Failure, Loaded, Page, Reload, Time, type Tone } from "../parts/layout.js";
+import { PagedTable, usePages } from "../parts/paged-table.js";
+import { ask, change, path, reason, RefusedError } from "../state/api.js";
 import { count, percent, plural } from "../state/format.js";
 import { go, href, type Route } from "../state/route.js";
 import type { PushDevicePage, PushStatus } from "../state/types.js";
 import { useAction, useAsk } from "../state/use-ask.js";
 
 const FOLLOW_EVERY_MS = 2_000;
-const DEVICES = 50;
 const PLACE = "tidings console pushes";
 
 /** The pushes that this tab has sent: the server lists none. */
@@ -264,29 +264,19 @@ function Progress({ push }: { readonly push: PushStatus }) {
 }
 
 function Devices({ id }: { readonly id: string }) {
-  const [after, setAfter] = useState<number>();
-  const page = useAsk(() => ask<PushDevicePage>(withQuery(path`/v1/push/${id}/devices`, { after, limit: DEVICES })), [id, after]);
+  const page = usePages<PushDevicePage>(path`/v1/push/${id}/devices`);
   return (
     <Card title="Devices" actions={<Reload asked={page} />}>
-      <Loaded asked={page}>
-        {({ devices, next }) => (
-          <>
-            <Table
-              label="Devices"
-              empty="It is for no device."
-              columns={[{ title: "User" }, { title: "Device" }, { title: "State" }, { title: "Written" }, { title: "Ended" }]}
-              rows={devices.map(({ user, device_id: device, state, delivered_at: delivered, ended_at: ended }) => ({
-                key: `${user} ${device}`,
-                cells: [<a class="link" href={href("users", user)}><bdi>{user}</bdi></a>, <bdi>{device}</bdi>, <Badge tone={state === "acknowledged" ? "good" : "plain"}>{state}</Badge>, delivered ? <Time at={delivered} /> : "–", ended ? <Time at={ended} /> : "–"],
-              }))}
-            />
-            <div class="row">
-              {after !== undefined && <button type="button" class="plain" onClick={() => setAfter(undefined)}>First page</button>}
-              {next !== undefined && next !== null && <button type="button" class="plain" onClick={() => setAfter(next)}>Next page</button>}
-            </div>
-          </>
-        )}
-      </Loaded>
+      <PagedTable
+        pages={page}
+        label="Devices"
+        empty="It is for no device."
+        columns={[{ title: "User" }, { title: "Device" }, { title: "State" }, { title: "Written" }, { title: "Ended" }]}
+        rows={({ devices }) => devices.map(({ user, device_id: device, state, delivered_at: delivered, ended_at: ended }) => ({
+          key: `${user} ${device}`,
+          cells: [<a class="link" href={href("users", user)}><bdi>{user}</bdi></a>, <bdi>{device}</bdi>, <Badge tone={state === "acknowledged" ? "good" : "plain"}>{state}</Badge>, delivered ? <Time at={delivered} /> : "–", ended ? <Time at={ended} /> : "–"],
+        }))}
+      />
     </Card>
   );
 }

@@ -3,14 +3,13 @@ import { useState } from "preact/hooks";
 import { confirmed, type Question } from "../parts/confirm.js";
 import { Finder, Outcome } from "../parts/form.js";
 import { Badge, Card, Facts, Failure, Foreign, Loaded, Page, Reload, Table, Time } from "../parts/layout.js";
+import { PagedTable, usePages } from "../parts/paged-table.js";
 import { Reach } from "../parts/reach.js";
 import { ask, askIfThere, change, path, withQuery, type Request } from "../state/api.js";
 import { count, dateTime, inline, plural } from "../state/format.js";
 import { go, href, type Route } from "../state/route.js";
 import type { ConversationPage, ConversationView, DeviceCard, PresenceViews, SessionView, UserCard } from "../state/types.js";
 import { useAction, useAsk, type Asked } from "../state/use-ask.js";
-
-const CONVERSATIONS = 50;
 
 export function UsersPage({ route }: { readonly route: Route }) {
   const [, id] = route.parts;
@@ -184,26 +183,16 @@ function Devices({ user, devices }: { readonly user: string; readonly devices: A
 }
 
 function Conversations({ user }: { readonly user: string }) {
-  const [after, setAfter] = useState<string>();
-  const page = useAsk(() => ask<ConversationPage>(withQuery(path`/v1/users/${user}/conversations`, { after, limit: CONVERSATIONS })), [user, after]);
+  const page = usePages<ConversationPage>(path`/v1/users/${user}/conversations`);
   return (
     <Card title="Conversations" note="as the user's list has them" actions={<Reload asked={page} />}>
-      <Loaded asked={page}>
-        {({ conversations, next }) => (
-          <>
-            <Table
-              label="Conversations"
-              empty="The user is in no conversation."
-              columns={[{ title: "Conversation" }, { title: "Kind" }, { title: "Unread", isNumber: true }, { title: "Read to", isNumber: true }, { title: "Set by the user" }, { title: "Last entry" }]}
-              rows={conversations.map((conversation) => ({ key: conversation.id, cells: cellsOf(conversation) }))}
-            />
-            <div class="row">
-              {after !== undefined && <button type="button" class="plain" onClick={() => setAfter(undefined)}>First page</button>}
-              {next !== undefined && next !== null && <button type="button" class="plain" onClick={() => setAfter(next)}>Next page</button>}
-            </div>
-          </>
-        )}
-      </Loaded>
+      <PagedTable
+        pages={page}
+        label="Conversations"
+        empty="The user is in no conversation."
+        columns={[{ title: "Conversation" }, { title: "Kind" }, { title: "Unread", isNumber: true }, { title: "Read to", isNumber: true }, { title: "Set by the user" }, { title: "Last entry" }]}
+        rows={({ conversations }) => conversations.map((conversation) => ({ key: conversation.id, cells: cellsOf(conversation) }))}
+      />
     </Card>
   );
 }

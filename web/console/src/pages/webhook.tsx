@@ -4,14 +4,14 @@ import { useObservable } from "../../../src/state/cell.js";
 import { collected } from "../metrics/collector.js";
 import { Outcome } from "../parts/form.js";
 import { confirmed } from "../parts/confirm.js";
-import { Badge, Card, Facts, Failure, Finding, Loaded, Page, Reload, Table, Time } from "../parts/layout.js";
+import { Badge, Card, Facts, Failure, Finding, Page, Reload, Time } from "../parts/layout.js";
+import { PagedTable, usePages } from "../parts/paged-table.js";
 import { Plot } from "../parts/plot.js";
-import { ask, change, withQuery } from "../state/api.js";
+import { ask, change } from "../state/api.js";
 import { count, inline, plural } from "../state/format.js";
 import type { DeadLetter, DeadLetterPage, SettingView } from "../state/types.js";
 import { useAction, useAsk } from "../state/use-ask.js";
 
-const PAGE = 50;
 const DEAD_LETTERS = "/v1/outbox/dead-letters";
 
 export function WebhookPage() {
@@ -62,8 +62,7 @@ function State() {
 }
 
 function DeadLetters() {
-  const [after, setAfter] = useState<number>();
-  const page = useAsk(() => ask<DeadLetterPage>(withQuery(DEAD_LETTERS, { after, limit: PAGE })), [after]);
+  const page = usePages<DeadLetterPage>(DEAD_LETTERS);
   const { isRunning, failure, run } = useAction();
   const [outcome, setOutcome] = useState<string>();
 
@@ -98,32 +97,23 @@ function DeadLetters() {
       <div class="stack">
         <Failure text={failure} />
         <Outcome text={outcome} />
-        <Loaded asked={page}>
-          {({ dead_letters: shown, next }) => (
-            <>
-              <Table
-                label="Dead letters"
-                empty="No notification was given up."
-                columns={[{ title: "Id" }, { title: "Why the last attempt failed" }, { title: "Attempts", isNumber: true }, { title: "Given up" }, { title: "Notification" }, { title: "" }]}
-                rows={shown.map((letter) => ({
-                  key: letter.id,
-                  cells: [
-                    letter.id,
-                    <span class="failure">{letter.last_error}</span>,
-                    letter.attempts,
-                    <Time at={letter.failed_at} />,
-                    <Event letter={letter} />,
-                    <button type="button" class="plain small" disabled={isRunning} aria-label={`Replay dead letter ${letter.id}`} onClick={() => void replay([letter])}>Replay…</button>,
-                  ],
-                }))}
-              />
-              <div class="row">
-                {after !== undefined && <button type="button" class="plain" onClick={() => setAfter(undefined)}>First page</button>}
-                {next !== undefined && next !== null && <button type="button" class="plain" onClick={() => setAfter(next)}>Next page</button>}
-              </div>
-            </>
-          )}
-        </Loaded>
+        <PagedTable
+          pages={page}
+          label="Dead letters"
+          empty="No notification was given up."
+          columns={[{ title: "Id" }, { title: "Why the last attempt failed" }, { title: "Attempts", isNumber: true }, { title: "Given up" }, { title: "Notification" }, { title: "" }]}
+          rows={({ dead_letters: shown }) => shown.map((letter) => ({
+            key: letter.id,
+            cells: [
+              letter.id,
+              <span class="failure">{letter.last_error}</span>,
+              letter.attempts,
+              <Time at={letter.failed_at} />,
+              <Event letter={letter} />,
+              <button type="button" class="plain small" disabled={isRunning} aria-label={`Replay dead letter ${letter.id}`} onClick={() => void replay([letter])}>Replay…</button>,
+            ],
+          }))}
+        />
       </div>
     </Card>
   );

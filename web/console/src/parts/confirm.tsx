@@ -1,8 +1,6 @@
 // The question before a change: it names what happens, and the answer that does nothing has the focus.
-import { useEffect, useId, useRef } from "preact/hooks";
-import type { ComponentChildren } from "preact";
+import { Dialog } from "../../../src/parts/dialog.js";
 import { Cell, useObservable } from "../../../src/state/cell.js";
-import { IconButton } from "./icon.js";
 
 export interface Question {
   readonly title: string;
@@ -47,39 +45,5 @@ export function ConfirmPlace() {
         <button type="button" class={isDangerous ? "destroy" : "primary"} onClick={() => answer(true)}>{action}</button>
       </div>
     </Dialog>
-  );
-}
-
-/** A dialog of the browser: it holds the focus, and Escape or a click beside it closes it. */
-export function Dialog({ title, onClose, children }: {
-  readonly title: string;
-  readonly onClose: () => void;
-  readonly children: ComponentChildren;
-}) {
-  const dialog = useRef<HTMLDialogElement>(null);
-  const heading = useId();
-  useEffect(() => {
-    const own = dialog.current;
-    own?.showModal();
-    return () => own?.close();
-  }, []);
-  return (
-    <dialog
-      ref={dialog}
-      class="dialog"
-      aria-labelledby={heading}
-      onClose={onClose}
-      onClick={(event) => {
-        if (event.target === dialog.current) onClose();
-      }}
-    >
-      <div class="dialog-inside">
-        <header class="dialog-head">
-          <h2 id={heading}>{title}</h2>
-          <IconButton icon="close" label="Close" onClick={onClose} />
-        </header>
-        {children}
-      </div>
-    </dialog>
   );
 }

@@ -45,11 +45,21 @@ export function Card({ title, note, actions, children, class: more = "" }: {
   );
 }
 
+export interface Column {
+  readonly title: string;
+  readonly isNumber?: boolean;
+}
+
+export interface Row {
+  readonly key: string | number;
+  readonly cells: readonly ComponentChildren[];
+}
+
 /** A table that scrolls within itself where it is too wide. Its first column names the rows. */
 export function Table({ label, columns, rows, empty }: {
   readonly label: string;
-  readonly columns: readonly { readonly title: string; readonly isNumber?: boolean }[];
-  readonly rows: readonly { readonly key: string | number; readonly cells: readonly ComponentChildren[] }[];
+  readonly columns: readonly Column[];
+  readonly rows: readonly Row[];
   readonly empty?: string;
 }) {
   if (rows.length === 0) return <p class="nothing">{empty ?? "Nothing here."}</p>;

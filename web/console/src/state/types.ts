@@ -83,8 +83,9 @@ export interface ConversationCard {
   readonly created_at: number;
   readonly member_count: number;
   readonly last_seq: number;
-  readonly receipts?: string;
+  readonly receipts?: "none" | "counts" | "members";
   readonly history?: "all" | "join" | { readonly last: number };
+  readonly mention_all?: "admins" | "members" | "nobody";
 }
 
 export interface ConversationView {
