@@ -230,6 +230,13 @@ const failed = await run(`the chat page in ${version()}`, [
     assert(!(await phone.page.isVisible(".list")), "the list is seen beside the conversation");
     await phone.page.tap("article >> nth=-1");
     await phone.page.waitForSelector("article:focus .toolbar");
+    await phone.page.setViewportSize({ width: 320, height: 640 });
+    await phone.page.locator("article:focus").getByRole("button", { name: "React" }).tap();
+    await phone.page.waitForSelector(".picker");
+    const isCut = await phone.page.$$eval(".picker button", (all) => all.some((one) => one.getBoundingClientRect().left < 0 || one.getBoundingClientRect().right > innerWidth));
+    assert(!isCut, "a reaction is beside the screen");
+    await phone.page.keyboard.press("Escape");
+    await phone.page.setViewportSize({ width: 390, height: 844 });
     await phone.page.getByRole("button", { name: "Back to the list" }).tap();
     await phone.page.waitForSelector(".list", { state: "visible" });
     assert(!(await phone.page.isVisible("textarea")), "the conversation is seen beside the list");

@@ -90,6 +90,7 @@ const failed = await run(`the console in ${version()}`, [
   }],
   ["a history shows edits, reactions, receipts and recalls; what people wrote is only text", async () => {
     const { seq: edited } = await say("bob", "the first text");
+    const { seq: called } = await say("alice", "all of you", { mentions: ["@all", "bob"] });
     await api("PATCH", `/v1/conversations/team/messages/${edited}`, { from: "bob", body: { text: "the second text" } });
     await api("PUT", `/v1/conversations/team/messages/${edited}/reactions/${encodeURIComponent("👍")}?user=alice`);
     await say("mallory", HOSTILE);
@@ -103,6 +104,7 @@ const failed = await run(`the console in ${version()}`, [
     await entry(edited).getByText("the first text").waitFor();
     await entry(edited).getByRole("button", { name: "Receipts" }).click();
     await entry(edited).getByText(/Of \d members/u).waitFor();
+    await entry(called).getByText("mentions @all, bob").waitFor();
     await page.locator(".entry-body").getByText(HOSTILE, { exact: true }).waitFor();
     await entry(doomed).getByRole("button", { name: "Take back…" }).click();
     const question = await answer(page, "Take it back");

@@ -7,7 +7,7 @@ import { LANES, slowestP99, totalIn, totalOut, totalRefused, type Figures } from
 import { Badge, Card, Loaded, Page, Table, Time } from "../parts/layout.js";
 import { Plot, type PlotSeries } from "../parts/plot.js";
 import { ask } from "../state/api.js";
-import { bytes, count, milliseconds, percent, plural, rate, span } from "../state/format.js";
+import { bytes, cores, count, milliseconds, percent, plural, rate, span } from "../state/format.js";
 import type { NodesAnswer, NodeView } from "../state/types.js";
 import { useAsk } from "../state/use-ask.js";
 
@@ -83,7 +83,7 @@ function Plots({ history }: { readonly history: readonly Figures[] }) {
       <Plot title="To the last receiver, p99" at={at} format={milliseconds} series={[...LANES.map((lane) => over(lane, (f) => f.lanes[lane].p99)), over("commit", (f) => f.commitP99)]} />
       <Plot title="Refusals, per second" at={at} format={rate} series={codes.length === 0 ? [over("all", totalRefused)] : codes.map((code) => over(code, (f) => f.refusedPerSecond.get(code) ?? 0))} />
       <Plot title="Memory" at={at} format={bytes} series={[over("resident", (f) => f.memoryBytes)]} />
-      <Plot title="Processor, cores" at={at} format={(value) => value.toFixed(2)} series={[over("cores", (f) => f.cpuCores)]} />
+      <Plot title="Processor, cores" at={at} format={cores} series={[over("cores", (f) => f.cpuCores)]} />
       <Plot title="Outbox" at={at} format={count} series={[over("lag", (f) => f.outboxLag), over("parked", (f) => f.outboxParked)]} />
     </div>
   );
@@ -147,11 +147,12 @@ export function NodeTable({ nodes }: { readonly nodes: readonly NodeView[] }) {
           <bdi title={`boot ${node.boot_id}`}>{node.name}</bdi>,
           node.leads === true ? <Badge tone="good">leads</Badge> : "",
           count(node.sessions),
-          node.roles ?? "",
-          node.version ?? "",
+          node.roles ?? "–",
+          node.version ?? "–",
           node.lease_left_ms === undefined || node.lease_left_ms === null ? "–" : span(node.lease_left_ms),
-          node.address,
-          <Time at={node.attached_at} />,
+          node.address || "–",
+          // A server that is the whole of it joins nothing.
+          node.attached_at > 0 ? <Time at={node.attached_at} /> : "–",
         ],
       }))}
     />

@@ -26,12 +26,12 @@ export function VariantFields({ index, variant, mistakes, onChange, onRemove }: 
       <TextField label="Title" value={variant.title} error={mistake("content.title")} onInput={(title) => onChange({ title })} />
       <AreaField label="Text" rows={3} value={variant.text} error={mistake("content.text")} onInput={(text) => onChange({ text })} />
       {variant.buttons.map((button, which) => (
-        <div class="fields" key={which} role="group" aria-label={`Button ${which + 1}`}>
+        <div class="fields is-button" key={which} role="group" aria-label={`Button ${which + 1}`}>
           <TextField label="Button" value={button.label} onInput={(label) => setButton(which, { label })} />
           <TextField label="Button id" value={button.id} onInput={(id) => setButton(which, { id })} />
           <SelectField label="A press" value={button.action} options={[["dismiss", "closes it"], ["open", "opens an address"], ["app", "is the app's own"]]} onInput={(action) => setButton(which, { action })} />
           {button.action !== "dismiss" && <TextField label={button.action === "open" ? "Address" : "The app's word"} value={button.target} onInput={(target) => setButton(which, { target })} />}
-          <div class="row"><IconButton icon="close" label={`Remove button ${which + 1}`} onClick={() => onChange({ buttons: variant.buttons.filter((_, at) => at !== which) })} /></div>
+          <IconButton icon="close" label={`Remove button ${which + 1}`} onClick={() => onChange({ buttons: variant.buttons.filter((_, at) => at !== which) })} />
         </div>
       ))}
       {mistake("content.buttons") !== undefined && <p class="mistake" role="alert">{mistake("content.buttons")}</p>}

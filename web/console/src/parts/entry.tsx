@@ -17,6 +17,14 @@ export function bodyText(body: unknown): string {
   return whole.length > CHARACTERS_MAX ? `${whole.slice(0, CHARACTERS_MAX)}…` : whole;
 }
 
+// More are counted.
+const MENTIONS_SHOWN_MAX = 3;
+
+function namesOf(users: readonly string[]): string {
+  const more = users.length - MENTIONS_SHOWN_MAX;
+  return users.slice(0, MENTIONS_SHOWN_MAX).join(", ") + (more > 0 ? ` and ${more} more` : "");
+}
+
 const NOTICES: { readonly [kind: string]: string } = {
   edit: "edits", recall: "takes back", member_change: "members change", conversation_change: "the card changes", reactions: "reactions change", pins: "pins change",
 };
@@ -40,6 +48,7 @@ export function EntryRow({ entry, isWanted, onChanged }: { readonly entry: Entry
           {!isMessage && <Badge>{NOTICES[entry.kind] ?? entry.kind}{entry.target ? ` ${entry.target}` : ""}</Badge>}
           {isMessage && entry.type !== "text" && <Badge><bdi>{entry.type}</bdi></Badge>}
           {entry.reply_to && <Badge>answers {entry.reply_to.seq}</Badge>}
+          {entry.mentions && entry.mentions.length > 0 && <Badge tone="accent">mentions <bdi>{namesOf(entry.mentions)}</bdi></Badge>}
           {entry.silent === true && <Badge>silent</Badge>}
           {editedAt ? <Badge tone="warn">edited <Time at={editedAt} /></Badge> : null}
           {recalled && <Badge tone="bad">recalled by {recalled.by ? <bdi>{recalled.by}</bdi> : "the app"}</Badge>}

@@ -30,6 +30,10 @@ export function bytes(value: number): string {
   return `${rest < 10 && unit > 0 ? rest.toFixed(1) : Math.round(rest)} ${UNITS[unit] ?? ""}`;
 }
 
+export function cores(value: number): string {
+  return value.toFixed(value > 0 && value < 0.1 ? 3 : 2);
+}
+
 export function milliseconds(value: number | undefined): string {
   if (value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0 ms";
