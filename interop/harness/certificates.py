@@ -14,9 +14,10 @@ class Authority:
         self._new("root", "/CN=Interop root", "-x509", "-days", "2", "-addext", "basicConstraints=critical,CA:TRUE", "-out", self.root)
         self._sign("between", "/CN=Interop intermediate", "root", "basicConstraints=critical,CA:TRUE,pathlen:0\nkeyUsage=keyCertSign\n")
 
-    def issue(self, name, names="DNS:localhost,DNS:tidings.test,IP:127.0.0.1", new_key=("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
+    def issue(self, name, names="DNS:localhost,DNS:tidings.test,IP:127.0.0.1", new_key=("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+              usage="serverAuth"):
         """A certificate and its chain in one file, and its key. Answers with the two paths."""
-        self._sign(f"{name}-alone", f"/CN={name}", "between", f"subjectAltName={names}\nextendedKeyUsage=serverAuth\n", new_key)
+        self._sign(f"{name}-alone", f"/CN={name}", "between", f"subjectAltName={names}\nextendedKeyUsage={usage}\n", new_key)
         chain, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         chain.write_text((self.folder / f"{name}-alone.pem").read_text() + (self.folder / "between.pem").read_text())
         (self.folder / f"{name}-alone.key").rename(key)

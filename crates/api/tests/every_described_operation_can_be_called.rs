@@ -153,6 +153,14 @@ fn every_described_operation_can_be_called() {
     app.check(operation, "/v1/users/alice/devices", "", 200, r#"{"devices":[{"device_id":"a1","device_kind":"phone""#);
     app.check("DELETE /v1/users/{user}/devices/{device_id}", "/v1/users/alice/devices/a1", "", 204, "");
 
+    // The server of these tests has no vendor.
+    let path = "/v1/users/alice/devices/a1/push_token";
+    let operation = "PUT /v1/users/{user}/devices/{device_id}/push_token";
+    app.check(operation, path, r#"{"vendor":"apns","token":"abcd"}"#, 409, r#""code":"conflict""#);
+    app.check(operation, path, r#"{"vendor":"apns","token":"no hex"}"#, 422, r#""code":"invalid_field""#);
+    app.check("DELETE /v1/users/{user}/devices/{device_id}/push_token", path, "", 204, "");
+    app.check("GET /v1/users/{user}/push_tokens", "/v1/users/alice/push_tokens", "", 200, r#"{"push_tokens":[]}"#);
+
     popups_answer(&mut app);
 
     bulk_sends_answer(&mut app);

@@ -17,6 +17,10 @@
 //! | `B` number of a bulk send | how far the send has come |
 //! | `b` number of a bulk send, part | a part of what it sends |
 //! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its pieces, as a number |
+//! | `t` digest of a token | whose device the vendor reaches by it: see [`push_tokens`](crate::push_tokens) |
+//! | `v` user, device | the digest of the device's token |
+//! | `N` | how far offline push by vendors has come |
+//! | `n` vendor, position, part | a notification that a vendor is still to be handed |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 pub use crate::row_keys::{key, number_in};
@@ -26,6 +30,7 @@ use crate::{
     store_error::{StoreError, StoreResult},
 };
 use serde::{Deserialize, Serialize};
+use tidings_protocol::http::PushVendor;
 
 /// Messages of a conversation whose reactions can wait to be told. With more, all are told at once.
 pub const UNTOLD_MAX: usize = 50;
@@ -164,6 +169,21 @@ pub fn bulk_progress_key(id: u64) -> Vec<u8> {
 /// A part of what a bulk send sends.
 pub fn bulk_part_key(id: u64, part: u64) -> Vec<u8> {
     key(b'b', &[id, part])
+}
+
+/// How far the search for devices that vendors reach has come: a position.
+pub fn vendor_search_key() -> Vec<u8> {
+    key(b'N', &[])
+}
+
+/// A notification that a vendor is still to be handed. They come in the order of the messages' positions.
+pub fn vendor_job_key(vendor: PushVendor, position: Position, part: u64) -> Vec<u8> {
+    key(b'n', &[vendor as u64, position, part])
+}
+
+/// The last key that a notification for a vendor can have.
+pub fn last_vendor_job_key(vendor: PushVendor) -> Vec<u8> {
+    vendor_job_key(vendor, u64::MAX, u64::MAX)
 }
 
 /// The note of a recall: a message that was recalled at this time and whose body may still be in the store's files.

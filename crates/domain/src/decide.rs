@@ -1,7 +1,7 @@
 //! The rules of a commit: what becomes of each proposal of a batch. Every durable store decides by them, over rows of its
 //! own kind ([`StagedRows`]); the memory store of the tests has its own rules, with which the others are compared.
 
-use crate::{chat_rows, desks, model::*, store::*};
+use crate::{chat_rows, desks, model::*, push_tokens::row_keys as push_token_keys, store::*};
 use reactions::Reaction;
 use std::{
     borrow::Cow,
@@ -127,6 +127,9 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
         }
         Proposal::SetStored(told) => told.iter().map(|(user, _)| chat_rows::stored_key(*user)).collect(),
         Proposal::SetReceipts { user, .. } => vec![chat_rows::settings_key(*user)],
+        Proposal::SetPushToken { user, device, token, former, owner } => {
+            push_token_keys(*user, device, token.as_ref(), former.as_ref(), owner.as_ref())
+        }
         Proposal::SetPreferences { conversation, user, .. } => vec![chat_rows::preferences_key(*user, *conversation)],
         _ => Vec::new(),
     }
@@ -249,6 +252,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             Proposal::SetPreferences { conversation, user, patch } => self.set_preferences(*conversation, *user, patch),
             Proposal::SetStored(told) => self.set_stored(told),
             Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send),
+            Proposal::SetPushToken { user, device, token, former, owner } => {
+                self.set_push_token((*user, device), token.as_ref(), *former, owner.as_ref())
+            }
             Proposal::SetLastSeen(seen) => {
                 seen.iter().for_each(|(user, at)| self.rows.put_last_seen(*user, *at));
                 Ok(Outcome::Done)
@@ -498,6 +504,7 @@ fn without_row(what: &str, id: &str) -> StoreError {
 mod desks_and_assignments;
 mod message_changes;
 mod preferences;
+mod push_tokens;
 mod reactions;
 mod receipts;
 mod streams;

@@ -42,6 +42,23 @@ pub struct CodeLabel {
     pub code: &'static str,
 }
 
+/// The label of metrics that exist once for each vendor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct VendorLabel {
+    /// `apns`, `fcm` or `web_push`.
+    pub vendor: &'static str,
+}
+
+/// The label of notifications by vendors.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct VendorOutcomeLabel {
+    /// `apns`, `fcm` or `web_push`.
+    pub vendor: &'static str,
+    /// `accepted`; `token_gone`; `retried`: tried again later; `dead_refused`, `dead_expired`: given up; `superseded`: a newer
+    /// one of the conversation took its place; `obsolete`: read, muted, recalled, or the user is back.
+    pub outcome: &'static str,
+}
+
 /// The outcome of a decision about popups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PopupOutcome {
@@ -164,6 +181,12 @@ metrics! {
         /// Else 0.
         outbox_failing: Gauge = "outbox_failing", "1 while the webhook takes nothing";
         outbox_unheard: Counter = "outbox_unheard", "Notifications of messages that a session was handed and did not answer for";
+        /// A retry counts again.
+        vendor_notifications: Family<VendorOutcomeLabel, Counter> = "vendor_notifications", "Notifications for vendors, by what became of them";
+        vendor_waiting: Family<VendorLabel, Gauge> = "vendor_waiting", "Messages of which a vendor is still to be told, up to 10,000";
+        /// Else 0.
+        vendor_failing: Family<VendorLabel, Gauge> = "vendor_failing", "1 while a vendor takes nothing";
+        vendor_lag: Gauge = "vendor_lag", "Commit positions between the head and the search for devices that vendors reach";
         /// Else 0.
         ready: Gauge = "ready", "1 while the node can do its work, as /readyz says";
         pushes_accepted: Counter = "pushes_accepted", "Pushes accepted or started by their schedule";

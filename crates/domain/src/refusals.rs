@@ -68,6 +68,9 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
             let who = who.as_ref().map_or_else(|| "nobody".into(), |who| format!("{who:?}"));
             Refusal::new(ErrorCode::AssignmentConflict, format!("if_assigned_to: {who} has the conversation"))
         }
+        Rejection::PushTokenMoved => {
+            Refusal::new(ErrorCode::Conflict, "the device or the token is being registered elsewhere; try again")
+        }
         Rejection::KindDiffers => {
             Refusal::new(ErrorCode::Conflict, "the id is taken by a conversation of another kind")
         }

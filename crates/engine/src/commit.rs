@@ -343,6 +343,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::SetDoNotDisturb { user, .. }
         | Proposal::SetReceipts { user, .. }
         | Proposal::SetPreferences { user, .. }
+        | Proposal::SetPushToken { user, .. }
         | Proposal::Kick { user, .. } => FlowKey::User(*user),
         Proposal::UpdateConversation { conversation, notice, .. }
         | Proposal::ChangeMembers { conversation, notice, .. } => {

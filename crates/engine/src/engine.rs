@@ -9,7 +9,7 @@
 //! - `receipts`: who has a message, and who has read it;
 //! - `users`, `conversations`: cards, members, mutes;
 //! - `presence`, `watching`: who is online;
-//! - `offline_push`: dead letters, and messages that a session did not acknowledge;
+//! - `offline_push`: dead letters, and messages that a session did not acknowledge; `push_tokens`: where vendors reach devices;
 //! - `bulk_sends`: one message to some of an account's followers;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every door;
@@ -34,6 +34,7 @@ mod popup_users;
 mod preferences;
 mod presence;
 mod purge;
+mod push_tokens;
 mod reactions;
 mod reads;
 mod receipts;
@@ -55,7 +56,8 @@ use crate::{
     lanes::Lanes,
     list_changes::ListChanges,
     list_worker::ListWorker,
-    outbox::{Outbox, OutboxConfig, OutboxContext},
+    offline_recipients::OfflinePushContext,
+    outbox::{Outbox, OutboxConfig},
     presence::{
         Presence,
         worker::{PresenceWorker, PresenceWorkerParts},
@@ -66,13 +68,14 @@ use crate::{
     shards::{ShardReceivers, Shards, Wake},
     stream_worker::{StreamWorker, StreamWorkerParts},
     streams::Streams,
+    vendor_push::{VendorPush, VendorPushParts},
     webhook::Webhook,
 };
 use limits::{ConversationLimiters, SendLimiter};
 use popup_users::PopupUsers;
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 use tidings_domain::{
     clock::Clock,
@@ -101,6 +104,8 @@ pub struct Engine {
     hub: Arc<dyn Hub>,
     /// Absent without a webhook.
     outbox: Option<Outbox>,
+    /// Absent without a vendor.
+    vendor_push: Option<VendorPush>,
     presence_worker: PresenceWorker,
     reaction_teller: ReactionTeller,
     receipts: Arc<Receipts>,
@@ -128,8 +133,10 @@ pub struct EngineParts {
     pub config: EngineConfig,
     pub clock: Arc<dyn Clock>,
     pub store: Arc<dyn Store>,
-    /// Absent: messages to offline users are not pushed.
+    /// Absent: no webhook is told of messages to offline users.
     pub webhook: Option<(Arc<dyn Webhook>, OutboxConfig)>,
+    /// Absent: no vendor is told of messages to offline users.
+    pub vendors: Option<VendorPushParts>,
     /// For each shard, how its thread is woken.
     pub wakes: Vec<Arc<dyn Wake>>,
     /// Absent: this node has the store to itself.
@@ -139,7 +146,7 @@ pub struct EngineParts {
 impl Engine {
     /// Starts the engine and its threads. Answers the queues for the shard threads, in the order of `wakes`.
     pub fn start(parts: EngineParts) -> (Arc<Engine>, Vec<ShardReceivers>) {
-        let EngineParts { config, clock, store, webhook, wakes, cluster } = parts;
+        let EngineParts { config, clock, store, webhook, vendors, wakes, cluster } = parts;
         let metrics = Arc::new(Metrics::new());
         let directory = Arc::new(Directory::new(store.clone(), config.cache_entries, cluster.is_some()));
         let (shards, receivers) = Shards::new(config.shard_queue, wakes, directory.desks.clone());
@@ -264,18 +271,24 @@ impl Engine {
             committer: committer.clone(),
             lead: lead.clone(),
         });
-        let outbox = webhook.map(|(webhook, config)| {
-            let context = OutboxContext {
-                store: store.clone(),
-                clock: clock.clone(),
-                directory: directory.clone(),
-                presence: presence.clone(),
-                committer: committer.clone(),
-                lead: lead.clone(),
-                metrics: metrics.clone(),
-            };
-            Outbox::start(context, webhook, config)
-        });
+        let offline_push_context = || OfflinePushContext {
+            store: store.clone(),
+            clock: clock.clone(),
+            directory: directory.clone(),
+            presence: presence.clone(),
+            committer: committer.clone(),
+            lead: lead.clone(),
+            metrics: metrics.clone(),
+        };
+        // How far vendors have come with the list of entries, which the webhook cuts behind itself.
+        let searched = vendors.as_ref().map(|_| Arc::new(AtomicU64::new(0)));
+        let webhook = webhook.filter(|(_, config)| config.messages);
+        let has_webhook = webhook.is_some();
+        let outbox =
+            webhook.map(|(webhook, config)| Outbox::start(offline_push_context(), webhook, config, searched.clone()));
+        let vendor_push = vendors
+            .zip(searched)
+            .map(|(vendors, searched)| VendorPush::start(offline_push_context(), vendors, searched, !has_webhook));
         let engine = Arc::new(Engine {
             directory,
             presence,
@@ -288,6 +301,7 @@ impl Engine {
             push,
             popups,
             outbox,
+            vendor_push,
             streams,
             stream_worker,
             desk_worker,
@@ -359,6 +373,9 @@ impl Engine {
         self.begin_drain();
         if let Some(outbox) = &self.outbox {
             outbox.stop();
+        }
+        if let Some(vendor_push) = &self.vendor_push {
+            vendor_push.stop();
         }
         self.push.stop();
         self.popups.stop();

@@ -7,7 +7,7 @@
 //! - [`engine`]: the handle that the doors hold; the operations are its modules, such as [`engine::send`];
 //! - [`config`]: the settings;
 //! - [`cluster`]: several nodes on one store;
-//! - [`outbox`]: offline push by webhook;
+//! - [`outbox`]: offline push by webhook; [`vendor_push`]: by vendors; `offline_recipients`: who is to be told;
 //! - [`presence`]: who is online;
 //! - `reaction_teller`: when members are told of reactions;
 //! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
@@ -20,6 +20,7 @@
 //! - [`streams`]: messages that grow, while they do;
 //! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
 //! - `desks`: who answers for which account;
+//! - `unread_counts`: how many messages a user has not read;
 //! - [`directory`]: what is cached of users and conversations; [`access`]: what a caller's token allows;
 //! - [`webhook`], [`countdown_latch`], [`entry_view`], `fairness`, `attributes`, `daily_window`: what several of these share.
 
@@ -42,6 +43,7 @@ pub mod hub;
 pub mod lanes;
 mod list_changes;
 mod list_worker;
+mod offline_recipients;
 pub mod outbox;
 pub mod presence;
 mod reaction_teller;
@@ -50,6 +52,8 @@ mod receipts_worker;
 pub mod shards;
 mod stream_worker;
 pub mod streams;
+mod unread_counts;
+pub mod vendor_push;
 pub mod webhook;
 
 pub use engine::Engine;

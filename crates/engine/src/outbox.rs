@@ -24,16 +24,18 @@ mod retry_queue;
 mod unacknowledged;
 mod worker;
 
-use crate::{commit::Committer, directory::Directory, presence::Presence, webhook::Webhook};
+use crate::{directory::Directory, offline_recipients::OfflinePushContext as OutboxContext, webhook::Webhook};
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
 use retry_queue::RETRY_IDS;
 use serde_json::value::RawValue;
-use std::{collections::HashSet, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::AtomicU64},
+    thread::JoinHandle,
+    time::Duration,
+};
 use tidings_domain::{
-    clock::Clock,
-    leadership::Leadership,
-    metrics::Metrics,
     refusals::store_refusal,
     store::{DeadNotification, End, Store, StoreResult},
 };
@@ -53,6 +55,8 @@ const DEAD_LETTERS_AT_ONCE: usize = 100;
 pub struct OutboxConfig {
     /// The key of the signatures.
     pub secret: String,
+    /// Whether the webhook is told of messages; otherwise only presence calls it.
+    pub messages: bool,
     pub events_per_delivery: usize,
     pub recipients_per_event: usize,
     /// An event becomes a dead letter after this many attempts.
@@ -65,6 +69,7 @@ impl Default for OutboxConfig {
     fn default() -> Self {
         OutboxConfig {
             secret: String::new(),
+            messages: true,
             events_per_delivery: 100,
             recipients_per_event: 1_000,
             attempts_max: 10,
@@ -72,17 +77,6 @@ impl Default for OutboxConfig {
             backoff_max: Duration::from_secs(300),
         }
     }
-}
-
-/// The parts of the engine that the outbox uses.
-pub(crate) struct OutboxContext {
-    pub store: Arc<dyn Store>,
-    pub clock: Arc<dyn Clock>,
-    pub directory: Arc<Directory>,
-    pub presence: Arc<Presence>,
-    pub committer: Arc<Committer>,
-    pub lead: Leadership,
-    pub metrics: Arc<Metrics>,
 }
 
 /// The engine's handle of the worker.
@@ -98,10 +92,16 @@ enum Command {
 }
 
 impl Outbox {
-    pub(crate) fn start(context: OutboxContext, webhook: Arc<dyn Webhook>, config: OutboxConfig) -> Outbox {
+    /// `searched`: how far another reader of the list has come, behind whom the list is not cut.
+    pub(crate) fn start(
+        context: OutboxContext,
+        webhook: Arc<dyn Webhook>,
+        config: OutboxConfig,
+        searched: Option<Arc<AtomicU64>>,
+    ) -> Outbox {
         let context = Arc::new(context);
         let (commands, inbox) = bounded(REPLAYS_QUEUED_MAX);
-        let worker = worker::Worker::new(context.clone(), webhook, config, inbox);
+        let worker = worker::Worker::new(context.clone(), webhook, config, (inbox, searched));
         let thread = std::thread::Builder::new().name("outbox".into()).spawn(move || worker.run());
         let thread = Mutex::new(thread.inspect_err(|error| tracing::error!(%error, "no outbox thread")).ok());
         Outbox { context, commands, thread }

@@ -91,6 +91,7 @@ fn world(store: Arc<dyn Store>, app: &Arc<App>, wait: Duration, attempts_max: u3
         clock: clock.clone(),
         store,
         webhook: Some((webhook, config)),
+        vendors: None,
         wakes: vec![Arc::new(Asleep)],
         cluster: None,
     });

@@ -78,6 +78,7 @@ fn world(store: Arc<MemoryStore>, refusals: usize) -> World {
         clock: clock as Arc<dyn Clock>,
         store,
         webhook: Some((webhook, config)),
+        vendors: None,
         wakes: vec![Arc::new(Asleep)],
         cluster: None,
     });

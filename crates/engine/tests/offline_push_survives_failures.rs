@@ -73,6 +73,7 @@ fn start(
         clock,
         store,
         webhook: Some((Arc::new(webhook), config)),
+        vendors: None,
         wakes: vec![Arc::new(Asleep)],
         cluster: None,
     };

@@ -92,7 +92,8 @@ fn nodes(names: &[&'static str]) -> Nodes {
         let secret = OutboxConfig { secret: "secret".into(), ..OutboxConfig::default() };
         let webhook = Some((Arc::new(app) as Arc<dyn Webhook>, secret));
         let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
-        let parts = EngineParts { config, clock: clock.clone(), store: store.clone(), webhook, wakes, cluster };
+        let parts =
+            EngineParts { config, clock: clock.clone(), store: store.clone(), webhook, vendors: None, wakes, cluster };
         engines.push(Engine::start(parts));
         until("it is there", || {
             engines.iter().all(|(e, _)| e.cluster.as_ref().unwrap().nodes.all().len() == index + 1)

@@ -9,6 +9,7 @@ mod messages;
 mod popups;
 mod presence;
 mod push;
+mod push_tokens;
 mod reading;
 mod users;
 
@@ -20,6 +21,7 @@ pub use messages::*;
 pub use popups::*;
 pub use presence::*;
 pub use push::*;
+pub use push_tokens::*;
 pub use reading::*;
 pub use users::*;
 

@@ -2,6 +2,10 @@
 
 /// A user, conversation, device or client message id, in bytes.
 pub const ID_BYTES_MAX: usize = 64;
+/// A vendor's token of a device, or the address of a browser's subscription, in bytes.
+pub const PUSH_TOKEN_BYTES_MAX: usize = 1_536;
+/// Devices of one user that vendors reach.
+pub const PUSH_TOKENS_PER_USER_MAX: usize = 20;
 /// A message body as JSON text, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How deep arrays and objects may be nested in any JSON that is stored. Clients' parsers give up at 100 levels (Ruby), 128 (Rust) or

@@ -3,6 +3,7 @@
 mod desks;
 mod messages;
 mod push;
+mod push_tokens;
 
 use crate::{
     damage::{DamageReport, FileFault},
@@ -18,6 +19,7 @@ use crate::{
 };
 use messages::ChangedMessages;
 use push::check_push;
+use push_tokens::check_push_tokens;
 use std::{collections::HashMap, fmt, path::Path};
 use tidings_domain::{model::*, store::*};
 
@@ -38,6 +40,8 @@ pub struct CheckReport {
     pub pushes: u64,
     /// Pairs of a push and a device that has not acknowledged it, of pushes to named devices.
     pub pending_pushes: u64,
+    /// Devices that vendors reach.
+    pub push_tokens: u64,
     pub popups: u64,
     pub popup_segments: u64,
     /// Users with exposures of popups.
@@ -88,6 +92,7 @@ impl fmt::Display for CheckReport {
         writeln!(f, "devices        {:>12}", self.devices)?;
         writeln!(f, "pushes         {:>12}", self.pushes)?;
         writeln!(f, "pending pushes {:>12}", self.pending_pushes)?;
+        writeln!(f, "push tokens    {:>12}", self.push_tokens)?;
         writeln!(f, "popups         {:>12}", self.popups)?;
         writeln!(f, "popup segments {:>12}", self.popup_segments)?;
         writeln!(f, "popup users    {:>12}", self.popup_users)?;
@@ -189,6 +194,7 @@ impl EmbeddedStore {
         check_body_parts(&*kv, timelines.body_parts, &mut report)?;
         check_read_marks(&*kv, &timelines.last_seqs, &mut report)?;
         check_push(&*kv, &mut report)?;
+        check_push_tokens(&*kv, read_counters(&*kv)?.users, &mut report)?;
         let checked = rows(self, &mut |fault| report.fault(fault))?;
         let CheckedRows { popups, segments, users, events } = checked;
         (report.popups, report.popup_segments, report.popup_users, report.popup_events) =

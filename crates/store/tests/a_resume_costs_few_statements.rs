@@ -33,6 +33,7 @@ impl Node {
             clock: Arc::new(SystemClock),
             store: Arc::new(ChatStore { chat: store.clone(), rest: MemoryStore::default(), singly }),
             webhook: None,
+            vendors: None,
             wakes: vec![Arc::new(Asleep)],
             cluster: None,
         };

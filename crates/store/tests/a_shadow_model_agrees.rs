@@ -10,8 +10,10 @@ use tidings_domain::{
     commit_log::{CommitLog, LogRecord},
     desks::{DeskPatch, OpenTo},
     model::*,
+    push_tokens::TokenDigest,
     store::*,
 };
+use tidings_protocol::http::PushToken;
 use tidings_testkit::MemoryStore;
 
 const USERS: u64 = 6;
@@ -267,8 +269,23 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         1 => prop::collection::vec(0..6u64, 0..3).prop_map(|ids| Proposal::DeleteDeadLetters { ids }),
         4 => set_desk(),
         4 => assign(),
+        5 => set_push_token(),
     ]
     .prop_map(in_rooms_of_account)
+}
+
+/// Few users, devices and tokens, so that what the proposal expects is often what is there.
+fn set_push_token() -> impl Strategy<Value = Proposal> {
+    let token = || {
+        prop::option::of((0..2u8, any::<bool>()).prop_map(|(token, is_fcm)| {
+            let token = format!("0{token}");
+            if is_fcm { PushToken::Fcm { token } } else { PushToken::Apns { token } }
+        }))
+    };
+    let device = || (prop_oneof![Just(UserNo(1)), Just(UserNo(2)), user()], prop_oneof!["d", "e"]);
+    (device(), token(), token(), prop::option::of(device())).prop_map(|((user, device), token, former, owner)| {
+        Proposal::SetPushToken { user, device, token, former: former.as_ref().map(TokenDigest::of), owner }
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {

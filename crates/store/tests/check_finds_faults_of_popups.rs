@@ -32,6 +32,7 @@ fn populate_popups(folder: &Path) {
         clock,
         store: Arc::new(open(folder)),
         webhook: None,
+        vendors: None,
         wakes,
         cluster: None,
     });

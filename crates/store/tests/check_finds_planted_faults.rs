@@ -6,7 +6,8 @@ mod support;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use std::path::Path;
 use support::*;
-use tidings_domain::{desks::DeskPatch, leadership::Term, model::*, store::*};
+use tidings_domain::{desks::DeskPatch, leadership::Term, model::*, push_tokens::*, store::*};
+use tidings_protocol::http::PushToken;
 use tidings_store::check::check;
 
 /// The engine's key spaces.
@@ -304,4 +305,36 @@ fn a_list_of_an_account_that_differs_from_its_conversations_is_found() {
     let stray = chat_key(b'i', &[2, 0, 7, 1]);
     let plant = |rows: &Rows| rows.meta.insert(stray.clone(), "").unwrap();
     finds_in(answered, plant, &["conversation 1 is in the list of an account, and has no entry of one"]);
+}
+
+/// A store in which the first user's phone is reached by a vendor.
+fn with_push_token(folder: &Path) {
+    let store = open(folder);
+    populate(&store);
+    let (user, device, token) = (UserNo(1), "phone".to_owned(), Some(push_token()));
+    let proposal = Proposal::SetPushToken { user, device, token, former: None, owner: None };
+    assert_eq!(store.commit(&[proposal], NOON).unwrap(), [Outcome::Done]);
+}
+
+fn push_token() -> PushToken {
+    PushToken::Fcm { token: "t".into() }
+}
+
+#[test]
+fn a_push_token_and_its_device_that_disagree_are_found() {
+    let in_meta = |key: Vec<u8>| [&b"a"[..], &key].concat();
+    let token = || in_meta(token_key(TokenDigest::of(&push_token())));
+    let device = || in_meta(device_key(UserNo(1), "phone"));
+    let finds = |plant: &dyn Fn(&Rows), named: &[&str]| finds_in(with_push_token, plant, named);
+    finds(&|_| {}, &[]);
+    finds(&|rows| rows.meta.remove(token()).unwrap(), &["user 1: the push token of device \"phone\" is not there"]);
+    finds(&|rows| rows.meta.remove(device()).unwrap(), &["user 1: device \"phone\" does not know of its push token"]);
+    finds(&|rows| rows.meta.insert(device(), [1, 2]).unwrap(), &["with the digest of its push token", "does not know"]);
+    finds(&|rows| rows.meta.insert(token(), b"{}").unwrap(), &["a push token cannot be read", "is not there"]);
+    let other = in_meta(token_key(TokenDigest::of(&PushToken::Fcm { token: "other".into() })));
+    let row = RegisteredToken { user: 9, device: "d".into(), registered_at: NOON, token: push_token() }.encode();
+    finds(&|rows| rows.meta.insert(other.clone(), row.clone()).unwrap(), &["a push token is not the one of its key"]);
+    let named =
+        &["of user 9, who does not exist", "user 9: device \"d\" does not know", "of device \"phone\" is not there"];
+    finds(&|rows| rows.meta.insert(token(), row.clone()).unwrap(), named);
 }

@@ -5,6 +5,7 @@ mod commit_log;
 mod desks;
 mod message_changes;
 mod preferences;
+mod push_tokens;
 mod reactions;
 mod receipts;
 
@@ -264,6 +265,9 @@ impl State {
             }
             Proposal::SetStored(told) => self.set_stored(told),
             Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send)?,
+            Proposal::SetPushToken { user, device, token, former, owner } => {
+                self.set_push_token((*user, device), token.as_ref(), *former, owner.as_ref(), now_ms)?
+            }
             Proposal::SetLastSeen(seen) => {
                 self.last_seen.extend(seen.iter().copied());
                 Outcome::Done

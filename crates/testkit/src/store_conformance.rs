@@ -13,6 +13,7 @@ mod message_changes;
 mod outbox;
 mod preferences;
 mod push;
+mod push_tokens;
 mod reactions;
 mod reads;
 mod receipts;
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Check> {
         batch_reads::CHECKS,
         outbox::CHECKS,
         push::CHECKS,
+        push_tokens::CHECKS,
         byte_rows::CHECKS,
         message_changes::CHECKS,
         reactions::CHECKS,

@@ -53,6 +53,7 @@ impl Server {
             clock: Arc::new(SystemClock),
             store,
             webhook: webhook(settings)?,
+            vendors: settings.vendors()?,
             wakes,
             cluster,
         });

@@ -17,6 +17,7 @@ mod popup_segments;
 mod popups;
 mod presence;
 mod push;
+mod push_tokens;
 mod reactions;
 mod reading;
 mod receipts;
@@ -112,6 +113,8 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(push::list_devices))
         .routes(routes!(push::set_device_tags))
         .routes(routes!(push::remove_device))
+        .routes(routes!(push_tokens::set_push_token, push_tokens::remove_push_token))
+        .routes(routes!(push_tokens::list_push_tokens))
         .routes(routes!(popup_decisions::decide))
         .routes(routes!(popup_decisions::explain))
         .routes(routes!(popup_decisions::trigger))

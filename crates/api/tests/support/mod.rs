@@ -131,6 +131,7 @@ impl Server {
             clock: Arc::new(WithinAnHour),
             store: Arc::new(MemoryStore::default()),
             webhook: Some((Arc::new(TakesAll), OutboxConfig::default())),
+            vendors: None,
             wakes,
             cluster: None,
         });

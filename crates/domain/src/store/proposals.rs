@@ -1,6 +1,7 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
-use crate::{desks::*, model::*};
+use crate::{desks::*, model::*, push_tokens::TokenDigest};
+use tidings_protocol::http::PushToken;
 
 /// A write to be committed. Each proposal gets one [`Outcome`]; a rejected one leaves the rest of its batch alone.
 #[derive(Debug, Clone)]
@@ -159,6 +160,19 @@ pub enum Proposal {
         user: UserNo,
         /// Whether they do.
         send: bool,
+    },
+    /// Sets or removes the token by which a vendor reaches a device. A token that another device had moves to this one.
+    SetPushToken {
+        /// The user of the device.
+        user: UserNo,
+        /// The device's id.
+        device: String,
+        /// The token from now on; absent: none.
+        token: Option<PushToken>,
+        /// The token that the device has, as the proposer has found it; rejected if it has another.
+        former: Option<TokenDigest>,
+        /// The other device that has the new token, as the proposer has found it; rejected if another one has it.
+        owner: Option<(UserNo, String)>,
     },
     /// Sets when users' last sessions ended, in milliseconds since 1970 UTC.
     SetLastSeen(Vec<(UserNo, u64)>),
@@ -471,6 +485,8 @@ pub enum Rejection {
     },
     /// Somebody else has the conversation: the agent with this id, or nobody.
     AssignedTo(Option<String>),
+    /// The device, or the token, was registered anew since the proposer looked: look again.
+    PushTokenMoved,
     /// A conversation of another kind has the id.
     KindDiffers,
     /// The conversation would have more members than allowed.

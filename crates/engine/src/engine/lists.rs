@@ -4,9 +4,9 @@ use crate::{
     engine::{
         Engine,
         list_line::{ListLine, Place, first_readable},
-        reads::UnreadCount,
     },
     entry_view::entry_of,
+    unread_counts::UnreadCount,
 };
 use std::{collections::HashMap, sync::Arc};
 use tidings_domain::{

@@ -9,9 +9,9 @@ use tidings_protocol::{
 };
 
 impl Engine {
-    /// Whether messages to offline users go to a webhook.
+    /// Whether messages to offline users go to a webhook or to vendors.
     pub fn has_offline_push(&self) -> bool {
-        self.outbox.is_some()
+        self.outbox.is_some() || self.vendor_push.is_some()
     }
 
     /// Pushes offline the messages between `since` and `until` that a session of this node was sent and did not
@@ -26,12 +26,17 @@ impl Engine {
         since: &Cursor,
         until: [Position; LANES],
     ) -> Result<(), Refusal> {
-        let Some(outbox) = &self.outbox else { return Ok(()) };
-        if self.presence.has_other_chat_session(user.no, session) {
+        if !self.has_offline_push() || self.presence.has_other_chat_session(user.no, session) {
             return Ok(());
         }
         let (_, handed) = self.read_inbox_entries(user.no, Some(since), until)?;
-        outbox.store_unacknowledged(user, stays, handed)
+        if let Some(vendor_push) = &self.vendor_push {
+            vendor_push.store_unacknowledged(user, stays, &handed)?;
+        }
+        match &self.outbox {
+            Some(outbox) => outbox.store_unacknowledged(user, stays, handed),
+            None => Ok(()),
+        }
     }
 
     /// A page of the dead letters, oldest first.

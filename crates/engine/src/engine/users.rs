@@ -129,12 +129,14 @@ impl Engine {
         Ok(Revoked { sessions, issue_from })
     }
 
-    /// Removes a device of a user and ends its session. Blocks.
+    /// Removes a device of a user with its push token, and ends its session. Blocks.
     ///
     /// # Errors
     /// `not_found` for an unknown user or device; else as of any push operation.
     pub fn remove_device(&self, user: &str, device_id: &str) -> Result<(), Refusal> {
         self.push.remove_device(user, device_id)?;
+        let found = self.directory.require_user(user)?;
+        self.set_push_token(&found, device_id, None)?;
         let reason = Some("the device was removed".to_owned());
         self.kick_blocking(user, Kick { device_id: Some(device_id.to_owned()), reason }).map(drop)
     }

@@ -6,6 +6,7 @@
 //! for a webhook that is down.
 
 use super::events::Event;
+use crate::offline_recipients::{SESSION_STAYS, UNACKNOWLEDGED_IDS};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{
@@ -18,10 +19,6 @@ use tidings_domain::store::{DeadNotification, Store, StoreResult};
 
 /// Ids from here on are of events in the retry queue, lower ones of dead letters: a position is below 2^49.
 pub(super) const RETRY_IDS: u64 = 1 << 62;
-/// Ids from here on are of unacknowledged messages that a node has stored for the leader.
-pub(super) const UNACKNOWLEDGED_IDS: u64 = RETRY_IDS | 1 << 61;
-/// The bit of those ids whose silent session goes on: that the user has a session does not make the event obsolete.
-pub(super) const SESSION_STAYS: u64 = 1 << 60;
 /// Events in the queue. Above, no new entry is expanded until some are delivered or dead. A round that has begun may
 /// exceed it.
 const EVENTS_MAX: usize = 10_000;
@@ -167,9 +164,4 @@ pub(super) fn message_of(row: &DeadNotification) -> Option<(String, u64)> {
 
 pub(super) fn recipients_of(row: &DeadNotification) -> Vec<String> {
     serde_json::from_str::<StoredEvent<'_>>(&row.event).map(|stored| stored.recipients).unwrap_or_default()
-}
-
-/// The unacknowledged messages that nodes have stored, at most `limit`.
-pub(super) fn unacknowledged_rows(store: &dyn Store, limit: usize) -> StoreResult<Vec<DeadNotification>> {
-    store.dead_notifications(Some(UNACKNOWLEDGED_IDS - 1), limit)
 }

@@ -1,11 +1,8 @@
 //! Messages that a session was sent and did not acknowledge. The node that holds the session stores them; the leader
 //! delivers them to the webhook.
 
-use super::{
-    Outbox,
-    events::EventExpansion,
-    retry_queue::{SESSION_STAYS, UNACKNOWLEDGED_IDS},
-};
+use super::{Outbox, events::EventExpansion};
+use crate::offline_recipients::{SESSION_STAYS, UNACKNOWLEDGED_IDS};
 use std::sync::Arc;
 use tidings_domain::{
     model::*,
@@ -36,7 +33,7 @@ impl Outbox {
         };
         let handed: Vec<_> = handed.into_iter().filter(|(_, entry)| is_pushed(entry)).collect();
         // Random ids, so that nodes that store events at the same time do not use the same ones.
-        let chance = (rand::random::<u64>() >> 4) & !(EVENTS_MAX.next_power_of_two() as u64 - 1);
+        let chance = (rand::random::<u64>() >> 5) & !(EVENTS_MAX.next_power_of_two() as u64 - 1);
         let first = UNACKNOWLEDGED_IDS | chance | if stays { SESSION_STAYS } else { 0 };
         let mut rows = Vec::new();
         for (conversation, entry) in handed.iter().rev() {

@@ -4,14 +4,18 @@ use super::{
     Command, OutboxConfig, OutboxContext, backoff,
     circuit_breaker::CircuitBreaker,
     events::{Event, EventExpansion},
-    retry_queue::{self, RETRY_IDS, RetryQueue, SESSION_STAYS},
+    retry_queue::{self, RETRY_IDS, RetryQueue},
 };
+use crate::offline_recipients::{SESSION_STAYS, unacknowledged_rows};
 use crate::webhook::{Webhook, WebhookDelivery, WebhookError, sign};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde_json::value::RawValue;
 use std::{
     collections::BTreeSet,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tidings_domain::{model::Position, store::*};
@@ -40,6 +44,8 @@ pub(super) struct Worker {
     webhook: Arc<dyn Webhook>,
     pub(super) config: OutboxConfig,
     inbox: Receiver<Command>,
+    /// How far another reader of the list has come. The list is cut behind this worker, so it must not be ahead.
+    searched: Option<Arc<AtomicU64>>,
     /// Dead letters to replay. A set, so that repeated requests take no more memory.
     replays: BTreeSet<u64>,
     /// Present while this node leads.
@@ -66,7 +72,7 @@ impl Worker {
         context: Arc<OutboxContext>,
         webhook: Arc<dyn Webhook>,
         config: OutboxConfig,
-        inbox: Receiver<Command>,
+        (inbox, searched): (Receiver<Command>, Option<Arc<AtomicU64>>),
     ) -> Self {
         let (replays, breaker) = (BTreeSet::new(), CircuitBreaker::new(context.clock.monotonic()));
         Worker {
@@ -74,6 +80,7 @@ impl Worker {
             webhook,
             config,
             inbox,
+            searched,
             replays,
             retry_queue: None,
             unacknowledged_polled_at: None,
@@ -178,6 +185,10 @@ impl Worker {
         self.context.metrics.outbox_lag.set(lag as i64);
         // While the breaker is open, one new entry is tried now and then.
         let mut items = items;
+        if let Some(searched) = &self.searched {
+            let searched = searched.load(Ordering::Acquire);
+            items.retain(|item| item.position <= searched);
+        }
         items.truncate(if self.breaker.is_open() { 1 } else { ITEMS_PER_READ });
         let may_begin = self.breaker.allows_new(self.now());
         let Some(last) = items.last().map(|item| item.position).filter(|_| may_begin && queue.has_room()) else {
@@ -360,7 +371,7 @@ impl Worker {
 
     /// Delivers the unacknowledged messages that nodes have stored.
     fn deliver_unacknowledged(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
-        let rows = retry_queue::unacknowledged_rows(&*self.context.store, ITEMS_PER_READ)?;
+        let rows = unacknowledged_rows(&*self.context.store, 0, ITEMS_PER_READ)?;
         if rows.is_empty() {
             return Ok(Ok(false));
         }

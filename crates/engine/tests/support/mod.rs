@@ -115,7 +115,7 @@ impl World {
         let clock = Arc::new(ManualClock::default());
         clock.set(NOON);
         let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
-        let parts = EngineParts { config, clock: clock.clone(), store, webhook, wakes, cluster };
+        let parts = EngineParts { config, clock: clock.clone(), store, webhook, vendors: None, wakes, cluster };
         let (engine, receivers) = Engine::start(parts);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
         World { engine, clock, receivers, runtime }

@@ -190,6 +190,7 @@ impl Server {
             store,
             webhook: webhook
                 .map(|webhook| (webhook, OutboxConfig { secret: "secret".into(), ..OutboxConfig::default() })),
+            vendors: None,
             wakes,
             cluster,
         });

@@ -109,6 +109,10 @@ impl<'a> TouchedKeys<'a> {
             | Proposal::SetReceipts { user, .. } => drop(self.users.insert(*user)),
             // A user's chat rows are changed under the lock of the user: another node may change the same ones.
             Proposal::SetStored(told) => self.users.extend(told.iter().map(|(user, _)| *user)),
+            Proposal::SetPushToken { user, owner, .. } => {
+                self.users.insert(*user);
+                self.users.extend(owner.iter().map(|(user, _)| *user));
+            }
             Proposal::SetLastSeen(_)
             | Proposal::Kick { .. }
             | Proposal::AdvanceOutbox { .. }

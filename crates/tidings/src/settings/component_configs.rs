@@ -84,6 +84,7 @@ impl Settings {
         let webhook = &self.webhook;
         OutboxConfig {
             secret: webhook.secret.clone().unwrap_or_default(),
+            messages: self.webhook_tells(),
             attempts_max: webhook.attempts_max,
             backoff_min: Duration::from_millis(webhook.backoff_min_ms),
             backoff_max: Duration::from_millis(webhook.backoff_max_ms),

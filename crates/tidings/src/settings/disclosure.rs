@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidings_api::routes::{SettingSource, SettingView};
 
 /// Settings of free text that are no secret. Any other is hidden: a new one is shown once it stands here.
-const SHOWN: [&str; 10] = [
+const SHOWN: [&str; 20] = [
     "public_attributes",
     "log.level",
     "cors.origins",
@@ -16,10 +16,28 @@ const SHOWN: [&str; 10] = [
     "link.name",
     "cluster.name",
     "cluster.redis_prefix",
+    "reach.no_text",
+    "reach.direct_title",
+    "reach.direct_body",
+    "reach.group_title",
+    "reach.group_body",
+    "reach.official_title",
+    "reach.official_body",
+    "apns.topic",
+    "web_push.public_key",
+    "web_push.services",
 ];
 /// Addresses, which may hold a password, or a path that nobody should guess: only scheme and host are shown.
-const ADDRESSES: [&str; 6] =
-    ["otlp_endpoint", "tokens.jwks_url", "store.url", "cluster.redis", "cluster.advertise", "webhook.url"];
+const ADDRESSES: [&str; 8] = [
+    "otlp_endpoint",
+    "tokens.jwks_url",
+    "store.url",
+    "cluster.redis",
+    "cluster.advertise",
+    "webhook.url",
+    "apns.url",
+    "fcm.url",
+];
 
 /// Where each setting comes from, and what the sources said.
 pub(crate) struct Sources {

@@ -7,6 +7,7 @@ mod flags;
 mod link;
 mod listeners;
 mod macros;
+mod offline_push;
 mod popups;
 mod ranges;
 mod store;
@@ -23,6 +24,7 @@ use ipnet::IpNet;
 use link::Link;
 use listeners::{AdmissionSettings, Cors, Tls};
 use macros::{SettingDescription, flag, one_of, settings};
+use offline_push::{ApnsSettings, FcmSettings, Reach, WebPushSettings};
 use popups::Popups;
 use std::{net::SocketAddr, path::PathBuf};
 use store::Store;
@@ -116,6 +118,10 @@ settings! {
             popups: Popups,
             retention: Retention,
             webhook: Webhook,
+            reach: Reach,
+            apns: ApnsSettings,
+            fcm: FcmSettings,
+            web_push: WebPushSettings,
         }
     }
 }
@@ -375,6 +381,10 @@ impl Settings {
             "popups" => self.popups.set(name, text),
             "retention" => self.retention.set(name, text),
             "webhook" => self.webhook.set(name, text),
+            "reach" => self.reach.set(name, text),
+            "apns" => self.apns.set(name, text),
+            "fcm" => self.fcm.set(name, text),
+            "web_push" => self.web_push.set(name, text),
             _ => None,
         };
         set.ok_or_else(|| anyhow!("no such setting"))?.map_err(|why| anyhow!(why))
@@ -403,6 +413,7 @@ impl Settings {
         if self.webhook.url.is_some() && self.webhook.secret.as_deref().unwrap_or_default().is_empty() {
             bail!("[webhook] url needs a secret: without one your server could not verify that a call is ours");
         }
+        self.check_vendors()?;
         self.check_tokens()?;
         self.check_store()?;
         self.check_cluster()?;

@@ -61,6 +61,7 @@ impl Settings {
         let pairs = [
             ("session.heartbeat_s_min", self.session.heartbeat_s_min, "heartbeat_s_max", self.session.heartbeat_s_max),
             ("webhook.backoff_min_ms", self.webhook.backoff_min_ms, "backoff_max_ms", self.webhook.backoff_max_ms),
+            ("reach.backoff_min_ms", self.reach.backoff_min_ms, "backoff_max_ms", self.reach.backoff_max_ms),
         ];
         for (name, least, of_most, most) in pairs {
             if least > most {

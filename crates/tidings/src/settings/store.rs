@@ -58,7 +58,7 @@ impl Settings {
         let store = &self.store;
         EmbeddedOptions {
             path: self.data_dir.clone(),
-            outbox: self.webhook.url.is_some(),
+            outbox: self.has_offline_push(),
             disk_reserve_bytes: store.disk_reserve_bytes,
             memtable_bytes: store.memtable_bytes,
             journal_bytes: store.journal_bytes,
@@ -71,7 +71,7 @@ impl Settings {
         let store = &self.store;
         Some(PostgresOptions {
             url: store.url.clone().filter(|url| !url.is_empty())?,
-            outbox: self.webhook.url.is_some(),
+            outbox: self.has_offline_push(),
             tls_ca_file: store.tls_ca_file.clone(),
             connections: store.connections_max,
             acquire_timeout: Duration::from_millis(store.acquire_timeout_ms),

@@ -1,0 +1,99 @@
+//! The port of vendors' push services: APNs, FCM, and those of browsers.
+//!
+//! Who is notified of what, and when a notification is tried again, is decided by the caller. An implementation knows one
+//! vendor's protocol, bounds its connections, requests in flight and rate, and stops asking a service that is away.
+
+use std::time::Duration;
+use tidings_protocol::{
+    error::Refusal,
+    http::{PushToken, PushVendor},
+};
+
+/// What a device shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notification {
+    /// The same when the notification is sent again after a crash. The bytes of a UUID.
+    pub id: [u8; 16],
+    /// A notification replaces the one before it with the same key. At most 32 characters of base64url, as RFC 8030 asks.
+    pub collapse_key: String,
+    /// The first line.
+    pub title: String,
+    /// The text.
+    pub body: String,
+    /// How many messages the user has not read; absent: not told.
+    pub badge: Option<u64>,
+    /// From here on nobody wants to see it, in milliseconds since 1970 UTC.
+    pub expires_at: u64,
+    /// Whether the device is woken for it.
+    pub urgent: bool,
+    /// The conversation that is opened by a tap.
+    pub conversation: String,
+    /// The message that it tells of.
+    pub seq: u64,
+}
+
+/// A notification for one device.
+#[derive(Debug, Clone)]
+pub struct Shipment {
+    /// What is shown.
+    pub notification: Notification,
+    /// Where.
+    pub token: PushToken,
+}
+
+/// When a refused notification may be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// It would be refused again.
+    Never,
+    /// Later: after this time, if the vendor said one.
+    After(Option<Duration>),
+}
+
+/// What became of a notification at the vendor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VendorAnswer {
+    /// The vendor takes care of it from here on.
+    Accepted {
+        /// The vendor's name for it, for questions to the vendor.
+        id: Option<String>,
+    },
+    /// No device has the token any more; it must not be used again.
+    TokenGone {
+        /// Since when, in milliseconds since 1970 UTC, if the vendor said so: a token that was registered later is valid.
+        since: Option<u64>,
+    },
+    /// The vendor answered and did not take it.
+    Refused {
+        /// The vendor's reason, such as `BadTopic` or a status.
+        code: String,
+        /// Whether it may be tried again.
+        retry: Retry,
+    },
+    /// There was no answer, or there is no hope for one now. It may be tried again.
+    Unreachable {
+        /// Why, for an operator.
+        reason: String,
+        /// When the next attempt makes sense, if that is known.
+        retry_after: Option<Duration>,
+    },
+}
+
+/// One vendor's push service. It blocks: the caller has a thread for each vendor.
+pub trait Vendor: Send + Sync + 'static {
+    /// Which vendor it is.
+    fn vendor(&self) -> PushVendor;
+
+    /// Whether notifications may be sent to this token at all.
+    ///
+    /// # Errors
+    /// `invalid_field` for the address of a push service that the settings do not name.
+    fn check_token(&self, token: &PushToken) -> Result<(), Refusal>;
+
+    /// Sends notifications, many at the same time; answers in their order.
+    /// Sends notifications, many at the same time; answers in their order.
+    fn send_all(&self, shipments: Vec<Shipment>) -> Vec<VendorAnswer>;
+
+    /// Has all calls return at once, those under way too: what is not answered is unreachable.
+    fn stop(&self);
+}

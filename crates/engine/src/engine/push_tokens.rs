@@ -1,0 +1,102 @@
+//! Where vendors reach users' devices.
+
+use crate::{engine::Engine, vendor_push::no_vendor};
+use tidings_domain::{
+    model::*,
+    push_tokens::*,
+    refusals::store_refusal,
+    store::{Proposal, RowSpace},
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::{PushToken, PushTokenCard, PushTokens},
+    ids::{check_id, check_new_id},
+    limits::PUSH_TOKENS_PER_USER_MAX,
+};
+
+/// How often a registration is tried again when another one of the same token or device came between look and commit.
+const TRIES: usize = 5;
+
+impl Engine {
+    /// Registers the token by which a vendor reaches a device, in place of the device's former one; `None`: the device is
+    /// no longer reached. A token that another device had, perhaps of another user, is this device's alone from now on.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// `invalid_field`, `limit_exceeded`; `conflict` when the settings do not name the token's vendor; `queue_full`,
+    /// `store_unavailable` and `draining`: nothing was stored.
+    pub fn set_push_token(&self, user: &User, device: &str, token: Option<&PushToken>) -> Result<(), Refusal> {
+        match token {
+            Some(token) => {
+                check_new_id("device_id", device)?;
+                token.check()?;
+                match &self.vendor_push {
+                    Some(vendor_push) => vendor_push.check_token(token)?,
+                    None => return Err(no_vendor(token.vendor())),
+                }
+            }
+            None => check_id("device_id", device)?,
+        }
+        let mut tries = 0;
+        loop {
+            let Some(proposal) = self.push_token_proposal(user, device, token).map_err(store_refusal)? else {
+                return Ok(());
+            };
+            if let Proposal::SetPushToken { former: None, .. } = &proposal {
+                self.check_room(user)?;
+            }
+            tries += 1;
+            match self.committer.propose_blocking(proposal) {
+                Err(refusal) if refusal.code == ErrorCode::Conflict && tries < TRIES => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+
+    /// The change, with what is known now of the device and the token. `None`: there is nothing to change.
+    fn push_token_proposal(
+        &self,
+        user: &User,
+        device: &str,
+        token: Option<&PushToken>,
+    ) -> Result<Option<Proposal>, tidings_domain::store::StoreError> {
+        let row = self.store.row(RowSpace::Chat, &device_key(user.no, device))?;
+        let former = digest_in(row.as_deref())?;
+        let mut owner = None;
+        if let Some(token) = token {
+            let row = self.store.row(RowSpace::Chat, &token_key(TokenDigest::of(token)))?;
+            let found = RegisteredToken::decode(row.as_deref())?.filter(|found| !found.is_of(user.no, device));
+            owner = found.map(|found| (UserNo(found.user), found.device));
+        }
+        let is_nothing = token.is_none() && former.is_none();
+        Ok((!is_nothing).then(|| Proposal::SetPushToken {
+            user: user.no,
+            device: device.to_owned(),
+            token: token.cloned(),
+            former,
+            owner,
+        }))
+    }
+
+    /// Refuses one more device of a user who has as many as are allowed. Registrations at the same moment may exceed it.
+    fn check_room(&self, user: &User) -> Result<(), Refusal> {
+        let (from, to) = devices_of(user.no);
+        let rows = self.store.rows(RowSpace::Chat, &from, &to, PUSH_TOKENS_PER_USER_MAX).map_err(store_refusal)?;
+        let (limit, count) = (PUSH_TOKENS_PER_USER_MAX as u64, rows.len() as u64);
+        if count < limit { Ok(()) } else { Err(Refusal::limit("devices with a push token", limit, count + 1)) }
+    }
+
+    /// The devices of a user that vendors reach. Blocks.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub fn push_tokens(&self, user: &User) -> Result<PushTokens, Refusal> {
+        let found = tokens_of(&*self.store, user.no, PUSH_TOKENS_PER_USER_MAX * 2).map_err(store_refusal)?;
+        let card = |token: RegisteredToken| PushTokenCard {
+            vendor: token.token.vendor(),
+            device_id: token.device,
+            registered_at: token.registered_at,
+        };
+        Ok(PushTokens { push_tokens: found.into_iter().map(|(_, token)| card(token)).collect() })
+    }
+}

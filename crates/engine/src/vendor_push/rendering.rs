@@ -1,0 +1,188 @@
+//! What a device shows of a message: two short texts by the templates of its kind of conversation.
+
+use crate::offline_recipients::OfflineRecipients;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use tidings_domain::{model::*, push_tokens::TokenDigest, vendors::Notification};
+
+/// Bytes of a title and of a text. With both full of characters that JSON escapes, a notification still fits into the 4,096
+/// bytes that vendors take, of which encryption needs 103.
+const TITLE_BYTES_MAX: usize = 200;
+const BODY_BYTES_MAX: usize = 1_300;
+
+/// The texts by kind of conversation. `{sender}`, `{conversation}` and `{text}` stand for what the message has.
+#[derive(Debug, Clone)]
+pub struct Templates {
+    pub direct: Template,
+    pub group: Template,
+    pub official: Template,
+    /// In place of the text of a message, if that is to be hidden.
+    pub hidden_text: Option<String>,
+    /// In place of the text of a message that has none.
+    pub no_text: String,
+}
+
+/// The template of a title and of a text.
+#[derive(Debug, Clone)]
+pub struct Template {
+    pub title: String,
+    pub body: String,
+}
+
+impl Default for Templates {
+    fn default() -> Self {
+        let template = |title: &str, body: &str| Template { title: title.into(), body: body.into() };
+        Templates {
+            direct: template("{sender}", "{text}"),
+            group: template("{conversation}", "{sender}: {text}"),
+            official: template("{conversation}", "{text}"),
+            hidden_text: None,
+            no_text: "New message".into(),
+        }
+    }
+}
+
+/// What the notifications of one message have in common.
+pub(super) struct MessageText {
+    title: String,
+    body: String,
+    conversation: String,
+    conversation_no: ConversationNo,
+    seq: u64,
+    expires_at: u64,
+    epoch: u64,
+}
+
+impl MessageText {
+    pub(super) fn of(
+        templates: &Templates,
+        found: &OfflineRecipients,
+        sender: Option<&User>,
+        (epoch, time_to_live_ms): (u64, u64),
+    ) -> MessageText {
+        let OfflineRecipients { conversation, entry, .. } = found;
+        let template = match conversation.kind {
+            ConversationKind::Direct => &templates.direct,
+            ConversationKind::Group => &templates.group,
+            ConversationKind::Official => &templates.official,
+        };
+        let name = conversation.name.as_deref().unwrap_or(&conversation.id);
+        let sender = sender.map_or(name, |sender| sender.name.as_deref().unwrap_or(&sender.id));
+        let text = match &templates.hidden_text {
+            Some(hidden) => hidden.clone(),
+            None => text_of(&entry.content.body).unwrap_or_else(|| templates.no_text.clone()),
+        };
+        let fill = |template: &str, bytes_max| {
+            let values = [("{sender}", sender), ("{conversation}", name), ("{text}", &text)];
+            shorten(&printable(&filled(template, &values)), bytes_max)
+        };
+        MessageText {
+            title: fill(&template.title, TITLE_BYTES_MAX),
+            body: fill(&template.body, BODY_BYTES_MAX),
+            conversation: conversation.id.clone(),
+            conversation_no: conversation.no,
+            seq: entry.seq,
+            expires_at: entry.at.saturating_add(time_to_live_ms),
+            epoch,
+        }
+    }
+
+    pub(super) fn expires_at(&self) -> u64 {
+        self.expires_at
+    }
+
+    /// The notification for the device with this token.
+    pub(super) fn notification(&self, token: TokenDigest, badge: Option<u64>) -> Notification {
+        let key = Sha256::new().chain_update(self.conversation.as_bytes()).finalize();
+        let mut hash = Sha256::new().chain_update(self.epoch.to_be_bytes());
+        hash.update(self.conversation_no.0.to_be_bytes());
+        hash.update(self.seq.to_be_bytes());
+        hash.update(token.bytes());
+        let mut id = [0; 16];
+        id.copy_from_slice(&hash.finalize()[..16]);
+        // A UUID of version 8, whose other bits are ours to choose (RFC 9562).
+        id[6] = id[6] & 0x0f | 0x80;
+        id[8] = id[8] & 0x3f | 0x80;
+        Notification {
+            id,
+            collapse_key: key[..16].iter().map(|byte| format!("{byte:02x}")).collect(),
+            title: self.title.clone(),
+            body: self.body.clone(),
+            badge,
+            expires_at: self.expires_at,
+            urgent: true,
+            conversation: self.conversation.clone(),
+            seq: self.seq,
+        }
+    }
+}
+
+/// The text of a body that has one, as those of type `text` do.
+fn text_of(body: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Body {
+        text: String,
+    }
+    serde_json::from_str::<Body>(body).ok().map(|body| body.text).filter(|text| !text.trim().is_empty())
+}
+
+/// The template with its values, each put in once: what a value contains is no template.
+fn filled(template: &str, values: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    let mut rest = template;
+    while let Some(at) = rest.find('{') {
+        text.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let (name, value) = values.iter().find(|(name, _)| rest.starts_with(name)).copied().unwrap_or(("{", "{"));
+        text.push_str(value);
+        rest = &rest[name.len()..];
+    }
+    text + rest
+}
+
+/// Without control characters, which JSON writes as six characters.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+}
+
+/// The beginning of a text, with an ellipsis if that is not all.
+fn shorten(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(bytes_max - '…'.len_utf8());
+    format!("{}…", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_look_like_templates_are_shown_as_they_are() {
+        let check = |template: &str, sender: &str, text: &str, expected: &str| {
+            assert_eq!(filled(template, &[("{sender}", sender), ("{text}", text)]), expected);
+        };
+        check("{sender}: {text}", "Ada", "hello", "Ada: hello");
+        check("{sender}: {text}", "{text}", "hello", "{text}: hello");
+        check("{ {text} } {unknown}", "Ada", "{sender}", "{ {sender} } {unknown}");
+        check("", "Ada", "hello", "");
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(shorten("hello", 5), "hello");
+        assert_eq!(shorten("hello!", 5), "he…");
+        let cut = shorten(&"ä".repeat(100), 10);
+        assert_eq!(cut, "äää…");
+        assert!(shorten(&"😀".repeat(1_000), BODY_BYTES_MAX).len() <= BODY_BYTES_MAX);
+    }
+
+    #[test]
+    fn only_a_text_that_is_there_is_shown() {
+        assert_eq!(text_of(r#"{"text":"hi","more":1}"#).as_deref(), Some("hi"));
+        for body in [r#"{"text":"  "}"#, r#"{"text":5}"#, r#"{"url":"x"}"#, "[1]", "null"] {
+            assert_eq!(text_of(body), None, "{body}");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The thread of one vendor: takes the rows that are due, sends their notifications, and stores what became of them.
+
+use super::{
+    StopSignal, VendorPushConfig,
+    badge::badge_of,
+    job_queue::JobQueue,
+    jobs::{Job, Target},
+    rendering::MessageText,
+};
+use crate::offline_recipients::{OfflinePushContext, OfflineRecipients};
+use quick_cache::unsync::Cache;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+use tidings_domain::{
+    leadership::Term,
+    metrics::{VendorLabel, VendorOutcomeLabel},
+    model::*,
+    push_tokens::*,
+    store::*,
+    vendors::*,
+};
+
+/// How often the rows are read when none was due.
+const POLL: Duration = Duration::from_millis(100);
+/// The pause after the store could not be read or written.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Rows and devices in a round. A crash repeats one round, and what comes meanwhile waits for its end.
+const JOBS_PER_ROUND: usize = 200;
+const TARGETS_PER_ROUND: usize = 1_000;
+/// A vendor's own wish for a pause is followed up to this.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
+/// Conversations of users whose newest notification is remembered, so that a late retry does not take its place.
+const LATEST_MAX: usize = 50_000;
+
+pub(super) struct VendorWorker {
+    context: Arc<OfflinePushContext>,
+    vendor: Arc<dyn Vendor>,
+    config: VendorPushConfig,
+    queue: JobQueue,
+    term: Option<Term>,
+    /// The `seq` that a user was told of last in a conversation.
+    latest: Cache<(u64, u64), u64>,
+    /// The vendor took nothing in the last round.
+    is_failing: bool,
+}
+
+/// What is known of a row while it is worked on.
+struct OpenJob {
+    key: Vec<u8>,
+    job: Job,
+    /// Devices that are to be tried again.
+    left: Vec<Target>,
+    /// The longest time for which the vendor asked.
+    retry_after: Option<Duration>,
+}
+
+/// A shipment's place: its row, its device and its token.
+struct Addressed {
+    job: usize,
+    target: Target,
+    digest: TokenDigest,
+    registered_at: u64,
+}
+
+/// The outcomes of devices that need no shipment.
+#[derive(Clone, Copy)]
+enum Settled {
+    Obsolete,
+    Superseded,
+    Expired,
+}
+
+impl VendorWorker {
+    pub(super) fn new(context: Arc<OfflinePushContext>, vendor: Arc<dyn Vendor>, config: VendorPushConfig) -> Self {
+        let queue = JobQueue::new(vendor.vendor());
+        VendorWorker { context, vendor, config, queue, term: None, latest: Cache::new(LATEST_MAX), is_failing: false }
+    }
+
+    pub(super) fn run(mut self, stop: &StopSignal) {
+        let mut told = false;
+        loop {
+            let pause = match self.round(stop) {
+                Ok(worked) => {
+                    if std::mem::take(&mut told) {
+                        tracing::info!(vendor = self.name(), "offline push goes on");
+                    }
+                    if worked { Duration::ZERO } else { POLL }
+                }
+                Err(error) => {
+                    // All rows are read again: what was sent and not stored is sent once more, with the same ids.
+                    self.term = None;
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(vendor = self.name(), %error, "offline push waits for the store");
+                    }
+                    RETRY_PAUSE
+                }
+            };
+            if stop.wait(pause) {
+                return;
+            }
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        self.vendor.vendor().name()
+    }
+
+    fn count(&self, outcome: &'static str) {
+        let label = VendorOutcomeLabel { vendor: self.name(), outcome };
+        self.context.metrics.vendor_notifications.get_or_create(&label).inc();
+    }
+
+    /// Does one round of work; answers whether there was any.
+    fn round(&mut self, stop: &StopSignal) -> StoreResult<bool> {
+        let lead = &self.context.lead;
+        let held = lead.term().filter(|term| lead.holds(*term));
+        if self.term != held {
+            self.queue = JobQueue::new(self.vendor.vendor());
+            self.term = held;
+        }
+        let label = VendorLabel { vendor: self.name() };
+        let waiting = self.context.metrics.vendor_waiting.get_or_create(&label).clone();
+        let Some(term) = held else {
+            waiting.set(0);
+            return Ok(false);
+        };
+        let now = self.context.clock.monotonic();
+        let store = self.context.store.clone();
+        self.queue.read_new(&*store, now)?;
+        waiting.set(self.queue.len() as i64);
+        let keys = self.queue.take_due(now, JOBS_PER_ROUND);
+        if keys.is_empty() {
+            return Ok(false);
+        }
+        let rows = store.rows_of(RowSpace::Chat, &keys)?;
+        let (mut open, mut targets) = (Vec::new(), 0);
+        for (key, row) in keys.into_iter().zip(rows) {
+            let Some(row) = row else { continue };
+            if targets >= TARGETS_PER_ROUND {
+                self.queue.put(key, now);
+                continue;
+            }
+            let job = Job::decode(&row).unwrap_or_else(|error| {
+                // A row that nobody can read must not hold up the others: it is deleted with this round.
+                tracing::error!(vendor = self.name(), %error, "a notification is lost");
+                Job::default()
+            });
+            targets += job.targets.len();
+            open.push(OpenJob { key, job, left: Vec::new(), retry_after: None });
+        }
+        let (addressed, shipments) = self.prepare(&open)?;
+        let answers = if shipments.is_empty() { Vec::new() } else { self.vendor.send_all(shipments) };
+        if stop.wait(Duration::ZERO) {
+            // What was accepted is sent once more after the restart rather than perhaps never.
+            return Ok(false);
+        }
+        self.note_health(&answers);
+        for (to, answer) in addressed.into_iter().zip(answers) {
+            self.settle(&mut open, to, answer);
+        }
+        self.store_results(open, term, stop)
+    }
+
+    /// The notifications of the rows. Of several for the same conversation and device only the newest is sent.
+    fn prepare(&mut self, open: &[OpenJob]) -> StoreResult<(Vec<Addressed>, Vec<Shipment>)> {
+        let context = self.context.clone();
+        let mut order: Vec<usize> = (0..open.len()).collect();
+        order.sort_by_key(|at| std::cmp::Reverse((open[*at].job.conversation, open[*at].job.seq)));
+        let (mut taken, mut badges) = (HashSet::new(), HashMap::new());
+        let (mut addressed, mut shipments) = (Vec::new(), Vec::new());
+        for at in order {
+            let Job { conversation, seq, targets, even_online, .. } = &open[at].job;
+            let found = OfflineRecipients::of(&context, ConversationNo(*conversation), *seq)?;
+            let Some(found) = found else {
+                targets.iter().for_each(|_| self.count_settled(Settled::Obsolete));
+                continue;
+            };
+            let sender = found.entry.content.sender.as_ref().map(|sender| context.directory.user(sender.no));
+            let sender = sender.transpose()?.flatten();
+            let time_to_live_ms = u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX);
+            let message = (context.store.epoch(), time_to_live_ms);
+            let text = MessageText::of(&self.config.templates, &found, sender.as_deref(), message);
+            for target in targets {
+                if text.expires_at() <= context.clock.now_ms() {
+                    self.count_settled(Settled::Expired);
+                    continue;
+                }
+                let no = UserNo(target.0);
+                let is_newer_told = self.latest.get(&(*conversation, target.0)).is_some_and(|told| told > seq);
+                if is_newer_told || !taken.insert((*conversation, target.clone())) {
+                    self.count_settled(Settled::Superseded);
+                    continue;
+                }
+                let user = context.directory.user(no)?;
+                let is_back = !even_online && context.presence.has_chat_session(no);
+                let user = user.filter(|_| !is_back);
+                let wanted = match &user {
+                    Some(user) => found.is_wanted_by(&context, user)?,
+                    None => false,
+                };
+                let token = if wanted { self.token_of(no, &target.1)? } else { None };
+                let (Some(user), Some((digest, token))) = (user, token) else {
+                    self.count_settled(Settled::Obsolete);
+                    continue;
+                };
+                let badge = match (self.config.badge, badges.get(&no)) {
+                    (false, _) => None,
+                    (true, Some(badge)) => Some(*badge),
+                    (true, None) => {
+                        let badge = badge_of(&context, &user)?;
+                        badges.insert(no, badge);
+                        Some(badge)
+                    }
+                };
+                let RegisteredToken { registered_at, token, .. } = token;
+                shipments.push(Shipment { notification: text.notification(digest, badge), token });
+                addressed.push(Addressed { job: at, target: target.clone(), digest, registered_at });
+            }
+        }
+        Ok((addressed, shipments))
+    }
+
+    fn count_settled(&self, settled: Settled) {
+        self.count(match settled {
+            Settled::Obsolete => "obsolete",
+            Settled::Superseded => "superseded",
+            Settled::Expired => "dead_expired",
+        });
+    }
+
+    /// The device's token, if it is of this vendor still.
+    fn token_of(&self, user: UserNo, device: &str) -> StoreResult<Option<(TokenDigest, RegisteredToken)>> {
+        let store = &*self.context.store;
+        let row = store.row(RowSpace::Chat, &device_key(user, device))?;
+        let Some(digest) = digest_in(row.as_deref())? else { return Ok(None) };
+        let token = RegisteredToken::decode(store.row(RowSpace::Chat, &token_key(digest))?.as_deref())?;
+        let token = token.filter(|token| token.is_of(user, device) && token.token.vendor() == self.vendor.vendor());
+        Ok(token.map(|token| (digest, token)))
+    }
+
+    /// Records what the vendor answered for one device.
+    fn settle(&mut self, open: &mut [OpenJob], to: Addressed, answer: VendorAnswer) {
+        let Addressed { job, target, digest, registered_at } = to;
+        let open = &mut open[job];
+        let retry_after = match answer {
+            VendorAnswer::Accepted { .. } => {
+                self.count("accepted");
+                self.latest.insert((open.job.conversation, target.0), open.job.seq);
+                return;
+            }
+            // The app has registered the token again since.
+            VendorAnswer::TokenGone { since: Some(since) } if registered_at > since => {
+                self.count("dead_refused");
+                return;
+            }
+            VendorAnswer::TokenGone { .. } => {
+                self.count("token_gone");
+                self.remove_token(target, digest);
+                return;
+            }
+            VendorAnswer::Refused { retry: Retry::Never, .. } => {
+                self.count("dead_refused");
+                return;
+            }
+            VendorAnswer::Refused { retry: Retry::After(after), .. } => after,
+            VendorAnswer::Unreachable { retry_after, .. } => retry_after,
+        };
+        self.count("retried");
+        open.retry_after = open.retry_after.max(retry_after);
+        open.left.push(target);
+    }
+
+    /// Ends the registration of a token that no device has any more.
+    fn remove_token(&self, Target(user, device): Target, digest: TokenDigest) {
+        let proposal =
+            Proposal::SetPushToken { user: UserNo(user), device, token: None, former: Some(digest), owner: None };
+        // A refusal does no harm: the device has another token by now, or the vendor will say it again.
+        if let Err(refusal) = self.context.committer.propose_blocking(proposal) {
+            tracing::debug!(vendor = self.name(), %refusal, "a push token that is gone was not removed");
+        }
+    }
+
+    /// Deletes the rows that are done, and stores the others with the devices that are left.
+    fn store_results(&mut self, open: Vec<OpenJob>, term: Term, stop: &StopSignal) -> StoreResult<bool> {
+        let now = self.context.clock.monotonic();
+        let mut changes = Vec::new();
+        let mut again = Vec::new();
+        for OpenJob { key, job, left, retry_after } in open {
+            let value = (!left.is_empty()).then(|| {
+                let attempts = job.attempts.saturating_add(1);
+                let pause = self.backoff(attempts).max(retry_after.unwrap_or_default().min(RETRY_AFTER_MAX));
+                again.push((key.clone(), now + pause));
+                Job { targets: left, attempts, ..job }.encode()
+            });
+            changes.push(RowChange { key, value });
+        }
+        let mut told = false;
+        loop {
+            match self.context.store.write_rows(term, RowSpace::Chat, changes.clone()) {
+                Ok(()) => break,
+                Err(StoreError::StaleTerm) => return Ok(false),
+                Err(error) if !std::mem::replace(&mut told, true) => {
+                    // To send it all again would be worse than to wait.
+                    tracing::warn!(vendor = self.name(), %error, "offline push cannot record what was sent; it tries again");
+                }
+                Err(_) => {}
+            }
+            if stop.wait(RETRY_PAUSE) {
+                return Ok(false);
+            }
+        }
+        for (key, due) in again {
+            self.queue.put(key, due);
+        }
+        Ok(true)
+    }
+
+    /// The time before the next attempt: doubles with each attempt, with jitter.
+    fn backoff(&self, attempts: u32) -> Duration {
+        let doubled = self.config.backoff_min.saturating_mul(1 << (attempts - 1).min(20));
+        doubled.min(self.config.backoff_max).mul_f64(rand::random_range(0.5..=1.0))
+    }
+
+    /// Tells operators, once, when the vendor takes nothing any more, and when it does again.
+    fn note_health(&mut self, answers: &[VendorAnswer]) {
+        let is_taken =
+            |answer: &VendorAnswer| matches!(answer, VendorAnswer::Accepted { .. } | VendorAnswer::TokenGone { .. });
+        if answers.is_empty() {
+            return;
+        }
+        let is_failing = !answers.iter().any(is_taken);
+        let label = VendorLabel { vendor: self.name() };
+        self.context.metrics.vendor_failing.get_or_create(&label).set(i64::from(is_failing));
+        match (std::mem::replace(&mut self.is_failing, is_failing), is_failing) {
+            (false, true) => {
+                let cause = match &answers[0] {
+                    VendorAnswer::Refused { code, .. } => code.clone(),
+                    VendorAnswer::Unreachable { reason, .. } => reason.clone(),
+                    VendorAnswer::Accepted { .. } | VendorAnswer::TokenGone { .. } => String::new(),
+                };
+                tracing::warn!(vendor = self.name(), cause, "the vendor takes no notifications");
+            }
+            (true, false) => tracing::info!(vendor = self.name(), "the vendor takes notifications again"),
+            _ => {}
+        }
+    }
+}

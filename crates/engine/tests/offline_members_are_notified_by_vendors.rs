@@ -1,0 +1,507 @@
+//! Offline push by vendors: each device with a token is notified at least once, across failures and restarts, and nobody waits for
+//! a vendor that is away.
+#![allow(clippy::unwrap_used)]
+#![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use serde_json::{Value, json};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+use tidings_domain::{
+    clock::Clock,
+    model::{Actor, Cursor, LANES},
+    store::Store,
+    vendors::{Notification, Retry, Shipment, Vendor, VendorAnswer},
+};
+use tidings_engine::{
+    Engine,
+    config::EngineConfig,
+    engine::EngineParts,
+    outbox::OutboxConfig,
+    presence::PresenceSession,
+    shards::Wake,
+    vendor_push::{VendorPushConfig, VendorPushParts},
+    webhook::{Webhook, WebhookDelivery, WebhookError},
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::*,
+    limits::PUSH_TOKENS_PER_USER_MAX,
+};
+use tidings_testkit::{ManualClock, MemoryStore};
+
+/// 2026-03-01 12:00 UTC.
+const NOON: u64 = 1_772_366_400_000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Asleep;
+impl Wake for Asleep {
+    fn wake(&self) {}
+}
+
+/// A vendor that answers what it was told to, and accepts when it was told nothing.
+struct FakeVendor {
+    vendor: PushVendor,
+    answers: parking_lot::Mutex<VecDeque<VendorAnswer>>,
+    is_away: bool,
+    sent: Sender<Shipment>,
+}
+
+impl Vendor for FakeVendor {
+    fn vendor(&self) -> PushVendor {
+        self.vendor
+    }
+
+    fn check_token(&self, token: &PushToken) -> Result<(), Refusal> {
+        match token.address() {
+            "elsewhere" => Err(Refusal::field("token", "is not ours")),
+            _ => Ok(()),
+        }
+    }
+
+    fn send_all(&self, shipments: Vec<Shipment>) -> Vec<VendorAnswer> {
+        let accepted = VendorAnswer::Accepted { id: None };
+        let answer = |shipment: Shipment| {
+            let _ = self.sent.send(shipment);
+            match self.is_away {
+                true => VendorAnswer::Unreachable { reason: "away".into(), retry_after: None },
+                false => self.answers.lock().pop_front().unwrap_or(accepted.clone()),
+            }
+        };
+        shipments.into_iter().map(answer).collect()
+    }
+
+    fn stop(&self) {}
+}
+
+/// A webhook that refuses all, or records all.
+struct FakeWebhook {
+    refuses: bool,
+    called: Sender<WebhookDelivery>,
+}
+
+impl Webhook for FakeWebhook {
+    fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
+        let _ = self.called.send(delivery.clone());
+        if self.refuses { Err(WebhookError { reason: "no".into() }) } else { Ok(()) }
+    }
+}
+
+/// What a world is made of.
+struct Setup {
+    store: Arc<MemoryStore>,
+    answers: Vec<VendorAnswer>,
+    is_away: bool,
+    /// Whether there is a webhook, and whether it refuses.
+    webhook: Option<bool>,
+    backoff: Duration,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let store = Arc::default();
+        Setup { store, answers: vec![], is_away: false, webhook: None, backoff: Duration::ZERO }
+    }
+}
+
+struct World {
+    engine: Arc<Engine>,
+    clock: Arc<ManualClock>,
+    fcm: Receiver<Shipment>,
+    apns: Receiver<Shipment>,
+    webhook: Receiver<WebhookDelivery>,
+}
+
+/// An engine with Firebase as the setup says, and Apple, who accepts all.
+fn world(setup: Setup) -> World {
+    let clock = Arc::new(ManualClock::default());
+    clock.set(NOON);
+    let vendor = |vendor, answers: Vec<VendorAnswer>, is_away| {
+        let (sent, received) = unbounded();
+        let answers = parking_lot::Mutex::new(answers.into());
+        (Arc::new(FakeVendor { vendor, answers, is_away, sent }) as Arc<dyn Vendor>, received)
+    };
+    let (fcm_vendor, fcm) = vendor(PushVendor::Fcm, setup.answers, setup.is_away);
+    let (apns_vendor, apns) = vendor(PushVendor::Apns, vec![], false);
+    let backoff = setup.backoff;
+    let config = VendorPushConfig { backoff_min: backoff, backoff_max: backoff, ..VendorPushConfig::default() };
+    let (called, webhook) = unbounded();
+    let outbox = OutboxConfig { secret: "s".into(), ..OutboxConfig::default() };
+    let (engine, _receivers) = Engine::start(EngineParts {
+        // No send is refused because commits are slow.
+        config: EngineConfig { shards: 1, commit_time_max: PATIENCE, ..EngineConfig::default() },
+        clock: clock.clone() as Arc<dyn Clock>,
+        store: setup.store,
+        webhook: setup.webhook.map(|refuses| (Arc::new(FakeWebhook { refuses, called }) as Arc<dyn Webhook>, outbox)),
+        vendors: Some(VendorPushParts { vendors: vec![fcm_vendor, apns_vendor], config }),
+        wakes: vec![Arc::new(Asleep)],
+        cluster: None,
+    });
+    World { engine, clock, fcm, apns, webhook }
+}
+
+fn fcm(token: &str) -> PushToken {
+    PushToken::Fcm { token: token.into() }
+}
+
+fn apns(token: &str) -> PushToken {
+    PushToken::Apns { token: token.into() }
+}
+
+impl World {
+    /// Users of whom each has a phone with a token of Firebase that is the user's id, in a group.
+    async fn with_room(self, members: &[&str]) -> World {
+        let users = members.iter().map(|id| UserUpsert { id: (*id).into(), ..UserUpsert::default() }).collect();
+        self.engine.upsert_users(users).await.unwrap();
+        let room = json!({ "id": "room", "kind": "group", "name": "Room", "members": members });
+        self.engine.create_conversation(&Actor::App, serde_json::from_value(room).unwrap()).await.unwrap();
+        for user in members {
+            self.register(user, "phone", Some(fcm(user))).await.unwrap();
+        }
+        self
+    }
+
+    async fn register(&self, user: &str, device: &str, token: Option<PushToken>) -> Result<(), Refusal> {
+        let (engine, user, device) = (self.engine.clone(), user.to_owned(), device.to_owned());
+        let register = move || {
+            let user = engine.directory.require_user(&user)?;
+            engine.set_push_token(&user, &device, token.as_ref())
+        };
+        tokio::task::spawn_blocking(register).await.unwrap()
+    }
+
+    fn devices(&self, user: &str) -> Vec<String> {
+        let user = self.engine.directory.require_user(user).unwrap();
+        let tokens = self.engine.push_tokens(&user).unwrap().push_tokens;
+        tokens.into_iter().map(|card| format!("{} {}", card.device_id, card.vendor.name())).collect()
+    }
+
+    fn connect(&self, user: &str, chat: bool) {
+        let no = self.engine.directory.require_user(user).unwrap().no;
+        let (session, node, device_id, device_kind) = (no.0, Default::default(), "d".into(), "phone".into());
+        self.engine.presence.register(no, PresenceSession { session, node, device_id, device_kind, since: 0, chat });
+    }
+
+    async fn send(&self, message: Value) {
+        let text = message.to_string();
+        self.engine.send(&Actor::App, serde_json::from_str(&text).unwrap()).await.unwrap();
+    }
+
+    async fn say(&self, text: &str) {
+        self.send(json!({ "conversation": "room", "from": "ada", "body": { "text": text } })).await;
+    }
+
+    fn count(&self, outcome: &str) -> u64 {
+        let metrics = self.engine.metrics.render();
+        let line = format!("tidings_vendor_notifications_total{{vendor=\"fcm\",outcome=\"{outcome}\"}} ");
+        metrics.lines().find_map(|found| found.strip_prefix(&line)).map_or(0, |count| count.parse().unwrap())
+    }
+
+    async fn until_counted(&self, outcome: &str, count: u64) {
+        let counted = async {
+            while self.count(outcome) < count {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, counted).await.expect(outcome);
+    }
+}
+
+fn next(of: &Receiver<Shipment>) -> (String, Notification) {
+    let Shipment { notification, token } = of.recv_timeout(PATIENCE).expect("a notification");
+    (token.address().to_owned(), notification)
+}
+
+/// The tokens that the next `count` notifications are for, sorted.
+fn next_tokens(of: &Receiver<Shipment>, count: usize) -> Vec<String> {
+    let mut tokens: Vec<String> = (0..count).map(|_| next(of).0).collect();
+    tokens.sort();
+    tokens
+}
+
+fn later() -> VendorAnswer {
+    VendorAnswer::Refused { code: "503".into(), retry: Retry::After(None) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_of_offline_members_are_notified_with_text_and_badge() {
+    let world = world(Setup::default()).with_room(&["ada", "ben", "cleo", "dan"]).await;
+    world.connect("cleo", true);
+    // Dan's session is bound for pushes alone: it gets no messages.
+    world.connect("dan", false);
+    world.register("ben", "tablet", Some(apns("abcd"))).await.unwrap();
+    world.say("hello").await;
+    assert_eq!(next_tokens(&world.fcm, 2), ["ben", "dan"]);
+    let (token, shown) = next(&world.apns);
+    assert_eq!((token.as_str(), shown.title.as_str(), shown.body.as_str()), ("abcd", "Room", "ada: hello"));
+    assert_eq!((shown.badge, shown.seq, shown.conversation.as_str()), (Some(1), 1, "room"));
+    assert_eq!(shown.expires_at, NOON + 24 * 60 * 60 * 1_000);
+    assert!(shown.collapse_key.len() <= 32);
+    world.until_counted("accepted", 2).await;
+    world.say("again").await;
+    let (_, second) = next(&world.apns);
+    assert_eq!(second.badge, Some(2));
+    assert_eq!(second.collapse_key, shown.collapse_key, "the conversation's notifications take each other's place");
+    assert_ne!(second.id, shown.id);
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_want_to_know_is_not_notified() {
+    let world = world(Setup::default()).with_room(&["ada", "ben", "cleo", "dan", "eve"]).await;
+    let user = |id: &str| world.engine.directory.require_user(id).unwrap();
+    world.engine.set_mute(&user("ben"), "room", Mute { muted: true, until: None }).await.unwrap();
+    world.engine.set_mute(&user("cleo"), "room", Mute { muted: true, until: Some(NOON) }).await.unwrap();
+    let window = DailyWindow { start: "11:00".into(), end: "13:00".into(), time_zone: "UTC".into() };
+    world.engine.set_do_not_disturb("dan", Some(window)).await.unwrap();
+    world.register("eve", "phone", None).await.unwrap();
+    for skipped in ["silent", "skip_push"] {
+        world.send(json!({ "conversation": "room", "from": "ada", "body": {}, skipped: true })).await;
+    }
+    world.say("hello").await;
+    let (token, shown) = next(&world.fcm);
+    assert_eq!((token.as_str(), shown.body.as_str()), ("cleo", "ada: hello"));
+    world.until_counted("accepted", 1).await;
+    world.engine.stop();
+    assert!(world.fcm.try_recv().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_notification_is_tried_again_with_the_same_id_also_after_a_restart() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let setup = Setup { store: store.clone(), answers: vec![later(), later()], ..Setup::default() };
+    let before = world(setup).with_room(&["ada", "ben"]).await;
+    before.say("hello").await;
+    let tries: Vec<_> = (0..3).map(|_| next(&before.fcm)).collect();
+    assert!(tries.iter().all(|(token, shown)| token == "ben" && shown.id == tries[0].1.id), "{tries:?}");
+    before.until_counted("accepted", 1).await;
+    before.engine.stop();
+    assert_eq!(before.fcm.try_iter().count(), 0);
+
+    // Stopped while the vendor is away.
+    let setup = Setup { store: store.clone(), is_away: true, ..Setup::default() };
+    let stopped = world(setup);
+    stopped.say("waiting").await;
+    let (_, shown) = next(&stopped.fcm);
+    stopped.engine.stop();
+    let after = world(Setup { store, ..Setup::default() });
+    let (token, again) = next(&after.fcm);
+    assert_eq!((token.as_str(), again.id, again.body.as_str()), ("ben", shown.id, "ada: waiting"));
+    after.until_counted("accepted", 1).await;
+    after.engine.stop();
+    assert_eq!(after.fcm.try_iter().count(), 0, "what was accepted before is not sent again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_a_vendor_nor_a_webhook_that_is_away_holds_the_others_up() {
+    let hour = Duration::from_secs(60 * 60);
+    let setup = Setup { is_away: true, webhook: Some(true), backoff: hour, ..Setup::default() };
+    let world = world(setup).with_room(&["ada", "ben"]).await;
+    world.register("ben", "tablet", Some(apns("abcd"))).await.unwrap();
+    for number in 1..=20_u64 {
+        world.say(&format!("message {number}")).await;
+        assert_eq!(next(&world.apns).1.seq, number);
+    }
+    world.webhook.recv_timeout(PATIENCE).expect("the webhook is called");
+    world.engine.stop();
+    drop(world);
+
+    // The webhook is told of all, though Firebase takes nothing.
+    let setup = Setup { is_away: true, webhook: Some(false), backoff: hour, ..Setup::default() };
+    let world = self::world(setup).with_room(&["ada", "ben"]).await;
+    let mut told = 0;
+    for number in 0..20 {
+        world.say(&format!("message {number}")).await;
+    }
+    while told < 20 {
+        let delivery = world.webhook.recv_timeout(PATIENCE).expect("a call of the webhook");
+        let body: Value = serde_json::from_slice(&delivery.body).unwrap();
+        told += body["events"].as_array().unwrap().len();
+    }
+    world.until_counted("retried", 1).await;
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_that_the_vendor_asks_for_is_kept() {
+    let pause = Duration::from_secs(30);
+    let answer = VendorAnswer::Refused { code: "429".into(), retry: Retry::After(Some(pause)) };
+    let world = world(Setup { answers: vec![answer], ..Setup::default() }).with_room(&["ada", "ben"]).await;
+    world.say("hello").await;
+    let (_, first) = next(&world.fcm);
+    world.until_counted("retried", 1).await;
+    world.clock.advance(pause - Duration::from_millis(1));
+    // Another user's notification goes out meanwhile, in a later round.
+    world.send(json!({ "to": "ada", "from": "ben", "body": { "text": "hi" } })).await;
+    assert_eq!(next(&world.fcm).0, "ada");
+    world.until_counted("accepted", 1).await;
+    world.clock.advance(Duration::from_millis(1));
+    assert_eq!(next(&world.fcm).1.id, first.id);
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_does_not_take_the_place_of_a_newer_message() {
+    let minute = Duration::from_secs(60);
+    let answers = vec![later()];
+    let setup = Setup { answers, backoff: minute, ..Setup::default() };
+    let world = world(setup).with_room(&["ada", "ben"]).await;
+    world.say("first").await;
+    assert_eq!(next(&world.fcm).1.body, "ada: first");
+    world.until_counted("retried", 1).await;
+    world.say("second").await;
+    assert_eq!(next(&world.fcm).1.body, "ada: second");
+    world.until_counted("accepted", 1).await;
+    world.clock.advance(minute);
+    world.until_counted("superseded", 1).await;
+    world.engine.stop();
+    assert_eq!(world.fcm.try_iter().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_obsolete_by_the_time_of_a_retry_is_not_sent() {
+    let minute = Duration::from_secs(60);
+    let away = |store| Setup { store, is_away: true, backoff: minute, ..Setup::default() };
+    // Recalled, read, connected again, and too old.
+    let world = world(away(Arc::default())).with_room(&["ada", "ben", "cleo", "dan"]).await;
+    world.say("hello").await;
+    assert_eq!(next_tokens(&world.fcm, 3), ["ben", "cleo", "dan"]);
+    world.until_counted("retried", 3).await;
+    let ben = world.engine.directory.require_user("ben").unwrap();
+    world.engine.mark_read(&ben, "room", 1).await.unwrap();
+    world.connect("cleo", true);
+    world.clock.advance(minute);
+    assert_eq!(next(&world.fcm).0, "dan");
+    world.until_counted("obsolete", 2).await;
+    world.until_counted("retried", 4).await;
+    world.clock.advance(VendorPushConfig::default().time_to_live);
+    world.until_counted("dead_expired", 1).await;
+    world.engine.stop();
+    assert_eq!(world.fcm.try_iter().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_gone_is_removed_unless_it_was_registered_later() {
+    let gone = |since| VendorAnswer::TokenGone { since };
+    let answers = vec![gone(Some(NOON - 1)), gone(Some(NOON))];
+    let world = world(Setup { answers, ..Setup::default() }).with_room(&["ada", "ben"]).await;
+    world.say("hello").await;
+    world.until_counted("dead_refused", 1).await;
+    assert_eq!(world.devices("ben"), ["phone fcm"], "it was registered after the vendor had last seen it gone");
+    world.say("again").await;
+    world.until_counted("token_gone", 1).await;
+    let removed = async {
+        while !world.devices("ben").is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, removed).await.expect("the token is removed");
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn registrations_are_checked_and_bounded() {
+    let world = world(Setup::default()).with_room(&["ada", "ben"]).await;
+    let code = |result: Result<(), Refusal>| result.unwrap_err().code;
+    for (token, expected) in [
+        (fcm(""), ErrorCode::InvalidField),
+        (fcm("two words"), ErrorCode::InvalidField),
+        (fcm("elsewhere"), ErrorCode::InvalidField),
+        (apns("abc"), ErrorCode::InvalidField),
+        (apns("xyzx"), ErrorCode::InvalidField),
+        (fcm(&"t".repeat(5_000)), ErrorCode::LimitExceeded),
+        (
+            PushToken::WebPush {
+                subscription: WebPushSubscription {
+                    endpoint: "https://push.example.com/x".into(),
+                    expiration_time: Default::default(),
+                    keys: WebPushKeys { p256dh: "A".repeat(87), auth: "A".repeat(22) },
+                },
+            },
+            // The settings do not name this vendor.
+            ErrorCode::InvalidField,
+        ),
+    ] {
+        let result = world.register("ben", "other", Some(token.clone())).await;
+        let expected = if token.vendor() == PushVendor::WebPush { ErrorCode::Conflict } else { expected };
+        assert_eq!(code(result), expected, "{}", token.address());
+    }
+    for device in ["", "me", "a/b"] {
+        assert_eq!(code(world.register("ben", device, Some(fcm("t"))).await), ErrorCode::InvalidField, "{device}");
+    }
+    for number in 1..PUSH_TOKENS_PER_USER_MAX {
+        world.register("ben", &format!("device-{number:02}"), Some(fcm(&format!("token-{number}")))).await.unwrap();
+    }
+    assert_eq!(code(world.register("ben", "one-more", Some(fcm("t"))).await), ErrorCode::LimitExceeded);
+    // A device that has a token gets another one, and another user takes the device over.
+    world.register("ben", "phone", Some(fcm("new"))).await.unwrap();
+    world.register("ada", "phone", Some(fcm("token-1"))).await.unwrap();
+    assert_eq!(world.devices("ben").len(), PUSH_TOKENS_PER_USER_MAX - 1);
+    assert_eq!(world.devices("ada"), ["phone fcm"]);
+    world.register("ben", "never-registered", None).await.unwrap();
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_of_entries_is_cut_behind_all_that_read_it() {
+    for webhook in [None, Some(false)] {
+        let store: Arc<MemoryStore> = Arc::default();
+        let setup = Setup { store: store.clone(), webhook, ..Setup::default() };
+        let world = world(setup).with_room(&["ada", "ben"]).await;
+        world.say("hello").await;
+        next(&world.fcm);
+        let cut = async {
+            while !store.outbox(0, 10).unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, cut).await.expect("the list is cut");
+        world.engine.stop();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_a_session_did_not_acknowledge_is_notified_unless_the_user_is_back() {
+    let world = world(Setup::default()).with_room(&["ada", "ben"]).await;
+    world.connect("ben", true);
+    let ben = world.engine.directory.require_user("ben").unwrap();
+    let position = || [world.engine.store.last_position(); LANES];
+    let before = Cursor { epoch: world.engine.store.epoch(), positions: position() };
+    world.say("first").await;
+    world.say("second").await;
+    let until_now = position();
+    // The search has passed them: he was connected.
+    let searched = async {
+        while !world.engine.store.outbox(0, 10).unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, searched).await.expect("the list is cut");
+    let tell = async |stays: bool| {
+        let (engine, ben) = (world.engine.clone(), ben.clone());
+        let tell = move || engine.push_unacknowledged(&ben, (ben.no.0, stays), &before, until_now).unwrap();
+        tokio::task::spawn_blocking(tell).await.unwrap();
+        // What nodes have stored is read once a second.
+        world.clock.advance(Duration::from_secs(1));
+    };
+    let taken = async || {
+        while !world.engine.store.dead_notifications(None, 10).unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    // He is connected again: the new session has got them.
+    tell(false).await;
+    tokio::time::timeout(PATIENCE, taken()).await.expect("they are dropped");
+    assert!(world.fcm.try_recv().is_err());
+    // The session goes on, and cannot be asked.
+    tell(true).await;
+    let (token, shown) = next(&world.fcm);
+    assert_eq!((token.as_str(), shown.body.as_str(), shown.badge), ("ben", "ada: second", Some(2)));
+    world.until_counted("accepted", 1).await;
+    // He is gone.
+    world.engine.presence.unregister(ben.no, ben.no.0, NOON);
+    world.say("third").await;
+    assert_eq!(next(&world.fcm).1.body, "ada: third");
+    world.until_counted("accepted", 2).await;
+    world.engine.stop();
+    assert_eq!(world.fcm.try_iter().count(), 0);
+}

@@ -1,0 +1,301 @@
+//! The settings of offline push: by which way users are told, what they are shown, and the vendors.
+
+use super::{
+    Settings,
+    macros::{one_of, settings},
+};
+use anyhow::{Context, Result, bail};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tidings_domain::{
+    clock::{Clock, SystemClock},
+    vendors::Vendor,
+};
+use tidings_engine::vendor_push::{Template, Templates, VendorPushConfig, VendorPushParts};
+use tidings_vendors::{
+    PoolConfig,
+    apns::{Apns, ApnsConfig, ApnsCredentials},
+    fcm::{Fcm, FcmConfig},
+    web_push::{WebPush, WebPushConfig},
+};
+
+settings! {
+    /// Reaching users who are not connected. The templates say what a device shows: `{sender}`, `{conversation}` and `{text}` stand for the names
+    /// and the text of the message.
+    Reach {
+        /// Who tells them: `webhook`, `vendors`, or `both`. Those whose settings are missing tell nobody.
+        via: Via = Via::Both,
+        /// Whether devices show `no_text` in place of a message's text, so that vendors do not get it.
+        hide_text: bool = false,
+        /// What is shown in place of the text of a message that has none.
+        no_text: String = Templates::default().no_text,
+        /// The title of a direct message.
+        direct_title: String = Templates::default().direct.title,
+        /// The text of a direct message.
+        direct_body: String = Templates::default().direct.body,
+        /// The title of a group's message.
+        group_title: String = Templates::default().group.title,
+        /// The text of a group's message.
+        group_body: String = Templates::default().group.body,
+        /// The title of an official account's message.
+        official_title: String = Templates::default().official.title,
+        /// The text of an official account's message.
+        official_body: String = Templates::default().official.body,
+        /// Whether devices get the number of the user's unread messages, those of muted conversations not counted.
+        badge: bool = true,
+        /// From the message on, in seconds. A notification that no vendor took by then is given up, and vendors give up one that no device took.
+        time_to_live_s: u64 = 86_400,
+        /// Requests of one vendor that wait for their answers at the same time. Full: the next ones wait for these.
+        in_flight_max: usize = 100,
+        /// Requests to one vendor in a second; 0: no limit. Full: the next ones wait.
+        requests_per_second: u32 = 0,
+        /// A request that takes longer has failed.
+        timeout_ms: u64 = 10_000,
+        /// The first wait after a failed attempt; it doubles each time, with jitter. A vendor may ask for a longer one.
+        backoff_min_ms: u64 = 1_000,
+        /// The longest wait between attempts.
+        backoff_max_ms: u64 = 300_000,
+        /// A file of certificate authorities in PEM that are trusted beside those of the system, as for a proxy.
+        ca_file: Option<PathBuf> = None,
+    }
+}
+
+settings! {
+    /// Apple Push Notification service. It is used when `topic` is set, with either a key or a certificate.
+    ApnsSettings {
+        /// The address; that of the development environment is `https://api.sandbox.push.apple.com`.
+        url: String = "https://api.push.apple.com".into(),
+        /// The app's bundle id.
+        topic: Option<String> = None,
+        /// The file of the signing key, as Apple hands it out (`.p8`).
+        key_file: Option<PathBuf> = None,
+        /// The id of the signing key.
+        key_id: Option<String> = None,
+        /// The id of the team that the signing key is of.
+        team_id: Option<String> = None,
+        /// In place of a signing key: a file with a certificate and its private key in PEM.
+        certificate_file: Option<PathBuf> = None,
+    }
+}
+
+settings! {
+    /// Firebase Cloud Messaging. It is used when `service_account_file` is set.
+    FcmSettings {
+        /// The address.
+        url: String = "https://fcm.googleapis.com".into(),
+        /// The JSON file of a service account, as Google hands it out.
+        service_account_file: Option<PathBuf> = None,
+    }
+}
+
+settings! {
+    /// The push services of browsers. They are used when the keys are set; `npx web-push generate-vapid-keys` makes a pair.
+    WebPushSettings {
+        /// The private key, in base64url.
+        private_key: Option<String> = None,
+        /// The public key, in base64url: the `applicationServerKey` of the page that subscribes.
+        public_key: Option<String> = None,
+        /// How the push services' operators reach you: a `mailto:` or `https:` address.
+        subject: Option<String> = None,
+        /// The push services that subscriptions may name, so that nobody has the server call other addresses.
+        services: Vec<String> = [
+            "https://fcm.googleapis.com", "https://updates.push.services.mozilla.com", "https://*.push.apple.com",
+            "https://*.notify.windows.com",
+        ].map(String::from).to_vec(),
+    }
+}
+
+/// Who tells users that are not connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Via {
+    Webhook,
+    Vendors,
+    Both,
+}
+
+one_of!(Via { "webhook": Via::Webhook, "vendors": Via::Vendors, "both": Via::Both });
+
+impl Settings {
+    /// Whether the store keeps the list of entries that await offline push.
+    pub(super) fn has_offline_push(&self) -> bool {
+        self.webhook_tells() || self.has_vendors()
+    }
+
+    /// Whether the webhook is told of messages.
+    pub(crate) fn webhook_tells(&self) -> bool {
+        self.webhook.url.is_some() && self.reach.via != Via::Vendors
+    }
+
+    fn has_vendors(&self) -> bool {
+        let is_any = self.apns.topic.is_some()
+            || self.fcm.service_account_file.is_some()
+            || self.web_push.private_key.is_some()
+            || self.web_push.public_key.is_some();
+        is_any && self.reach.via != Via::Webhook
+    }
+
+    /// Refuses vendors that are set up halfway.
+    pub(super) fn check_vendors(&self) -> Result<()> {
+        let (apns, web_push) = (&self.apns, &self.web_push);
+        if apns.topic.is_some() {
+            match (&apns.key_file, &apns.certificate_file) {
+                (Some(_), None) if apns.key_id.is_some() && apns.team_id.is_some() => {}
+                (Some(_), None) => bail!("[apns] key_file needs key_id and team_id"),
+                (None, Some(_)) => {}
+                (Some(_), Some(_)) => bail!("[apns] has both key_file and certificate_file: one of them is enough"),
+                (None, None) => bail!("[apns] topic needs key_file, or certificate_file"),
+            }
+        } else if apns.key_file.is_some() || apns.certificate_file.is_some() {
+            bail!("[apns] needs topic, the app's bundle id");
+        }
+        let parts = [&web_push.private_key, &web_push.public_key, &web_push.subject];
+        let missing = parts.iter().filter(|part| part.is_none()).count();
+        if missing != 0 && missing != parts.len() {
+            bail!("[web_push] needs private_key, public_key and subject");
+        }
+        if let Some(subject) = &web_push.subject
+            && !subject.starts_with("mailto:")
+            && !subject.starts_with("https://")
+        {
+            bail!("[web_push] subject must be a mailto: or https: address");
+        }
+        Ok(())
+    }
+
+    /// The vendors that the settings name, if users are told by them. Call within the runtime that is to do the requests.
+    pub(crate) fn vendors(&self) -> Result<Option<VendorPushParts>> {
+        if !self.has_vendors() {
+            return Ok(None);
+        }
+        let (reach, clock) = (&self.reach, Arc::new(SystemClock) as Arc<dyn Clock>);
+        let pool = PoolConfig {
+            in_flight_max: reach.in_flight_max,
+            requests_per_second: reach.requests_per_second,
+            timeout: Duration::from_millis(reach.timeout_ms),
+            authorities: reach.ca_file.as_deref().map(read).transpose()?,
+        };
+        let mut vendors: Vec<Arc<dyn Vendor>> = Vec::new();
+        let apns = &self.apns;
+        if let Some(topic) = &apns.topic {
+            let credentials = match (&apns.key_file, &apns.certificate_file) {
+                (Some(file), _) => ApnsCredentials::Token {
+                    key: read(file)?,
+                    key_id: apns.key_id.clone().unwrap_or_default(),
+                    team_id: apns.team_id.clone().unwrap_or_default(),
+                },
+                (None, Some(file)) => ApnsCredentials::Certificate { pem: read(file)? },
+                (None, None) => bail!("[apns] topic needs key_file, or certificate_file"),
+            };
+            let (url, topic, pool) = (apns.url.clone(), topic.clone(), pool.clone());
+            let config = ApnsConfig { url, credentials, topic, pool };
+            vendors.push(Arc::new(Apns::new(config, clock.clone()).context("[apns]")?));
+        }
+        if let Some(file) = &self.fcm.service_account_file {
+            let config = FcmConfig { url: self.fcm.url.clone(), service_account: read(file)?, pool: pool.clone() };
+            vendors.push(Arc::new(Fcm::new(config, clock.clone()).context("[fcm]")?));
+        }
+        let web_push = &self.web_push;
+        if let (Some(private_key), Some(public_key), Some(subject)) =
+            (web_push.private_key.clone(), web_push.public_key.clone(), web_push.subject.clone())
+        {
+            let services = web_push.services.clone();
+            let config = WebPushConfig { private_key, public_key, subject, services, pool };
+            vendors.push(Arc::new(WebPush::new(config, clock).context("[web_push]")?));
+        }
+        Ok(Some(VendorPushParts { vendors, config: self.vendor_push_config() }))
+    }
+
+    fn vendor_push_config(&self) -> VendorPushConfig {
+        let reach = &self.reach;
+        let template = |title: &str, body: &str| Template { title: title.to_owned(), body: body.to_owned() };
+        VendorPushConfig {
+            templates: Templates {
+                direct: template(&reach.direct_title, &reach.direct_body),
+                group: template(&reach.group_title, &reach.group_body),
+                official: template(&reach.official_title, &reach.official_body),
+                hidden_text: reach.hide_text.then(|| reach.no_text.clone()),
+                no_text: reach.no_text.clone(),
+            },
+            time_to_live: Duration::from_secs(reach.time_to_live_s),
+            badge: reach.badge,
+            backoff_min: Duration::from_millis(reach.backoff_min_ms),
+            backoff_max: Duration::from_millis(reach.backoff_max_ms),
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("reading {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(set: &[(&str, &str, &str)]) -> Settings {
+        let mut settings = Settings::default();
+        for (table, name, text) in set {
+            settings.set_any(table, name, text).expect(name);
+        }
+        settings
+    }
+
+    const PRIVATE: &str = "q1dXpw3UpT5VOmu_cf_v6ih07Aems3njxI-JWgLcM94";
+    const PUBLIC: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
+
+    #[test]
+    fn vendors_that_are_set_up_halfway_are_refused() {
+        let check = |set: &[(&str, &str, &str)], expected: Option<&str>| {
+            let refusal = settings(set).check_vendors().err().map(|why| why.to_string());
+            match expected {
+                None => assert_eq!(refusal, None, "{set:?}"),
+                Some(expected) => {
+                    assert!(refusal.as_ref().is_some_and(|why| why.contains(expected)), "{refusal:?} {set:?}")
+                }
+            }
+        };
+        let (topic, key) = (("apns", "topic", "app"), ("apns", "key_file", "key.p8"));
+        let (id, team, certificate) =
+            (("apns", "key_id", "K"), ("apns", "team_id", "T"), ("apns", "certificate_file", "c.pem"));
+        check(&[], None);
+        check(&[topic], Some("needs key_file"));
+        check(&[key, id, team], Some("needs topic"));
+        check(&[topic, key, id], Some("key_id and team_id"));
+        check(&[topic, key, id, team], None);
+        check(&[topic, certificate], None);
+        check(&[topic, key, id, team, certificate], Some("both key_file and certificate_file"));
+        let (private, public) = (("web_push", "private_key", PRIVATE), ("web_push", "public_key", PUBLIC));
+        check(&[private, public], Some("private_key, public_key and subject"));
+        check(&[private, public, ("web_push", "subject", "me")], Some("mailto:"));
+        check(&[private, public, ("web_push", "subject", "mailto:ops@example.com")], None);
+    }
+
+    #[tokio::test]
+    async fn who_tells_is_what_is_set_up_and_chosen() {
+        let webhook = ("webhook", "url", "http://127.0.0.1:9/");
+        let keys = [
+            ("web_push", "private_key", PRIVATE),
+            ("web_push", "public_key", PUBLIC),
+            ("web_push", "subject", "mailto:ops@example.com"),
+        ];
+        let check = |set: &[(&str, &str, &str)], expected: (bool, usize, bool)| {
+            let settings = settings(set);
+            let vendors = settings.vendors().expect("they are sound").map_or(0, |parts| parts.vendors.len());
+            assert_eq!((settings.webhook_tells(), vendors, settings.has_offline_push()), expected, "{set:?}");
+        };
+        check(&[], (false, 0, false));
+        check(&[webhook], (true, 0, true));
+        check(&keys, (false, 1, true));
+        let both = [&keys[..], &[webhook]].concat();
+        check(&both, (true, 1, true));
+        check(&[&both[..], &[("reach", "via", "webhook")]].concat(), (true, 0, true));
+        check(&[&both[..], &[("reach", "via", "vendors")]].concat(), (false, 1, true));
+        check(&[&keys[..], &[("reach", "via", "webhook")]].concat(), (false, 0, false));
+        let wrong = [&keys[..1], &[("web_push", "public_key", PRIVATE)], &keys[2..]].concat();
+        let why = settings(&wrong).vendors().err().expect("no pair");
+        assert!(!format!("{why:#}").contains(PRIVATE), "{why:#}");
+    }
+}

@@ -1,0 +1,35 @@
+//! The push services of vendors: Apple's (APNs), Firebase's (FCM HTTP v1) and those of browsers (Web Push).
+//!
+//! This crate speaks the vendors' protocols. It knows neither chat nor users nor stores: who is notified, of what and how often is
+//! decided by the caller of the port [`Vendor`](tidings_domain::vendors::Vendor). In reading order:
+//! - `pool`: what the vendors share: one HTTP client each, bounds for requests in flight and rate, circuit breakers;
+//! - [`apns`], [`fcm`], [`web_push`]: a vendor each: its request, its credentials, what its answers mean;
+//! - `jwt`: signed tokens, by which vendors know the sender; `circuit_breaker`, `retry_after`, [`base_url`]: parts of these.
+//!
+//! No error of this crate holds a device's token, a key or a body: errors are logged.
+#![warn(missing_docs)]
+
+pub mod apns;
+pub mod base_url;
+mod circuit_breaker;
+pub mod fcm;
+mod jwt;
+mod pool;
+mod retry_after;
+pub mod web_push;
+
+pub use pool::PoolConfig;
+
+/// Why a vendor cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// A key or a certificate cannot be used; the text says which and why, and has nothing of it.
+    #[error("{0}")]
+    Credentials(String),
+    /// An address is not one that may be used.
+    #[error(transparent)]
+    Address(#[from] base_url::BaseUrlError),
+    /// The HTTP client cannot be built.
+    #[error("preparing the HTTP client: {0}")]
+    Client(#[source] reqwest::Error),
+}
