@@ -1,6 +1,6 @@
 # The verbs of this repository. `make help` lists them.
 
-BENCH ?= group
+BENCH ?=
 CHAOS ?= --sequences 0
 CLUSTER ?= --nodes 3
 FUZZ ?= 10000000
@@ -39,8 +39,9 @@ check: setup ## Formatting, lints, licences and bans of dependencies, the files 
 	scripts/check-deploy.py
 
 # The verbs of the lab build the profile that ships, with the lab beside the server.
-bench: toolchain ## Load a server of its own and verify every receiver; BENCH="group --members 300"
-	cargo run --release -p tidings -- bench $(BENCH)
+bench: toolchain ## Every shipped scenario in a small size, with one page for all reports; BENCH="group --members 300" runs one bench
+	cargo build --release -p tidings
+	target/release/tidings bench $(or $(BENCH),run all --report target/bench)
 
 bench-peers: setup ## The same load on Tidings, nats-server and mosquitto, each delivery verified; PEERS="--members 1000"
 	cargo run --release -p tidings -- bench brokers $(PEERS)

@@ -68,8 +68,9 @@ pub use worker_protocol::{Outcome, ReceiptCounts};
 
 use args::{Bench, OutputArgs};
 use clap::Parser;
-use report::RunReport;
-use std::process::ExitCode;
+use report::{IndexRow, RunReport};
+use scenario::args::RunArgs;
+use std::{process::ExitCode, time::Instant};
 
 /// Why a bench could not be run to its end. A fault of the server under test is no error but a verdict: see [`Verdict`].
 #[derive(Debug, thiserror::Error)]
@@ -149,6 +150,11 @@ fn run_and_report(args: &BenchArgs) -> Result<Verdict, LabError> {
     if args.bench.ends_early() {
         interrupt::install()?;
     }
+    if let Bench::Run(run) = &args.bench
+        && run.scenario == scenario::ALL
+    {
+        return run_all(run, &args.output);
+    }
     let rounds = args.output.repeat;
     let Some(folder) = args.output.report.as_ref().filter(|_| rounds > 1) else {
         return match rounds {
@@ -164,6 +170,39 @@ fn run_and_report(args: &BenchArgs) -> Result<Verdict, LabError> {
         if verdict == Verdict::Failed || interrupt::requested() {
             break;
         }
+    }
+    Ok(verdict)
+}
+
+/// Runs every shipped scenario, each with a report in a folder of its own, and writes a page that leads to all of them.
+fn run_all(run: &RunArgs, output: &OutputArgs) -> Result<Verdict, LabError> {
+    let Some(folder) = output.report.as_ref().filter(|_| output.repeat == 1 && output.json.is_none()) else {
+        return Err(LabError::Usage("`bench run all` needs --report, and has neither --repeat nor --json".into()));
+    };
+    let mut rows = Vec::new();
+    let mut verdict = Verdict::Passed;
+    for (name, about) in scenario::shipped() {
+        if interrupt::requested() {
+            break;
+        }
+        println!("\n== {name}");
+        let bench = Bench::Run(RunArgs { scenario: name.into(), options: Vec::new(), ..run.clone() });
+        let started = Instant::now();
+        // One scenario that cannot be run, such as a cluster without PostgreSQL, does not keep the others from it.
+        let finished = run_once(&bench, &OutputArgs { report: Some(folder.join(name)), ..output.clone() });
+        let (one, sentence) = match finished {
+            Ok(one) => (one, report::name(one).to_owned()),
+            Err(error) => (Verdict::Failed, error.to_string()),
+        };
+        verdict = verdict.and(one);
+        let seconds = started.elapsed().as_secs_f64();
+        rows.push(IndexRow { name: name.into(), about, passed: one == Verdict::Passed, sentence, seconds });
+        // After each, so that what was measured can be looked at whatever comes next.
+        report::write_index(folder, &rows)?;
+    }
+    println!("\nreports        {}", folder.join(report::INDEX).display());
+    for row in &rows {
+        println!("  {:<26} {:>6.1} s  {}", row.name, row.seconds, row.sentence);
     }
     Ok(verdict)
 }

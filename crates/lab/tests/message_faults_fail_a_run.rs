@@ -46,6 +46,7 @@ fn main() {
             assert_eq!(without_lateness(tidings_lab::run(args)), expected, "{fault:?}, batches of {batch}");
         }
     }
+    scenarios_fail_as_well();
     for (fault, expected) in [
         (Fault::None, ExitCode::SUCCESS),
         (Fault::Disconnect, ExitCode::SUCCESS),
@@ -62,6 +63,24 @@ fn main() {
         );
         let Command::Bench(args) = Command::parse_from(line.split_whitespace());
         assert_eq!(without_lateness(tidings_lab::run(args)), expected, "two nodes, {fault:?}");
+    }
+}
+
+/// The same server under a scenario: what a receiver does not get fails the run.
+fn scenarios_fail_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("scenario.toml");
+    let text = "name = \"a\"\nabout = \"A.\"\n[population.g]\nkind = \"group\"\nmembers = 3\nsenders = 2\n\
+                [[phase]]\nname = \"p\"\nduration = \"500ms\"\n[[phase.work]]\npopulation = \"g\"\n\
+                rate = { ramp = { from = 50, to = 150 } }\n";
+    std::fs::write(&file, text).unwrap();
+    for (fault, expected) in [(Fault::None, ExitCode::SUCCESS), (Fault::LoseEntry, ExitCode::from(1))] {
+        let url = serve(fault)[0].clone();
+        let patience = if expected == ExitCode::SUCCESS { "60s" } else { "300ms" };
+        let file = file.display();
+        let line = format!("lab bench run {file} --url {url} --api-key k --token-key t --patience {patience}");
+        let Command::Bench(args) = Command::parse_from(line.split_whitespace());
+        assert_eq!(without_lateness(tidings_lab::run(args)), expected, "scenario, {fault:?}");
     }
 }
 

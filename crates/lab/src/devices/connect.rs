@@ -9,7 +9,7 @@ use super::{
     push_round::PushRound,
 };
 use crate::{Finished, LabError, Verdict, report};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// The interval at which devices are counted while their connections are held.
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<Finished, LabError> {
     let value = json!({
         "bench": "connect", "via": devices.via, "ramp": output::ramp_up_json(&ramp_up), "per_connection_bytes": each,
         "before": before, "after": after, "at_end": later, "hold_seconds": args.hold.as_secs_f64(),
-        "hold": output::heartbeats_json(&held), "hold_server_cpu_seconds": server, "hold_client_cpu_seconds": clients,
+        "hold": hold_json(&held, args.hold, server, after.server_bytes()), "hold_client_cpu_seconds": clients,
         "push": push,
         "presence": presence.json(), "check": check,
     });
@@ -88,6 +88,21 @@ pub(crate) fn hold_connections(
     }
     progress_line.clear();
     fixture.settle(patience)
+}
+
+/// The heartbeats while all were held, as a measured part: their echo is the latency.
+fn hold_json(held: &DeviceCounts, hold: Duration, server_cpu_seconds: f64, server_bytes: u64) -> Value {
+    let mut value = output::heartbeats_json(held);
+    value["title"] = json!(format!("echo of {} devices", held.live));
+    value["latency"] = json!(held.heartbeat.percentiles());
+    value["answers"] = json!(held.heartbeats_answered);
+    value["seconds"] = json!(hold.as_secs_f64());
+    // A server that is not the lab's own tells neither.
+    if server_bytes > 0 {
+        value["server_cpu_seconds"] = json!(server_cpu_seconds);
+        value["server_rss_bytes"] = json!(server_bytes);
+    }
+    value
 }
 
 /// Passed if all devices stayed connected and every heartbeat was answered.

@@ -78,7 +78,8 @@ impl<'a> RunReport<'a> {
     }
 }
 
-fn name(verdict: Verdict) -> &'static str {
+/// The verdict in a word.
+pub(crate) fn name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "passed",
         Verdict::ThresholdMissed => "threshold missed",

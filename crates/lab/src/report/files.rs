@@ -7,7 +7,7 @@ use std::{fmt::Write, path::Path};
 
 pub(crate) const PAGE: &str = "report.html";
 
-const STYLE: &str = include_str!("page/report.css");
+pub(super) const STYLE: &str = include_str!("page/report.css");
 const SCRIPT: &str = include_str!("page/report.js");
 /// The same release that the console draws with; see `page/uPlot.LICENSE`.
 const PLOT_SCRIPT: &str = include_str!("page/uPlot.iife.min.js");
@@ -54,7 +54,7 @@ pub(crate) fn page(document: &Value) -> String {
     )
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

@@ -8,10 +8,12 @@
 //! - `thresholds`: what they are held to;
 //! - `machine`: where the run took place, and whether it had the machine to itself;
 //! - `document`: the report as one JSON document;
+//! - `index`: a page that leads to the reports of several runs;
 //! - `files`: the page, CSV, and where they are written; `page/` has the page's style and script, and uPlot.
 
 pub(crate) mod document;
 pub(crate) mod files;
+mod index;
 mod machine;
 mod output_args;
 pub(crate) mod parts;
@@ -20,6 +22,7 @@ pub(crate) mod thresholds;
 
 pub use output_args::OutputArgs;
 
-pub(crate) use document::RunReport;
+pub(crate) use document::{RunReport, name};
+pub(crate) use index::{INDEX, IndexRow, write_index};
 pub(crate) use printed::{ProgressLine, outcome_json, print_check, print_outcome};
 pub(crate) use thresholds::Threshold;

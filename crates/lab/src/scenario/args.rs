@@ -5,7 +5,8 @@ use clap::{Args, Subcommand};
 
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// A scenario's file, or the name of one that ships with the program: `bench scenario list` has them
+    /// A scenario's file, or the name of one that ships with the program: `bench scenario list` has them. `all` runs each of those,
+    /// with a page in the folder of --report that leads to every report
     pub scenario: String,
     /// --url is loaded instead of the server that the scenario wants
     #[command(flatten)]

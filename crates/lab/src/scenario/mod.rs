@@ -23,6 +23,14 @@ use args::{RunArgs, ScenarioAction, ScenarioArgs};
 use plan::Plan;
 use std::path::Path;
 
+/// The name that stands for every shipped scenario.
+pub(crate) const ALL: &str = "all";
+
+/// The shipped scenarios with what each is about.
+pub(crate) fn shipped() -> impl Iterator<Item = (&'static str, String)> {
+    library::SHIPPED.iter().map(|(name, text)| (*name, Plan::read(text, &[]).map_or(String::new(), |plan| plan.about)))
+}
+
 /// Runs the scenario that is named, or that is in the file.
 pub(crate) fn run(args: &RunArgs) -> Result<Finished, LabError> {
     runner::run(&read(&args.scenario, &args.options)?, &args.target)
@@ -37,9 +45,8 @@ pub(crate) fn settings(args: &RunArgs) -> Vec<(String, String)> {
 pub(crate) fn show(args: &ScenarioArgs) -> Result<(), LabError> {
     match &args.action {
         ScenarioAction::List => {
-            for (name, text) in library::SHIPPED {
-                let plan = Plan::read(text, &[]).map_err(|mistake| LabError::Usage(mistake.show(name, text)))?;
-                println!("{name:<26} {}", plan.about);
+            for (name, about) in shipped() {
+                println!("{name:<26} {about}");
             }
         }
         ScenarioAction::Show { name } => {

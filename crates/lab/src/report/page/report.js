@@ -72,7 +72,7 @@
    * @param options.x values of the horizontal axis; @param options.series `{ label, values, colour, dash, fill }` each.
    * `log`: the vertical axis counts in powers of ten. `xLabels`: what stands at the axis; `marks`: moments with a name.
    */
-  function plot({ title, note, x, series, format, log = false, xFormat = seconds, xSplits, wide = false, height = 220, highest, step = false }) {
+  function plot({ title, note, x, series, format, log = false, xFormat = seconds, xSplits, wide = false, height = 220, highest, step = false, marks = [] }) {
     const drawn = series.filter(({ values }) => values.some(isNumber));
     if (drawn.length === 0 || x.length === 0) return undefined;
     const place = element("div", { "aria-hidden": "true" });
@@ -118,7 +118,7 @@
             const stroke = palette(colour ?? `plot-${index % 6}`);
             return { label, stroke, width: width ?? 2, dash, spanGaps: true, fill: fill ? withAlpha(stroke, 0.13) : undefined, points: { show: drawn[index].values.filter(isNumber).length < 3, size: 7 }, paths: step ? uPlot.paths.stepped({ align: 1 }) : undefined };
           })],
-          hooks: { setCursor: [({ cursor: { idx } }) => show(idx ?? undefined)] },
+          hooks: { setCursor: [({ cursor: { idx } }) => show(idx ?? undefined)], draw: [(drawnPlot) => drawMarks(drawnPlot, marks)] },
         },
         [x, ...drawn.map((one) => one.values.map((value) => (isNumber(value) && (!log || value > 0) ? value : null)))],
         place,
@@ -126,6 +126,31 @@
     });
     new ResizeObserver(() => own?.setSize({ width: Math.max(200, place.clientWidth), height })).observe(place);
     return figure;
+  }
+
+  /** A dashed line for each fault, and for each jump of a rate, with its name beside it. */
+  function drawMarks({ ctx, bbox, scales, valToPos }, marks) {
+    const shown = marks.filter(({ at }) => at >= scales.x.min && at <= scales.x.max);
+    if (shown.length === 0) return;
+    const ratio = devicePixelRatio || 1;
+    ctx.save();
+    ctx.strokeStyle = palette("text-soft");
+    ctx.fillStyle = palette("text-soft");
+    ctx.lineWidth = ratio;
+    ctx.setLineDash([3 * ratio, 3 * ratio]);
+    ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+    ctx.textBaseline = "top";
+    shown.forEach(({ at, name }, index) => {
+      const x = Math.round(valToPos(at, "x", true));
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      // At the right edge the name stands to the left; neighbours take turns in height.
+      ctx.textAlign = x > bbox.left + bbox.width * 0.8 ? "right" : "left";
+      ctx.fillText(name, x + (ctx.textAlign === "right" ? -4 : 4) * ratio, bbox.top + (index % 2) * 13 * ratio);
+    });
+    ctx.restore();
   }
 
   const POWERS_OF_TWO = Array.from({ length: 24 }, (_, index) => 2 ** (16 + index));
@@ -171,6 +196,7 @@
   function timePlots(part) {
     const { series, samples } = part;
     const figures = [];
+    const timed = (options) => plot({ ...options, marks: part.marks });
     const width = series?.bin_s ?? 1;
     const bins = series?.planned?.length ?? 0;
     if (bins > 0) {
@@ -178,30 +204,30 @@
       // What a run does not count at all is left out: a closed loop plans nothing, popups deliver nothing.
       const some = (values) => (values.some((value) => value > 0) ? values.map((value) => value / width) : []);
       const spread = Math.max(...series.max.filter(isNumber), 0) / Math.max(0.01, Math.min(...series.p50.filter((value) => value > 0)));
-      figures.push(plot({
+      figures.push(timed({
         title: "Latency over time", note: `of what was due in each ${seconds(width)}`, x, wide: true, height: 260, format: milliseconds, log: spread > 30,
         series: [{ label: "p100", values: series.max, colour: "plot-4", width: 1.5 }, { label: "p99", values: series.p99, colour: "plot-2" }, { label: "p50", values: series.p50, colour: "plot-0" }],
       }));
       figures.push(curves([["delivered", part.latency_curve, "plot-0"], ["acknowledged", part.acknowledged_curve, "plot-1"]]));
-      figures.push(plot({
+      figures.push(timed({
         title: "Rate", note: "planned and achieved", x, format: perSecond,
         series: [{ label: "planned", values: some(series.planned), colour: "plot-6", dash: [6, 4], width: 1.5 }, { label: "sent", values: some(series.sent), colour: "plot-2", width: 1.5 }, { label: "acknowledged", values: some(series.acknowledged), colour: "plot-1" }],
       }));
-      figures.push(plot({ title: "Deliveries", x, format: perSecond, series: [{ label: "delivered", values: some(series.delivered), colour: "plot-0", fill: true }] }));
-      figures.push(plot({ title: "The lab's own lag", note: "sent later than planned, by its own fault", x, format: milliseconds, highest: 1, series: [{ label: "worst", values: series.lag_max, colour: "plot-3", fill: true, width: 1.5 }] }));
+      figures.push(timed({ title: "Deliveries", x, format: perSecond, series: [{ label: "delivered", values: some(series.delivered), colour: "plot-0", fill: true }] }));
+      figures.push(timed({ title: "The lab's own lag", note: "sent later than planned, by its own fault", x, format: milliseconds, highest: 1, series: [{ label: "worst", values: series.lag_max, colour: "plot-3", fill: true, width: 1.5 }] }));
     } else {
       figures.push(curves([["delivered", part.latency_curve, "plot-0"], ["acknowledged", part.acknowledged_curve, "plot-1"]]));
     }
     if (samples?.at?.length > 1) {
       const x = samples.at;
       const others = samples.machine_cores.map((all, index) => Math.max(0, all - (samples.server_cores[index] ?? 0) - samples.lab_cores[index]));
-      figures.push(plot({
+      figures.push(timed({
         title: "CPU", note: "cores", x, format: cores,
         series: [{ label: "server", values: samples.server_cores, colour: "plot-0" }, { label: "lab", values: samples.lab_cores, colour: "plot-3" }, { label: samples.server_cores.some(isNumber) ? "other work of this machine" : "all other work of this machine", values: others, colour: "plot-6", dash: [6, 4], width: 1.5 }],
       }));
-      figures.push(plot({ title: "Server memory", note: "resident", x, format: bytes, series: [{ label: "server", values: samples.server_bytes, colour: "plot-0", fill: true }] }));
+      figures.push(timed({ title: "Server memory", note: "resident", x, format: bytes, series: [{ label: "server", values: samples.server_bytes, colour: "plot-0", fill: true }] }));
       const label = (name) => name.replace(/^tidings_/u, "").replace(/^queue_depth\{queue="(.*)"\}$/u, "$1").replaceAll("_", " ");
-      figures.push(plot({ title: "Queues of the server", note: "what waits, from /metrics", x, format: count, series: Object.entries(samples.metrics).map(([name, values]) => ({ label: label(name), values })).sort((one, other) => Math.max(...other.values.filter(isNumber)) - Math.max(...one.values.filter(isNumber))).slice(0, 6) }));
+      figures.push(timed({ title: "Queues of the server", note: "what waits, from /metrics", x, format: count, series: Object.entries(samples.metrics).map(([name, values]) => ({ label: label(name), values })).sort((one, other) => Math.max(...other.values.filter(isNumber)) - Math.max(...one.values.filter(isNumber))).slice(0, 6) }));
     }
     if (part.rounds?.length > 1) {
       figures.push(plot({ title: "To the last receiver", note: "round by round", x: part.rounds.map((_, index) => index + 1), xFormat: (value) => number(value, 0), format: milliseconds, series: [{ label: "round", values: part.rounds, colour: "plot-0" }] }));
@@ -227,8 +253,8 @@
 
   /** All parts beside each other: what a bench of several parts is run for. */
   function overview(parts) {
-    const columns = [{ title: "" }, { title: "a second", number: true }, ...QUANTILES.map(([, title]) => ({ title, number: true })), { title: "server CPU", number: true }];
-    const rows = parts.map((part) => [part.title, isNumber(rateOf(part)) ? count(rateOf(part)) : "–", ...QUANTILES.map(([field]) => (isNumber(part.latency[field]) ? milliseconds(part.latency[field]) : "–")), isNumber(part.server_cpu_seconds) ? cores(part.server_cpu_seconds / Math.max(1e-9, part.seconds)) : "–"]);
+    const columns = [{ title: "" }, { title: "a second", number: true }, ...QUANTILES.map(([, title]) => ({ title, number: true })), { title: "server CPU", number: true }, { title: "server memory", number: true }];
+    const rows = parts.map((part) => [part.title, isNumber(rateOf(part)) ? count(rateOf(part)) : "–", ...QUANTILES.map(([field]) => (isNumber(part.latency[field]) ? milliseconds(part.latency[field]) : "–")), isNumber(part.server_cpu_seconds) ? cores(part.server_cpu_seconds / Math.max(1e-9, part.seconds)) : "–", isNumber(part.server_rss_bytes) ? bytes(part.server_rss_bytes) : "–"]);
     const shown = parts.slice(0, 6);
     return element("section", {}, element("h2", {}, "Side by side"), grid(curves(shown.map((part, index) => [part.title, part.latency_curve, `plot-${index}`]), true)) ?? "", table(columns, rows));
   }
@@ -313,6 +339,16 @@
     return rows;
   }
 
+  /** What the searches of a scenario found. */
+  function searches() {
+    const of = ({ name, last_good: good, broke }) => {
+      const rate = (step) => `step ${step.step} at ${number(step.rate)}/s`;
+      const found = broke ? `At ${rate(broke)} ${broke.work} broke: ${broke.sentence}.` : "Nothing broke.";
+      return element("p", { class: "said" }, element("b", {}, `${name}: `), `${good ? `the last good step is ${rate(good)}` : "no step was good"}. ${found}`);
+    };
+    return (report.phases ?? []).filter(({ steps }) => steps).map(of);
+  }
+
   function runPage() {
     const { run } = report;
     const parts = partsOf(report);
@@ -321,9 +357,11 @@
     if (parts.length === 0) details.open = true;
     main.append(
       element("p", { class: "eyebrow" }, "Tidings lab"),
-      element("h1", {}, parts.length === 1 && parts[0].title ? parts[0].title.charAt(0).toUpperCase() + parts[0].title.slice(1) : `bench ${report.bench}`),
+      element("h1", {}, report.scenario ? report.scenario : parts.length === 1 && parts[0].title ? parts[0].title.charAt(0).toUpperCase() + parts[0].title.slice(1) : `bench ${report.bench}`),
+      report.about ? element("p", {}, report.about) : "",
       element("p", { class: "command" }, element("code", {}, run.command)),
       verdictBox(run),
+      ...searches(),
       run.doubts?.length > 0 ? element("ul", { class: "doubts" }, run.doubts.map((doubt) => element("li", {}, doubt))) : "",
       parts.length > 0 && parts.length === 1 ? tiles(parts[0]) : "",
       parts.length > 1 ? overview(parts) : "",
