@@ -1,7 +1,7 @@
 //! The commands of `tidings bench`. A command's own options are in its file; shared options are in [`options`](crate::options).
 
-use crate::scenario;
 pub use crate::{
+    agent::AgentArgs,
     bare_server::BareServerArgs,
     broadcast::BroadcastArgs,
     brokers::{BrokersArgs, ComparedServer},
@@ -21,6 +21,7 @@ pub use crate::{
     streams::StreamsArgs,
     ws_interop::WsProbeArgs,
 };
+use crate::{options::TargetArgs, scenario};
 use clap::{Args, Subcommand};
 use std::borrow::Cow;
 
@@ -81,6 +82,8 @@ pub enum Bench {
     PopupCrash(PopupCrashArgs),
     /// The same load on servers that others wrote: nats-server, mosquitto, and a loop that only writes
     Brokers(BrokersArgs),
+    /// Lend this machine to a bench that runs elsewhere with `--agents`
+    Agent(AgentArgs),
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]
@@ -118,12 +121,49 @@ impl Bench {
             Bench::Run(_)
                 | Bench::Scenario(_)
                 | Bench::Compare(_)
+                | Bench::Agent(_)
                 | Bench::Worker
                 | Bench::DeviceWorker
                 | Bench::BareAccept(_)
                 | Bench::BareServer(_)
                 | Bench::WsEcho
                 | Bench::WsProbe(_)
+        )
+    }
+
+    /// The options of the server under test, of benches that have them.
+    pub(crate) fn target(&self) -> Option<&TargetArgs> {
+        match self {
+            Bench::Run(args) => Some(&args.target),
+            Bench::Group(args) => Some(&args.target),
+            Bench::Broadcast(args) => Some(&args.target),
+            Bench::Replay(args) => Some(&args.target),
+            Bench::Streams(args) => Some(&args.target),
+            Bench::Direct(args) => Some(&args.target),
+            Bench::Isolation(args) => Some(&args.target),
+            Bench::Growth(args) => Some(&args.target),
+            Bench::Brokers(args) => Some(&args.target),
+            Bench::Popup(args) => Some(&args.target),
+            Bench::PopupCaps(args) => Some(&args.target),
+            Bench::Connect(args) => Some(&args.devices.target),
+            Bench::Storm(args) => Some(&args.devices.target),
+            Bench::Failover(args) => Some(&args.devices.target),
+            Bench::Exceptions(args) => Some(&args.devices.target),
+            Bench::Push(args) => Some(&args.devices.target),
+            _ => None,
+        }
+    }
+
+    /// Whether all of the bench's load comes from load clients that agents can start.
+    pub(crate) fn takes_agents(&self) -> bool {
+        matches!(
+            self,
+            Bench::Run(_)
+                | Bench::Group(_)
+                | Bench::Broadcast(_)
+                | Bench::Replay(_)
+                | Bench::Direct(_)
+                | Bench::Isolation(_)
         )
     }
 }

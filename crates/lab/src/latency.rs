@@ -1,6 +1,6 @@
 //! Latency histograms and their percentiles.
 
-use hdrhistogram::Histogram;
+use hdrhistogram::{Counter, Histogram};
 use serde::{Deserialize, Serialize};
 
 /// An empty histogram of latencies up to an hour, in microseconds, with three significant digits.
@@ -11,6 +11,28 @@ pub(crate) fn new_histogram() -> Histogram<u64> {
 /// Records the time from `start` to `end`, both in nanoseconds.
 pub(crate) fn record(histogram: &mut Histogram<u64>, start: u64, end: u64) {
     histogram.saturating_record((end.saturating_sub(start) / 1_000).max(1));
+}
+
+/// A histogram on its way to another process: each recorded value and how often, one after the other. Nothing is lost: the
+/// other side records the same values into the same buckets.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HistogramCounts(Vec<u64>);
+
+impl HistogramCounts {
+    pub(crate) fn of<C: Counter>(histogram: &Histogram<C>) -> Self {
+        let pairs = histogram.iter_recorded().map(|step| [step.value_iterated_to(), step.count_since_last_iteration()]);
+        HistogramCounts(pairs.flatten().collect())
+    }
+
+    /// Adds all values to a histogram of the same bounds and digits.
+    pub(crate) fn add_to<C: Counter>(&self, histogram: &mut Histogram<C>) {
+        for pair in self.0.as_chunks::<2>().0 {
+            // A count that came from a histogram with this kind of counter fits.
+            let Some(count) = C::from_u64(pair[1]) else { continue };
+            // It grows; values outside fixed bounds were clamped when they were recorded first.
+            let _ = histogram.record_n(pair[0], count);
+        }
+    }
 }
 
 /// Points of a percentile curve, to p100: the percentile (0 to 100) and the latency in milliseconds.
@@ -50,5 +72,30 @@ impl Percentiles {
             p99_99: at(0.9999),
             max: histogram.max() as f64 / 1e3,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histograms_of_two_processes_add_up_to_that_of_one() {
+        let (mut first, mut second, mut whole) = (new_histogram(), new_histogram(), new_histogram());
+        for n in 0..20_000_u64 {
+            // From microseconds to beyond the bound of an hour.
+            let (start, end) = (0, n.pow(3) * 1_000);
+            record(if n % 3 == 0 { &mut first } else { &mut second }, start, end);
+            record(&mut whole, start, end);
+        }
+        let mut merged = new_histogram();
+        for part in [&first, &second] {
+            let line = serde_json::to_string(&HistogramCounts::of(part)).unwrap_or_default();
+            let counts: HistogramCounts = serde_json::from_str(&line).unwrap_or_default();
+            counts.add_to(&mut merged);
+        }
+        assert!(merged == whole && merged.len() == 20_000);
+        assert_eq!(curve_of(&merged), curve_of(&whole));
+        assert_eq!(Percentiles::of(&merged), Percentiles::of(&whole));
     }
 }

@@ -9,6 +9,7 @@
 //! - `compare`: reports of several versions or steps beside each other;
 //! - `server`, `setup`, `load_client`: the server under test, its users and groups, the load client's process as the bench sees it;
 //! - `worker_protocol`: the commands and reports between a bench and its load client;
+//! - `fleet`: load clients on several machines as one; `agent`: such a machine; `phase_part`, `clock`: what both agree on;
 //! - [`worker`]: the load client itself, on one core;
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
 //! - [`devices`], `device_worker`: benches with devices, and their load client;
@@ -21,11 +22,13 @@
 //! - `report`: printed tables, and the report of a run as a page, as JSON and as CSV;
 //! - `timeline`, `corpus`, `process`, `interrupt`: reading a timeline back, recorded chats, the operating system, Ctrl-C.
 
+mod agent;
 pub mod args;
 mod bare_server;
 mod broadcast;
 mod brokers;
 mod chaos;
+mod clock;
 mod cluster_cost;
 mod compare;
 mod corpus;
@@ -33,6 +36,7 @@ mod crash;
 mod device_worker;
 pub mod devices;
 mod direct;
+mod fleet;
 mod group;
 mod growth;
 mod interrupt;
@@ -41,6 +45,7 @@ mod latency;
 mod load_client;
 mod mix;
 pub mod options;
+mod phase_part;
 pub mod popups;
 mod process;
 mod rate_profile;
@@ -61,6 +66,7 @@ mod ws_interop;
 pub use args::BenchArgs;
 pub use latency::{Curve, Percentiles};
 pub use mix::counts::MixCounts;
+pub use phase_part::AgentOutcome;
 pub use sampler::Samples;
 pub use series::Series;
 pub use topology::command::{ClusterArgs, run as run_cluster};
@@ -134,6 +140,7 @@ impl Verdict {
 /// lab fell behind, 4 if the processes around the server could not be set up, 5 if a threshold was missed, 130 after Ctrl-C.
 pub fn run(args: BenchArgs) -> ExitCode {
     match &args.bench {
+        Bench::Agent(args) => return agent::main(args),
         Bench::Worker => return worker::main(),
         Bench::DeviceWorker => return device_worker::main(),
         Bench::BareAccept(bare) => return devices::bare_accept_main(bare),
@@ -252,6 +259,9 @@ impl ParsedCommand {
 }
 
 fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
+    if bench.target().is_some_and(|target| !target.load_agents.agents.is_empty()) && !bench.takes_agents() {
+        return Err(LabError::Usage("--agents: this bench loads from this machine alone".into()));
+    }
     match bench {
         Bench::Group(args) => group::run(args),
         Bench::Broadcast(args) => broadcast::run(args),
@@ -275,7 +285,8 @@ fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
         Bench::Push(args) => devices::push::run(args),
         Bench::Compare(args) => compare::run(args),
         Bench::Brokers(args) => brokers::run(args),
-        Bench::Worker
+        Bench::Agent(_)
+        | Bench::Worker
         | Bench::DeviceWorker
         | Bench::BareAccept(_)
         | Bench::BareServer(_)

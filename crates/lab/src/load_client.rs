@@ -1,7 +1,9 @@
-//! The load client as the bench sees it: a worker process with commands and reports.
+//! The load client as the bench sees it: a worker process of its own, or those of several agents, with commands and reports.
 
 use crate::{
-    LabError, interrupt,
+    LabError,
+    fleet::Fleet,
+    interrupt,
     options::TargetArgs,
     process,
     report::ProgressLine,
@@ -25,12 +27,10 @@ const CONNECTIONS_MAX: usize = 19_900;
 /// With several servers, a connection that receives nothing for so long is replaced by one to another server.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// A running worker process with all its connections open.
+/// A running load client with all its connections open.
 #[derive(Debug)]
 pub(crate) struct LoadClient {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
+    link: WorkerLink,
     server_pid: Option<u32>,
     /// Where the server tells its metrics; unset for the bare server.
     metrics_address: Option<SocketAddr>,
@@ -93,22 +93,20 @@ impl LoadClient {
         participants: Participants,
         bare: bool,
     ) -> Result<Self, LabError> {
-        let count = participants.receivers.len() + participants.http_senders + participants.ws_senders.len();
-        if count > CONNECTIONS_MAX {
-            return Err(LabError::Usage(format!("{count} connections: one load client holds {CONNECTIONS_MAX}")));
-        }
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "worker"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if interrupt::is_installed() {
-            command.process_group(0);
-        }
-        let mut child = command.spawn()?;
-        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let Some(stdout) = stdout else { return Err(LabError::Worker("has no output".into())) };
+        let link = if args.load_agents.agents.is_empty() {
+            let count = participants.receivers.len() + participants.http_senders + participants.ws_senders.len();
+            if count > CONNECTIONS_MAX {
+                return Err(LabError::Usage(format!(
+                    "{count} connections: one load client holds {CONNECTIONS_MAX}; more take --agents"
+                )));
+            }
+            WorkerLink::Process(WorkerProcess::start()?)
+        } else {
+            WorkerLink::Agents(Box::new(Fleet::connect(&args.load_agents, args.lag_max)?))
+        };
+        let is_remote = matches!(link, WorkerLink::Agents(_));
         let mut load = LoadClient {
-            child,
-            stdin,
-            stdout: BufReader::new(stdout),
+            link,
             server_pid,
             metrics_address: addresses.first().copied().filter(|_| !bare),
             lag_max: args.lag_max,
@@ -124,7 +122,11 @@ impl LoadClient {
             bare,
             // A flood's worker has the lowest priority and may run on any core. Pinned to the core of the worker that
             // measures, it would delay that worker.
-            core: (!participants.low_priority).then(|| args.client_core.unwrap_or_else(process::last_core)),
+            // Agents' machines are theirs: they are pinned where it is asked for.
+            core: match is_remote {
+                true => args.client_core,
+                false => (!participants.low_priority).then(|| args.client_core.unwrap_or_else(process::last_core)),
+            },
             low_priority: participants.low_priority,
             patience_ms: args.patience.as_millis() as u64,
             conversations: participants.conversations,
@@ -134,6 +136,7 @@ impl LoadClient {
             mix: participants.mix,
             server_returns: participants.server_returns,
             receipts_interval_ms: participants.receipts_interval.map(|interval| interval.as_millis() as u64),
+            run_tag: None,
         }))?;
         match load.receive()? {
             WorkerReport::Opened { seconds } => {
@@ -169,7 +172,7 @@ impl LoadClient {
         self.sampler = Some(Sampler::start(Watched {
             server_pid: self.server_pid,
             metrics_address: self.metrics_address,
-            lab_pids: vec![self.child.id()],
+            lab_pids: self.link.pids(),
         }));
         self.send(&WorkerCommand::Run(phase))
     }
@@ -213,10 +216,64 @@ impl LoadClient {
                     }
                     return Ok(*outcome);
                 }
-                WorkerReport::Opened { .. } => {}
                 WorkerReport::Failed { why } => return Err(LabError::Worker(why)),
+                // Those of parts are for a fleet alone.
+                _ => {}
             }
         }
+    }
+
+    fn send(&mut self, command: &WorkerCommand) -> Result<(), LabError> {
+        match &mut self.link {
+            WorkerLink::Process(worker) => worker.send(command),
+            WorkerLink::Agents(fleet) => fleet.send(command),
+        }
+    }
+
+    fn receive(&mut self) -> Result<WorkerReport, LabError> {
+        match &mut self.link {
+            WorkerLink::Process(worker) => worker.receive(),
+            WorkerLink::Agents(fleet) => fleet.receive(),
+        }
+    }
+}
+
+/// Where the load comes from.
+#[derive(Debug)]
+enum WorkerLink {
+    Process(WorkerProcess),
+    Agents(Box<Fleet>),
+}
+
+impl WorkerLink {
+    /// The processes of this machine.
+    fn pids(&self) -> Vec<u32> {
+        match self {
+            WorkerLink::Process(worker) => vec![worker.child.id()],
+            WorkerLink::Agents(_) => Vec::new(),
+        }
+    }
+}
+
+/// A worker process on this machine.
+#[derive(Debug)]
+struct WorkerProcess {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl WorkerProcess {
+    fn start() -> Result<Self, LabError> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "worker"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if interrupt::is_installed() {
+            command.process_group(0);
+        }
+        let mut child = command.spawn()?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let Some(stdout) = stdout else { return Err(LabError::Worker("has no output".into())) };
+        Ok(WorkerProcess { child, stdin, stdout: BufReader::new(stdout) })
     }
 
     fn send(&mut self, command: &WorkerCommand) -> Result<(), LabError> {
@@ -239,7 +296,7 @@ impl LoadClient {
     }
 }
 
-impl Drop for LoadClient {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         // The worker ends when its input ends.
         self.stdin = None;

@@ -1,7 +1,7 @@
 //! Options that several commands share, and the parsers of their values.
 
 use clap::{Args, ValueEnum};
-use std::{str::FromStr, time::Duration};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 /// The server under test, and where the figures are written.
 #[derive(Debug, Clone, Args)]
@@ -24,6 +24,36 @@ pub struct TargetArgs {
     /// The run is invalid if the lab sent more than one message of a hundred this much later than planned, by its own fault
     #[arg(long, default_value = "50ms", value_parser = parse_duration)]
     pub lag_max: Duration,
+    #[command(flatten)]
+    pub load_agents: AgentsArgs,
+}
+
+/// Load clients that other machines lend.
+#[derive(Debug, Clone, Args)]
+pub struct AgentsArgs {
+    /// Load from these agents (`tidings bench agent`) instead of from this machine, as `HOST:PORT,HOST:PORT`
+    #[arg(long, value_delimiter = ',', value_name = "HOST:PORT")]
+    pub agents: Vec<String>,
+    /// The agents' secret. Other users of this machine see it in the list of processes: prefer the variable or the file
+    #[arg(long, env = "TIDINGS_AGENT_TOKEN", hide_env_values = true)]
+    pub agent_token: Option<String>,
+    /// A file whose first line is the agents' secret
+    #[arg(long, conflicts_with = "agent_token")]
+    pub agent_token_file: Option<PathBuf>,
+    /// An agent that says nothing for so long has vanished, and ends the run
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    pub agent_timeout: Duration,
+}
+
+impl Default for AgentsArgs {
+    fn default() -> Self {
+        AgentsArgs {
+            agents: Vec::new(),
+            agent_token: None,
+            agent_token_file: None,
+            agent_timeout: Duration::from_secs(10),
+        }
+    }
 }
 
 /// How late the lab may send, at the 99th percentile, unless `--lag-max` says otherwise.
@@ -38,6 +68,7 @@ impl Default for TargetArgs {
             client_core: None,
             patience: Duration::from_secs(15),
             lag_max: LAG_MAX,
+            load_agents: AgentsArgs::default(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Latency stands in the bin in which a message was *due*, so that a stall shows where it began; sends, answers and deliveries
 //! stand where they happened. The number of bins is bounded: when a phase outgrows them, pairs of bins become one.
 
+use crate::latency::HistogramCounts;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,23 @@ impl Bin {
         // A histogram that grows holds any other.
         let _ = self.latency.add(&later.latency);
     }
+}
+
+/// The bins of a recorder on their way to another process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SeriesCounts {
+    bin_ns: u64,
+    bins: Vec<BinCounts>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct BinCounts {
+    planned: u64,
+    sent: u64,
+    acknowledged: u64,
+    delivered: u64,
+    lag_max_us: u64,
+    latency: HistogramCounts,
 }
 
 /// Records a phase. Times are nanoseconds of one clock.
@@ -128,6 +146,34 @@ impl SeriesRecorder {
         let _ = self.bin(due_ns).latency.record(latency_us);
     }
 
+    pub(crate) fn counts(&self) -> SeriesCounts {
+        let bins = self.bins.iter().map(|bin| BinCounts {
+            planned: bin.planned,
+            sent: bin.sent,
+            acknowledged: bin.acknowledged,
+            delivered: bin.delivered,
+            lag_max_us: bin.lag_max_us,
+            latency: HistogramCounts::of(&bin.latency),
+        });
+        SeriesCounts { bin_ns: self.bin_ns, bins: bins.collect() }
+    }
+
+    /// Adds what another process recorded of the same phase, from the same start.
+    pub(crate) fn add(&mut self, other: &SeriesCounts) {
+        while self.bin_ns < other.bin_ns {
+            self.halve();
+        }
+        for (index, counts) in other.bins.iter().enumerate().take(BINS_MAX) {
+            let bin = self.bin(self.start_ns + index as u64 * other.bin_ns);
+            bin.planned += counts.planned;
+            bin.sent += counts.sent;
+            bin.acknowledged += counts.acknowledged;
+            bin.delivered += counts.delivered;
+            bin.lag_max_us = bin.lag_max_us.max(counts.lag_max_us);
+            counts.latency.add_to(&mut bin.latency);
+        }
+    }
+
     pub(crate) fn series(&self) -> Series {
         let count = |of: fn(&Bin) -> u64| self.bins.iter().map(of).collect();
         let latency = |quantile: f64| {
@@ -179,5 +225,29 @@ mod tests {
         assert!(series.planned.len() <= BINS_MAX);
         assert_eq!((series.planned.iter().sum::<u64>(), series.delivered.iter().sum::<u64>()), (7200, 7200));
         assert_eq!(series.bin_s, 16.0);
+    }
+
+    #[test]
+    fn series_of_two_processes_add_up_to_that_of_one_also_with_wider_bins() {
+        let (mut short, mut long, mut whole) =
+            (SeriesRecorder::new(S), SeriesRecorder::new(7 * S), SeriesRecorder::new(0));
+        for quarter in 0..1000 {
+            let at = quarter * S / 4;
+            // Each by a clock of its own; the short one ends before its bins must be wider.
+            if quarter % 2 == 0 && quarter < 400 {
+                short.delivered(S + at, S + at + quarter * MS);
+            } else {
+                long.planned(7 * S + at);
+                long.delivered(7 * S + at, 7 * S + at + quarter * MS);
+                whole.planned(at);
+            }
+            whole.delivered(at, at + quarter * MS);
+        }
+        assert!(long.bin_ns > short.bin_ns);
+        for order in [[&short, &long], [&long, &short]] {
+            let mut merged = SeriesRecorder::new(0);
+            order.iter().for_each(|part| merged.add(&part.counts()));
+            assert_eq!(merged.series(), whole.series());
+        }
     }
 }

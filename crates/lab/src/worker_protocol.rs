@@ -1,11 +1,12 @@
 //! Commands and reports between a bench and its load client, a worker process: one JSON line each.
 
 use crate::{
-    latency::{Curve, Percentiles},
+    latency::{Curve, HistogramCounts, Percentiles},
     mix::counts::MixCounts,
+    phase_part::{AgentOutcome, LedgerLine, PartProgress, PhasePart},
     rate_profile::RateProfile,
     sampler::Samples,
-    series::Series,
+    series::{Series, SeriesCounts},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
@@ -20,10 +21,18 @@ pub(crate) enum WorkerCommand {
     Rebalance,
     /// Plan no more messages in the running phase. Its `Done` is the answer.
     StopPlanning,
+    /// Of several load clients: make a part of a phase ready, and read nothing until it begins; answered by `Prepared`.
+    Prepare(Phase, PhasePart),
+    /// All parts begin at this moment of the clock of the load client's machine.
+    Begin {
+        at_ns: u64,
+    },
+    /// End the part of the phase; answered by the ledger and `PartDone`.
+    Finish,
 }
 
 /// The connections of a worker and their servers; the worker answers `Opened` when every receiver is bound.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct WorkerConfig {
     /// The servers' addresses. Connections are spread over them in turn; one that breaks is opened again at another server.
     pub(crate) addresses: Vec<SocketAddr>,
@@ -52,6 +61,8 @@ pub(crate) struct WorkerConfig {
     /// The only server may end and come back at its address: connections are tried again until it does.
     #[serde(default)]
     pub(crate) server_returns: bool,
+    /// One of several load clients of a run, whose messages all carry this tag; unset: there is no other.
+    pub(crate) run_tag: Option<String>,
 }
 
 /// What receivers said of how far they have stored and read.
@@ -141,10 +152,14 @@ pub(crate) enum WorkerReport {
     Opened { seconds: f64 },
     Progress(Progress),
     Done(Box<Outcome>),
+    Prepared,
+    PartProgress(PartProgress),
+    Ledger(LedgerLine),
+    PartDone(Box<PartOutcome>),
     Failed { why: String },
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Progress {
     pub(crate) seconds: f64,
     pub(crate) sent: u64,
@@ -213,6 +228,18 @@ pub struct Outcome {
     pub samples: Samples,
     /// The first few faults in words.
     pub problems: Vec<String>,
+    /// With `--agents`: the share of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentOutcome>,
+    /// With `--agents`: a latency from one machine to another is off by so much at most, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_error_ms: Option<f64>,
+    /// Deliveries before their planned time by the corrected clocks: they count as 0.
+    #[serde(default)]
+    pub negative_latencies: u64,
+    /// The earliest of them, in milliseconds. Beyond the clocks' error the clocks cannot be trusted.
+    #[serde(default)]
+    pub negative_latency_max_ms: f64,
 }
 
 impl Outcome {
@@ -233,6 +260,22 @@ impl Outcome {
 
     /// The load client sent its messages late, whatever the reason: the figures are the lab's or the machine's, not the server's.
     pub fn lab_lagged(&self) -> bool {
-        self.lateness.p99 > self.lag_max_ms
+        let clocks_failed = self.negative_latency_max_ms > self.clock_error_ms.unwrap_or(f64::INFINITY);
+        self.lateness.p99 > self.lag_max_ms || self.agents.iter().any(|agent| agent.lagged) || clocks_failed
     }
+}
+
+/// What a part hands over at the end: its own outcome, and the histograms from which those of the whole are added up.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PartOutcome {
+    pub(crate) outcome: Outcome,
+    pub(crate) latency: HistogramCounts,
+    pub(crate) acknowledged: HistogramCounts,
+    pub(crate) lateness: HistogramCounts,
+    /// How late the load client's loop came round, for a part that sends nothing and so has no lateness.
+    pub(crate) loop_lag: HistogramCounts,
+    pub(crate) series: SeriesCounts,
+    /// Deliveries before their planned time, and the earliest of them.
+    pub(crate) negative: u64,
+    pub(crate) early_max_ns: u64,
 }

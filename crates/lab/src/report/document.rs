@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Options whose values are secrets.
-const SECRET_OPTIONS: [&str; 2] = ["--api-key", "--token-key"];
+const SECRET_OPTIONS: [&str; 3] = ["--api-key", "--token-key", "--agent-token"];
 
 /// A report that is written when the bench has finished.
 #[derive(Debug)]

@@ -6,16 +6,21 @@
 //! connections share; [`sent_messages`] has every message that was sent, [`verifier`] the entries that each receiver got.
 //! With `--mix`: [`mixed_traffic`] has the operations beside messages, [`traffic`] joins both for the verifier,
 //! [`mix_history`] compares the model with what the server tells in the end. [`receipt_teller`] has the receipts of `--receipts`.
+//! With `--agents`: [`part_run`] has a part's beginning and end, [`shared_phase`] the messages of other load clients, [`ledger`]
+//! what is handed over.
 
 mod connection;
 mod connection_pool;
 mod delivery_gaps;
+mod ledger;
 mod mix_history;
 mod mixed_traffic;
+mod part_run;
 mod phase;
 mod receipt_teller;
 mod receivers;
 mod sent_messages;
+mod shared_phase;
 mod shared_state;
 mod traffic;
 pub mod verifier;
@@ -30,6 +35,7 @@ use receipt_teller::ReceiptTeller;
 use sent_messages::SentMessages;
 use shared_state::SharedState;
 use std::{
+    collections::HashSet,
     io::{self, BufRead, Write},
     process::ExitCode,
     sync::{Arc, mpsc},
@@ -83,7 +89,8 @@ fn run_commands() -> io::Result<()> {
     if config.low_priority {
         process::lower_priority()?;
     }
-    let tag = process::run_tag();
+    let is_shared = config.run_tag.is_some();
+    let tag = config.run_tag.clone().unwrap_or_else(process::run_tag);
     let users = config.receivers.iter().map(|receiver| receiver.user.clone()).collect();
     let conversation = config.conversations.first().map_or("", |conversation| &conversation.id);
     let mix = MixedTraffic::new(config.mix.clone(), &tag, conversation, users);
@@ -93,17 +100,30 @@ fn run_commands() -> io::Result<()> {
     let receipts = ReceiptTeller::new(config.receipts_interval_ms, conversations, &conversation_of);
     let mut shared = SharedState::new(config.token_key.clone(), sent_messages, mix, receipts);
     shared.has_other_servers = config.addresses.len() > 1 || config.server_returns;
+    if is_shared {
+        // The agent may be killed while this process opens connections and reads no commands.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        shared.verifier.keep_digests();
+    }
     let started = Instant::now();
     let mut pool = open_all(&config, poll, &mut shared)?;
     report(&WorkerReport::Opened { seconds: started.elapsed().as_secs_f64() });
-    let receivers = (config.receivers.len() / config.conversations.len().max(1)) as u64;
+    // Of several load clients each has receivers of some conversations only.
+    let conversations: HashSet<usize> = config.receivers.iter().map(|receiver| receiver.conversation).collect();
+    let conversations = if is_shared { conversations.len() } else { config.conversations.len() };
+    let receivers = (config.receivers.len() / conversations.max(1)) as u64;
     loop {
         match inbox.try_recv() {
             Ok(WorkerCommand::Run(phase)) => {
-                let mut outcome = phase::run(&phase, (receivers, config.patience_ms), &inbox, &mut pool, &mut shared)?;
+                let limits = (receivers, config.patience_ms);
+                let mut outcome = phase::run(&phase, limits, None, &inbox, &mut pool, &mut shared)?;
                 mix_history::compare(&config, &mut pool, &mut shared)?;
                 outcome.mix = shared.mix.take_counts();
                 report(&WorkerReport::Done(Box::new(outcome)));
+            }
+            Ok(WorkerCommand::Prepare(phase, part)) => {
+                let outcome = phase::run(&phase, (receivers, 0), Some(part), &inbox, &mut pool, &mut shared)?;
+                ledger::hand_over(outcome, &shared.sent_messages, &shared.verifier);
             }
             Ok(WorkerCommand::Open(_)) | Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
             Ok(WorkerCommand::Rebalance) => {
@@ -113,7 +133,7 @@ fn run_commands() -> io::Result<()> {
                 report(&WorkerReport::Opened { seconds: started.elapsed().as_secs_f64() });
             }
             // The command came when the phase had already ended.
-            Ok(WorkerCommand::StopPlanning) => {}
+            Ok(WorkerCommand::StopPlanning | WorkerCommand::Begin { .. } | WorkerCommand::Finish) => {}
             Err(mpsc::TryRecvError::Empty) => pool.poll_once(Duration::from_millis(100), &mut shared)?,
         }
     }

@@ -3,14 +3,17 @@
 use super::{
     connection::{ConnectionState, Role},
     connection_pool::ConnectionPool,
+    part_run::PartRun,
     report,
     sent_messages::MessageBodies,
+    shared_phase::SharedPhase,
     shared_state::SharedState,
     verifier::DeliveryFaults,
 };
 use crate::{
     corpus,
     latency::{Percentiles, curve_of},
+    phase_part::PhasePart,
     process,
     rate_profile::PlannedTimes,
     worker_protocol::{Content, LoadModel, Outcome, Phase, Progress, WorkerCommand, WorkerReport},
@@ -62,17 +65,19 @@ impl Schedule {
 }
 
 /// Runs a phase until every message is delivered to all `receivers` of its conversation, or for `patience_ms` without
-/// progress.
+/// progress; a part of a phase until the bench says so.
 pub(super) fn run(
     phase: &Phase,
     (receivers, patience_ms): (u64, u64),
+    part: Option<PhasePart>,
     inbox: &mpsc::Receiver<WorkerCommand>,
     pool: &mut ConnectionPool,
     shared: &mut SharedState,
 ) -> io::Result<Outcome> {
     let (bodies, schedule) = prepare(phase)?;
-    let start = shared.now();
-    shared.sent_messages.start_phase(bodies, start);
+    let (part, shared_phase) = part.map(|part| PartRun::await_start(part, inbox, shared)).transpose()?.unzip();
+    let start = shared_phase.as_ref().map_or_else(|| shared.now(), SharedPhase::start_ns);
+    shared.sent_messages.start_phase(bodies, start, shared_phase);
     shared.mix.start_phase();
     shared.receipts.start_phase(start);
     shared.retry = phase.retry;
@@ -88,7 +93,8 @@ pub(super) fn run(
         schedule,
         rounds: Vec::new(),
         sent: 0,
-        planning_stopped: false,
+        planning_stopped: part.as_ref().is_some_and(PartRun::planning_stopped),
+        part,
         reconnects: 0,
         idle_http_senders: Vec::new(),
         ws_senders: Vec::new(),
@@ -99,6 +105,9 @@ pub(super) fn run(
             Role::HttpSender { .. } => run.idle_http_senders.push(number),
             Role::Receiver { .. } => {}
         }
+    }
+    if let Some(part) = &run.part {
+        part.wait(pool, shared)?;
     }
     let before = (shared.verifier.faults, pool.reconnects, process::cpu_seconds(std::process::id()));
     shared.verifier.problems.clear();
@@ -157,6 +166,8 @@ struct PhaseRun<'a> {
     sent: u64,
     /// The bench has told the worker to plan no more messages.
     planning_stopped: bool,
+    /// Set when other load clients run parts of the phase.
+    part: Option<PartRun>,
     /// Reconnects of the pool before the phase began.
     reconnects: u64,
     idle_http_senders: Vec<usize>,
@@ -175,8 +186,13 @@ impl PhaseRun<'_> {
         let mut next_settled_check = 0;
         let mut next_report = self.start + PROGRESS_NS;
         loop {
-            self.planning_stopped |=
-                matches!(inbox.try_recv(), Ok(WorkerCommand::StopPlanning) | Err(mpsc::TryRecvError::Disconnected));
+            match inbox.try_recv() {
+                Ok(WorkerCommand::StopPlanning) => self.planning_stopped = true,
+                Ok(WorkerCommand::Finish) => return Ok(()),
+                Err(mpsc::TryRecvError::Disconnected) if self.part.is_some() => return Ok(()),
+                Err(mpsc::TryRecvError::Disconnected) => self.planning_stopped = true,
+                Ok(_) | Err(mpsc::TryRecvError::Empty) => {}
+            }
             self.planned_at = shared.now();
             self.first_planned = shared.sent_messages.next_number();
             let all_planned = self.planning_stopped || self.plan(shared);
@@ -185,7 +201,9 @@ impl PhaseRun<'_> {
             shared.receipts.tell(pool, &shared.verifier, shared.now());
             pool.flush();
             let now = shared.now();
-            if all_planned && shared.unanswered == 0 {
+            if let Some(part) = &mut self.part {
+                part.come_round(all_planned, shared);
+            } else if all_planned && shared.unanswered == 0 {
                 let sent_messages = &shared.sent_messages;
                 // The exact count walks all messages, so it is taken only when the cheap condition holds.
                 if sent_messages.delivered >= sent_messages.committed * self.receivers
@@ -208,7 +226,7 @@ impl PhaseRun<'_> {
             let idle = !all_planned && shared.unanswered + shared.mix.unanswered() == 0;
             if progress != last_progress.0 || idle {
                 last_progress = (progress, now);
-            } else if now > last_progress.1 + self.patience_ns {
+            } else if self.part.is_none() && now > last_progress.1 + self.patience_ns {
                 return Ok(());
             }
             if now >= next_report {
@@ -232,13 +250,28 @@ impl PhaseRun<'_> {
         }
     }
 
+    /// When the next message of this load client is due, if that depends on time alone.
+    fn next_due(&self, shared: &SharedState) -> Option<u64> {
+        self.schedule.due(self.next_number(shared)?)
+    }
+
+    /// The number in the phase of the next message of this load client; `None` if only others send.
+    fn next_number(&self, shared: &SharedState) -> Option<u64> {
+        shared.sent_messages.number_of_nth(shared.sent_messages.planned_in_phase())
+    }
+
     /// Plans the messages that are due now. Returns whether all messages of the phase are planned.
     fn plan(&mut self, shared: &mut SharedState) -> bool {
         let now = shared.now() - self.start;
         if let Schedule::ClosedLoop { window, until, total } = self.schedule {
             let batch = self.phase.batch as u64;
-            while now < until && shared.sent_messages.planned_in_phase() < total {
-                let delivered = shared.sent_messages.delivered / self.receivers.max(1);
+            while now < until && self.next_number(shared).is_some_and(|number| number < total) {
+                let sent_messages = &shared.sent_messages;
+                // Of several load clients one without receivers knows of answers alone.
+                let delivered = match (&self.part, self.receivers) {
+                    (Some(_), 0) => sent_messages.committed,
+                    (_, receivers) => sent_messages.delivered_own / receivers.max(1),
+                };
                 let open = shared.sent_messages.planned_in_phase() + shared.mix.unanswered()
                     - shared.refused
                     - delivered.min(shared.sent_messages.committed);
@@ -269,7 +302,7 @@ impl PhaseRun<'_> {
             return shared.sent_messages.planned_in_phase() == *rounds;
         }
         loop {
-            match self.schedule.due(shared.sent_messages.planned_in_phase()) {
+            match self.next_due(shared) {
                 None => return true,
                 Some(due) if due > now => return false,
                 Some(due) => {
@@ -383,7 +416,7 @@ impl PhaseRun<'_> {
         let next = match &self.schedule {
             _ if self.planning_stopped => None,
             Schedule::Rounds { next_at, .. } => Some(*next_at),
-            schedule => schedule.due(shared.sent_messages.planned_in_phase()),
+            _ => self.next_due(shared),
         };
         match next {
             Some(at) if self.start + at > now => Duration::from_nanos(self.start + at - now).min(POLL_TIMEOUT_MAX),

@@ -1,9 +1,13 @@
 //! The messages that the worker sent: when each was due, its body, and the `seq` at which it was committed.
 
-use super::verifier::{EntryView, NO_MESSAGE};
+use super::{
+    shared_phase::{MessageName, OTHERS, SharedPhase},
+    verifier::{EntryView, NO_MESSAGE},
+};
 use crate::{
     corpus::Corpus,
     latency::{new_histogram, record},
+    phase_part::Slots,
     series::SeriesRecorder,
     worker_protocol::Conversation,
 };
@@ -51,6 +55,10 @@ pub(crate) struct SentMessages {
     conversations: Vec<String>,
     pub(crate) bodies: MessageBodies,
     pub(crate) phase_start: u32,
+    /// The phase's senders that are this load client's.
+    slots: Slots,
+    /// Set when other load clients take part in the phase.
+    pub(super) shared_phase: Option<SharedPhase>,
     /// When each message was due, in nanoseconds of the worker's clock.
     planned: Vec<u64>,
     /// How late each message was planned, in microseconds; [`SENT`] once it was sent for the first time.
@@ -61,6 +69,8 @@ pub(crate) struct SentMessages {
     acknowledged_seq: Vec<u64>,
     pub(crate) committed: u64,
     pub(crate) delivered: u64,
+    /// Deliveries of messages that this load client sent: all of them, unless others send, too.
+    pub(crate) delivered_own: u64,
     pub(crate) last_delivery: u64,
     pub(crate) latency: Histogram<u64>,
     pub(crate) acknowledged: Histogram<u64>,
@@ -79,12 +89,15 @@ impl SentMessages {
             conversations: conversations.iter().map(|c| json_string(&c.id)).collect(),
             bodies: MessageBodies::generated(0, &[], &[]),
             phase_start: 0,
+            slots: Slots::ALL,
+            shared_phase: None,
             planned: Vec::new(),
             planned_late_us: Vec::new(),
             delivered_seq: Vec::new(),
             acknowledged_seq: Vec::new(),
             committed: 0,
             delivered: 0,
+            delivered_own: 0,
             last_delivery: 0,
             latency: new_histogram(),
             acknowledged: new_histogram(),
@@ -95,17 +108,44 @@ impl SentMessages {
         }
     }
 
-    /// Starts a phase: counts begin at 0, message numbers go on.
-    pub(crate) fn start_phase(&mut self, bodies: MessageBodies, start: u64) {
+    /// Starts a phase, maybe one that other load clients take part in: counts begin at 0, message numbers go on.
+    pub(crate) fn start_phase(&mut self, bodies: MessageBodies, start: u64, shared_phase: Option<SharedPhase>) {
+        self.slots = shared_phase.as_ref().map_or(Slots::ALL, |phase| phase.part.slots);
+        let before = self.shared_phase.take();
+        self.shared_phase = shared_phase.map(|phase| phase.after(before.as_ref()));
         self.series = SeriesRecorder::new(start);
         self.lateness.reset();
         self.bodies = bodies;
         self.phase_start = self.planned.len() as u32;
         self.committed = 0;
-        self.delivered = 0;
+        (self.delivered, self.delivered_own) = (0, 0);
         self.contradictions = 0;
         self.latency.reset();
         self.acknowledged.reset();
+    }
+
+    /// The number in the phase of the message that is planned `nth`; `None` if this load client sends nothing.
+    pub(super) fn number_of_nth(&self, nth: u64) -> Option<u64> {
+        self.slots.number(nth)
+    }
+
+    /// The number in the phase of a message of the phase, whoever sent it.
+    pub(super) fn number_of(&self, message: u32) -> Option<u64> {
+        match &self.shared_phase {
+            _ if message == NO_MESSAGE => None,
+            Some(shared) if message & OTHERS != 0 => shared.number_of(message),
+            _ => self.slots.number(u64::from(message.checked_sub(self.phase_start)?)),
+        }
+    }
+
+    /// The number of a message of this load client, by which its content is known.
+    fn index(&self, message: u32) -> usize {
+        self.number_of(message).unwrap_or_default() as usize
+    }
+
+    /// The `seq` that the server acknowledged for each message of the phase.
+    pub(super) fn acknowledged_seqs(&self) -> &[u64] {
+        &self.acknowledged_seq[self.phase_start as usize..]
     }
 
     /// Plans one more message, due at `due`, which was `late_ns` ago.
@@ -145,7 +185,7 @@ impl SentMessages {
 
     /// Appends the message as the JSON object of an HTTP request, or as a WebSocket `send` frame.
     pub(crate) fn put_message(&self, message: u32, out: &mut Vec<u8>, over_websocket: bool) {
-        let index = (message - self.phase_start) as usize;
+        let index = self.index(message);
         let (name, address) = match &self.bodies {
             MessageBodies::Generated { recipients, .. } if !recipients.is_empty() => {
                 ("to", &recipients[index % recipients.len()])
@@ -156,7 +196,15 @@ impl SentMessages {
             true => write!(out, r#"{{"t":"send","ref":{message},"{name}":{address}"#),
             false => write!(out, r#"{{"{name}":{address},"from":{}"#, self.sender(index)),
         };
-        let _ = write!(out, r#","client_msg_id":"{}-{message}","type":"text","body":"#, self.tag);
+        let _ = write!(out, r#","client_msg_id":"{}-"#, self.tag);
+        let _ = match &self.shared_phase {
+            None => write!(out, "{message}"),
+            Some(shared) => {
+                shared.put_name(index as u64, self.planned[message as usize], out);
+                Ok(())
+            }
+        };
+        out.extend_from_slice(br#"","type":"text","body":"#);
         self.put_body(index, out);
         out.push(b'}');
     }
@@ -222,25 +270,51 @@ impl SentMessages {
     /// The body of a message of this phase, as JSON.
     pub(crate) fn body_text(&self, message: u32) -> String {
         let mut body = Vec::new();
-        self.put_body((message - self.phase_start) as usize, &mut body);
+        self.put_body(self.index(message), &mut body);
         String::from_utf8_lossy(&body).into_owned()
     }
 
     /// The sender of a message of this phase.
     pub(crate) fn sender_id(&self, message: u32) -> String {
-        serde_json::from_str(&self.sender((message - self.phase_start) as usize)).unwrap_or_default()
+        serde_json::from_str(&self.sender(self.index(message))).unwrap_or_default()
     }
 
     fn message_of(&self, client_msg_id: &str) -> Option<u32> {
         client_msg_id.strip_prefix(self.tag.as_str())?.strip_prefix('-')?.parse().ok()
     }
 
+    /// The message of a phase that is shared, by its id: one's own, or one of others, which is delivered at `seq` first.
+    fn shared_message_of(&mut self, client_msg_id: &str, seq: u64) -> Result<u32, String> {
+        let name = client_msg_id.strip_prefix(self.tag.as_str()).and_then(|rest| rest.strip_prefix('-'));
+        let (Some(name), Some(shared)) = (name.and_then(MessageName::read), &mut self.shared_phase) else {
+            return Ok(NO_MESSAGE);
+        };
+        // A late delivery of an earlier phase, whose bodies are no longer known.
+        if !shared.is_of_phase(name) {
+            return Ok(NO_MESSAGE);
+        }
+        match self.slots.nth(name.number) {
+            None => shared.identify(name, seq),
+            Some(nth) if nth < self.planned_in_phase() => Ok(self.phase_start + nth as u32),
+            Some(_) => Err("was never sent".into()),
+        }
+    }
+
     /// Checks an entry that no receiver has got before: the message that it is, or [`NO_MESSAGE`]. With `is_changed` the entry
     /// has another body than was sent.
     pub(crate) fn identify(&mut self, entry: &EntryView<'_>, is_changed: bool) -> Result<u32, String> {
-        let Some(message) = entry.client_msg_id.as_deref().and_then(|id| self.message_of(id)) else {
-            return Ok(NO_MESSAGE);
+        let id = entry.client_msg_id.as_deref();
+        let message = match &self.shared_phase {
+            None => id.and_then(|id| self.message_of(id)).unwrap_or(NO_MESSAGE),
+            Some(_) => id.map_or(Ok(NO_MESSAGE), |id| self.shared_message_of(id, entry.seq))?,
         };
+        if message == NO_MESSAGE {
+            return Ok(NO_MESSAGE);
+        }
+        if message & OTHERS != 0 && self.shared_phase.is_some() {
+            self.check_content(message, entry, is_changed)?;
+            return Ok(message);
+        }
         let Some(delivered) = self.delivered_seq.get_mut(message as usize) else { return Err("was never sent".into()) };
         if *delivered != 0 {
             return Err(format!("is the message that stood at {}", *delivered));
@@ -268,7 +342,12 @@ impl SentMessages {
     }
 
     fn check_content(&mut self, message: u32, entry: &EntryView<'_>, is_changed: bool) -> Result<(), String> {
-        let index = (message - self.phase_start) as usize;
+        let index = self.index(message);
+        if let MessageBodies::Corpus(corpus) = &self.bodies
+            && index >= corpus.messages.len()
+        {
+            return Err("was never sent".into());
+        }
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         self.put_body(index, &mut scratch);
@@ -289,12 +368,20 @@ impl SentMessages {
 
     /// Records the delivery of a message to one receiver.
     pub(crate) fn record_delivery(&mut self, message: u32, now: u64) {
-        if message < self.phase_start {
-            return;
-        }
+        let due = match &mut self.shared_phase {
+            Some(shared) if message & OTHERS != 0 => {
+                let Some(due) = shared.due_ns(message) else { return };
+                shared.compare_clocks(due, now);
+                due
+            }
+            _ if message < self.phase_start => return,
+            _ => {
+                self.delivered_own += 1;
+                self.planned[message as usize]
+            }
+        };
         self.delivered += 1;
         self.last_delivery = now;
-        let due = self.planned[message as usize];
         record(&mut self.latency, due, now);
         self.series.delivered(due, now);
     }

@@ -4,7 +4,7 @@ use super::{
     delivery_gaps::DeliveryGaps, mixed_traffic::MixedTraffic, receipt_teller::ReceiptTeller,
     sent_messages::SentMessages, traffic::Traffic, verifier::Verifier,
 };
-use crate::worker_protocol::RefusalCounts;
+use crate::{clock, worker_protocol::RefusalCounts};
 use std::{
     collections::{HashMap, VecDeque},
     time::Instant,
@@ -13,6 +13,8 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct SharedState {
     clock: Instant,
+    /// The machine's clock when this one began.
+    machine_start_ns: u64,
     pub(crate) token_key: String,
     pub(crate) verifier: Verifier,
     pub(crate) sent_messages: SentMessages,
@@ -51,6 +53,7 @@ impl SharedState {
     ) -> Self {
         SharedState {
             clock: Instant::now(),
+            machine_start_ns: clock::machine_ns(),
             token_key,
             verifier: Verifier::default(),
             sent_messages,
@@ -74,6 +77,11 @@ impl SharedState {
     /// Nanoseconds since the worker started.
     pub(crate) fn now(&self) -> u64 {
         self.clock.elapsed().as_nanos() as u64
+    }
+
+    /// A moment of the machine's clock on this one.
+    pub(crate) fn at_machine_ns(&self, machine_ns: u64) -> u64 {
+        machine_ns.saturating_sub(self.machine_start_ns)
     }
 
     pub(crate) fn record_bind(&mut self, heartbeat_ms: u64) {

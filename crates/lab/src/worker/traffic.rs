@@ -99,7 +99,7 @@ mod tests {
             let log = verifier.add_conversation("g".into(), 0);
             (0..2).for_each(|_| _ = verifier.add_receiver(log));
             let mut sent = SentMessages::new("t".into(), &[Conversation { id: "g".into(), base_seq: 0 }]);
-            sent.start_phase(MessageBodies::generated(33, &["a".into()], &[]), 0);
+            sent.start_phase(MessageBodies::generated(33, &["a".into()], &[]), 0, None);
             let message = sent.plan(0, 0);
             sent.acknowledge(message, 1, 1);
             let config = MixConfig { per_message: 1.0, moderators: 1, seed: 1 };

@@ -12,6 +12,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 use tidings_client::wire::split_messages_frame;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Stands for an entry that is no message of this run, such as a notice about members.
 pub const NO_MESSAGE: u32 = u32::MAX;
@@ -72,6 +73,8 @@ struct ReferenceLog {
     /// How many bytes were removed at the front, since every receiver has passed them.
     trimmed: u64,
     entry_ends: Vec<EntryEnd>,
+    /// Of each entry, if entries are compared with those of other load clients.
+    digests: Option<Vec<u64>>,
     /// Entries that arrived before one with a lower `seq`.
     ahead: BTreeMap<u64, (Box<[u8]>, u32)>,
     receivers: Vec<u32>,
@@ -112,6 +115,9 @@ impl ReferenceLog {
     }
 
     fn append(&mut self, raw: &[u8], message: u32) {
+        if let Some(digests) = &mut self.digests {
+            digests.push(xxh3_64(raw));
+        }
         // With one receiver no later batch is compared: the bytes need not be kept.
         if self.receivers.len() > 1 {
             self.bytes.extend_from_slice(raw);
@@ -122,6 +128,14 @@ impl ReferenceLog {
             self.entry_ends.push(EntryEnd { end: self.trimmed, message });
         }
     }
+}
+
+/// An entry as the receivers of one load client got it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EntryDigest {
+    pub(crate) seq: u64,
+    pub(crate) message: u32,
+    pub(crate) digest: u64,
 }
 
 #[derive(Debug)]
@@ -142,11 +156,32 @@ const PROBLEMS_MAX: usize = 10;
 pub struct Verifier {
     logs: Vec<ReferenceLog>,
     receivers: Vec<ReceiverState>,
+    keeps_digests: bool,
     pub faults: DeliveryFaults,
     pub problems: Vec<String>,
 }
 
 impl Verifier {
+    /// Keeps a digest of every entry from now on, for the comparison with other load clients.
+    pub(crate) fn keep_digests(&mut self) {
+        self.keeps_digests = true;
+    }
+
+    /// The entries of a conversation from `seq` on, in order, with those behind gaps.
+    pub(crate) fn entries_from(&self, conversation: usize, seq: u64) -> impl Iterator<Item = EntryDigest> {
+        let log = &self.logs[conversation];
+        let known = log.entry_ends.iter().zip(log.digests.iter().flatten()).zip(log.base_seq + 1..);
+        let known =
+            known.map(|((entry_end, digest), seq)| EntryDigest { seq, message: entry_end.message, digest: *digest });
+        let digest = |(seq, (raw, message)): (&u64, &(Box<[u8]>, u32))| EntryDigest {
+            seq: *seq,
+            message: *message,
+            digest: xxh3_64(raw),
+        };
+        let skipped = seq.saturating_sub(log.base_seq + 1) as usize;
+        known.skip(skipped).chain(log.ahead.range(seq..).map(digest))
+    }
+
     /// Adds a conversation whose next entry will be `base_seq + 1`.
     pub fn add_conversation(&mut self, conversation: String, base_seq: u64) -> usize {
         self.logs.push(ReferenceLog {
@@ -155,6 +190,7 @@ impl Verifier {
             bytes: Vec::new(),
             trimmed: 0,
             entry_ends: Vec::new(),
+            digests: self.keeps_digests.then(Vec::new),
             ahead: BTreeMap::new(),
             receivers: Vec::new(),
         });
@@ -476,5 +512,24 @@ mod tests {
         let cut = br#"{"t":"messages","cursor":"1.0.0.0","entries":[{"conversation":"g"]}"#;
         assert!(verifier.receive_batch(1, cut, &mut texts, 0).is_none());
         assert_eq!((texts.0, verifier.faults.altered), (1, 1));
+    }
+
+    #[test]
+    fn digests_tell_what_differs_also_behind_a_gap() {
+        let digests = |seqs: &[u64], text: &str| {
+            let mut verifier = Verifier::default();
+            verifier.keep_digests();
+            let log = verifier.add_conversation("g".into(), 0);
+            verifier.add_receiver(log);
+            for seq in seqs {
+                verifier.receive_entry(0, &entry(*seq, text), false, &mut NumberedTexts::default(), 0);
+            }
+            verifier.entries_from(0, 2).map(|entry| (entry.seq, entry.digest)).collect::<Vec<_>>()
+        };
+        let all = digests(&[1, 2, 3, 4], "same");
+        assert_eq!(all.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(digests(&[1, 2, 4], "same"), [all[0], all[2]]);
+        assert_eq!(digests(&[2, 1, 3, 4], "same"), all);
+        assert!(digests(&[1, 2], "other")[0].1 != all[0].1);
     }
 }
