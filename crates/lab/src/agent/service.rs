@@ -141,13 +141,14 @@ fn greet<'a>(
     write_line(&mut stream, &hello).map_err(gone)?;
     let credentials = read_credentials(lines)?;
     let nonces = Nonces { agent: &nonce, coordinator: &credentials.nonce };
-    if !is_proof(&credentials.proof, &agent.token, Side::Coordinator, nonces) {
-        return Err(RefusalCode::WrongToken.because("the token is not this agent's"));
-    }
+    // First, since another version may prove itself in another way.
     if (credentials.protocol, credentials.version.as_str()) != (PROTOCOL, VERSION) {
         let theirs = format!("version {} (protocol {})", credentials.version, credentials.protocol);
         let why = format!("the coordinator is {theirs}, the agent version {VERSION} (protocol {PROTOCOL})");
         return Err(RefusalCode::OtherVersion.because(why));
+    }
+    if !is_proof(&credentials.proof, &agent.token, Side::Coordinator, nonces) {
+        return Err(RefusalCode::WrongToken.because("the token is not this agent's"));
     }
     let turn = agent.take_turn(&credentials.session, peer)?;
     let proof = prove(&agent.token, Side::Agent, nonces);

@@ -140,6 +140,7 @@ fn criteria(figures: &Value, output: &OutputArgs) -> Vec<Criterion> {
         criteria.extend(own.map(|threshold| threshold.judge(part)));
     }
     criteria.extend(parts.iter().filter_map(lag_criterion));
+    criteria.extend(parts.iter().flat_map(agent_criteria));
     criteria
 }
 
@@ -158,6 +159,23 @@ fn lag_criterion(part: &Part<'_>) -> Option<Criterion> {
         value: format!("{lag:.2} ms"),
         met: lag <= bound,
     })
+}
+
+/// With agents each is held to the same bound, so that one that could not keep up is not hidden behind the others.
+fn agent_criteria(part: &Part<'_>) -> Vec<Criterion> {
+    let bound = part.number(&["lag_max_ms"]);
+    let agents = part.get("agents").and_then(Value::as_array).into_iter().flatten();
+    let criterion = |agent: &Value| {
+        let lag = ["lateness", "loop_lag"].iter().filter_map(|name| agent[name]["p99"].as_f64()).fold(0.0, f64::max);
+        Some(Criterion {
+            name: "the agent's own lag".into(),
+            part: agent["address"].as_str()?.to_owned(),
+            bound: format!("p99 ≤ {} ms", bound?),
+            value: format!("{lag:.2} ms"),
+            met: !agent["lagged"].as_bool()?,
+        })
+    };
+    agents.filter_map(criterion).collect()
 }
 
 /// The command as it was given, without secrets.
@@ -199,10 +217,10 @@ mod tests {
 
     #[test]
     fn a_command_is_told_without_its_secrets() {
-        let line = "/opt/tidings bench group --url http://h:1 --api-key abc --token-key=def --set TIDINGS_API_KEY=ghi \
+        let line = "/opt/tidings bench group --url http://h:1 --api-key abc --token-key=def --agent-token mno --set TIDINGS_API_KEY=ghi \
                     --threshold p99<7 --set TIDINGS_STORE_URL=postgres://u:jkl@h/d";
         let told = command_line(line.split_whitespace().map(str::to_owned));
-        for secret in ["abc", "def", "ghi", "jkl"] {
+        for secret in ["abc", "def", "ghi", "jkl", "mno"] {
             assert!(!told.contains(secret), "{told}");
         }
         assert!(told.starts_with("tidings bench group --url http://h:1 --api-key *** --token-key=*** "), "{told}");
@@ -214,14 +232,22 @@ mod tests {
         let figures = json!({ "outcome": {
             "title": "group", "latency": { "p50": 1.0, "p99": 80.0 }, "expected": 10, "delivered": 9, "lost": 1,
             "lateness": { "p99": 60.0 }, "lag_max_ms": 50.0,
+            "agents": [{ "address": "a:1", "lateness": { "p99": 1.0 }, "loop_lag": { "p99": 70.0 }, "lagged": true }],
         }, "check": { "passed": true } });
         let output = OutputArgs {
             thresholds: vec!["p99<70".parse().unwrap_or_else(|why| panic!("{why}"))],
             ..OutputArgs::default()
         };
-        let met: Vec<(String, bool)> = criteria(&figures, &output).into_iter().map(|c| (c.name, c.met)).collect();
-        let expected =
-            [("deliveries", false), ("stored data", true), ("threshold", false), ("the lab's own lag", false)];
+        let criteria = criteria(&figures, &output);
+        assert_eq!(criteria.last().map(|last| (last.part.as_str(), last.value.as_str())), Some(("a:1", "70.00 ms")));
+        let met: Vec<(String, bool)> = criteria.into_iter().map(|c| (c.name, c.met)).collect();
+        let expected = [
+            ("deliveries", false),
+            ("stored data", true),
+            ("threshold", false),
+            ("the lab's own lag", false),
+            ("the agent's own lag", false),
+        ];
         assert_eq!(met, expected.map(|(name, met)| (name.to_owned(), met)));
     }
 }

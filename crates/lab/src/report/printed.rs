@@ -90,8 +90,34 @@ pub(crate) fn print_outcome(title: &str, outcome: &Outcome) {
     if let Some(mix) = &outcome.mix {
         mix.print();
     }
+    print_agents(outcome);
     for problem in &outcome.problems {
         println!("  ! {problem}");
+    }
+}
+
+/// Prints the share of each agent, and how far their clocks can be trusted.
+fn print_agents(outcome: &Outcome) {
+    for agent in &outcome.agents {
+        println!(
+            "  agent {}: sent {}  delivered {} of {}  late p99 {:.2} ms  loop late p99 {:.2} ms  CPU {:.2} s  clock {:+.3} ms ± {:.3}{}",
+            agent.address,
+            agent.sent,
+            agent.delivered,
+            agent.expected,
+            agent.lateness.p99,
+            agent.loop_lag.p99,
+            agent.client_cpu_seconds,
+            agent.clock_offset_ms,
+            agent.clock_error_ms,
+            if agent.lagged { "  COULD NOT KEEP UP" } else { "" }
+        );
+    }
+    if let Some(error) = outcome.clock_error_ms {
+        println!(
+            "  clocks       a latency from one agent to another is off by {error:.3} ms at most; {} came before their time, by {:.3} ms at most",
+            outcome.negative_latencies, outcome.negative_latency_max_ms
+        );
     }
 }
 

@@ -70,7 +70,7 @@ mod tests {
 
     fn entry(seq: u64, number: u64) -> String {
         let from = ["a", "b"][number as usize % 2];
-        let text = format!("{number} {:.<width$}", "", width = 24 - 11 - number.to_string().len());
+        let text = format!("{number} {:.<width$}", "", width = 12 - number.to_string().len());
         format!(
             r#"{{"conversation":"g","seq":{seq},"kind":"message","at":1,"from":"{from}","client_msg_id":"t-0.{number}.5","type":"text","body":{{"text":"{text}"}}}}"#
         )

@@ -30,6 +30,8 @@ pub(crate) enum Fault {
     ResumeRepeatsEntries,
     /// The two nodes deliver two messages in different orders.
     DifferentOrders,
+    /// One receiver gets two messages in another order than all others.
+    DifferentOrderForOne,
     /// A node commits a repeated send again.
     CommitTwice,
     /// Nothing is answered or delivered for 200 ms, from the message with this number on.
@@ -204,7 +206,12 @@ fn send(request: &Value, fault: Fault, state: &Mutex<State>) -> Value {
     state.entries.push(delivered_entry.clone());
     for (number, (node, receiver)) in state.receivers.iter_mut().enumerate() {
         let mut entries = vec![delivered_entry.clone()];
-        if fault == Fault::DifferentOrders && *node == 1 && (faulty || seq == 21) {
+        let is_swapped = match fault {
+            Fault::DifferentOrders => *node == 1,
+            Fault::DifferentOrderForOne => number == 0,
+            _ => false,
+        };
+        if is_swapped && (faulty || seq == 21) {
             let swapped =
                 [delivered_entry.replace(r#""seq":21"#, r#""seq":20"#), before.replace(r#""seq":20"#, r#""seq":21"#)];
             entries = if faulty { Vec::new() } else { swapped.to_vec() };

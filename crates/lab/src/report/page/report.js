@@ -277,7 +277,25 @@
     const took = isNumber(part.seconds) ? `over ${seconds(part.seconds)}` : "";
     return element("section", {},
       element("h2", {}, isOnly ? "Over time" : part.title, took ? element("span", { class: "soft" }, ` ${took}`) : undefined),
-      isOnly ? undefined : tiles(part), timePlots(part), balance(part));
+      isOnly ? undefined : tiles(part), timePlots(part), balance(part), agentsTable(part));
+  }
+
+  /** Load from several machines: what each did, and whether it kept up. */
+  function agentsTable(part) {
+    if (!part.agents?.length) return undefined;
+    const columns = [{ title: "Agent" }, { title: "Machine" }, ...["receivers", "senders", "sent", "delivered", "lost", "CPU", "p50", "p99", "p100", "late p99", "loop late p99", "clock"].map((title) => ({ title, number: true })), { title: "" }];
+    const rows = part.agents.map((agent) => [
+      agent.address, `${agent.machine.host}: ${agent.machine.cores} cores, ${number(agent.machine.descriptors)} descriptors, load ${agent.machine.load} to ${agent.load_after}`,
+      number(agent.receivers), number(agent.senders), number(agent.sent), `${number(agent.delivered)} of ${number(agent.expected)}`,
+      { text: number(agent.lost), class: agent.lost > 0 ? "missed" : undefined }, seconds(agent.client_cpu_seconds),
+      ...["p50", "p99", "max"].map((field) => milliseconds(agent.latency[field])), milliseconds(agent.lateness.p99), milliseconds(agent.loop_lag.p99),
+      `${number(agent.clock_offset_ms, 3)} ± ${number(agent.clock_error_ms, 3)} ms`,
+      { text: agent.lagged ? "✕ could not keep up" : "✓ kept up", class: `state ${agent.lagged ? "missed" : "met"}` },
+    ]);
+    return [
+      element("h3", {}, "Agents"), table(columns, rows),
+      element("p", { class: "soft" }, `A latency from one agent to another is off by ${number(part.clock_error_ms, 3)} ms at most. ${number(part.negative_latencies)} deliveries came before their time by the corrected clocks, by ${number(part.negative_latency_max_ms, 3)} ms at most, and count as 0.`),
+    ];
   }
 
   // ---- the whole
