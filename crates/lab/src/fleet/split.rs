@@ -110,7 +110,7 @@ pub(super) fn shares(config: &WorkerConfig, capacities: &[Capacity]) -> Result<V
         }
     } else {
         let parts = split_within(config.receivers.len(), &weights, &room);
-        let parts = parts.map_or_else(|| split(config.receivers.len(), &weights), |parts| parts);
+        let parts = parts.unwrap_or_else(|| split(config.receivers.len(), &weights));
         for (share, range) in shares.iter_mut().zip(ranges(&parts)) {
             share.receivers = range.collect();
         }
