@@ -127,6 +127,23 @@ const failed = await run(`@tidings/client in ${version()}`, [
     said.push("sent written offline");
     await allShow();
   }],
+  ["what a tab without the connection had not sent when it was closed, the one with the connection sends", async () => {
+    const kept = await browser.newContext();
+    const [leading, closing] = [await open(kept, ben, ada, { keep: "ben" }), await open(kept, ben, ada, { keep: "ben" })];
+    for (const tab of [leading, closing]) await shows(tab, said);
+    between.block();
+    between.cutAll();
+    for (const tab of [leading, closing]) await holds(tab, () => window.state() === "away");
+    await closing.evaluate(() => window.say("by the tab that closes"));
+    while (!(await closing.evaluate(storedNames)).some((name) => name.startsWith("outbox/"))) await pause(50);
+    await closing.close();
+    await shows(leading, [...said, "pending by the tab that closes"]);
+    between.unblock();
+    said.push("sent by the tab that closes");
+    await shows(leading, said);
+    await allShow();
+    await kept.close();
+  }],
   ["a browser that stores nothing more: the page is told once, and goes on", async () => {
     const kept = await browser.newContext();
     const page = await open(kept, ben, ada, { keep: "ben" });
