@@ -43,10 +43,16 @@ pub(crate) struct PhasePart {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PartProgress {
     pub(crate) all_planned: bool,
+    /// The next message is not due yet, and nothing else is waited for.
+    pub(crate) is_idle: bool,
     pub(crate) unanswered: u64,
     pub(crate) committed: u64,
     pub(crate) refused: u64,
     pub(crate) delivered: u64,
+    pub(crate) planned: u64,
+    /// When the last message was due, and when the last delivery came, in nanoseconds after the start of the phase.
+    pub(crate) last_due_ns: u64,
+    pub(crate) last_delivery_ns: u64,
     /// Whether the part's receivers have said all that they have to say.
     pub(crate) is_settled: bool,
 }

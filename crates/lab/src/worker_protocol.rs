@@ -27,6 +27,8 @@ pub(crate) enum WorkerCommand {
     Begin {
         at_ns: u64,
     },
+    /// The receivers of all load clients have the message of the round.
+    EndRound,
     /// End the part of the phase; answered by the ledger and `PartDone`.
     Finish,
 }

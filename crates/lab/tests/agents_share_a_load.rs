@@ -6,18 +6,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/agents.rs"]
+mod agents;
 #[path = "support/message_server.rs"]
 mod message_server;
 
+use agents::{Agent, TOKEN, is_alive, run, signal, start, start_bench, three_agents, wait_until};
 use clap::Parser;
 use message_server::{Fault, serve, serve_and_tell};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::{TcpListener, TcpStream},
     path::Path,
-    process::{Child, Command, ExitCode, Stdio},
+    process::ExitCode,
     sync::mpsc,
     time::Duration,
 };
@@ -27,7 +30,6 @@ enum CommandLine {
     Bench(tidings_lab::BenchArgs),
 }
 
-const TOKEN: &str = "a-token-of-this-test";
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const INVALID: i32 = 3;
@@ -45,6 +47,7 @@ fn main() {
     std::fs::write(&token, format!("{TOKEN}\n")).unwrap();
     three_agents_count_what_one_client_counts(&token);
     a_fault_towards_any_receiver_is_found(&token);
+    a_round_without_an_end_fails_the_run(&token);
     clocks_that_differ_are_corrected(&token);
     an_agent_that_lags_is_named(&token);
     a_killed_agent_ends_the_run_and_leaves_nothing(&token);
@@ -52,124 +55,6 @@ fn main() {
     one_coordinator_at_a_time(&token);
     mistakes_are_explained(&token);
     strangers_are_refused(&token);
-}
-
-/// An agent, which is killed at the end.
-struct Agent {
-    child: Child,
-    address: String,
-}
-
-impl Agent {
-    fn start(token: &Path, ip: &str, clock_shift_ms: u64) -> Agent {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["bench", "agent", "--listen", &format!("{ip}:0"), "--token-file"])
-            .arg(token)
-            .env("TIDINGS_LAB_CLOCK_SHIFT_MS", clock_shift_ms.to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first = lines.next().unwrap().unwrap();
-        // The rest is read so that the agent never waits for it.
-        std::thread::spawn(move || lines.for_each(drop));
-        let address = first.strip_prefix("agent listens on ").unwrap().to_owned();
-        Agent { child, address }
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn load_clients(&self) -> Vec<u32> {
-        children_of(self.pid())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-fn three_agents(token: &Path) -> [Agent; 3] {
-    ["127.0.0.1", "127.0.0.2", "127.0.0.3"].map(|ip| Agent::start(token, ip, 0))
-}
-
-/// Processes that live and were started by this one.
-fn children_of(parent: u32) -> Vec<u32> {
-    let processes = std::fs::read_dir("/proc").unwrap();
-    let pids = processes.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        fields.first().is_some_and(|state| *state != "Z") && fields.get(1) == Some(&parent.to_string().as_str())
-    })
-    .collect()
-}
-
-fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
-}
-
-fn signal(pid: u32, signal: Signal) {
-    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
-}
-
-/// Waits for what another process does in its own time.
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = std::time::Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(60), "after a minute not yet: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// A bench that is running, with the file of its figures.
-struct Bench {
-    child: Child,
-    folder: tempfile::TempDir,
-}
-
-/// What a bench left.
-struct Ended {
-    code: i32,
-    said: String,
-    figures: Value,
-}
-
-/// Starts `bench group` against the servers, from agents if there are any.
-fn start(urls: &str, agents: &[&Agent], token: &Path, options: &str) -> Bench {
-    let folder = tempfile::tempdir().unwrap();
-    let line = format!(
-        "bench --json {} group --url {urls} --api-key k --token-key t {options}",
-        folder.path().join("json").display()
-    );
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(line.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    if !agents.is_empty() {
-        let addresses: Vec<&str> = agents.iter().map(|agent| agent.address.as_str()).collect();
-        command.arg("--agents").arg(addresses.join(",")).arg("--agent-token-file").arg(token);
-    }
-    Bench { child: command.spawn().unwrap(), folder }
-}
-
-impl Bench {
-    fn end(self) -> Ended {
-        let Bench { child, folder } = self;
-        let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        let figures = std::fs::read(folder.path().join("json")).unwrap_or_default();
-        let code = output.status.code().unwrap();
-        println!("{said}");
-        Ended { code, said: said.into_owned(), figures: serde_json::from_slice(&figures).unwrap_or_default() }
-    }
-}
-
-fn run(fault: Fault, agents: &[&Agent], token: &Path, options: &str) -> Ended {
-    start(&serve(fault)[0], agents, token, options).end()
 }
 
 /// A machine with other work may lag behind; what is counted does not depend on it.
@@ -217,7 +102,7 @@ fn three_agents_count_what_one_client_counts(token: &Path) {
             (three["negative_latency_max_ms"].as_f64().unwrap(), three["clock_error_ms"].as_f64().unwrap());
         assert!(early <= error, "a delivery came {early} ms before it was due, by clocks that are off by {error} ms");
     }
-    // A closed loop, a search and a receiver that breaks off and resumes.
+    // A closed loop, and connections that break and resume.
     let closed = run(
         Fault::None,
         &agents,
@@ -256,6 +141,18 @@ fn a_fault_towards_any_receiver_is_found(token: &Path) {
         assert!(outcome[count].as_u64() > Some(0), "{fault:?}: {outcome:#}");
         let is_named = agents.iter().any(|agent| outcome["problems"].to_string().contains(&agent.address));
         assert!(is_named || fault == Fault::WithholdFromAll, "{fault:?}: {}", outcome["problems"]);
+    }
+}
+
+/// A round whose message one receiver never gets has no end: with one client and with several the run ends all the same.
+fn a_round_without_an_end_fails_the_run(token: &Path) {
+    let agents = three_agents(token);
+    for agents in [vec![], agents.iter().collect()] {
+        let options = "--members 4 --rounds 30 --pause 0ms --lag-max 60s --patience 2s";
+        let ended = start_bench("broadcast", &serve(Fault::LoseEntry)[0], &agents, token, options).end();
+        let outcome = &ended.figures["outcome"];
+        assert_eq!((ended.code, &outcome["planned"], &outcome["lost"]), (FAILED, &json!(20), &json!(1)));
+        assert_eq!(outcome["rounds"].as_array().map(Vec::len), Some(19));
     }
 }
 

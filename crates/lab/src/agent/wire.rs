@@ -188,7 +188,7 @@ impl<R: Read> LineReader<R> {
 
 pub(crate) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(line).map_err(|error| {
-        let begin: String = String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned();
+        let begin: String = String::from_utf8_lossy(&line[..line.len().min(40)]).into_owned();
         RefusalCode::BadLine.because(format!("not a line of this protocol: {error} in {begin:?}"))
     })
 }

@@ -87,8 +87,6 @@ pub(super) fn merge(parts: Vec<FinishedPart>, judgement: Judgement, clock_error_
         whole.seconds = whole.seconds.max(own.seconds);
         whole.client_cpu_seconds += own.client_cpu_seconds;
         whole.negative_latency_max_ms = whole.negative_latency_max_ms.max(part.early_max_ns as f64 / 1e6);
-        // One agent alone has the rounds of the whole.
-        whole.rounds.extend(own.rounds);
         whole.agents.push(agent);
     }
     if whole.negative_latency_max_ms > clock_error_ms {

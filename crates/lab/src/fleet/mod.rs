@@ -19,7 +19,7 @@ use crate::{
     options::AgentsArgs,
     phase_part::{AgentOutcome, PhasePart, Slots},
     process,
-    worker_protocol::{Content, LoadModel, Phase, WorkerCommand, WorkerConfig, WorkerReport},
+    worker_protocol::{Content, LoadModel, Outcome, Phase, WorkerCommand, WorkerConfig, WorkerReport},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use connection::{AgentConnection, AgentEvent};
@@ -121,12 +121,15 @@ impl Fleet {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(LabError::Environment("all agents are gone".into())),
             }
-            if let Some(agent) = run.silent_since(self.timeout) {
-                let why = format!("its load client has reported nothing for {} s", self.timeout.as_secs_f64());
+            // An agent that is silent itself is noticed before.
+            let load_client_timeout = self.timeout * 2;
+            if let Some(agent) = run.silent_since(load_client_timeout) {
+                let why = format!("its load client has reported nothing for {} s", load_client_timeout.as_secs_f64());
                 return Err(self.agents[agent].failed(&why));
             }
             match run.next() {
                 Next::Wait => {}
+                Next::EndRound(sender) => self.agents[sender].send(&line_of(&WorkerCommand::EndRound)?)?,
                 Next::Finish => self.send_to_all(&WorkerCommand::Finish)?,
                 Next::ShowProgress => {
                     let progress = run.progress();
@@ -204,7 +207,11 @@ impl Fleet {
         for (agent, clock) in self.agents.iter().zip(&clocks) {
             agent.send(&line_of(&WorkerCommand::Begin { at_ns: clock.on_other(at_ns) })?)?;
         }
-        self.run = Some(self.new_run(&slots, &clocks));
+        let run = self.new_run(&slots, &clocks);
+        self.run = Some(match phase.model {
+            LoadModel::Rounds { .. } => run.in_rounds_of(only_sender(&slots).unwrap_or(0)),
+            _ => run,
+        });
         Ok(())
     }
 
@@ -234,9 +241,6 @@ impl Fleet {
 
     /// Which messages each agent sends.
     fn slots_of(&self, phase: &Phase) -> Result<Vec<Slots>, LabError> {
-        if matches!(phase.model, LoadModel::Rounds { .. }) && self.agents.len() > 1 {
-            return Err(LabError::Usage("rounds of one message at a time take one agent: --agents HOST:PORT".into()));
-        }
         let senders = match &phase.content {
             Content::Generated { senders, .. } | Content::FirstMessages { senders, .. } => senders.len(),
             // A recorded chat keeps its order: one agent sends it.
@@ -248,7 +252,11 @@ impl Fleet {
                 "{senders} users send over {by_session} sessions, which agents cannot split"
             )));
         }
-        Ok(split::slots(&self.shares, &self.weights, senders))
+        let slots = split::slots(&self.shares, &self.weights, senders);
+        if matches!(phase.model, LoadModel::Rounds { .. }) && only_sender(&slots).is_none() {
+            return Err(LabError::Usage("one message at a time takes one sender over agents".into()));
+        }
+        Ok(slots)
     }
 
     /// Brings a recorded chat to all agents, which have no files of this machine; returns where it lies on each.
@@ -299,13 +307,14 @@ impl Fleet {
     }
 
     /// Measures clocks and machines once more, judges the ledgers, and adds everything up.
-    fn finish(&mut self, run: PhaseRun) -> Result<WorkerReport, LabError> {
+    fn finish(&mut self, mut run: PhaseRun) -> Result<WorkerReport, LabError> {
         let clocks = self.measure_clocks()?;
         self.agents.iter().try_for_each(|agent| agent.send(&CoordinatorLine::Inspect))?;
         let machines = self.gather("describe its machine", self.timeout, |event| match event {
             AgentEvent::Machine(machine) => Some(machine),
             _ => None,
         })?;
+        let rounds = run.take_rounds();
         let (ledger, mut finished, clock_error_ms) = run.finish(&clocks);
         for (finished, machine) in finished.iter_mut().zip(machines) {
             finished.agent.load_after = machine.load;
@@ -313,7 +322,7 @@ impl Fleet {
         let planned: Vec<u64> = finished.iter().map(|finished| finished.part.outcome.planned).collect();
         let judgement = ledger.judge(&planned);
         let outcome = merge::merge(finished, judgement, clock_error_ms, self.lag_max_ms);
-        Ok(WorkerReport::Done(Box::new(outcome)))
+        Ok(WorkerReport::Done(Box::new(Outcome { rounds, ..outcome })))
     }
 
     fn send_to_all(&self, command: &WorkerCommand) -> Result<(), LabError> {
@@ -356,6 +365,12 @@ impl Fleet {
         }
         Ok(answers.into_iter().flatten().collect())
     }
+}
+
+/// The one agent that sends, if only one does.
+fn only_sender(slots: &[Slots]) -> Option<usize> {
+    let mut senders = (0..slots.len()).filter(|agent| slots[*agent].count > 0);
+    senders.next().filter(|_| senders.next().is_none())
 }
 
 fn read_file(file: &Path) -> Result<Vec<u8>, LabError> {

@@ -36,6 +36,8 @@ pub(super) struct PhaseRun {
     changed: Instant,
     total: u64,
     next_progress: Instant,
+    /// Of one message at a time: the agent that sends, and how long each message took to the last receiver, in milliseconds.
+    rounds: Option<(usize, Vec<f64>)>,
     is_finishing: bool,
 }
 
@@ -44,6 +46,8 @@ pub(super) struct PhaseRun {
 pub(super) enum Next {
     Wait,
     ShowProgress,
+    /// Every receiver has the message of the round: tell this agent.
+    EndRound(usize),
     /// Every receiver has everything, or nothing has come for too long.
     Finish,
     /// All parts have handed over.
@@ -74,8 +78,14 @@ impl PhaseRun {
             changed: now,
             total: 0,
             next_progress: now + PROGRESS_INTERVAL,
+            rounds: None,
             is_finishing: false,
         }
+    }
+
+    /// Messages are sent one at a time, by this agent.
+    pub(super) fn in_rounds_of(self, sender: usize) -> Self {
+        PhaseRun { rounds: Some((sender, Vec::new())), ..self }
     }
 
     /// Takes a report of an agent's load client.
@@ -108,8 +118,7 @@ impl PhaseRun {
         }
         let (committed, refused) = (self.sum(|part| part.committed), self.sum(|part| part.refused));
         let delivered = self.sum(|part| part.delivered);
-        let is_waiting_for_due =
-            self.parts.iter().any(|part| !part.progress.all_planned && part.progress.unanswered == 0);
+        let is_waiting_for_due = self.parts.iter().any(|part| part.progress.is_idle);
         if committed + refused + delivered != self.total || is_waiting_for_due {
             (self.total, self.changed) = (committed + refused + delivered, now);
         }
@@ -118,7 +127,18 @@ impl PhaseRun {
             .iter()
             .all(|part| part.progress.all_planned && part.progress.unanswered == 0 && part.progress.is_settled);
         let settle = if refused > 0 { REFUSED_SETTLE } else { Duration::ZERO };
-        let is_complete = is_sent && delivered >= committed * self.receivers && now >= self.changed + settle;
+        let is_delivered = delivered >= committed * self.receivers && now >= self.changed + settle;
+        let planned = self.sum(|part| part.planned);
+        if let Some((sender, rounds)) = &mut self.rounds
+            && planned > rounds.len() as u64
+            && committed + refused >= planned
+            && is_delivered
+        {
+            let last = self.parts.iter().map(|part| part.progress.last_delivery_ns).max().unwrap_or(0);
+            rounds.push(last.saturating_sub(self.parts[*sender].progress.last_due_ns) as f64 / 1e6);
+            return Next::EndRound(*sender);
+        }
+        let is_complete = is_sent && is_delivered;
         if is_complete || now > self.changed + self.patience {
             self.is_finishing = true;
             return Next::Finish;
@@ -146,6 +166,11 @@ impl PhaseRun {
             }
         }
         sum
+    }
+
+    /// How long each round took, in milliseconds.
+    pub(super) fn take_rounds(&mut self) -> Vec<f64> {
+        self.rounds.take().map(|(_, rounds)| rounds).unwrap_or_default()
     }
 
     /// The ledgers, and what each part handed over, with the clocks as they were after the phase.
@@ -207,8 +232,34 @@ mod tests {
     }
 
     #[test]
+    fn a_round_ends_with_the_last_receiver_of_any_agent() {
+        let mut run = run(Duration::from_secs(3600)).in_rounds_of(1);
+        let progress = |planned, committed, delivered, last_delivery_ns| {
+            let last_due_ns = 1_000_000;
+            let all = PartProgress {
+                planned,
+                committed,
+                delivered,
+                last_due_ns,
+                last_delivery_ns,
+                ..PartProgress::default()
+            };
+            WorkerReport::PartProgress(all)
+        };
+        for (agent, report) in [(1, progress(1, 1, 2, 3_000_000)), (0, progress(0, 0, 2, 5_000_000))] {
+            assert_eq!(run.take(agent, report), Ok(()));
+            assert_eq!(run.next(), Next::Wait);
+        }
+        assert_eq!(run.take(0, progress(0, 0, 3, 7_500_000)), Ok(()));
+        assert_eq!((run.next(), run.next()), (Next::EndRound(1), Next::Wait));
+        assert_eq!(run.take_rounds(), [6.5]);
+    }
+
+    #[test]
     fn without_progress_a_phase_ends_but_not_while_something_is_to_come_due() {
         let mut run = run(Duration::ZERO);
+        let idle = PartProgress { is_idle: true, ..PartProgress::default() };
+        assert_eq!(run.take(0, WorkerReport::PartProgress(idle)), Ok(()));
         assert_eq!(run.next(), Next::Wait, "nothing is due yet");
         for agent in 0..2 {
             assert_eq!(run.take(agent, sent(1, 0)), Ok(()));

@@ -133,7 +133,12 @@ fn run_commands() -> io::Result<()> {
                 report(&WorkerReport::Opened { seconds: started.elapsed().as_secs_f64() });
             }
             // The command came when the phase had already ended.
-            Ok(WorkerCommand::StopPlanning | WorkerCommand::Begin { .. } | WorkerCommand::Finish) => {}
+            Ok(
+                WorkerCommand::StopPlanning
+                | WorkerCommand::Begin { .. }
+                | WorkerCommand::EndRound
+                | WorkerCommand::Finish,
+            ) => {}
             Err(mpsc::TryRecvError::Empty) => pool.poll_once(Duration::from_millis(100), &mut shared)?,
         }
     }

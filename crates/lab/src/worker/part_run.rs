@@ -26,6 +26,7 @@ pub(super) struct PartRun {
     last_report: u64,
     last: PartProgress,
     planning_stopped: bool,
+    rounds_ended: u64,
 }
 
 impl PartRun {
@@ -49,13 +50,23 @@ impl PartRun {
         };
         let start = shared.at_machine_ns(begin);
         let (next_tick, last_report) = (start, start);
-        let run = PartRun { start, next_tick, last_report, last: PartProgress::default(), planning_stopped };
+        let run =
+            PartRun { start, next_tick, last_report, last: PartProgress::default(), planning_stopped, rounds_ended: 0 };
         Ok((run, SharedPhase::new(part, start, heads)))
     }
 
     /// Whether the bench said before the start that nothing is to be planned.
     pub(super) fn planning_stopped(&self) -> bool {
         self.planning_stopped
+    }
+
+    /// The receivers of all load clients have the message of the round.
+    pub(super) fn end_round(&mut self) {
+        self.rounds_ended += 1;
+    }
+
+    pub(super) fn rounds_ended(&self) -> u64 {
+        self.rounds_ended
     }
 
     /// Serves the connections until the common moment has come.
@@ -67,7 +78,7 @@ impl PartRun {
     }
 
     /// The loop has come round: records how late it is, and reports how far the part is.
-    pub(super) fn come_round(&mut self, all_planned: bool, shared: &mut SharedState) {
+    pub(super) fn come_round(&mut self, (all_planned, is_idle): (bool, bool), shared: &mut SharedState) {
         let now = shared.now();
         if let Some(phase) = &mut shared.sent_messages.shared_phase {
             while self.next_tick <= now {
@@ -75,20 +86,25 @@ impl PartRun {
                 self.next_tick += TICK_NS;
             }
         }
-        let is_at_end = all_planned && shared.unanswered == 0;
+        // Nothing more to send for now: the phase, or a round of it, may be over with the next delivery.
+        let is_at_end = !is_idle && shared.unanswered == 0;
         if now < self.last_report + if is_at_end { REPORT_AT_END_NS } else { REPORT_NS } {
             return;
         }
         self.last_report = now;
         let progress = PartProgress {
             all_planned,
+            is_idle,
             unanswered: shared.unanswered,
             committed: shared.sent_messages.committed,
             refused: shared.refused,
             delivered: shared.sent_messages.delivered,
+            planned: shared.sent_messages.planned_in_phase(),
+            last_due_ns: shared.sent_messages.last_due().saturating_sub(self.start),
+            last_delivery_ns: shared.sent_messages.last_delivery.saturating_sub(self.start),
             is_settled: is_at_end && shared.receipts.is_settled(&shared.verifier),
         };
-        // At the end only what is new, but for the sign of life that comes with the progress.
+        // At the end only what is new; the sign of life is the progress.
         if progress != self.last || !is_at_end {
             self.last = progress;
             report(&WorkerReport::PartProgress(progress));

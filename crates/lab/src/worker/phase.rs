@@ -188,6 +188,7 @@ impl PhaseRun<'_> {
         loop {
             match inbox.try_recv() {
                 Ok(WorkerCommand::StopPlanning) => self.planning_stopped = true,
+                Ok(WorkerCommand::EndRound) => self.part.iter_mut().for_each(PartRun::end_round),
                 Ok(WorkerCommand::Finish) => return Ok(()),
                 Err(mpsc::TryRecvError::Disconnected) if self.part.is_some() => return Ok(()),
                 Err(mpsc::TryRecvError::Disconnected) => self.planning_stopped = true,
@@ -201,8 +202,9 @@ impl PhaseRun<'_> {
             shared.receipts.tell(pool, &shared.verifier, shared.now());
             pool.flush();
             let now = shared.now();
+            let idle = self.is_idle(all_planned, shared);
             if let Some(part) = &mut self.part {
-                part.come_round(all_planned, shared);
+                part.come_round((all_planned, idle), shared);
             } else if all_planned && shared.unanswered == 0 {
                 let sent_messages = &shared.sent_messages;
                 // The exact count walks all messages, so it is taken only when the cheap condition holds.
@@ -222,8 +224,6 @@ impl PhaseRun<'_> {
                 + shared.refused
                 + shared.mix.progress()
                 + shared.receipts.progress();
-            // Waiting for the next due message is no lack of progress.
-            let idle = !all_planned && shared.unanswered + shared.mix.unanswered() == 0;
             if progress != last_progress.0 || idle {
                 last_progress = (progress, now);
             } else if self.part.is_none() && now > last_progress.1 + self.patience_ns {
@@ -248,6 +248,13 @@ impl PhaseRun<'_> {
             self.woke_at = pool.woke_at;
             self.find_idle_senders(pool);
         }
+    }
+
+    /// Waiting for the next due message is no lack of progress; waiting for the end of a round is.
+    fn is_idle(&self, all_planned: bool, shared: &SharedState) -> bool {
+        let awaits_round = matches!(self.schedule, Schedule::Rounds { .. })
+            && shared.sent_messages.planned_in_phase() as usize > self.rounds.len();
+        !all_planned && !awaits_round && shared.unanswered + shared.mix.unanswered() == 0
     }
 
     /// When the next message of this load client is due, if that depends on time alone.
@@ -285,10 +292,19 @@ impl PhaseRun<'_> {
             return true;
         }
         if let Schedule::Rounds { rounds, pause_ns, next_at } = &mut self.schedule {
+            if shared.sent_messages.number_of_nth(0).is_none() {
+                // Another load client sends.
+                return true;
+            }
             let planned = shared.sent_messages.planned_in_phase();
             if planned > 0 && planned as usize > self.rounds.len() {
-                let resolved = shared.unanswered == 0
-                    && shared.sent_messages.delivered >= (planned - shared.refused) * self.receivers;
+                let resolved = match &self.part {
+                    Some(part) => part.rounds_ended() >= planned,
+                    None => {
+                        shared.unanswered == 0
+                            && shared.sent_messages.delivered >= (planned - shared.refused) * self.receivers
+                    }
+                };
                 if !resolved {
                     return planned == *rounds;
                 }

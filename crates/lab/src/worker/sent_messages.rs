@@ -179,6 +179,11 @@ impl SentMessages {
         self.planned.len() as u64 - u64::from(self.phase_start)
     }
 
+    /// When the message that was planned last is due; 0 without any.
+    pub(crate) fn last_due(&self) -> u64 {
+        self.planned.last().copied().unwrap_or(0)
+    }
+
     pub(crate) fn due(&self, message: u32) -> u64 {
         self.planned[message as usize]
     }
