@@ -157,6 +157,11 @@ impl OwnServer {
         self.folder.path().join("data")
     }
 
+    /// What the server logs.
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.folder.path().join("server.log")
+    }
+
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
@@ -187,7 +192,7 @@ impl OwnServer {
         let listening = self.data_dir().join("listening");
         // The file of a server that was killed names ports that it no longer has.
         let _ = std::fs::remove_file(&listening);
-        let log = std::fs::File::create(self.folder.path().join("server.log"))?;
+        let log = std::fs::File::create(self.log_file())?;
         let program = std::env::current_exe()?;
         let mut command = match self.descriptors {
             None => Command::new(program),

@@ -12,12 +12,14 @@ use crate::{
     process::monotonic_ns,
     rate_profile::PlannedTimes,
     scenario::{plan::phase::Load, trouble::Trouble},
+    server::Target,
     setup,
 };
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
     net::SocketAddr,
+    path::PathBuf,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -34,8 +36,10 @@ const HEARTBEAT_NS: u64 = 10_000_000_000;
 /// How long a thread sleeps at most, so that Ctrl-C ends it soon.
 const SLEEP: Duration = Duration::from_millis(50);
 const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// From this share of its limit on a server keeps the descriptors that are left for itself.
+/// A server that has opened this share of its descriptors keeps the others for itself.
 const DESCRIPTORS_FULL: f64 = 0.8;
+/// What a server logs that has fewer places for connections than it is set to, for want of descriptors.
+const DESCRIPTORS_IN_LOG: &str = "file descriptors";
 
 pub(crate) struct ConnectionWorker {
     addresses: Vec<SocketAddr>,
@@ -43,6 +47,8 @@ pub(crate) struct ConnectionWorker {
     over_websocket: bool,
     stay: Option<Duration>,
     tokens: Vec<String>,
+    /// Of a server that the lab has started.
+    server_log: Option<PathBuf>,
 }
 
 /// An open connection.
@@ -147,7 +153,11 @@ impl ConnectionWorker {
         let key = around.target.keys().1;
         let tokens = ids.iter().map(|id| token::sign(key, id, TOKEN_LIFETIME)).collect();
         let metrics_address = around.target.address();
-        Ok(ConnectionWorker { addresses, metrics_address, over_websocket, stay, tokens })
+        let server_log = match around.target {
+            Target::Own(own) => Some(own.log_file()),
+            Target::Running { .. } => None,
+        };
+        Ok(ConnectionWorker { addresses, metrics_address, over_websocket, stay, tokens, server_log })
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
@@ -245,12 +255,29 @@ impl ConnectionWorker {
                 held.push(Reverse(Held { goes_at_ns, connection }));
             }
             Err(failure) => {
-                let (code, found) = describe(failure, shared.server_pid);
+                let (code, found) = match failure {
+                    Failure::Lab(what) => ("lab".into(), Trouble::Lab(what)),
+                    Failure::Server(code) => (code.clone(), Trouble::Refusals(code)),
+                };
                 recorder.refused(&code);
                 drop(recorder);
-                shared.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(found);
+                let mut trouble = shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+                if trouble.is_none() {
+                    let is_the_servers = matches!(found, Trouble::Refusals(_));
+                    let full = is_the_servers.then(|| self.without_descriptors(shared.server_pid, &code)).flatten();
+                    *trouble = Some(full.unwrap_or(found));
+                }
             }
         }
+    }
+
+    /// Whether the server refuses because it has no descriptor for one more connection.
+    fn without_descriptors(&self, server_pid: Option<u32>, code: &str) -> Option<Trouble> {
+        let (open, limit) = server_pid.and_then(process::descriptors)?;
+        let is_full = open as f64 >= DESCRIPTORS_FULL * limit as f64;
+        let log = self.server_log.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        let found = is_full || log.contains(DESCRIPTORS_IN_LOG);
+        found.then(|| Trouble::Descriptors(format!("{open} of {limit} are open, the server keeps the others; {code}")))
     }
 
     fn connect(&self, number: u64) -> Result<Connection, Failure> {
@@ -277,23 +304,6 @@ fn device_bind(token: &str) -> Bind<'_> {
         cursor: None,
         wants: None,
         heartbeat_s: None,
-    }
-}
-
-/// The word under which a failure is counted, and what it says of the server.
-fn describe(failure: Failure, server_pid: Option<u32>) -> (String, Trouble) {
-    match failure {
-        Failure::Lab(what) => ("lab".into(), Trouble::Lab(what)),
-        Failure::Server(code) => {
-            let full = server_pid
-                .and_then(process::descriptors)
-                .filter(|(open, limit)| *open as f64 >= DESCRIPTORS_FULL * *limit as f64);
-            let found = match full {
-                Some((open, limit)) => Trouble::Descriptors(format!("{open} of {limit} are open; {code}")),
-                None => Trouble::Refusals(code.clone()),
-            };
-            (code, found)
-        }
     }
 }
 
