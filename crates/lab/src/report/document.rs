@@ -228,6 +228,19 @@ mod tests {
     }
 
     #[test]
+    fn a_part_is_held_to_its_own_thresholds_and_others_are_not() {
+        let part = |title: &str| json!({ "title": title, "latency": { "p50": 1.0, "p99": 80.0 } });
+        let mut figures = json!({ "works": [part("a"), part("b")] });
+        figures["works"][1]["thresholds"] = json!(["p99<70", "p50<2"]);
+        let judged: Vec<_> = criteria(&figures, &OutputArgs::default())
+            .into_iter()
+            .map(|criterion| (criterion.part, criterion.bound, criterion.met))
+            .collect();
+        let expected = [("b", "p99 < 70 ms", false), ("b", "p50 < 2 ms", true)];
+        assert_eq!(judged, expected.map(|(part, bound, met)| (part.to_owned(), bound.to_owned(), met)));
+    }
+
+    #[test]
     fn counts_lag_and_thresholds_are_what_a_run_is_held_to() {
         let figures = json!({ "outcome": {
             "title": "group", "latency": { "p50": 1.0, "p99": 80.0 }, "expected": 10, "delivered": 9, "lost": 1,

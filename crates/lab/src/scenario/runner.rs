@@ -28,6 +28,7 @@ use std::{
 const RATE_MARKS_MAX: usize = 12;
 
 pub(crate) fn run(plan: &Plan, args: &TargetArgs) -> Result<Finished, LabError> {
+    check_options(plan, args)?;
     println!("{}: {}", plan.name, plan.about);
     let mut figures = json!({ "bench": "run", "scenario": plan.name, "about": plan.about });
     let mut verdict = Verdict::Passed;
@@ -76,6 +77,24 @@ pub(crate) fn run(plan: &Plan, args: &TargetArgs) -> Result<Finished, LabError> 
         figures["commands"] = json!(commands);
     }
     Ok(Finished { verdict, figures })
+}
+
+/// Refuses options that a part of the scenario would ignore.
+fn check_options(plan: &Plan, args: &TargetArgs) -> Result<(), LabError> {
+    let has_agents = !args.load_agents.agents.is_empty();
+    if !plan.commands.is_empty() && (args.url.is_some() || has_agents) {
+        let why = "a scenario with commands takes options for those after `--`, such as `-- --url http://…`";
+        return Err(LabError::Usage(why.into()));
+    }
+    if plan.has_faults() && args.url.is_some() {
+        return Err(LabError::Usage("--url: the faults of this scenario happen to a server of its own".into()));
+    }
+    let own_threads = plan.populations.iter().find(|(_, population)| !population.sends_messages());
+    let name = own_threads.map(|(name, _)| name).or_else(|| plan.scripts.keys().next());
+    match name.filter(|_| has_agents) {
+        Some(name) => Err(LabError::Usage(format!("--agents: `{name}` loads from this machine alone"))),
+        None => Ok(()),
+    }
 }
 
 /// Writes the bounds into each measured part, where the report finds them.

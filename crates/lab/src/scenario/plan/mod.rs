@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{ParsedCommand, options, report::Threshold};
 use fault::Fault;
-use phase::{Load, Phase, Worker};
+use phase::{Phase, Worker};
 use population::{Members, Population};
 use script::Script;
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ impl Plan {
             return Err(Mistake::nowhere("a scenario needs at least one `[[phase]]` or `[[command]]`"));
         }
         let names: Vec<String> = phases.iter().map(|phase| phase.name.clone()).collect();
-        let faults = faults_of(file, &names, &phases, &server)?;
+        let faults = faults_of(file, &names, (&phases, &populations), &server)?;
         let commands = file.command.iter().map(|written| Command::of(written.get_ref(), options));
         Ok(Plan {
             name: name.clone(),
@@ -160,7 +160,12 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     Ok(Server { url, nodes, descriptors, settings })
 }
 
-fn faults_of(file: &ScenarioFile, names: &[String], phases: &[Phase], server: &Server) -> Result<Vec<Fault>, Mistake> {
+fn faults_of(
+    file: &ScenarioFile,
+    names: &[String],
+    (phases, populations): (&[Phase], &BTreeMap<String, Population>),
+    server: &Server,
+) -> Result<Vec<Fault>, Mistake> {
     let mut faults: Vec<Fault> = Vec::new();
     for written in &file.fault {
         let refuse = |what: &str| Err(Mistake::at(written.span(), what));
@@ -172,8 +177,12 @@ fn faults_of(file: &ScenarioFile, names: &[String], phases: &[Phase], server: &S
         if phase.search.is_some() {
             return refuse("a phase that runs until it breaks has no faults");
         }
-        let is_measured = |load: &Load| matches!(load, Load::Planned(_) | Load::Max { .. } | Load::Rounds { .. });
-        if !phase.works.iter().all(|work| is_measured(&work.load) && sends_messages(work, file)) {
+        // Only the load client for messages tries its connections again until the server is back.
+        let sends_messages = |worker: &Worker| match worker {
+            Worker::Population(name) => populations[name].sends_messages(),
+            Worker::Script(_) => false,
+        };
+        if !phase.works.iter().all(|work| sends_messages(&work.worker)) {
             return refuse("faults happen to phases in which messages are sent, and nothing else");
         }
         if faults
@@ -186,13 +195,6 @@ fn faults_of(file: &ScenarioFile, names: &[String], phases: &[Phase], server: &S
     }
     faults.sort_by_key(|fault| (fault.phase, fault.at));
     Ok(faults)
-}
-
-/// Only the load client for messages tries its connections again until the server is back.
-fn sends_messages(work: &phase::Work, file: &ScenarioFile) -> bool {
-    use super::file::PopulationKind::{Direct, Group, NewConversations, Official};
-    let kind = file.population.get(work.worker.name()).map(|written| *written.get_ref().kind.get_ref());
-    matches!(kind, Some(Group | Official | Direct | NewConversations))
 }
 
 impl Command {

@@ -126,6 +126,11 @@ fn over_websocket(via: &Option<Spanned<Via>>) -> Result<bool, Mistake> {
 }
 
 impl Population {
+    /// Whether its work is done by load clients for messages, which agents can start.
+    pub(crate) fn sends_messages(&self) -> bool {
+        matches!(self.members, Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. })
+    }
+
     pub(crate) fn of(written: &Spanned<PopulationFile>) -> Result<Self, Mistake> {
         let file = written.get_ref();
         let kind = *file.kind.get_ref();
