@@ -6,7 +6,7 @@
 //! - [`store`]: the port of everything that must outlive the process; [`push_store`]: its part for push; [`store_error`]:
 //!   the errors of both; [`decide`]: the rules of a commit, which every durable store follows; [`chat_rows`]: the rows that
 //!   it keeps besides entries and cards; [`desks`]: those of accounts that answer; [`row_keys`]: the form of their keys;
-//! - [`push_tokens`], [`vendors`]: where vendors reach devices, and the port by which they do;
+//! - [`push_tokens`], [`token_digest`], [`vendors`]: where vendors reach devices, and the port by which they do;
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
 //! - [`leadership`]: whether this node leads, and the port that says so;
 //! - [`clock`], [`rate`], [`user_limiter`], [`refusals`], [`metrics`]: time, rate limits, refusals for callers, and counters.
@@ -29,5 +29,6 @@ pub mod refusals;
 pub mod row_keys;
 pub mod store;
 pub mod store_error;
+pub mod token_digest;
 pub mod user_limiter;
 pub mod vendors;

@@ -4,6 +4,7 @@
 //! token. A token that is registered for another device, perhaps of another user, is overwritten: at no time two users are
 //! notified by one token.
 
+pub use crate::token_digest::TokenDigest;
 use crate::{
     chat_rows::{decode, encode, key, number_in},
     model::UserNo,
@@ -11,32 +12,7 @@ use crate::{
     store_error::{StoreError, StoreResult},
 };
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tidings_protocol::http::PushToken;
-
-/// Tells tokens apart, without being one: half a SHA-256.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TokenDigest([u8; 16]);
-
-impl TokenDigest {
-    /// The digest of a token.
-    pub fn of(token: &PushToken) -> TokenDigest {
-        let hash = Sha256::new().chain_update([token.vendor() as u8]).chain_update(token.address()).finalize();
-        let mut digest = [0; 16];
-        digest.copy_from_slice(&hash[..16]);
-        TokenDigest(digest)
-    }
-
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-
-    fn read(row: Option<&[u8]>) -> StoreResult<Option<TokenDigest>> {
-        let Some(row) = row else { return Ok(None) };
-        row.try_into().map(|digest| Some(TokenDigest(digest))).map_err(|_| damaged("a device's token"))
-    }
-}
 
 /// A token, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +49,7 @@ impl RegisteredToken {
 
 /// The key of a token's row.
 pub fn token_key(digest: TokenDigest) -> Vec<u8> {
-    [&b"t"[..], &digest.0].concat()
+    [&b"t"[..], digest.bytes()].concat()
 }
 
 /// The key of a device's row. All devices of a user are one range.
@@ -103,12 +79,14 @@ pub fn all_devices() -> (Vec<u8>, Vec<u8>) {
 /// # Errors
 /// The row is damaged.
 pub fn digest_in(row: Option<&[u8]>) -> StoreResult<Option<TokenDigest>> {
-    TokenDigest::read(row)
+    let Some(row) = row else { return Ok(None) };
+    let digest = row.try_into().map_err(|_| damaged("a device's token"))?;
+    Ok(Some(TokenDigest::from_bytes(digest)))
 }
 
 /// The value of a device's row.
 pub fn encode_digest(digest: TokenDigest) -> Vec<u8> {
-    digest.0.to_vec()
+    digest.bytes().to_vec()
 }
 
 /// The rows that a change of a device's token reads or writes.
@@ -142,7 +120,7 @@ pub fn tokens_of<S: RowStore + ?Sized>(
     }
     let mut digests = Vec::with_capacity(devices.len());
     for (_, row) in &devices {
-        digests.push(TokenDigest::read(Some(row))?.ok_or_else(|| damaged("a device's token"))?);
+        digests.push(digest_in(Some(row))?.ok_or_else(|| damaged("a device's token"))?);
     }
     let keys: Vec<_> = digests.iter().map(|digest| token_key(*digest)).collect();
     let mut tokens = Vec::new();

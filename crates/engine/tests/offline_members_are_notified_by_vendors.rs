@@ -505,3 +505,24 @@ async fn a_message_that_a_session_did_not_acknowledge_is_notified_unless_the_use
     world.engine.stop();
     assert_eq!(world.fcm.try_iter().count(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_that_reads_the_same_list_takes_no_notification_away() {
+    let world = world(Setup { webhook: Some(false), ..Setup::default() });
+    let people: Vec<String> = (0..20).map(|number| format!("user-{number:02}")).collect();
+    let people: Vec<&str> = people.iter().map(String::as_str).chain(["ada"]).collect();
+    let world = world.with_room(&people).await;
+    // Whoever reads first would cut the list: in one of many rounds that is the webhook.
+    for round in 0..10 {
+        for user in &people[..20] {
+            world.send(json!({ "to": user, "from": "ada", "body": { "text": format!("{round}") } })).await;
+        }
+        let told: Vec<_> = (0..20).map(|_| next(&world.fcm)).collect();
+        let mut users: Vec<&str> = told.iter().map(|(token, _)| token.as_str()).collect();
+        users.sort_unstable();
+        users.dedup();
+        let newest = told.iter().filter(|(_, shown)| shown.body == round.to_string()).count();
+        assert_eq!((users.len(), newest), (20, 20), "round {round}");
+    }
+    world.engine.stop();
+}

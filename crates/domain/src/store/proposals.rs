@@ -1,6 +1,6 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
-use crate::{desks::*, model::*, push_tokens::TokenDigest};
+use crate::{desks::*, model::*, token_digest::TokenDigest};
 use tidings_protocol::http::PushToken;
 
 /// A write to be committed. Each proposal gets one [`Outcome`]; a rejected one leaves the rest of its batch alone.
