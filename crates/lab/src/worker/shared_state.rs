@@ -5,15 +5,12 @@ use super::{
     sent_messages::SentMessages, traffic::Traffic, verifier::Verifier,
 };
 use crate::{clock, worker_protocol::RefusalCounts};
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Instant,
-};
+use std::collections::{HashMap, VecDeque};
 
 #[derive(Debug)]
 pub(crate) struct SharedState {
-    clock: Instant,
-    /// The machine's clock when this one began.
+    /// The machine's clock when this one began. Both are one clock: two that are read one after the other would differ by the
+    /// time for which the process lost its core in between.
     machine_start_ns: u64,
     pub(crate) token_key: String,
     pub(crate) verifier: Verifier,
@@ -52,7 +49,6 @@ impl SharedState {
         receipts: ReceiptTeller,
     ) -> Self {
         SharedState {
-            clock: Instant::now(),
             machine_start_ns: clock::machine_ns(),
             token_key,
             verifier: Verifier::default(),
@@ -76,7 +72,7 @@ impl SharedState {
 
     /// Nanoseconds since the worker started.
     pub(crate) fn now(&self) -> u64 {
-        self.clock.elapsed().as_nanos() as u64
+        self.at_machine_ns(clock::machine_ns())
     }
 
     /// A moment of the machine's clock on this one.
