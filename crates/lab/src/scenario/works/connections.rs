@@ -49,6 +49,7 @@ pub(crate) struct ConnectionWorker {
     tokens: Vec<String>,
     /// Of a server that the lab has started.
     server_log: Option<PathBuf>,
+    lag_max: Duration,
 }
 
 /// An open connection.
@@ -157,7 +158,8 @@ impl ConnectionWorker {
             Target::Own(own) => Some(own.log_file()),
             Target::Running { .. } => None,
         };
-        Ok(ConnectionWorker { addresses, metrics_address, over_websocket, stay, tokens, server_log })
+        let lag_max = around.args.lag_max;
+        Ok(ConnectionWorker { addresses, metrics_address, over_websocket, stay, tokens, server_log, lag_max })
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
@@ -166,7 +168,7 @@ impl ConnectionWorker {
         };
         let used = ServerUse::begin(job.server_pid, Some(self.metrics_address));
         let start_ns = monotonic_ns();
-        let recorder = Mutex::new(Recorder::new(start_ns));
+        let recorder = Mutex::new(Recorder::new(start_ns, self.lag_max));
         let trouble = Mutex::new(None);
         let shared = Shared {
             times: &PlannedTimes::of(profile),

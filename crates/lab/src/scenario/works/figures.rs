@@ -3,14 +3,13 @@
 use crate::{
     Verdict,
     latency::{Curve, Percentiles, curve_of, new_histogram, record},
-    options::LAG_MAX,
     process,
     sampler::{Sampler, Samples, Watched},
     series::{Series, SeriesRecorder},
 };
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 /// How many faults are described in words; the rest are only counted.
 const PROBLEMS_MAX: usize = 10;
@@ -28,12 +27,15 @@ pub(super) struct Recorder {
     lateness: Histogram<u64>,
     series: SeriesRecorder,
     problems: Vec<String>,
+    /// The lab may begin so much later than planned, at the 99th percentile.
+    lag_max: Duration,
 }
 
 impl Recorder {
-    pub(super) fn new(start_ns: u64) -> Self {
+    pub(super) fn new(start_ns: u64, lag_max: Duration) -> Self {
         Recorder {
             start_ns,
+            lag_max,
             planned: 0,
             done: 0,
             refused: BTreeMap::new(),
@@ -96,7 +98,7 @@ impl Recorder {
             latency: Percentiles::of(&self.latency),
             latency_curve: curve_of(&self.latency),
             lateness: Percentiles::of(&self.lateness),
-            lag_max_ms: LAG_MAX.as_secs_f64() * 1e3,
+            lag_max_ms: self.lag_max.as_secs_f64() * 1e3,
             series: self.series.series(),
             problems: self.problems.clone(),
             ..Figures::default()

@@ -46,6 +46,7 @@ pub(crate) struct ScriptedWorker {
     tokens: Vec<String>,
     /// The group of all sessions' users.
     everybody: String,
+    lag_max: Duration,
 }
 
 /// A step that did not come true, in words.
@@ -73,12 +74,13 @@ impl ScriptedWorker {
             users,
             tokens,
             everybody,
+            lag_max: around.args.lag_max,
         })
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
         let used = ServerUse::begin(job.server_pid, Some(self.http_address));
-        let recorder = Mutex::new(Recorder::new(monotonic_ns()));
+        let recorder = Mutex::new(Recorder::new(monotonic_ns(), self.lag_max));
         std::thread::scope(|scope| {
             for number in 0..self.script.sessions {
                 let (worker, recorder) = (&*self, &recorder);
