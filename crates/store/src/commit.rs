@@ -5,8 +5,8 @@ use crate::{
     errors::store_error,
     kv::{Batch, Kv, Space, Write},
     reads::*,
-    retention::{TimelineDays, day_key},
     rows::*,
+    timeline_days::{TimelineDays, day_key},
 };
 use quick_cache::sync::Cache;
 use rustc_hash::FxHashMap;

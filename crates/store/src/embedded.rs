@@ -12,10 +12,10 @@ use crate::{
     kv::*,
     options::EmbeddedOptions,
     reads::*,
-    retention::TimelineDays,
     rows::*,
     scrubber::Scrubber,
     side_log::SideLog,
+    timeline_days::TimelineDays,
 };
 use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::Cache;

@@ -56,6 +56,7 @@ mod rows;
 mod scrubber;
 mod side_log;
 mod tables;
+mod timeline_days;
 
 pub use damage::{DamageReport, FileFault, Remedy};
 pub use embedded::EmbeddedStore;

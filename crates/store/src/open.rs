@@ -14,10 +14,10 @@ use crate::{
     kv::*,
     options::EmbeddedOptions,
     reads::read_counters,
-    retention::TimelineDays,
     rows::number_at,
     scrubber::Scrubber,
     side_log::SideLog,
+    timeline_days::TimelineDays,
 };
 use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::Cache;

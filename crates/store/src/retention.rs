@@ -1,49 +1,11 @@
 //! Retention: removes old entries, by age or by the size of all timelines together. A conversation keeps at least its
 //! newest entry, from which its head is read.
 
-use crate::{embedded::EmbeddedStore, errors::store_error, kv::*, rows::*};
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use crate::{embedded::EmbeddedStore, errors::store_error, kv::*, rows::*, timeline_days::day_key};
 use tidings_domain::{model::*, store::*};
 
 /// Entries removed in one batch: commits wait while such a batch is written.
 const REMOVED_PER_BATCH: usize = 1_000;
-
-/// The days that may have entries, kept in memory so that each day's row is read by its key. Every commit writes the row of its
-/// day again, and a scan over such a row passes each of its versions that no compaction has removed yet: after a million commits
-/// one scan would take longer than thousands of them.
-#[derive(Debug)]
-pub(crate) struct TimelineDays(Mutex<BTreeSet<u64>>);
-
-impl TimelineDays {
-    /// Reads the days once, when the store opens.
-    pub(crate) fn read(kv: &dyn KvRead) -> KvResult<Self> {
-        let mut days = BTreeSet::new();
-        kv.scan(Space::Meta, &day_key(0), &day_key(u64::MAX), Order::Ascending, &mut |key, _| {
-            days.extend(number_at(key, 1));
-            true
-        })?;
-        Ok(TimelineDays(Mutex::new(days)))
-    }
-
-    /// A batch that is about to be written changes the day's row. If the write fails, the day has no row and counts as empty.
-    pub(crate) fn add(&self, day: u64) {
-        self.0.lock().insert(day);
-    }
-
-    fn remove(&self, day: u64) {
-        self.0.lock().remove(&day);
-    }
-
-    fn list(&self) -> Vec<u64> {
-        self.0.lock().iter().copied().collect()
-    }
-}
-
-/// The row of a UTC day: the bytes of the entries that were committed on it.
-pub(crate) fn day_key(day: u64) -> Vec<u8> {
-    key(b'b', &[day])
-}
 
 impl EmbeddedStore {
     pub(crate) fn timeline_bytes(&self) -> StoreResult<u64> {
