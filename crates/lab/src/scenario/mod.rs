@@ -1,7 +1,7 @@
 //! Scenarios as files: who takes part, which work runs when and at which rates, what happens to the server meanwhile, and what
 //! the figures must keep.
 //!
-//! In reading order: [`args`], the options; [`library`], the scenarios that ship with the program; [`file`] with [`values`] and
+//! In reading order: [`args`], the options; [`library`], the scenarios that ship with the program; [`mod@file`] with [`values`] and
 //! [`script_file`], a scenario as it is written; [`mistake`], what is wrong in one, with its line; [`plan`], what it does once all
 //! of it goes together; [`server`], the server and its faults; [`works`], who does the work; [`trouble`], what breaks at a step of
 //! a search; [`runner`], which runs the phases.
