@@ -65,7 +65,8 @@ pub(crate) fn is_leader_path(path: &str) -> bool {
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next()) {
         (Some("push" | "bulk-sends" | "popups" | "popup-settings" | "popup-segments" | "popup-events"), ..) => true,
-        (Some("users"), Some(_), Some(third)) => third == "devices",
+        // Tokens of devices at vendors are proposals, which every node commits.
+        (Some("users"), Some(_), Some("devices")) => parts.nth(1) != Some("push_token"),
         _ => false,
     }
 }

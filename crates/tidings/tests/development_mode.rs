@@ -146,7 +146,13 @@ fn openapi_examples_work_with_the_demo_users() {
             let Some(example) = described.pointer(schema).unwrap().get("example") else { continue };
             let seq = if path.starts_with("/v1/streams/") { begun["seq"].to_string() } else { "1".to_owned() };
             let path = path.replace("{user}", "bob").replace("{conversation}", "demo").replace("{seq}", &seq);
+            let path = path.replace("{device_id}", "phone");
             let answer = http.exchange(&method.to_uppercase(), &path, example.to_string().as_bytes()).unwrap();
+            if path.ends_with("/push_token") {
+                // A vendor is set up with keys that the vendor gives.
+                assert!(text(&answer.body).contains("is not set up"), "{}", text(&answer.body));
+                continue;
+            }
             assert_eq!(answer.status / 100, 2, "{method} {path} {example}: {}", text(&answer.body));
             tried += 1;
         }

@@ -19,7 +19,7 @@ use tidings_protocol::http::{PushToken, PushTokens};
 ///
 /// In place of the device's former one. A token that another device had, perhaps of another user, is this device's alone from
 /// now on. A user has at most 20 such devices.
-#[utoipa::path(put, path = "/v1/users/{user}/devices/{device_id}/push_token", tag = "push", request_body = PushToken,
+#[utoipa::path(put, path = "/v1/users/{user}/devices/{device_id}/push_token", tag = "users", request_body = PushToken,
     params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user"),
            ("device_id" = inline(Id), Path, description = "The device's id")),
     responses((status = 204, description = "Messages to the offline user are notified there"), Refusals, Conflict, TakesBody))]
@@ -35,7 +35,7 @@ pub(super) async fn set_push_token(
 }
 
 /// Forget the token by which a vendor reaches a device.
-#[utoipa::path(delete, path = "/v1/users/{user}/devices/{device_id}/push_token", tag = "push",
+#[utoipa::path(delete, path = "/v1/users/{user}/devices/{device_id}/push_token", tag = "users",
     params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user"),
            ("device_id" = inline(Id), Path, description = "The device's id")),
     responses((status = 204, description = "The device has none"), Refusals))]
@@ -52,7 +52,7 @@ pub(super) async fn remove_push_token(
 /// The devices of a user that vendors reach.
 ///
 /// The tokens themselves are not shown.
-#[utoipa::path(get, path = "/v1/users/{user}/push_tokens", tag = "push",
+#[utoipa::path(get, path = "/v1/users/{user}/push_tokens", tag = "users",
     params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
     responses((status = 200, description = "The devices", body = PushTokens), Refusals))]
 pub(super) async fn list_push_tokens(
