@@ -165,8 +165,7 @@ const failed = await run(`the chat page in ${version()}`, [
     await page.keyboard.press("Enter");
     await bob.sees("article:has-text('by keys')");
     await bob.waitForTexts(["by keys\nalone"]);
-    await page.keyboard.press("Shift+Tab");
-    await alice.until(() => document.activeElement?.closest("article"));
+    // A button that leads to the newest message may stand between the composer and the messages.
     while ((await page.evaluate(() => document.activeElement.tagName)) !== "ARTICLE") await page.keyboard.press("Shift+Tab");
     await page.keyboard.press("ArrowUp");
     await page.keyboard.press("Tab");

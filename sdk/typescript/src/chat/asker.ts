@@ -24,7 +24,10 @@ export class Asker {
       } catch (error) {
         if (!(error instanceof TidingsError) || !error.retry) throw error;
         // A lost connection is no refusal: it is asked again as often as connections break.
-        if (error.code === CLIENT_CODES.connectionLost) continue;
+        if (error.code === CLIENT_CODES.connectionLost) {
+          if (this.#link.isUp) await pause(this.#clock, RETRY_MS); // it will know soon
+          continue;
+        }
         if (++refusals >= ATTEMPTS_MAX) throw error;
         await pause(this.#clock, error.retryAfterMs ?? RETRY_MS * 2 ** refusals);
       }

@@ -180,7 +180,8 @@ export class Outbox {
       return;
     }
     this.#put({ ...item, state: "queued" });
-    if (error.code === CLIENT_CODES.connectionLost) return; // sent again when there is one
+    // Sent again when there is one. A link that says it is up all the same is given time, or it would be asked without an end.
+    if (error.code === CLIENT_CODES.connectionLost && !this.#core.link.isUp) return;
     const failures = this.#failures.get(item.conversation) ?? 0;
     this.#failures.set(item.conversation, failures + 1);
     const ms = error.retryAfterMs ?? Math.min(RETRY_MS_MAX, RETRY_MS * 2 ** failures);

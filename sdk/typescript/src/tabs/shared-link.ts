@@ -284,8 +284,6 @@ export class SharedLink implements Link {
         const waiting = this.#waiting.get(message.id);
         this.#waiting.delete(message.id);
         waiting?.cancelTimer();
-        // That the connection went was missed here: asked again as if it were up, the answer would be the same at once, without an end.
-        if (message.error?.code === CLIENT_CODES.connectionLost && this.#bound) this.#post({ is: "hello" });
         if (message.error) waiting?.reject(errorOf(message.error));
         else waiting?.resolve(message.answer);
         break;
@@ -309,7 +307,6 @@ export class SharedLink implements Link {
       return;
     }
     if (bound && !this.#bound) this.#hearEvent({ type: "up", bound, from: bound.cursor });
-    if (!bound && this.#bound) this.#hearEvent({ type: "down", cause: new TidingsError(CLIENT_CODES.connectionLost, "the tab with the connection has lost it", { retry: true }) });
     this.#status.set(statusOf(status));
   }
 
