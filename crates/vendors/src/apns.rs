@@ -19,10 +19,7 @@ use tidings_domain::{
     clock::Clock,
     vendors::{Notification, Retry, Shipment, Vendor, VendorAnswer},
 };
-use tidings_protocol::{
-    error::Refusal,
-    http::{PushToken, PushVendor},
-};
+use tidings_protocol::http::{PushToken, PushVendor};
 
 /// A token is refused when it is older than an hour, by APNs' clock.
 const TOKEN_RENEWED_AFTER: Duration = Duration::from_secs(50 * 60);
@@ -181,10 +178,6 @@ impl Apns {
 impl Vendor for Apns {
     fn vendor(&self) -> PushVendor {
         PushVendor::Apns
-    }
-
-    fn check_token(&self, _: &PushToken) -> Result<(), Refusal> {
-        Ok(())
     }
 
     fn send_all(&self, shipments: Vec<Shipment>) -> Vec<VendorAnswer> {

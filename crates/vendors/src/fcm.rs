@@ -19,10 +19,7 @@ use tidings_domain::{
     clock::Clock,
     vendors::{Notification, Retry, Shipment, Vendor, VendorAnswer},
 };
-use tidings_protocol::{
-    error::Refusal,
-    http::{PushToken, PushVendor},
-};
+use tidings_protocol::http::{PushToken, PushVendor};
 use tokio::sync::Mutex;
 
 /// What the token allows.
@@ -203,10 +200,6 @@ impl Vendor for Fcm {
         PushVendor::Fcm
     }
 
-    fn check_token(&self, _: &PushToken) -> Result<(), Refusal> {
-        Ok(())
-    }
-
     fn send_all(&self, shipments: Vec<Shipment>) -> Vec<VendorAnswer> {
         self.pool.for_all(shipments, |_, shipment| self.send(shipment))
     }
@@ -310,8 +303,10 @@ fn judge(answer: &Answer) -> VendorAnswer {
         // Other fields may be wrong, too, which is no reason to forget a token.
         (_, "INVALID_ARGUMENT") if blames_token() => return VendorAnswer::TokenGone { since: None },
         (StatusCode::TOO_MANY_REQUESTS, _) => Retry::After(answer.retry_after.or(Some(QUOTA_PAUSE))),
+        // The token is of another project's app.
+        (_, "SENDER_ID_MISMATCH") => Retry::Never,
         // The account or its rights are wrong, which an operator mends.
-        (StatusCode::UNAUTHORIZED, _) => Retry::After(answer.retry_after),
+        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Retry::After(answer.retry_after),
         (status, _) if status.is_server_error() => Retry::After(answer.retry_after),
         _ => Retry::Never,
     };
@@ -370,6 +365,8 @@ mod tests {
             None,
             refused("SENDER_ID_MISMATCH", Retry::Never),
         );
+        let no_rights = serde_json::json!({ "error": { "code": 403, "status": "PERMISSION_DENIED" } }).to_string();
+        check(403, &no_rights, None, refused("PERMISSION_DENIED", Retry::After(None)));
         check(429, &fcm_error("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"), None, refused("QUOTA_EXCEEDED", after(60)));
         check(429, &fcm_error("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"), Some(9), refused("QUOTA_EXCEEDED", after(9)));
         check(500, &fcm_error("INTERNAL", "INTERNAL"), None, refused("INTERNAL", Retry::After(None)));
