@@ -15,7 +15,6 @@ use crate::{
     shards::Shards,
     streams::{StreamKey, Streams, Touch},
 };
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 pub use slots::LaneSlot;
@@ -25,6 +24,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
     },
     thread::JoinHandle,
     time::Instant,
@@ -90,7 +90,7 @@ impl Lanes {
         let mut workers = Vec::new();
         let queues = Lane::ALL.map(|lane| {
             #[expect(clippy::disallowed_methods, reason = "bounded by the slots of the lane: see LaneQueue")]
-            let (sender, inbox) = unbounded();
+            let (sender, inbox) = channel();
             let queued = Arc::new(AtomicUsize::new(0));
             let (shards, streams, metrics) = (shards.clone(), streams.clone(), metrics.clone());
             let worker = Worker { lane, inbox, queued: queued.clone(), shards, streams, metrics };

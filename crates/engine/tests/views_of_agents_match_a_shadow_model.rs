@@ -2,6 +2,8 @@
 //! hand the conversation to each other, and an agent is removed. Every client applies what the lane hands out, goes away now
 //! and then, and resumes from its cursor. At the end each view, history as each of them reads it, and the agents' list equal a
 //! model in plain maps: the user learns of no agent, and a removed agent of nothing more.
+//!
+//! `HISTORIES=10000 cargo test -p tidings-engine --test views_of_agents_match_a_shadow_model --release` runs more of them.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../store/tests/support/postgres.rs"]
@@ -11,7 +13,14 @@ mod support;
 use postgres::{PostgresServer, open_at};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 use support::*;
 use tidings_domain::{model::*, store::Store};
 use tidings_engine::{
@@ -366,19 +375,21 @@ fn run(seed: u64, histories: usize, store: Arc<dyn Store>) {
 
 #[test]
 fn views_over_the_store_in_memory_match_the_model() {
-    for seed in 1..=4 {
-        run(seed, 15, Arc::new(MemoryStore::default()));
-    }
+    run_histories(60, 1, run, || Arc::new(MemoryStore::default()));
 }
 
 #[test]
 fn views_over_the_embedded_store_match_the_model() {
     let folder = tempfile::tempdir().unwrap();
-    run(1_000, 12, Arc::new(EmbeddedStore::open(EmbeddedOptions::new(folder.path())).unwrap()));
+    let opened = AtomicUsize::new(0);
+    run_histories(12, 1_000, run, || {
+        let folder = folder.path().join(opened.fetch_add(1, Ordering::Relaxed).to_string());
+        Arc::new(EmbeddedStore::open(EmbeddedOptions::new(folder)).unwrap())
+    });
 }
 
 #[test]
 fn views_over_a_database_match_the_model() {
     let server = PostgresServer::shared();
-    run(2_000, 8, Arc::new(open_at(&server.database())));
+    run_histories(8, 2_000, run, || Arc::new(open_at(&server.database())));
 }

@@ -16,7 +16,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use support::*;
@@ -801,30 +804,17 @@ fn run(seed: u64, histories: usize, store: Arc<dyn Store>) {
     assert!(histories < 100 || run.pieces.1 > 0, "no client missed a piece");
 }
 
-/// Groups of one store. A resume looks at all of them, so that more would make it slow.
-const HISTORIES_PER_STORE: usize = 200;
-
-/// Runs as many histories as the variable says, or few enough for every day; each store has a seed of its own.
-fn run_all(default: usize, first_seed: u64, store: impl Fn() -> Arc<dyn Store>) {
-    let count = std::env::var("HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(default);
-    let chunks = (0..count).step_by(HISTORIES_PER_STORE).map(|first| (count - first).min(HISTORIES_PER_STORE));
-    for (seed, histories) in (first_seed..).zip(chunks) {
-        run(seed, histories, store());
-    }
-}
-
 #[test]
 fn views_over_the_store_in_memory_match_the_model() {
-    run_all(150, 1, || Arc::new(MemoryStore::default()));
+    run_histories(150, 1, run, || Arc::new(MemoryStore::default()));
 }
 
 #[test]
 fn views_over_the_embedded_store_match_the_model() {
     let folder = tempfile::tempdir().unwrap();
-    let opened = std::cell::Cell::new(0);
-    run_all(40, 1_000, || {
-        opened.set(opened.get() + 1);
-        let folder = folder.path().join(opened.get().to_string());
+    let opened = AtomicUsize::new(0);
+    run_histories(40, 1_000, run, || {
+        let folder = folder.path().join(opened.fetch_add(1, Ordering::Relaxed).to_string());
         Arc::new(EmbeddedStore::open(EmbeddedOptions::new(folder)).unwrap())
     });
 }
@@ -832,5 +822,5 @@ fn views_over_the_embedded_store_match_the_model() {
 #[test]
 fn views_over_a_database_match_the_model() {
     let server = PostgresServer::shared();
-    run_all(30, 2_000, || Arc::new(open_at(&server.database())));
+    run_histories(30, 2_000, run, || Arc::new(open_at(&server.database())));
 }

@@ -32,9 +32,6 @@ const FLOW_QUANTUM_BYTES: usize = 16 * 1024;
 const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Proposals taken under the lock before senders that wait for it get it.
 const TAKEN_BEFORE_UNLOCK: usize = 64;
-/// How often the committer lets other threads run before it sleeps. Threads that are about to put a proposal then
-/// find the committer awake: batches are fewer and larger, and no thread has to wake the committer by a system call.
-const YIELDS_BEFORE_SLEEP: usize = 4;
 
 /// The limits of a batch.
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +144,6 @@ impl<T> CommitQueue<T> {
         mut each: impl FnMut(usize, T),
     ) -> TakeOutcome {
         let mut state = self.state.lock();
-        let mut yields_left = YIELDS_BEFORE_SLEEP;
         loop {
             let reached: Vec<Barrier> = state.barriers.extract_if(.., |barrier| barrier.remaining == 0).collect();
             let answered = !reached.is_empty();
@@ -162,11 +158,6 @@ impl<T> CommitQueue<T> {
             }
             if state.stopping {
                 return TakeOutcome::Stopped;
-            }
-            if yields_left > 0 {
-                yields_left -= 1;
-                MutexGuard::unlocked(&mut state, std::thread::yield_now);
-                continue;
             }
             state.is_waiting = true;
             match timeout {
