@@ -163,12 +163,13 @@ impl State {
             return;
         }
         let account = *self.listed.entry(conversation).or_insert(account);
-        let mut value = serde_json::json!({ "account": account });
-        if let Some(agent) = self.assigned.get(&conversation) {
-            value["agent"] = serde_json::to_value(agent).unwrap_or_default();
-        }
+        // A map of `serde_json` would sort the agent's fields, and rows are compared byte by byte.
+        let agent = self.assigned.get(&conversation).map_or_else(String::new, |agent| {
+            format!(r#","agent":{}"#, serde_json::to_string(agent).unwrap_or_default())
+        });
+        let value = format!(r#"{{"account":{}{agent}}}"#, account.0);
         let row = (RowSpace::Chat, [b"a".to_vec(), numbers(&[conversation.0])].concat());
-        self.rows.insert(row, value.to_string().into_bytes());
+        self.rows.insert(row, value.into_bytes());
         self.put_desk_rows(account);
     }
 }
