@@ -21,6 +21,11 @@ export function launch() {
   return chromium.launch({ executablePath: PROGRAM, headless: false, args: ARGUMENTS, timeout: START_MS_MAX });
 }
 
+/** A context that is no private window: it keeps its profile in this folder. */
+export function launchWithProfile(folder) {
+  return chromium.launchPersistentContext(folder, { executablePath: PROGRAM, headless: false, args: ARGUMENTS, timeout: START_MS_MAX });
+}
+
 /** Serves files (path to file), and functions (path to text of JSON) on a port of its own; its origin. */
 export async function serve(files) {
   const types = { html: "text/html", mjs: "text/javascript", js: "text/javascript", json: "application/json" };

@@ -55,6 +55,12 @@ export class Window {
     await this.context.setOffline(false);
   }
 
+  /** Opens a conversation of the list. Until the page has drawn it, the composer is that of the conversation before. */
+  async choose(title) {
+    await this.page.click(line(title));
+    await this.sees(`main[aria-label="Conversation with ${title}"]`);
+  }
+
   async write(text) {
     await this.page.fill("textarea", text);
     await this.page.press("textarea", "Enter");

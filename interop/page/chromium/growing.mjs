@@ -9,7 +9,7 @@ export const growing = (people) => [
   ["the assistant's answer grows in both windows of a user, and is one message at the end", async () => {
     const { alice } = people;
     const other = await Window.open("alice", { context: alice.context, network: alice.network, hash: "#alice~assistant" });
-    await alice.page.click(".line:has-text('Assistant')");
+    await alice.choose("Assistant");
     await alice.write("how do you <b>grow</b>?");
     for (const window of [alice, other]) await window.sees(GROWING);
     const lengths = await other.page.evaluate(async () => {

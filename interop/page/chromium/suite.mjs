@@ -33,7 +33,7 @@ const failed = await run(`the chat page in ${version()}`, [
     bob.user = "bob";
     Object.assign(people, { alice, bob });
     await bob.page.getByRole("button", { name: "Bob" }).click();
-    await bob.page.click(line("Demo"));
+    await bob.choose("Demo");
     await alice.write("hello <b>& grüße 😀");
     await bob.waitForTexts(["hello <b>& grüße 😀"]);
     await bob.write("two\nlines");
@@ -47,7 +47,7 @@ const failed = await run(`the chat page in ${version()}`, [
   }],
   ["an edit is seen by both, once", async () => {
     await alice.write("teh edit");
-    await bob.sees("article:has-text('teh edit')");
+    for (const window of [alice, bob]) await window.sees("article[data-state=sent]:has-text('teh edit')");
     await alice.page.press("textarea", "ArrowUp");
     await alice.until(() => document.querySelector("textarea").value === "teh edit");
     await alice.write("the edit");
@@ -97,18 +97,18 @@ const failed = await run(`the chat page in ${version()}`, [
     await alice.page.press("textarea", "Enter");
     await alice.sees("article .mention:has-text('@Bob')");
     await bob.sees(`${line("Demo")} .badge.is-mention`);
-    await bob.page.click(line("Demo"));
+    await bob.choose("Demo");
     await bob.misses(`${line("Demo")} .badge`);
     await bob.sees(".first-new");
   }],
   ["offline: what came meanwhile is there once and in order, and counted as unread", async () => {
-    await bob.page.click(line("Carol"));
+    await bob.choose("Carol");
     await bob.leave();
     for (const n of [1, 2, 3]) await say("demo", n === 2 ? "carol" : "alice", `meanwhile ${n}`);
     await bob.comeBack();
     await bob.sees(".banner:has-text('3 messages came meanwhile')");
     await bob.sees(`${badge("Demo")}:has-text('3')`);
-    await bob.page.click(line("Demo"));
+    await bob.choose("Demo");
     await bob.waitForTexts(["meanwhile 1", "meanwhile 2", "meanwhile 3"]);
     await bob.misses(badge("Demo"));
   }],
@@ -180,15 +180,15 @@ const failed = await run(`the chat page in ${version()}`, [
   ["two windows of one user: what one reads, writes or leaves as a draft, the other shows", async () => {
     const other = await Window.open("bob", { context: bob.context, network: bob.network, hash: `#${encodeURIComponent("bob~carol")}` });
     await other.page.fill("textarea", "a draft");
-    await bob.page.click(line("Alice"));
+    await bob.choose("Alice");
     await bob.sees(`${line("Carol")} .line-draft`);
     await other.page.fill("textarea", "");
     await say("demo", "alice", "for both windows");
     for (const window of [bob, other]) await window.sees(badge("Demo"));
-    await other.page.click(line("Demo"));
+    await other.choose("Demo");
     for (const window of [bob, other]) await window.misses(badge("Demo"));
     await other.write("from the other window");
-    await bob.page.click(line("Demo"));
+    await bob.choose("Demo");
     for (const window of [alice, bob, other]) await window.waitForTexts(["for both windows", "from the other window"]);
     await other.page.close();
     await bob.write("and from this one");
@@ -250,7 +250,7 @@ const failed = await run(`the chat page in ${version()}`, [
         const window = await Window.open("bob", { colorScheme, viewport });
         await window.sees(".line");
         const found = await findings(window.page);
-        await window.page.click(line("Demo"));
+        await window.choose("Demo");
         await window.sees("article");
         await window.page.locator("article").last().focus();
         found.push(...(await findings(window.page)));

@@ -33,8 +33,8 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
   const isEdit = mode.is === "edit";
   const wasEdit = useRef(false);
 
-  // An edit begins with the message's text and gives the draft back when it ends.
-  useEffect(() => {
+  // An edit begins with the message's text and gives the draft back when it ends: at once, or it would replace what is typed next.
+  useLayoutEffect(() => {
     if (mode.is === "edit") setText(textOf(mode.message) ?? "");
     else if (wasEdit.current) setText(drafts.of(chat.id));
     wasEdit.current = mode.is === "edit";
