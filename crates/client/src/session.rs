@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_protocol::{
-    frames::{Bind, Bound, ClientFrame, ServerFrame},
+    frames::{Attention, Bind, Bound, ClientFrame, ServerFrame},
     http::NewMessage,
     ws::{Assembly, Control, Data, OpCode, Received, derive_accept_key, put_client_frame, take_frame},
 };
@@ -98,6 +98,7 @@ impl Session {
             app_version: None,
             cursor: cursor.map(str::to_owned),
             push: false,
+            attention: Attention::Foreground,
         }))?;
         match self.next(CONNECT_TIMEOUT)? {
             Some(ServerFrame::Bound(_)) => Ok(()),

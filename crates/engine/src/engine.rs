@@ -27,7 +27,7 @@ mod list_line;
 mod lists;
 mod mentions;
 mod message_changes;
-mod offline_push;
+pub mod offline_push;
 pub mod popup_questions;
 mod popup_trigger;
 mod popup_users;

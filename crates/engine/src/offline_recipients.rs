@@ -82,7 +82,7 @@ impl OfflineRecipients {
                 continue;
             }
             let people = self.people_of(context, *no)?;
-            if people.iter().any(|person| context.presence.has_chat_session(*person)) {
+            if people.iter().any(|person| context.presence.is_active(*person)) {
                 continue;
             }
             for person in people {

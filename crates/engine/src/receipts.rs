@@ -77,6 +77,13 @@ impl Receipts {
         }
     }
 
+    /// The positions of a user that are not stored yet.
+    pub(crate) fn pending_stored(&self, user: UserNo, epoch: u64) -> [Position; LANES] {
+        let pending = self.stored.lock();
+        let known = pending.users.get(&user).filter(|_| pending.epoch == epoch);
+        known.copied().unwrap_or_default()
+    }
+
     /// Takes the positions of at most so many users. Those of another epoch are dropped: they count another history.
     pub(crate) fn take_stored(&self, most: usize, epoch: u64) -> Vec<(UserNo, [Position; LANES])> {
         let mut pending = self.stored.lock();

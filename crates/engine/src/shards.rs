@@ -48,6 +48,7 @@ pub struct WatchUpdate {
 pub struct WatchedChange {
     pub user: Arc<str>,
     pub online: bool,
+    pub active: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<u64>,
 }

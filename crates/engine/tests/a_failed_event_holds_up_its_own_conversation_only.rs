@@ -22,7 +22,7 @@ use tidings_domain::{
 use tidings_engine::{
     Engine,
     config::EngineConfig,
-    engine::EngineParts,
+    engine::{EngineParts, offline_push::SilentSession},
     outbox::OutboxConfig,
     presence::PresenceSession,
     shards::Wake,
@@ -352,7 +352,7 @@ async fn unacknowledged_messages_are_pushed_unless_the_user_is_back() {
     let ben = world.engine.directory.require_user("ben").unwrap();
     let device = |session: u64| {
         let (node, device_id, device_kind) = (Default::default(), format!("d{session}").into(), "web".into());
-        PresenceSession { session, node, device_id, device_kind, since: 0, chat: true }
+        PresenceSession { session, node, device_id, device_kind, since: 0, chat: true, background: false }
     };
     world.engine.presence.register(ben.no, device(7));
     world.engine.presence.register(world.engine.directory.require_user("ada").unwrap().no, device(1));
@@ -372,9 +372,12 @@ async fn unacknowledged_messages_are_pushed_unless_the_user_is_back() {
     let (engine, clock) = (world.engine.clone(), world.clock.clone());
     let tell = |session: u64, stays: bool| {
         let (engine, ben) = (engine.clone(), ben.clone());
-        std::thread::spawn(move || engine.push_unacknowledged(&ben, (session, stays), &before, until_now).unwrap())
-            .join()
-            .unwrap();
+        std::thread::spawn(move || {
+            let session = SilentSession { session, stays, acknowledges: false };
+            engine.push_unacknowledged(&ben, session, &before, until_now).unwrap();
+        })
+        .join()
+        .unwrap();
         // What nodes have stored is read once a second.
         clock.advance(Duration::from_secs(1));
     };

@@ -15,7 +15,7 @@ use tidings_domain::{
 use tidings_engine::{
     Engine,
     config::EngineConfig,
-    engine::EngineParts,
+    engine::{EngineParts, offline_push::SilentSession},
     outbox::OutboxConfig,
     presence::PresenceSession,
     shards::Wake,
@@ -178,7 +178,9 @@ impl World {
     fn connect(&self, user: &str, chat: bool) {
         let no = self.engine.directory.require_user(user).unwrap().no;
         let (session, node, device_id, device_kind) = (no.0, Default::default(), "d".into(), "phone".into());
-        self.engine.presence.register(no, PresenceSession { session, node, device_id, device_kind, since: 0, chat });
+        self.engine
+            .presence
+            .register(no, PresenceSession { session, node, device_id, device_kind, since: 0, chat, background: false });
     }
 
     async fn send(&self, message: Value) {
@@ -478,7 +480,8 @@ async fn a_message_that_a_session_did_not_acknowledge_is_notified_unless_the_use
     tokio::time::timeout(PATIENCE, searched).await.expect("the list is cut");
     let tell = async |stays: bool| {
         let (engine, ben) = (world.engine.clone(), ben.clone());
-        let tell = move || engine.push_unacknowledged(&ben, (ben.no.0, stays), &before, until_now).unwrap();
+        let session = SilentSession { session: ben.no.0, stays, acknowledges: false };
+        let tell = move || engine.push_unacknowledged(&ben, session, &before, until_now).unwrap();
         tokio::task::spawn_blocking(tell).await.unwrap();
         // What nodes have stored is read once a second.
         world.clock.advance(Duration::from_secs(1));

@@ -116,7 +116,10 @@ async fn the_webhook_names_offline_members_but_not_the_sender() {
     for (user, chat) in [("cleo", true), ("ben", false)] {
         let no = world.engine.directory.require_user(user).unwrap().no;
         let (session, node, device_id, device_kind) = (no.0, Default::default(), "d".into(), "phone".into());
-        world.engine.presence.register(no, PresenceSession { session, node, device_id, device_kind, since: 0, chat });
+        world
+            .engine
+            .presence
+            .register(no, PresenceSession { session, node, device_id, device_kind, since: 0, chat, background: false });
         assert!(world.engine.presence.is_online(no));
     }
     world.send(json!({ "conversation": "room", "from": "ada", "body": "hi" })).await;

@@ -117,7 +117,8 @@ impl Nodes {
 
     fn arrive_as(&self, node: usize, user: u64, session: u64) {
         let (device_id, device_kind, since) = ("phone".into(), "ios".into(), NOON);
-        let device = PresenceSession { session, node: NodeNo(0), device_id, device_kind, since, chat: true };
+        let device =
+            PresenceSession { session, node: NodeNo(0), device_id, device_kind, since, chat: true, background: false };
         self.engine(node).presence.register(UserNo(user), device);
     }
 

@@ -48,6 +48,7 @@ fn device(session: u64, node: NodeNo) -> PresenceSession {
         device_kind: "web".into(),
         since: NOON,
         chat: true,
+        background: false,
     }
 }
 
@@ -93,7 +94,7 @@ fn a_user_counts_as_online_through_the_grace_and_is_last_seen_at_the_end_of_the_
     let world = world();
     assert_eq!(
         presence(&world, "ann"),
-        UserPresence { user: "ann".into(), online: false, devices: vec![], last_seen: None }
+        UserPresence { user: "ann".into(), online: false, active: false, devices: vec![], last_seen: None }
     );
     arrive(&world, "ann", 1, CORE);
     let here = presence(&world, "ann");
@@ -251,7 +252,7 @@ impl SessionSource for FakeNodes {
 fn live(world: &World, id: &str, session: u64, node: NodeNo) -> LiveSession {
     let PresenceSession { device_id, device_kind, since, chat, .. } = device(session, node);
     let user = world.user(id).no;
-    LiveSession { shard: 0, session, node, user, device_id, device_kind, since, chat, held: true }
+    LiveSession { shard: 0, session, node, user, device_id, device_kind, since, chat, background: false, held: true }
 }
 
 fn counts(found: &PresenceComparison) -> (u64, u64, u64, u64) {

@@ -89,6 +89,7 @@ fn device(session: u64) -> PresenceSession {
         device_kind: "ios".into(),
         since: NOON,
         chat: true,
+        background: false,
     }
 }
 

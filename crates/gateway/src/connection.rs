@@ -87,6 +87,10 @@ pub(crate) struct Connection {
     pub cursor: Cursor,
     /// Set while the session was handed messages and has sent nothing since.
     pub unconfirmed: Option<Box<UnconfirmedDelivery>>,
+    /// The client tells what it has stored.
+    pub acknowledges: bool,
+    /// Set while a session whose client acknowledges was handed messages that its client has not stored.
+    pub unacknowledged: Option<Box<UnacknowledgedDelivery>>,
     /// The received part of an incomplete frame.
     pub partial: Vec<u8>,
     /// The fragments of a WebSocket message received so far.
@@ -124,6 +128,8 @@ impl Connection {
             flushed_at: None,
             cursor: Cursor::default(),
             unconfirmed: None,
+            acknowledges: false,
+            unacknowledged: None,
             partial: Vec::new(),
             assembly: Assembly::default(),
             outbound: OutboundQueue::default(),
@@ -195,6 +201,8 @@ pub(crate) struct SessionBinding {
     pub push: bool,
     /// The client answers probes.
     pub answers_probes: bool,
+    /// The client has said that nobody looks at it.
+    pub background: bool,
     /// The session goes live only after its device was registered, or the registration was postponed.
     pub awaits_registration: bool,
     pub heartbeat_ms: u32,
@@ -231,6 +239,16 @@ pub(crate) struct UnconfirmedDelivery {
     /// The tick of the probe, or of its time-out.
     pub next_tick: u32,
     pub probed: bool,
+}
+
+/// Messages that a session was handed, and that its client has not said to have stored.
+pub(crate) struct UnacknowledgedDelivery {
+    /// Up to here the client has stored all, or offline push has been told.
+    pub since: Cursor,
+    /// Where the session went to the background: what came to it there counted as not reached.
+    pub until: Option<[Position; LANES]>,
+    /// The tick at which the messages go out by offline push.
+    pub due: u32,
 }
 
 #[cfg(test)]

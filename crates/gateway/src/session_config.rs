@@ -19,6 +19,9 @@ pub struct SessionConfig {
     pub probe_after: Duration,
     /// A probed session that sends nothing within this time counts as gone; 0: no session is probed.
     pub probe_timeout: Duration,
+    /// Messages that a client has not acknowledged by then go out by offline push, if the client acknowledges messages at
+    /// all; 0: they do not.
+    pub ack_timeout: Duration,
     /// A quiet event stream is sent a comment this often.
     pub keep_alive: Duration,
     /// An unbound connection is closed after this.
@@ -55,6 +58,7 @@ impl Default for SessionConfig {
             heartbeat_max: Duration::from_secs(1_800),
             probe_after: Duration::from_secs(15),
             probe_timeout: Duration::from_secs(10),
+            ack_timeout: Duration::from_secs(5),
             keep_alive: Duration::from_secs(15),
             bind_timeout: Duration::from_secs(10),
             closing_timeout: Duration::from_secs(5),

@@ -15,6 +15,7 @@
 //! - [`session_listing`]: the sessions that exist, for comparison with the presence registry.
 
 mod assignments;
+mod attention;
 mod binding;
 mod closing;
 mod decoding;
@@ -49,6 +50,7 @@ use crate::{
     transport::{DetachedConnection, Protocol, Transport},
     wake::{ShardWake, WAKE},
 };
+use attention::AckPolicy;
 use crossbeam_channel::Receiver;
 use links::Link;
 use mio::{Events, Poll};
@@ -104,6 +106,7 @@ pub(crate) struct Shard {
     scheduler: FlushScheduler,
     timers: TimerWheel,
     probe_policy: ProbePolicy,
+    ack_policy: AckPolicy,
     readable: VecDeque<usize>,
     /// Requests with frames for sessions over event streams.
     posts: VecDeque<(StreamPost, PostReply)>,
@@ -139,6 +142,7 @@ impl Shard {
             listing_requests: 0,
             timers: TimerWheel::new(),
             probe_policy: ProbePolicy::new(parts.config.probe_after, parts.config.probe_timeout),
+            ack_policy: AckPolicy::new(parts.config.ack_timeout),
             readable: VecDeque::new(),
             posts: VecDeque::new(),
             ended_streams: EndedStreams::default(),

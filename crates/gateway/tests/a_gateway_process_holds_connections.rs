@@ -348,6 +348,7 @@ fn a_comparison_finds_and_repairs_ghosts_and_missing_sessions() {
         device_kind: "web".into(),
         since: 1,
         chat: true,
+        background: false,
     };
     engine.presence.register(cyd, ghost);
     let bob = engine.directory.user_no("bob").unwrap().unwrap();

@@ -205,6 +205,7 @@ fn open(server: &Server, user: &str) -> Session {
         app_version: None,
         cursor: None,
         push: true,
+        attention: frames::Attention::Foreground,
     });
     session.write(&bind).unwrap();
     assert!(matches!(next(&mut session), ServerFrame::Bound(_)));

@@ -9,7 +9,7 @@ use tidings_client::session::Session;
 use tidings_domain::store::Store;
 use tidings_protocol::{
     error::ErrorCode,
-    frames::{ClientFrame, PresenceChange, ServerFrame},
+    frames::{Attention, ClientFrame, PresenceChange, ServerFrame},
     limits::WATCHED_USERS_MAX,
 };
 use tidings_testkit::MemoryStore;
@@ -52,7 +52,7 @@ fn a_watcher_sees_a_user_come_and_go() {
     }
     watch(&mut ann, None, &["bob"]);
     let now = news(&mut ann);
-    assert_eq!(now, [PresenceChange { user: "bob".into(), online: false, last_seen: None }]);
+    assert_eq!(now, [PresenceChange { user: "bob".into(), online: false, active: false, last_seen: None }]);
 
     let bob = server.open("bob", "laptop");
     let came = news(&mut ann);
@@ -69,6 +69,27 @@ fn a_watcher_sees_a_user_come_and_go() {
     let _bob = server.open("bob", "laptop");
     assert!(news(&mut cyd)[0].online, "told to who still watches");
     assert!(frames_until_pong(&mut ann).is_empty());
+}
+
+#[test]
+fn a_watcher_sees_whether_somebody_looks() {
+    let server = Server::start();
+    server.users(&["ann", "bob"]);
+    let mut ann = server.open("ann", "phone");
+    server.say("ann", "ann~bob", "hello");
+    entries(&mut ann, 1);
+    let mut phone = server.open("bob", "phone");
+    watch(&mut ann, None, &["bob"]);
+    let online = |active| vec![PresenceChange { user: "bob".into(), online: true, active, last_seen: None }];
+    assert_eq!(news(&mut ann), online(true));
+    phone.write(&ClientFrame::Attention { reference: None, state: Attention::Background }).unwrap();
+    assert_eq!(news(&mut ann), online(false));
+    let laptop = server.open("bob", "laptop");
+    assert_eq!(news(&mut ann), online(true));
+    drop(laptop);
+    assert_eq!(news(&mut ann), online(false), "the phone is still there");
+    phone.write(&ClientFrame::Attention { reference: None, state: Attention::Foreground }).unwrap();
+    assert_eq!(news(&mut ann), online(true));
 }
 
 #[test]

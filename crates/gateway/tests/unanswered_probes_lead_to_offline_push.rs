@@ -2,14 +2,15 @@
 //! whichever node held the session. A session that answers stays; a push-only session never holds offline push back.
 // Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
-#![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
 #[path = "support/devices.rs"]
 mod devices;
+#[path = "support/offline_push_app.rs"]
+mod offline_push_app;
 mod support;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use devices::{LOCAL, RunningListener};
+use offline_push_app::{app, told};
 use std::{
     collections::BTreeSet,
     sync::{
@@ -21,7 +22,6 @@ use std::{
 };
 use support::*;
 use tidings_client::{device::DeviceSession, session::Session};
-use tidings_engine::webhook::{Webhook, WebhookDelivery, WebhookError};
 use tidings_gateway::{SessionConfig, miop_listener::MiopListenerConfig};
 use tidings_protocol::{
     error::ErrorCode,
@@ -35,26 +35,6 @@ const TIMEOUT: Duration = Duration::from_secs(8);
 
 fn config() -> SessionConfig {
     SessionConfig { probe_after: Duration::from_millis(200), probe_timeout: TIMEOUT, ..session_config() }
-}
-
-/// A webhook that records the texts and recipients of its deliveries.
-struct App(Sender<(String, Vec<String>)>);
-
-impl Webhook for App {
-    fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
-        let body: serde_json::Value = serde_json::from_slice(&delivery.body).unwrap();
-        for event in body["events"].as_array().unwrap() {
-            let recipients = event["recipients"].as_array().unwrap();
-            let recipients = recipients.iter().map(|user| user.as_str().unwrap().to_owned()).collect();
-            self.0.send((event["entry"]["body"].as_str().unwrap().to_owned(), recipients)).unwrap();
-        }
-        Ok(())
-    }
-}
-
-fn app() -> (Arc<App>, Receiver<(String, Vec<String>)>) {
-    let (told, hears) = unbounded();
-    (Arc::new(App(told)), hears)
 }
 
 /// A client that reads all the time, and so answers pings, until it is stopped; then it returns the received texts.
@@ -85,11 +65,6 @@ impl Reader {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
-}
-
-#[track_caller]
-fn told(hears: &Receiver<(String, Vec<String>)>) -> (String, Vec<String>) {
-    hears.recv_timeout(PATIENCE).expect("the webhook is told")
 }
 
 #[test]
@@ -234,10 +209,11 @@ fn in_a_cluster_the_leader_sends_offline_push() {
         device_kind: "tv".into(),
         since: 1,
         chat: false,
+        background: false,
     };
     second.engine.presence.register(cleo, push_only);
     until("the leader knows of her device", || first.engine.presence.is_online(cleo));
-    assert!(!first.engine.presence.has_chat_session(cleo));
+    assert!(!first.engine.presence.is_active(cleo));
     assert_eq!(first.engine.presence.sessions_of(cleo)[0].device_kind.as_ref(), "tv");
     first.say("alice", "g", "hello");
     assert_eq!(told(&hears), ("hello".into(), vec!["cleo".into()]));

@@ -3,6 +3,7 @@
 //! An event is text (the HTML standard, 9.2): fields of a line each, closed by an empty line. A frame is an unnamed event
 //! whose `data` is the frame's JSON. Named events have what a WebSocket says outside its messages: `open`, `probe`, `close`.
 
+use crate::frames::Attention;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use utoipa::{IntoParams, ToSchema};
@@ -101,6 +102,10 @@ pub struct OpenStream {
     /// Whether this device is one that pushes may be sent to, now and while it is away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub push: bool,
+    /// Whether somebody looks at this session. Default `foreground`.
+    #[serde(default, skip_serializing_if = "Attention::is_foreground")]
+    #[param(inline)]
+    pub attention: Attention,
 }
 
 /// The data of the event `open`, the first of a stream: where frames are sent to, and with what.

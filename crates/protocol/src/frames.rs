@@ -43,7 +43,7 @@ mod tests {
             r#"{"t":"pong"}"#,
             r#"{"t":"error","code":"queue_full","message":"m","retry":true,"retry_after_ms":5}"#,
             r#"{"t":"reconnect","after_ms":5}"#,
-            r#"{"t":"presence","ref":1,"changes":[{"user":"u","online":false,"last_seen":5}]}"#,
+            r#"{"t":"presence","ref":1,"changes":[{"user":"u","online":false,"active":false,"last_seen":5}]}"#,
             r#"{"t":"popup","ref":1,"retry_after_ms":5}"#,
             r#"{"t":"popup","show":{"decision":"d","popup":"p","variant":"a","content":{"data":{"a":[1, 2]}}}}"#,
             r#"{"t":"push","push":7,"expires_at":5,"type":"text","body":null}"#,

@@ -11,7 +11,7 @@ use std::{
 };
 use tidings_client::{http::HttpClient, session::Session, token::sign};
 use tidings_protocol::{
-    frames::{Bind, ClientFrame, ServerFrame},
+    frames::{Attention, Bind, ClientFrame, ServerFrame},
     http::{CreateConversation, PushAccepted, PushStatus, SendRequest, UserUpsert},
 };
 
@@ -133,6 +133,7 @@ fn pushed_session(cluster: &Cluster, node: SocketAddr, user: &str) -> Session {
         app_version: None,
         cursor: None,
         push: true,
+        attention: Attention::Foreground,
     };
     session.write(&ClientFrame::Bind(bind)).unwrap();
     assert!(session.next_where(WAIT, |frame| matches!(frame, ServerFrame::Bound(_))).unwrap().is_some());

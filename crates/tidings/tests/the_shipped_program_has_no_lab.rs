@@ -31,7 +31,7 @@ fn what_ships_depends_on_no_lab_and_no_testkit() {
     let tree = text(&output.stdout);
     let crates: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
     assert!(crates.contains("tidings-engine") && crates.contains("rustls"), "the tree is read wrongly: {tree}");
-    for unwanted in ["tidings-lab", "tidings-testkit", "proptest", "rcgen", "indicatif"] {
+    for unwanted in ["tidings-lab", "tidings-testkit", "proptest", "rcgen", "console"] {
         assert!(!crates.contains(unwanted), "the shipped program depends on {unwanted}");
     }
 }

@@ -26,7 +26,7 @@ KINDS_OF_SERVER = {
 }
 KINDS_OF_CLIENT = {
     "bind", "send", "read", "typing", "history", "conversations", "watch_presence", "unwatch_presence", "popup",
-    "popup_events", "ack", "ping", "unbind", "assign",
+    "popup_events", "ack", "ping", "unbind", "assign", "attention",
 }
 
 
@@ -129,6 +129,8 @@ async def frames(server, judge):
     await ben.until("read")
     await ada.tell("typing", conversation="house")
     await ben.until("typing")
+    await ben.ask("attention", "ok", state="background")
+    await ben.tell("attention", state="foreground")
     await ben.ask("history", "history", conversation="house", limit=3)
     await ben.ask("history", "history", conversation="house", from_seq=2, to_seq=5, from_time=0)
     page = await ben.ask("conversations", "conversations", limit=1)

@@ -71,6 +71,7 @@ pub(super) async fn open_stream(
         app_version: open.app_version,
         cursor: last_event_id.map(str::to_owned).or(open.cursor),
         push: open.push,
+        attention: open.attention,
     });
     let mut line = serde_json::to_vec(&bind).map_err(|error| internal(&error))?;
     line.push(b'\n');

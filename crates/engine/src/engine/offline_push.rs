@@ -8,6 +8,17 @@ use tidings_protocol::{
     http::{DeadLetterPage, Replayed},
 };
 
+/// A session that has not answered, or has not acknowledged in time, what it was handed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SilentSession {
+    /// The session's number at this node.
+    pub session: u64,
+    /// Whether the session goes on.
+    pub stays: bool,
+    /// Whether its client tells what it has stored.
+    pub acknowledges: bool,
+}
+
 impl Engine {
     /// Whether messages to offline users go to a webhook or to vendors.
     pub fn has_offline_push(&self) -> bool {
@@ -15,21 +26,29 @@ impl Engine {
     }
 
     /// Pushes offline the messages between `since` and `until` that a session of this node was sent and did not
-    /// acknowledge, unless the user has another session that receives messages. `stays`: the session goes on. Blocks.
+    /// acknowledge, unless somebody looks at another session of the user, or, for a session that goes on and whose client
+    /// acknowledges, unless another client of the user has stored them. Blocks.
     ///
     /// # Errors
     /// `store_unavailable` and `queue_full`: nothing was stored.
     pub fn push_unacknowledged(
         &self,
         user: &Arc<User>,
-        (session, stays): (u64, bool),
+        SilentSession { session, stays, acknowledges }: SilentSession,
         since: &Cursor,
         until: [Position; LANES],
     ) -> Result<(), Refusal> {
-        if !self.has_offline_push() || self.presence.has_other_chat_session(user.no, session) {
+        if !self.has_offline_push() {
             return Ok(());
         }
-        let (_, handed) = self.read_inbox_entries(user.no, Some(since), until)?;
+        let mut since = *since;
+        if stays && acknowledges {
+            let stored = self.stored_positions(user.no)?;
+            since.positions.iter_mut().zip(stored).for_each(|(since, stored)| *since = stored.max(*since));
+        } else if self.presence.is_active_elsewhere(user.no, session) {
+            return Ok(());
+        }
+        let (_, handed) = self.read_inbox_entries(user.no, Some(&since), until)?;
         if let Some(vendor_push) = &self.vendor_push {
             vendor_push.store_unacknowledged(user, stays, &handed)?;
         }

@@ -33,13 +33,15 @@ impl Engine {
                         device_kind: device.device_kind.to_string(),
                         since: device.since,
                         node: self.node_name(device.node),
+                        background: device.background,
                     })
                     .collect();
                 let last_seen = no.filter(|_| devices.is_empty()).map(|no| self.last_seen(no)).transpose()?.flatten();
                 // As it is announced: a caller who queries once and then follows changes must not take a user in the
                 // grace for offline, since a return within the grace is not announced.
                 let online = !devices.is_empty() || no.is_some_and(|no| self.presence.counts_as_online(no));
-                Ok(UserPresence { user: id.clone(), online, devices, last_seen })
+                let active = online && no.is_some_and(|no| self.presence.counts_as_active(no));
+                Ok(UserPresence { user: id.clone(), online, active, devices, last_seen })
             })
             .collect()
     }

@@ -381,7 +381,7 @@ impl Worker {
             // A user with a new session has got the message again.
             let came_back = |user: &String| {
                 let user = self.context.directory.user_by_id(user).ok().flatten();
-                user.is_some_and(|user| self.context.presence.has_chat_session(user.no))
+                user.is_some_and(|user| self.context.presence.is_active(user.no))
             };
             if row.id & SESSION_STAYS != 0 || !retry_queue::recipients_of(row).iter().all(came_back) {
                 events.push(retry_queue::event_of(row));

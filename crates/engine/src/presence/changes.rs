@@ -27,8 +27,17 @@ impl Default for PresenceConfig {
 pub struct Change {
     pub user: UserNo,
     pub online: bool,
-    /// When the user came online, or when the last session ended, in milliseconds since 1970 UTC.
+    /// When the user came online or somebody began or ceased to look, or when the last session ended, in milliseconds since
+    /// 1970 UTC.
     pub at: u64,
+}
+
+/// A user without a session whose grace runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Away {
+    pub since: u64,
+    /// Whether somebody looked at the last session.
+    pub was_active: bool,
 }
 
 /// A queue whose capacity is this many times its length is shrunk.
@@ -36,8 +45,8 @@ const SPARE_FACTOR: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
 enum Pending {
-    /// Without a session since `since`; announced after `until`.
-    Away { since: u64, until: u64 },
+    /// Announced after `until`.
+    Away { away: Away, until: u64 },
     /// Returned before the announcement. The entry in the queue is dropped when it is due.
     Returned,
 }
@@ -48,7 +57,7 @@ pub(super) struct ChangeQueue {
     pending: FxHashMap<UserNo, Pending>,
     /// An entry for each user in `pending`, in the order in which they are due.
     queue: VecDeque<(u64, UserNo)>,
-    /// Users to announce online: they have a session now and did not count as online.
+    /// Users to announce online: they have a session now, and did not count as online or as active as they are.
     online: Vec<UserNo>,
     last_now_ms: u64,
     pub coalesced: u64,
@@ -56,27 +65,36 @@ pub(super) struct ChangeQueue {
 
 impl ChangeQueue {
     /// A user has a first session.
-    pub(super) fn user_online(&mut self, user: UserNo) {
+    pub(super) fn user_online(&mut self, user: UserNo, is_active: bool) {
         match self.pending.get_mut(&user) {
             Some(pending) => {
+                let returns_otherwise = matches!(pending, Pending::Away { away, .. } if away.was_active != is_active);
                 *pending = Pending::Returned;
                 self.coalesced += 1;
+                if returns_otherwise {
+                    self.online.push(user);
+                }
             }
             None => self.online.push(user),
         }
     }
 
-    /// Since when a user has no session, if that is not announced yet.
-    pub(super) fn away_since(&self, user: UserNo) -> Option<u64> {
+    /// Somebody began or ceased to look at the sessions of a user who has some.
+    pub(super) fn activity_changed(&mut self, user: UserNo) {
+        self.online.push(user);
+    }
+
+    /// How a user went whose offline change is not announced yet.
+    pub(super) fn away(&self, user: UserNo) -> Option<Away> {
         match self.pending.get(&user)? {
-            Pending::Away { since, .. } => Some(*since),
+            Pending::Away { away, .. } => Some(*away),
             Pending::Returned => None,
         }
     }
 
-    /// A user's last session ended at `since`, by the clock of the node that held it.
-    pub(super) fn user_offline(&mut self, user: UserNo, since: u64, now_ms: u64, grace_ms: u64) {
-        let away = Pending::Away { since, until: now_ms + grace_ms };
+    /// A user's last session ended, at `away.since` by the clock of the node that held it.
+    pub(super) fn user_offline(&mut self, user: UserNo, away: Away, now_ms: u64, grace_ms: u64) {
+        let away = Pending::Away { away, until: now_ms + grace_ms };
         if self.pending.insert(user, away).is_none() {
             self.queue.push_back((now_ms + grace_ms, user));
         }
@@ -84,6 +102,9 @@ impl ChangeQueue {
 
     /// Takes the changes to announce now. After a jump back of the clock, no user waits for longer than the grace.
     pub(super) fn take_due(&mut self, now_ms: u64, grace_ms: u64) -> Vec<Change> {
+        // A user whose sessions went to the background and back is told once.
+        self.online.sort_unstable();
+        self.online.dedup();
         let mut changes: Vec<Change> =
             self.online.drain(..).map(|user| Change { user, online: true, at: now_ms }).collect();
         self.online.shrink_to(1_024);
@@ -104,9 +125,9 @@ impl ChangeQueue {
                 Some(Pending::Away { until, .. }) if until > due && until > now_ms => {
                     self.queue.push_back((until.min(now_ms + grace_ms), user));
                 }
-                Some(Pending::Away { since, .. }) => {
+                Some(Pending::Away { away, .. }) => {
                     self.pending.remove(&user);
-                    changes.push(Change { user, online: false, at: since });
+                    changes.push(Change { user, online: false, at: away.since });
                 }
                 Some(Pending::Returned) | None => drop(self.pending.remove(&user)),
             }
@@ -125,7 +146,7 @@ impl ChangeQueue {
         let pending = std::mem::take(&mut self.pending);
         self.queue = VecDeque::new();
         let away = |(user, pending)| match pending {
-            Pending::Away { since, .. } => Some(Change { user, online: false, at: since }),
+            Pending::Away { away, .. } => Some(Change { user, online: false, at: away.since }),
             Pending::Returned => None,
         };
         pending.into_iter().filter_map(away).collect()
@@ -148,6 +169,10 @@ mod tests {
     const GRACE: u64 = 5_000;
     const ALICE: UserNo = UserNo(1);
 
+    fn gone(since: u64) -> Away {
+        Away { since, was_active: true }
+    }
+
     fn change(online: bool, at: u64) -> Change {
         Change { user: ALICE, online, at }
     }
@@ -155,9 +180,9 @@ mod tests {
     #[test]
     fn online_is_announced_at_once_and_offline_after_the_grace() {
         let mut changes = ChangeQueue::default();
-        changes.user_online(ALICE);
+        changes.user_online(ALICE, true);
         assert_eq!(changes.take_due(1_000, GRACE), [change(true, 1_000)]);
-        changes.user_offline(ALICE, 2_000, 2_000, GRACE);
+        changes.user_offline(ALICE, gone(2_000), 2_000, GRACE);
         assert_eq!(changes.take_due(6_999, GRACE), []);
         assert_eq!(changes.take_due(7_000, GRACE), [change(false, 2_000)]);
         assert_eq!(changes.take_due(20_000, GRACE), []);
@@ -166,45 +191,45 @@ mod tests {
     #[test]
     fn a_return_within_the_grace_is_not_announced_and_the_next_end_starts_the_grace_anew() {
         let mut changes = ChangeQueue::default();
-        changes.user_offline(ALICE, 1_000, 1_000, GRACE);
-        changes.user_online(ALICE);
-        changes.user_offline(ALICE, 4_000, 4_000, GRACE);
+        changes.user_offline(ALICE, gone(1_000), 1_000, GRACE);
+        changes.user_online(ALICE, true);
+        changes.user_offline(ALICE, gone(4_000), 4_000, GRACE);
         assert_eq!(changes.take_due(6_000, GRACE), [], "away since 4,000 only");
         assert_eq!(changes.take_due(9_000, GRACE), [change(false, 4_000)]);
-        changes.user_online(ALICE);
+        changes.user_online(ALICE, true);
         assert_eq!(changes.take_due(9_100, GRACE), [change(true, 9_100)]);
-        changes.user_offline(ALICE, 9_200, 9_200, GRACE);
-        changes.user_online(ALICE);
+        changes.user_offline(ALICE, gone(9_200), 9_200, GRACE);
+        changes.user_online(ALICE, true);
         assert_eq!(changes.take_due(90_000, GRACE), []);
     }
 
     #[test]
     fn of_two_changes_in_one_round_only_the_last_is_announced() {
         let mut changes = ChangeQueue::default();
-        changes.user_online(ALICE);
-        changes.user_offline(ALICE, 1_000, 1_000, 0);
+        changes.user_online(ALICE, true);
+        changes.user_offline(ALICE, gone(1_000), 1_000, 0);
         assert_eq!(changes.take_due(1_500, 0), [change(false, 1_000)]);
-        changes.user_online(ALICE);
+        changes.user_online(ALICE, true);
         assert_eq!(changes.take_due(2_000, 0), [change(true, 2_000)]);
     }
 
     #[test]
     fn the_end_of_a_last_session_is_known_until_it_is_announced() {
         let mut changes = ChangeQueue::default();
-        changes.user_offline(ALICE, 1_000, 1_000, GRACE);
-        assert_eq!(changes.away_since(ALICE), Some(1_000));
-        changes.user_online(ALICE);
-        assert_eq!(changes.away_since(ALICE), None);
-        changes.user_offline(ALICE, 2_000, 2_000, GRACE);
+        changes.user_offline(ALICE, gone(1_000), 1_000, GRACE);
+        assert_eq!(changes.away(ALICE), Some(gone(1_000)));
+        changes.user_online(ALICE, true);
+        assert_eq!(changes.away(ALICE), None);
+        changes.user_offline(ALICE, gone(2_000), 2_000, GRACE);
         assert_eq!(changes.take_due(7_000, GRACE), [change(false, 2_000)]);
-        assert_eq!(changes.away_since(ALICE), None);
+        assert_eq!(changes.away(ALICE), None);
     }
 
     #[test]
     fn a_clock_that_jumps_back_keeps_no_user_online_for_longer_than_the_grace() {
         let mut changes = ChangeQueue::default();
         changes.take_due(1_000_000, GRACE);
-        changes.user_offline(ALICE, 1_000_000, 1_000_000, GRACE);
+        changes.user_offline(ALICE, gone(1_000_000), 1_000_000, GRACE);
         assert_eq!(changes.take_due(400_000, GRACE), []);
         assert_eq!(changes.take_due(405_000, GRACE), [change(false, 1_000_000)]);
     }
@@ -215,8 +240,8 @@ mod tests {
         let users = 100_000;
         for flap in 0..10 {
             for user in 0..users {
-                changes.user_offline(UserNo(user), 1_000 + flap, 1_000 + flap, GRACE);
-                changes.user_online(UserNo(user));
+                changes.user_offline(UserNo(user), gone(1_000 + flap), 1_000 + flap, GRACE);
+                changes.user_online(UserNo(user), true);
             }
         }
         assert_eq!((changes.queue.len(), changes.pending.len()), (users as usize, users as usize));

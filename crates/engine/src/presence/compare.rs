@@ -31,6 +31,7 @@ pub struct LiveSession {
     pub device_kind: Arc<str>,
     pub since: u64,
     pub chat: bool,
+    pub background: bool,
     /// Whether the node that has the socket lists the session too. The session's shard may learn last that it has
     /// ended.
     pub held: bool,
@@ -196,6 +197,7 @@ impl LiveSession {
             device_kind: self.device_kind.clone(),
             since: self.since,
             chat: self.chat,
+            background: self.background,
         }
     }
 }

@@ -26,19 +26,26 @@ pub(crate) struct SessionRecord {
     pub user: UserNo,
     pub session: u64,
     pub device_id: Arc<str>,
-    /// Ends with [`PUSH_ONLY`] for a session that receives no messages. A node of a version without such sessions takes
-    /// it for another kind.
+    /// Ends with [`PUSH_ONLY`] for a session that receives no messages, and with [`BACKGROUND`] for one that nobody looks at. A
+    /// node of a version without such sessions takes it for another kind.
     pub device_kind: Arc<str>,
     pub since: u64,
 }
 
 /// Marks a session for pushes alone. No device kind ends with this character.
 pub(super) const PUSH_ONLY: char = '\0';
+/// Marks a session in the background, in the same way. It stands before [`PUSH_ONLY`].
+pub(super) const BACKGROUND: char = '\u{1}';
 
 impl SessionRecord {
     pub(crate) fn of(user: UserNo, entry: PresenceSession) -> SessionRecord {
-        let PresenceSession { session, device_id, device_kind, since, chat, .. } = entry;
-        let device_kind = if chat { device_kind } else { format!("{device_kind}{PUSH_ONLY}").into() };
+        let PresenceSession { session, device_id, mut device_kind, since, chat, background, .. } = entry;
+        if background {
+            device_kind = format!("{device_kind}{BACKGROUND}").into();
+        }
+        if !chat {
+            device_kind = format!("{device_kind}{PUSH_ONLY}").into();
+        }
         SessionRecord { user, session, device_id, device_kind, since }
     }
 }
@@ -52,20 +59,21 @@ pub(crate) struct Digest {
 }
 
 impl Digest {
-    pub(super) fn add(&mut self, user: UserNo, session: u64, since: u64) {
+    /// `stamp`: as the registry has it.
+    pub(super) fn add(&mut self, user: UserNo, session: u64, stamp: u64) {
         self.count = self.count.wrapping_add(1);
-        self.sum = self.sum.wrapping_add(fingerprint(user, session, since));
+        self.sum = self.sum.wrapping_add(fingerprint(user, session, stamp));
     }
 
-    pub(super) fn remove(&mut self, user: UserNo, session: u64, since: u64) {
+    pub(super) fn remove(&mut self, user: UserNo, session: u64, stamp: u64) {
         self.count = self.count.wrapping_sub(1);
-        self.sum = self.sum.wrapping_sub(fingerprint(user, session, since));
+        self.sum = self.sum.wrapping_sub(fingerprint(user, session, stamp));
     }
 }
 
-fn fingerprint(user: UserNo, session: u64, since: u64) -> u64 {
+fn fingerprint(user: UserNo, session: u64, stamp: u64) -> u64 {
     let mut bytes = [0; 24];
-    for (place, number) in bytes.chunks_exact_mut(8).zip([user.0, session, since]) {
+    for (place, number) in bytes.chunks_exact_mut(8).zip([user.0, session, stamp]) {
         place.copy_from_slice(&number.to_le_bytes());
     }
     xxh3_64(&bytes)

@@ -26,14 +26,14 @@ pub mod watching;
 mod webhook;
 pub(crate) mod worker;
 
-use changes::ChangeQueue;
+use changes::{Away, ChangeQueue};
 pub use changes::{Change, PresenceConfig};
 use deltas::{Delta, DeltaQueue, SessionRecord};
 use nodes::Nodes;
 pub use nodes::{NodeCard, NodeNo};
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
-use registry::{Arrival, Registry};
+use registry::{Arrival, Departure, Registered, Registry};
 use smallvec::SmallVec;
 use std::{
     collections::BTreeMap,
@@ -57,6 +57,8 @@ pub struct PresenceSession {
     /// Whether the session receives messages. A session for pushes alone never holds back the offline push of a
     /// message.
     pub chat: bool,
+    /// The client has said that nobody looks at it. Such a session is sent messages and does not hold back their offline push.
+    pub background: bool,
 }
 
 /// Users whose last-seen time is cached after their last session has ended.
@@ -109,7 +111,7 @@ impl Presence {
 
     /// The shared copy of a device kind's name.
     pub fn kind(&self, kind: &str) -> Arc<str> {
-        self.registry.kind(kind.trim_end_matches(deltas::PUSH_ONLY))
+        self.registry.kind(kind.trim_end_matches([deltas::PUSH_ONLY, deltas::BACKGROUND]))
     }
 
     /// Registers a session of this core, or updates a registered one. Only the user's own shard calls this; it is
@@ -118,16 +120,15 @@ impl Presence {
         let (node, session) = (entry.node, entry.session);
         let record = self.deltas.is_some().then(|| SessionRecord::of(user, entry.clone()));
         // Queue the change under the stripe's lock: otherwise the later of two changes could be queued first.
-        let (arrival, since) = self.registry.arrive(user, entry, |arrival, since| {
-            if arrival == Arrival::First {
-                self.changes.lock().user_online(user);
-            }
+        let Registered { arrival, since, .. } = self.registry.arrive(user, entry, |registered| {
+            self.record_arrival(user, registered);
+            let Registered { arrival, since, stamp, .. } = *registered;
             if let Some((deltas, record)) = self.deltas.as_ref().zip(record) {
                 deltas.put(Delta::Arrived(SessionRecord { since, ..record }), |digest| {
-                    if let Arrival::Again { since: before, .. } = arrival {
+                    if let Arrival::Again { stamp: before, .. } = arrival {
                         digest.remove(user, session, before);
                     }
-                    digest.add(user, session, since);
+                    digest.add(user, session, stamp);
                 });
             }
         });
@@ -139,15 +140,32 @@ impl Presence {
         since
     }
 
+    /// Notes whether somebody looks at a session of this core, if it is registered. Only the user's own shard calls this.
+    pub fn set_background(&self, user: UserNo, session: u64, background: bool) {
+        if let Some(known) = self.find(user, session).filter(|known| known.background != background) {
+            self.register(user, PresenceSession { background, ..known });
+        }
+    }
+
+    /// Queues what a new or changed session changes for others. The caller holds the lock of the user's stripe.
+    fn record_arrival(&self, user: UserNo, registered: &Registered) {
+        let activity = registered.activity;
+        if registered.arrival == Arrival::First {
+            self.changes.lock().user_online(user, activity.after);
+        } else if activity.before != activity.after {
+            self.changes.lock().activity_changed(user);
+        }
+    }
+
     /// Unregisters a session of this core, if it is registered.
     pub fn unregister(&self, user: UserNo, session: u64, now_ms: u64) {
         let gone = {
             let mut stripe = self.registry.stripe(user).write();
             let Some(gone) = stripe.leave(user, NodeNo(0), session) else { return };
-            self.record_end(user, gone.was_last, now_ms, now_ms);
+            self.record_end(user, &gone, now_ms, now_ms);
             if let Some(deltas) = &self.deltas {
                 let left = Delta::Left { user, session, at: now_ms };
-                deltas.put(left, |digest| digest.remove(user, session, gone.since));
+                deltas.put(left, |digest| digest.remove(user, session, gone.stamp));
             }
             gone
         };
@@ -157,7 +175,8 @@ impl Presence {
 
     /// Records that a session ended at `at`, by the clock of the node that held it. The caller holds the lock of the
     /// user's stripe.
-    fn record_end(&self, user: UserNo, was_last: bool, at: u64, now_ms: u64) {
+    fn record_end(&self, user: UserNo, gone: &Departure, at: u64, now_ms: u64) {
+        let Departure { was_last, activity, .. } = *gone;
         // Nodes learn of ends in different orders, and must still agree on the last one.
         let before = self.deltas.as_ref().and_then(|_| self.last_seen.get(&user));
         let at = before.map_or(at, |before| before.max(at));
@@ -165,7 +184,10 @@ impl Presence {
             self.last_seen.insert(user, at);
         }
         if was_last {
-            self.changes.lock().user_offline(user, at, now_ms, self.config.grace_ms);
+            let away = Away { since: at, was_active: activity.before };
+            self.changes.lock().user_offline(user, away, now_ms, self.config.grace_ms);
+        } else if activity.before != activity.after {
+            self.changes.lock().activity_changed(user);
         }
     }
 
@@ -174,22 +196,30 @@ impl Presence {
         self.registry.any_session(user, |node, _| self.nodes.is_alive(node), || false)
     }
 
-    /// Whether the user has a session that receives messages. Without one, messages are pushed offline.
-    pub fn has_chat_session(&self, user: UserNo) -> bool {
-        self.registry.any_session(user, |node, chat| chat && self.nodes.is_alive(node), || false)
+    /// Whether the user has a session that receives messages and that somebody looks at. Without one, messages are pushed
+    /// offline.
+    pub fn is_active(&self, user: UserNo) -> bool {
+        self.registry.any_session(user, |node, is_active| is_active && self.nodes.is_alive(node), || false)
     }
 
-    /// Whether the user has a session that receives messages, beside this one of this core, which does not answer.
-    pub fn has_other_chat_session(&self, user: UserNo, session: u64) -> bool {
-        let counts = |entry: &PresenceSession| entry.chat && (entry.node.is_peer() || entry.session != session);
+    /// The same, beside this session of this core, which does not answer.
+    pub fn is_active_elsewhere(&self, user: UserNo, session: u64) -> bool {
+        let is_active = |entry: &PresenceSession| entry.chat && !entry.background;
+        let counts = |entry: &PresenceSession| is_active(entry) && (entry.node.is_peer() || entry.session != session);
         self.sessions_of(user).iter().any(counts)
+    }
+
+    /// Whether the user counts as active for others: during the grace as before it.
+    pub fn counts_as_active(&self, user: UserNo) -> bool {
+        let counts = |node, is_active| is_active && self.nodes.is_alive(node);
+        self.registry.any_session(user, counts, || self.changes.lock().away(user).is_some_and(|away| away.was_active))
     }
 
     /// Whether the user counts as online for others: also during the grace after the last session. Watchers get no
     /// further state until this changes.
     pub fn counts_as_online(&self, user: UserNo) -> bool {
         let alive = |node, _| self.nodes.is_alive(node);
-        self.registry.any_session(user, alive, || self.changes.lock().away_since(user).is_some())
+        self.registry.any_session(user, alive, || self.changes.lock().away(user).is_some())
     }
 
     /// The user's sessions on nodes whose lease runs.
@@ -212,7 +242,7 @@ impl Presence {
 
     /// When the user's last session ended, if memory has it; otherwise the store may.
     pub fn last_seen(&self, user: UserNo) -> Option<u64> {
-        let pending = self.changes.lock().away_since(user);
+        let pending = self.changes.lock().away(user).map(|away| away.since);
         pending.or_else(|| self.unsaved.lock().get(&user).copied()).or_else(|| self.last_seen.get(&user))
     }
 

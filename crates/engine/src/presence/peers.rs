@@ -3,9 +3,9 @@
 
 use super::{
     NodeNo, Presence, PresenceConfig, PresenceSession,
-    deltas::{DeltaQueue, Digest, PUSH_ONLY, SessionRecord},
+    deltas::{BACKGROUND, DeltaQueue, Digest, PUSH_ONLY, SessionRecord},
     nodes::Nodes,
-    registry::{Arrival, Departure, STRIPES},
+    registry::{Arrival, STRIPES},
     snapshot::{SessionChange, SnapshotCursor},
 };
 use rustc_hash::FxHashMap;
@@ -35,9 +35,10 @@ impl Peer {
     fn entry(&self, presence: &Presence, record: SessionRecord) -> (UserNo, PresenceSession) {
         let SessionRecord { user, session, device_id, device_kind, since } = record;
         let chat = !device_kind.ends_with(PUSH_ONLY);
+        let background = device_kind.trim_end_matches(PUSH_ONLY).ends_with(BACKGROUND);
         // Share one copy of the name among all sessions.
         let device_kind = presence.kind(&device_kind);
-        (user, PresenceSession { session, node: self.node, device_id, device_kind, since, chat })
+        (user, PresenceSession { session, node: self.node, device_id, device_kind, since, chat, background })
     }
 }
 
@@ -52,8 +53,8 @@ impl Presence {
     pub(crate) fn peer_arrived(&self, peer: &mut Peer, record: SessionRecord) {
         let (user, entry) = peer.entry(self, record);
         let session = entry.session;
-        self.registry.arrive(user, entry, |arrival, since| {
-            self.record_peer_change(peer, user, session, SessionChange::Arrived(arrival, since), (0, 0));
+        self.registry.arrive(user, entry, |registered| {
+            self.record_peer_change(peer, user, session, SessionChange::Arrived(*registered), (0, 0));
         });
     }
 
@@ -100,24 +101,22 @@ impl Presence {
         (at, now_ms): (u64, u64),
     ) {
         match change {
-            SessionChange::Arrived(Arrival::Again { since: before, .. }, since) => {
-                peer.digest.remove(user, session, before);
-                peer.digest.add(user, session, since);
-            }
-            SessionChange::Arrived(arrival, since) => {
-                peer.digest.add(user, session, since);
-                peer.changed += 1;
-                peer.arrived.push(user);
-                self.nodes.count(peer.node, 1);
-                if arrival == Arrival::First {
-                    self.changes.lock().user_online(user);
+            SessionChange::Arrived(registered) => {
+                if let Arrival::Again { stamp: before, .. } = registered.arrival {
+                    peer.digest.remove(user, session, before);
+                } else {
+                    peer.changed += 1;
+                    peer.arrived.push(user);
+                    self.nodes.count(peer.node, 1);
                 }
+                peer.digest.add(user, session, registered.stamp);
+                self.record_arrival(user, &registered);
             }
-            SessionChange::Left(Departure { since, was_last, .. }) => {
-                peer.digest.remove(user, session, since);
+            SessionChange::Left(gone) => {
+                peer.digest.remove(user, session, gone.stamp);
                 peer.changed += 1;
                 self.nodes.count(peer.node, -1);
-                self.record_end(user, was_last, at, now_ms);
+                self.record_end(user, &gone, at, now_ms);
             }
         }
     }

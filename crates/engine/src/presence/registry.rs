@@ -29,6 +29,7 @@ struct Session {
     node: NodeNo,
     kind: u16,
     chat: bool,
+    background: bool,
 }
 
 enum Sessions {
@@ -41,6 +42,21 @@ impl Session {
     fn is(&self, node: NodeNo, session: u64) -> bool {
         self.session == session && self.node.core() == node.core()
     }
+
+    /// Whether somebody looks at messages there.
+    fn is_active(&self) -> bool {
+        self.chat && !self.background
+    }
+
+    fn stamp(&self) -> u64 {
+        stamp(self.since, self.background)
+    }
+}
+
+/// What digests have of a session besides its user and number. A session in the foreground has the stamp that versions without
+/// attention give it.
+fn stamp(since: u64, background: bool) -> u64 {
+    since | u64::from(background) << 63
 }
 
 impl Sessions {
@@ -49,6 +65,10 @@ impl Sessions {
             Sessions::One(session) => std::slice::from_ref(session),
             Sessions::Many(sessions) => sessions,
         }
+    }
+
+    fn is_active(&self) -> bool {
+        self.as_slice().iter().any(Session::is_active)
     }
 }
 
@@ -63,62 +83,89 @@ pub(super) enum Arrival {
     First,
     /// The user had other sessions.
     Further,
-    /// The session was registered already, at `node` since `since`.
-    Again { node: NodeNo, since: u64 },
+    /// The session was registered already, at `node` and with `stamp`.
+    Again { node: NodeNo, stamp: u64 },
+}
+
+/// A session that was registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Registered {
+    pub arrival: Arrival,
+    /// The time since which the session counts.
+    pub since: u64,
+    pub stamp: u64,
+    pub activity: Activity,
+}
+
+/// Whether a user has a session at which somebody looks, before a change and after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Activity {
+    pub before: bool,
+    pub after: bool,
 }
 
 /// A session that was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Departure {
     pub node: NodeNo,
-    pub since: u64,
+    pub stamp: u64,
     pub was_last: bool,
+    pub activity: Activity,
 }
 
 impl Stripe {
     /// Registers or updates a session, and answers the time since which it counts. A new session of this core counts as
     /// later than every registered session of the user, whatever the clocks of other nodes say, so that it is the one
     /// that stays.
-    fn arrive(&mut self, user: UserNo, mut new: Session) -> (Arrival, u64) {
+    fn arrive(&mut self, user: UserNo, mut new: Session) -> Registered {
+        let registered = |arrival, new: &Session, before, after| Registered {
+            arrival,
+            since: new.since,
+            stamp: new.stamp(),
+            activity: Activity { before, after },
+        };
         let mut entry = match self.0.entry(user) {
             Entry::Vacant(entry) => {
-                let since = new.since;
+                let registered = registered(Arrival::First, &new, false, new.is_active());
                 entry.insert(Sessions::One(new));
-                return (Arrival::First, since);
+                return registered;
             }
             Entry::Occupied(entry) => entry,
         };
+        let was_active = entry.get().is_active();
         let again = match entry.get_mut() {
             Sessions::One(one) => Some(one).filter(|known| known.is(new.node, new.session)),
             Sessions::Many(many) => many.iter_mut().find(|known| known.is(new.node, new.session)),
         };
         if let Some(known) = again {
-            let (arrival, since) = (Arrival::Again { node: known.node, since: known.since }, new.since);
-            *known = new;
-            return (arrival, since);
+            let arrival = Arrival::Again { node: known.node, stamp: known.stamp() };
+            *known = new.clone();
+            return registered(arrival, &new, was_active, entry.get().is_active());
         }
         if !new.node.is_peer() {
             let elsewhere = entry.get().as_slice().iter().filter(|known| known.node.is_peer());
             new.since = elsewhere.map(|known| known.since + 1).max().map_or(new.since, |later| later.max(new.since));
         }
-        let since = new.since;
+        let registered = registered(Arrival::Further, &new, was_active, was_active || new.is_active());
         let mut sessions = match std::mem::replace(entry.get_mut(), Sessions::Many(Vec::new())) {
             Sessions::One(one) => vec![one],
             Sessions::Many(many) => many,
         };
         sessions.push(new);
         *entry.get_mut() = Sessions::Many(sessions);
-        (Arrival::Further, since)
+        registered
     }
 
     /// Removes a session. `node` may be any node of the core that numbers the session.
     pub(super) fn leave(&mut self, user: UserNo, node: NodeNo, session: u64) -> Option<Departure> {
         let Entry::Occupied(mut entry) = self.0.entry(user) else { return None };
+        let before = entry.get().is_active();
         let gone = match entry.get_mut() {
             Sessions::One(one) => {
-                let (node, since) = one.is(node, session).then_some((one.node, one.since))?;
+                let (node, stamp) = one.is(node, session).then_some((one.node, one.stamp()))?;
                 entry.remove();
-                return Some(Departure { node, since, was_last: true });
+                let activity = Activity { before, after: false };
+                return Some(Departure { node, stamp, was_last: true, activity });
             }
             Sessions::Many(many) => {
                 let at = many.iter().position(|known| known.is(node, session))?;
@@ -131,7 +178,8 @@ impl Stripe {
                 gone
             }
         };
-        Some(Departure { node: gone.node, since: gone.since, was_last: false })
+        let activity = Activity { before, after: entry.get().is_active() };
+        Some(Departure { node: gone.node, stamp: gone.stamp(), was_last: false, activity })
     }
 }
 
@@ -186,13 +234,13 @@ impl Registry {
     }
 
     /// Registers a session, and calls `then` while the user's stripe is locked.
-    pub(super) fn arrive(&self, user: UserNo, new: PresenceSession, then: impl FnOnce(Arrival, u64)) -> (Arrival, u64) {
+    pub(super) fn arrive(&self, user: UserNo, new: PresenceSession, then: impl FnOnce(&Registered)) -> Registered {
         let kind = self.kind_number(&new.device_kind);
-        let PresenceSession { session, node, device_id, since, chat, .. } = new;
+        let PresenceSession { session, node, device_id, since, chat, background, .. } = new;
         let mut stripe = self.stripe(user).write();
-        let (arrival, since) = stripe.arrive(user, Session { session, since, device_id, node, kind, chat });
-        then(arrival, since);
-        (arrival, since)
+        let registered = stripe.arrive(user, Session { session, since, device_id, node, kind, chat, background });
+        then(&registered);
+        registered
     }
 
     /// Removes all sessions of one core, and calls `then` for each while its user's stripe is locked.
@@ -219,6 +267,7 @@ impl Registry {
             device_kind: kinds.words[usize::from(session.kind)].clone(),
             since: session.since,
             chat: session.chat,
+            background: session.background,
         }
     }
 
@@ -229,7 +278,7 @@ impl Registry {
         sessions.as_slice().iter().map(|session| Self::presence_session(&kinds, session)).collect()
     }
 
-    /// Whether one of the user's sessions `counts`, by its node and whether it receives messages. For a user without
+    /// Whether one of the user's sessions `counts`, by its node and whether somebody looks at messages there. For a user without
     /// sessions, the answer of `if_none`, which is called while the stripe is locked.
     pub(super) fn any_session(
         &self,
@@ -239,7 +288,7 @@ impl Registry {
     ) -> bool {
         let stripe = self.stripe(user).read();
         match stripe.0.get(&user) {
-            Some(sessions) => sessions.as_slice().iter().any(|session| counts(session.node, session.chat)),
+            Some(sessions) => sessions.as_slice().iter().any(|session| counts(session.node, session.is_active())),
             None => if_none(),
         }
     }
@@ -291,6 +340,7 @@ mod tests {
             device_kind: kind.into(),
             since: 7,
             chat: true,
+            background: false,
         }
     }
 
@@ -308,15 +358,18 @@ mod tests {
     #[test]
     fn the_first_and_the_last_session_of_a_user_are_told_apart() {
         let registry = Registry::default();
-        let arrive = |session: u64| registry.arrive(ANN, entry(session, "web"), |_, _| ()).0;
+        let arrive = |session: u64| registry.arrive(ANN, entry(session, "web"), |_| ()).arrival;
         let leave = |session: u64| registry.stripe(ANN).write().leave(ANN, NodeNo(0), session);
-        let left = |node, was_last| Some(Departure { node: NodeNo(node), since: 7, was_last });
+        let left = |node, was_last: bool| {
+            let activity = Activity { before: true, after: !was_last };
+            Some(Departure { node: NodeNo(node), stamp: 7, was_last, activity })
+        };
         assert_eq!(arrive(1), Arrival::First);
         assert_eq!(arrive(2), Arrival::Further);
         assert_eq!(arrive(3), Arrival::Further);
         assert_eq!(
             arrive(2),
-            Arrival::Again { node: NodeNo(2), since: 7 },
+            Arrival::Again { node: NodeNo(2), stamp: 7 },
             "the same session is one, however often it is told"
         );
         assert_eq!(sessions(&registry), [1, 2, 3]);
@@ -332,12 +385,12 @@ mod tests {
     #[test]
     fn further_names_of_device_kinds_become_other() {
         let registry = Registry::default();
-        registry.arrive(ANN, entry(1, "web"), |_, _| ());
+        registry.arrive(ANN, entry(1, "web"), |_| ());
         for number in 0..2 * KINDS_MAX {
             registry.kind(&format!("kind {number}"));
         }
         assert_eq!(registry.kinds.read().words.len(), KINDS_MAX);
-        registry.arrive(ANN, entry(2, "one more"), |_, _| ());
+        registry.arrive(ANN, entry(2, "one more"), |_| ());
         let kinds: Vec<_> = registry.sessions_of(ANN).iter().map(|entry| entry.device_kind.to_string()).collect();
         assert_eq!(kinds, ["web", OTHER]);
     }

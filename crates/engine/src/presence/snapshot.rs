@@ -5,7 +5,7 @@
 
 use super::{
     NodeNo, PresenceSession,
-    registry::{Arrival, Departure, Registry, STRIPES},
+    registry::{Departure, Registered, Registry, STRIPES},
 };
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ impl SnapshotCursor {
 
 /// A change of a session by a chunk.
 pub(super) enum SessionChange {
-    Arrived(Arrival, u64),
+    Arrived(Registered),
     Left(Departure),
 }
 
@@ -68,7 +68,7 @@ impl Registry {
         let named: FxHashSet<(UserNo, u64)> = chunk.iter().map(|(user, entry)| (*user, entry.session)).collect();
         for (user, entry) in chunk {
             let session = entry.session;
-            self.arrive(user, entry, |arrival, since| then(user, session, SessionChange::Arrived(arrival, since)));
+            self.arrive(user, entry, |registered| then(user, session, SessionChange::Arrived(*registered)));
         }
         for stripe in from.stripe..=to.stripe.min(STRIPES as u16 - 1) {
             let after = from.through.filter(|_| stripe == from.stripe);

@@ -103,7 +103,8 @@ impl Presence {
         let _notifying = self.notifying.lock();
         let state = |(user, no)| {
             let online = self.counts_as_online(no);
-            WatchedChange { user, online, last_seen: if online { None } else { last_seen(no) } }
+            let last_seen = if online { None } else { last_seen(no) };
+            WatchedChange { user, online, active: online && self.counts_as_active(no), last_seen }
         };
         let (shard, session) = watcher;
         let update = WatchUpdate { session, reply_to: Some(reference), changes: users.map(state).collect() };
@@ -131,7 +132,9 @@ impl Presence {
         for (change, watchers) in watched {
             let Ok(Some(user)) = directory.user(change.user) else { continue };
             let last_seen = (!change.online).then_some(change.at);
-            let watched_change = WatchedChange { user: user.id.as_str().into(), online: change.online, last_seen };
+            let active = change.online && self.counts_as_active(change.user);
+            let user = user.id.as_str().into();
+            let watched_change = WatchedChange { user, online: change.online, active, last_seen };
             for (shard, session) in watchers {
                 by_shard.entry(shard).or_default().entry(session).or_default().push(watched_change.clone());
             }

@@ -28,6 +28,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PresenceState {
     pub online: bool,
+    pub active: bool,
     pub at: u64,
     /// When this node announced the change.
     pub announced_at: u64,
@@ -146,6 +147,7 @@ fn is_none(count: &u64) -> bool {
 struct ChangeView {
     user: String,
     online: bool,
+    active: bool,
     at: u64,
 }
 
@@ -204,7 +206,7 @@ impl WebhookWorker {
     fn delivery(&self, call: &WebhookCall) -> WebhookDelivery {
         let told = |(no, state): &(UserNo, PresenceState)| {
             let user = self.directory.user(*no).ok()??;
-            Some(ChangeView { user: user.id.clone(), online: state.online, at: state.at })
+            Some(ChangeView { user: user.id.clone(), online: state.online, active: state.active, at: state.at })
         };
         let changes = call.changes.iter().filter_map(told).collect();
         let event = Event { event: "presence", reset: call.reset, dropped: call.dropped, changes };
@@ -220,7 +222,7 @@ mod tests {
     use super::*;
 
     fn online(at: u64) -> PresenceState {
-        PresenceState { online: true, at, announced_at: at }
+        PresenceState { online: true, active: true, at, announced_at: at }
     }
 
     fn told(call: &WebhookCall) -> Vec<(u64, u64)> {

@@ -143,9 +143,15 @@ impl Announcer {
         drop(notifying);
         self.metrics.presence_changes.inc_by(changes.len() as u64);
         if self.has_webhook {
+            let state = |change: &Change| PresenceState {
+                online: change.online,
+                active: change.online && self.presence.counts_as_active(change.user),
+                at: change.at,
+                announced_at: now_ms,
+            };
+            let states: Vec<_> = changes.iter().map(|change| (change.user, state(change))).collect();
             let mut pending = self.presence.for_webhook.lock();
-            let state = |change: &Change| PresenceState { online: change.online, at: change.at, announced_at: now_ms };
-            let dropped = changes.iter().map(|change| pending.put(change.user, state(change))).sum();
+            let dropped = states.into_iter().map(|(user, state)| pending.put(user, state)).sum();
             if self.lead.leads() {
                 self.metrics.presence_dropped.inc_by(dropped);
             }

@@ -85,7 +85,7 @@ pub(super) fn take(context: &OfflinePushContext, vendors: &[PushVendor], term: T
         let (user, conversation) = (UserNo(stored.user), ConversationNo(stored.conversation));
         let stays = row.id & SESSION_STAYS != 0;
         // A user with a new session has got the message again.
-        if !stays && context.presence.has_chat_session(user) {
+        if !stays && context.presence.is_active(user) {
             continue;
         }
         let Some(found) = OfflineRecipients::of(context, conversation, stored.seq)? else { continue };

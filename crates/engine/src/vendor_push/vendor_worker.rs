@@ -195,7 +195,7 @@ impl VendorWorker {
                     continue;
                 }
                 let user = context.directory.user(no)?;
-                let is_back = !even_online && context.presence.has_chat_session(no);
+                let is_back = !even_online && context.presence.is_active(no);
                 let user = user.filter(|_| !is_back);
                 let wanted = match &user {
                     Some(user) => found.is_wanted_by(&context, user)?,

@@ -480,3 +480,30 @@ impl RowStore for Troubled {
         Ok(())
     }
 }
+
+/// Histories of one store. A resume looks at all conversations, so that more would make it slow.
+pub const HISTORIES_PER_STORE: usize = 100;
+
+/// Runs as many random histories as the variable `HISTORIES` says, or `default`. Each store has a seed of its own, and
+/// several stores run at once, since most of a history's time is spent waiting for its store.
+pub fn run_histories(
+    default: usize,
+    first_seed: u64,
+    run: impl Fn(u64, usize, Arc<dyn Store>) + Sync,
+    store: impl Fn() -> Arc<dyn Store> + Sync,
+) {
+    let count = std::env::var("HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(default);
+    let chunks = (0..count).step_by(HISTORIES_PER_STORE).map(|first| (count - first).min(HISTORIES_PER_STORE));
+    let chunks = Mutex::new((first_seed..).zip(chunks));
+    let work = || {
+        loop {
+            let next = chunks.lock().next();
+            let Some((seed, histories)) = next else { break };
+            run(seed, histories, store());
+        }
+    };
+    std::thread::scope(|scope| (0..STORES_AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+}
+
+/// Stores whose random histories run at the same time.
+const STORES_AT_ONCE: usize = 4;

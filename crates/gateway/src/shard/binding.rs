@@ -37,6 +37,7 @@ pub(super) struct BindFields<'a> {
     pub chat: bool,
     pub push: bool,
     pub answers_probes: bool,
+    pub background: bool,
     /// The client asked for pushes explicitly: without the scope the bind is refused, not granted without pushes.
     pub push_is_explicit: bool,
     pub heartbeat_ms: u32,
@@ -54,6 +55,7 @@ impl<'a> BindFields<'a> {
             push: frame.push,
             // Every WebSocket client answers pings (RFC 6455, 5.5.3), and every client of an event stream its probes.
             answers_probes: true,
+            background: !frame.attention.is_foreground(),
             push_is_explicit: true,
             heartbeat_ms: config.heartbeat.as_millis() as u32,
         }
@@ -134,6 +136,7 @@ impl Shard {
             chat,
             push,
             answers_probes: frame.answers_probes,
+            background: frame.background,
             awaits_registration: false,
             heartbeat_ms: frame.heartbeat_ms,
             scopes: claims.scopes,
@@ -168,6 +171,7 @@ impl Shard {
             device_kind: bind.device_kind.clone(),
             since: bind.since,
             chat: bind.chat,
+            background: bind.background,
         };
         let (session, protocol) = (connection.session, connection.protocol);
         // Later than the user's sessions on other nodes, whatever their clocks say: the newest session stays.

@@ -144,7 +144,11 @@ impl Shard {
         if binding.push {
             self.parts.engine.push.session_ended(self.parts.index, session, connection.device.take());
         }
+        let unacknowledged = connection.unacknowledged.take();
         self.parts.engine.presence.unregister(binding.user.no, session, self.parts.engine.clock.now_ms());
+        if let Some(unacknowledged) = unacknowledged {
+            self.push_unacknowledged_later(session, &binding, &unacknowledged);
+        }
         self.parts.engine.metrics.session_ended(protocol.name());
     }
 }

@@ -83,6 +83,8 @@ impl Shard {
             chat: wanted & wants::CHAT != 0,
             push: wanted & wants::PUSH != 0,
             answers_probes: wanted & wants::PROBES != 0,
+            // An `attention` frame may follow.
+            background: false,
             push_is_explicit: bind.wants.is_some(),
             heartbeat_ms: self.parts.config.granted_heartbeat_s(bind.heartbeat_s) as u32 * 1_000,
         };

@@ -19,6 +19,7 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 use tidings_domain::model::*;
+use tidings_engine::{Engine, engine::offline_push::SilentSession};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     event_stream::{StreamProbe, named_event},
@@ -114,13 +115,15 @@ impl Shard {
 
     /// Closes a session whose client may be gone; its unconfirmed messages go out by offline push.
     pub(super) fn close_unconfirmed(&mut self, key: usize, refusal: Refusal) {
-        let unconfirmed = self.connections.get_mut(key).and_then(|connection| connection.unconfirmed.take());
+        // What a client has not acknowledged is known more exactly: the end of its session pushes that.
+        let unconfirmed = self.connections.get_mut(key).and_then(|c| c.unconfirmed.take().filter(|_| !c.acknowledges));
         let user = self.user(key);
         let session = self.connections.get(key).map(|connection| connection.session);
         // Closed first: the engine must not count this session as online when it looks for the user's others.
         self.close(key, refusal);
         if let (Some(unconfirmed), Some(user), Some(session)) = (unconfirmed, user, session) {
-            self.push_unconfirmed(&unconfirmed, user, (session, false));
+            let session = SilentSession { session, stays: false, acknowledges: false };
+            self.push_offline(user, session, unconfirmed.since, self.delivery.positions());
         }
     }
 
@@ -128,22 +131,41 @@ impl Shard {
     pub(super) fn push_unconfirmed_offline(&mut self, key: usize, stays: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let (session, Some(unconfirmed)) = (connection.session, connection.unconfirmed.take()) else { return };
+        let acknowledges = connection.acknowledges;
         let Some(user) = self.user(key) else { return };
         if !stays {
             self.unbind(key);
         }
-        self.push_unconfirmed(&unconfirmed, user, (session, stays));
+        if !acknowledges {
+            let session = SilentSession { session, stays, acknowledges };
+            self.push_offline(user, session, unconfirmed.since, self.delivery.positions());
+        }
     }
 
-    fn push_unconfirmed(&self, unconfirmed: &UnconfirmedDelivery, user: Arc<User>, session: (u64, bool)) {
-        let (engine, since, until) = (self.parts.engine.clone(), unconfirmed.since, self.delivery.positions());
-        if !engine.has_offline_push() {
-            return;
+    /// Sends the messages that a session was handed between these by offline push.
+    pub(super) fn push_offline(
+        &self,
+        user: Arc<User>,
+        session: SilentSession,
+        since: Cursor,
+        until: [Position; LANES],
+    ) {
+        let engine = self.parts.engine.clone();
+        if engine.has_offline_push() {
+            self.parts.runtime.spawn_blocking(move || push_unacknowledged(&engine, &user, session, &since, until));
         }
-        self.parts.runtime.spawn_blocking(move || {
-            if let Err(refusal) = engine.push_unacknowledged(&user, session, &since, until) {
-                tracing::warn!(error = %refusal, "unconfirmed messages of a session could not be handed to offline push");
-            }
-        });
+    }
+}
+
+/// Blocks.
+pub(super) fn push_unacknowledged(
+    engine: &Engine,
+    user: &Arc<User>,
+    session: SilentSession,
+    since: &Cursor,
+    until: [Position; LANES],
+) {
+    if let Err(refusal) = engine.push_unacknowledged(user, session, since, until) {
+        tracing::warn!(error = %refusal, "messages that a session did not confirm could not be handed to offline push");
     }
 }

@@ -19,6 +19,7 @@ impl Shard {
             return self.refuse(key, frame.reference, Refusal::new(ErrorCode::CursorInvalid, why));
         };
         self.note_stored(key, cursor, self.connections[key].cursor.positions);
+        self.note_acknowledged(key, &cursor);
         FrameOutcome::Continue
     }
 

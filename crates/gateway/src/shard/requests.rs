@@ -77,6 +77,7 @@ impl Shard {
             "typing" => self.handle_typing(key, frame),
             "read" => self.handle_read(key, frame),
             "stored" => self.handle_stored(key, frame),
+            "attention" => self.handle_attention(key, frame),
             "preferences" => self.handle_preferences(key, frame),
             "history" => self.handle_history(key, frame),
             "assign" => self.handle_assign(key, frame),

@@ -4,7 +4,7 @@
 //! the sessions that they wrote to come first, bulk flushes run in small batches, and between two batches the direct lane
 //! is polled again.
 
-use super::{Shard, probing::ProbePolicy};
+use super::{Shard, attention::AckPolicy, probing::ProbePolicy};
 use crate::{
     connection::{Connection, FlushState, Phase},
     encoding::{SharedFrame, json},
@@ -110,6 +110,7 @@ struct SessionSink<'a> {
     buffer_max: usize,
     now: Instant,
     probe_policy: &'a ProbePolicy,
+    ack_policy: AckPolicy,
     timers: &'a mut TimerWheel,
     tick: u32,
     /// Sessions whose buffer is over its limit.
@@ -125,6 +126,9 @@ impl Sink for SessionSink<'_> {
         if connection.unconfirmed.is_none() {
             let since = connection.cursor;
             self.probe_policy.begin(connection, session, since, self.tick, self.timers);
+        }
+        if connection.acknowledges {
+            self.ack_policy.begin(connection, session, self.tick, self.timers);
         }
         if connection.outbound.queued_bytes() > self.buffer_max {
             self.slow.push(session);
@@ -184,6 +188,7 @@ impl Shard {
             buffer_max: self.parts.config.session_buffer_bytes,
             now: Instant::now(),
             probe_policy: &self.probe_policy,
+            ack_policy: self.ack_policy,
             timers: &mut self.timers,
             tick,
             slow: Vec::new(),

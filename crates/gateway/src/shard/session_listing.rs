@@ -126,6 +126,7 @@ impl Shard {
             device_kind: binding.device_kind.clone(),
             since: binding.since,
             chat: binding.chat,
+            background: binding.background,
             held,
         })
     }

@@ -40,12 +40,18 @@ impl Shard {
             }
             let keep_alive = connection.event_stream.as_ref().map(|stream| stream.keep_alive_due);
             let probe = connection.unconfirmed.as_ref().map(|unconfirmed| unconfirmed.next_tick);
+            let ack_due = connection.unacknowledged.as_ref().map(|unacknowledged| unacknowledged.due);
             if tick < connection.last_heard + limit || connection.transport.is_virtual() {
                 let again = connection.last_heard + limit;
                 let expires = if is_bound { connection.token_expires } else { u32::MAX };
                 match probe {
                     Some(next) if next <= tick => self.probe(key, tick),
                     Some(next) => self.arm_timer(key, next),
+                    None => {}
+                }
+                match ack_due {
+                    Some(due) if due <= tick => self.push_unacknowledged(key, tick),
+                    Some(due) => self.arm_timer(key, due),
                     None => {}
                 }
                 if let Some(due) = keep_alive {

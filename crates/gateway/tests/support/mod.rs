@@ -43,7 +43,7 @@ use tidings_protocol::{
     entry::Entry,
     error::{ErrorCode, Refusal},
     event_stream::StreamPost,
-    frames::{Bind, Bound, ClientFrame, Sent, ServerFrame},
+    frames::{Attention, Bind, Bound, ClientFrame, Sent, ServerFrame},
     http::*,
 };
 use tidings_testkit::{LocalBus, MemoryStore};
@@ -345,6 +345,7 @@ pub fn bind_frame(token: &str, device: &str, cursor: Option<&str>) -> ClientFram
         app_version: None,
         cursor: cursor.map(str::to_owned),
         push: false,
+        attention: Attention::Foreground,
     })
 }
 

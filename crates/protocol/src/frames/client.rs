@@ -101,6 +101,14 @@ pub enum ClientFrame {
         /// The cursor of the newest batch that is stored.
         cursor: String,
     },
+    /// Whether somebody looks at this session from here on. Answered with `ok` if it has a `ref`.
+    Attention {
+        /// Repeated in the answer.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// Messages to a user whose sessions are all in the background go out by offline push as well.
+        state: Attention,
+    },
     /// The user types: told to members who are there, not stored, not answered.
     Typing {
         /// The conversation in which the user types.
@@ -245,6 +253,27 @@ pub struct Bind {
     /// Whether this device is one that pushes may be sent to, now and while it is away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub push: bool,
+    /// Whether somebody looks at this session.
+    #[serde(default, skip_serializing_if = "Attention::is_foreground")]
+    pub attention: Attention,
+}
+
+/// Whether somebody looks at a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Attention {
+    /// The app is open and seen.
+    #[default]
+    Foreground,
+    /// The app runs where nobody sees it: another app or window covers it, or the screen is off.
+    Background,
+}
+
+impl Attention {
+    /// Whether somebody looks.
+    pub fn is_foreground(&self) -> bool {
+        *self == Attention::Foreground
+    }
 }
 
 fn default_device_kind() -> String {

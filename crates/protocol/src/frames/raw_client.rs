@@ -1,5 +1,6 @@
 //! A client's frame as the server reads it.
 
+use super::Attention;
 use crate::http;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -89,6 +90,10 @@ pub struct RawClientFrame<'a> {
     pub app_version: Option<Cow<'a, str>>,
     #[serde(default)]
     pub push: bool,
+    #[serde(default)]
+    pub attention: Attention,
+    #[serde(default)]
+    pub state: Option<Attention>,
     #[serde(default)]
     pub pushes: Vec<u64>,
     #[serde(default)]

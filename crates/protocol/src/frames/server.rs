@@ -166,6 +166,9 @@ pub struct PresenceChange {
     pub user: String,
     /// Whether the user counts as online.
     pub online: bool,
+    /// Whether somebody looks at one of the user's sessions, as far as their clients say so.
+    #[serde(default)]
+    pub active: bool,
     /// When the last session ended, in milliseconds since 1970 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<u64>,

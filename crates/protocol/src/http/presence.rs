@@ -26,6 +26,9 @@ pub struct UserPresence {
     pub user: String,
     /// As it is announced: who has just gone counts until the grace is over, without devices.
     pub online: bool,
+    /// Whether somebody looks at one of the sessions, as far as their clients say so: one is in the foreground.
+    #[serde(default)]
+    pub active: bool,
     /// One for each live session.
     pub devices: Vec<DevicePresence>,
     /// When the last session ended, in milliseconds since 1970 UTC; absent while there is one, and for who never had any.
@@ -44,6 +47,9 @@ pub struct DevicePresence {
     pub since: u64,
     /// The process that holds its connection.
     pub node: String,
+    /// The client has said that nobody looks at it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
 }
 
 /// One user's sessions, by what is registered and by what the nodes hold.

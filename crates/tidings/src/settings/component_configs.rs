@@ -101,6 +101,7 @@ impl Settings {
             heartbeat_max: Duration::from_secs(session.heartbeat_s_max),
             probe_after: Duration::from_millis(session.probe_after_ms),
             probe_timeout: Duration::from_millis(session.probe_timeout_ms),
+            ack_timeout: Duration::from_millis(self.reach.ack_timeout_ms),
             keep_alive: Duration::from_millis(session.keep_alive_ms),
             bind_timeout: Duration::from_millis(session.bind_timeout_ms),
             session_buffer_bytes: session.buffer_bytes,

@@ -15,6 +15,7 @@ use tidings_domain::{
     vendors::Vendor,
 };
 use tidings_engine::vendor_push::{Template, Templates, VendorPushConfig, VendorPushParts};
+use tidings_gateway::SessionConfig;
 use tidings_vendors::{
     PoolConfig,
     apns::{Apns, ApnsConfig, ApnsCredentials},
@@ -28,6 +29,9 @@ settings! {
     Reach {
         /// Who tells them: `webhook`, `vendors`, or `both`. Those whose settings are missing tell nobody.
         via: Via = Via::Both,
+        /// Messages that a client has not stored by then go out by offline push though its session lives, if the client says what it has
+        /// stored. 0: they do not.
+        ack_timeout_ms: u64 = SessionConfig::default().ack_timeout.as_millis() as u64,
         /// Whether devices show `no_text` in place of a message's text, so that vendors do not get it.
         hide_text: bool = false,
         /// What is shown in place of the text of a message that has none.

@@ -151,6 +151,7 @@ impl World {
             device_kind: "phone".into(),
             since,
             chat: true,
+            background: false,
         };
         node.presence.register(user, device);
         node.live.insert(node.sessions, user);
