@@ -10,7 +10,7 @@ import { pageMemory, TransportChoice, type ChoiceMemory } from "./session/choice
 import { claimsOf } from "./session/claims.js";
 import { pause, systemClock, type Clock } from "./session/clock.js";
 import { eventStreams } from "./session/event-stream.js";
-import type { Link } from "./session/link.js";
+import type { Link, WakeableLink } from "./session/link.js";
 import { Session } from "./session/session.js";
 import { webSockets, type SocketLike, type WebSocketConstructor } from "./session/socket.js";
 import type { TransportName } from "./session/transport.js";
@@ -18,7 +18,7 @@ import { memoryStorage } from "./storage/memory.js";
 import type { KeyValueStorage } from "./storage/storage.js";
 import { tabSupport, type TabSupport } from "./tabs/browser.js";
 import { ownDevice, sharedDevice } from "./tabs/device.js";
-import { SharedLink, type WakeableLink } from "./tabs/shared-link.js";
+import { SharedLink } from "./tabs/shared-link.js";
 import type { ConnectOptions, Tidings } from "./tidings.js";
 import { doorsOf } from "./urls.js";
 
@@ -81,7 +81,7 @@ export async function connectWith(options: ConnectOptions, { clock, tabs }: Runt
       onTabGone: (gone) => void keeper.adopt(gone),
     });
   const link: WakeableLink = shared ?? openSession(stored?.cursor);
-  const client = new Client({ user, link, http, clock, keeper, onClose: [device.end, wakeWithPage(link)] });
+  const client = new Client({ user, deviceId: device.id, link, http, clock, keeper, onClose: [device.end, wakeWithPage(link)] });
   link.start();
   if (failure) queueMicrotask(() => client.report("storage", failure));
   if (stored?.cursor === undefined) {
@@ -169,17 +169,26 @@ async function deviceOf(options: ConnectOptions, name: string, isShared: boolean
   return ownDevice(name, openChannel, clock);
 }
 
-/** A page that comes to the front, or back to the network, looks at once whether its connection lives. */
+/**
+ * A page that comes to the front, or back to the network, looks at once whether its connection lives. The server learns whether somebody
+ * looks at the page.
+ */
 function wakeWithPage(link: WakeableLink): () => void {
   if (typeof window === "undefined") return () => undefined;
+  const isSeen = (): boolean => document.visibilityState !== "hidden";
   const wake = (): void => {
-    if (document.visibilityState !== "hidden") link.wake();
+    if (isSeen()) link.wake();
   };
+  const attend = (): void => {
+    link.attend(isSeen() ? "foreground" : "background");
+    wake();
+  };
+  link.attend(isSeen() ? "foreground" : "background");
   window.addEventListener("online", wake);
-  document.addEventListener("visibilitychange", wake);
+  document.addEventListener("visibilitychange", attend);
   return () => {
     window.removeEventListener("online", wake);
-    document.removeEventListener("visibilitychange", wake);
+    document.removeEventListener("visibilitychange", attend);
   };
 }
 

@@ -37,6 +37,12 @@ export const CLIENT_CODES = {
   storageFull: "storage_full",
   /** The storage failed otherwise; the client goes on in memory. */
   storageFailed: "storage_failed",
+  /** The user, or the browser's settings, do not let this page show notifications. */
+  notificationsDenied: "notifications_denied",
+  /** No push service for this page: an old browser, a page without HTTPS, or one of iOS that is not on the home screen. */
+  notificationsUnsupported: "notifications_unsupported",
+  /** The browser could not subscribe or unsubscribe otherwise: `cause` says why. */
+  notificationsFailed: "notifications_failed",
   /** The server's answer does not fit the protocol. */
   protocol: "protocol",
 } as const;

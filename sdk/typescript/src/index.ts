@@ -21,6 +21,7 @@ export type {
   Ended,
   MembershipEvent,
   MentionsPage,
+  OfflinePush,
   Online,
   PopupAnswer,
   Popups,
@@ -30,6 +31,7 @@ export type {
   Tidings,
   TidingsEvents,
   TypingEvent,
+  WebPushOptions,
 } from "./tidings.js";
 export type {
   AssignOptions,
@@ -53,6 +55,7 @@ export type {
 } from "./conversation.js";
 export type { Message, MessageContent, Notice, PendingMessage, RefusedMessage, SentMessage, TimelineItem } from "./message.js";
 export { directPeer } from "./chat/direct.js";
+export type { PushManagerLike, PushOptionsLike, PushSubscriptionLike, ServiceWorkerRegistrationLike } from "./chat/offline-push.js";
 export { connect } from "./connect.js";
 export { textOf } from "./message.js";
 export type { Observable } from "./observable.js";
@@ -62,10 +65,11 @@ export { memoryStorage } from "./storage/memory.js";
 export type { KeyValueStorage } from "./storage/storage.js";
 export type { SocketLike, WebSocketConstructor } from "./session/socket.js";
 export type { TransportName } from "./session/transport.js";
-export type { Preferences, ListFilter } from "./wire/client-frames.js";
+export type { Attention, Preferences, ListFilter } from "./wire/client-frames.js";
 export type { ConversationKind, ConversationView, Entry, Mark, Reaction, ReplyQuote, Role, SendReceipt } from "./wire/entries.js";
 export type { Json, JsonObject } from "./wire/json.js";
 export type {
   AppAction, AppEvent, DismissAction, OpenAction, PopupAction, PopupButton, PopupContent, PopupDecision, PopupEvent, PopupQuestion, Push,
 } from "./wire/popups.js";
+export type { ApnsToken, FcmToken, PushToken, WebPushSubscription, WebPushToken } from "./wire/push-tokens.js";
 export type { PresenceChange, ReceiptMark } from "./wire/server-frames.js";

@@ -1,4 +1,5 @@
 // The client, as an app uses it.
+import type { ServiceWorkerRegistrationLike } from "./chat/offline-push.js";
 import type { Conversation } from "./conversation.js";
 import type { TidingsError } from "./errors.js";
 import type { SentMessage } from "./message.js";
@@ -7,8 +8,9 @@ import type { WebSocketConstructor } from "./session/socket.js";
 import type { TransportName } from "./session/transport.js";
 import type { KeyValueStorage } from "./storage/storage.js";
 import type { ConversationView, Entry } from "./wire/entries.js";
-import type { ListFilter } from "./wire/client-frames.js";
+import type { Attention, ListFilter } from "./wire/client-frames.js";
 import type { PopupDecision, PopupEvent, PopupQuestion, Push } from "./wire/popups.js";
+import type { PushToken } from "./wire/push-tokens.js";
 import type { PresenceChange } from "./wire/server-frames.js";
 
 /** What a client needs to know. */
@@ -164,6 +166,31 @@ export interface Popups {
   report(events: readonly PopupEvent[]): Promise<void>;
 }
 
+/** What a browser needs to know to subscribe. */
+export interface WebPushOptions {
+  /** The server's setting `web_push.public_key`. */
+  readonly publicKey: string;
+  /** The service worker that shows notifications: the page's own (`navigator.serviceWorker.ready`) when absent. */
+  readonly registration?: ServiceWorkerRegistrationLike;
+}
+
+/** How messages reach this device while its user has no session: as notifications, by the push service of its vendor. */
+export interface OfflinePush {
+  /** The device that this client binds with, and that tokens are registered for. */
+  readonly deviceId: string;
+  /** Registers the token by which a vendor reaches this device, in place of its former one. */
+  register(token: PushToken): Promise<void>;
+  /**
+   * Subscribes this browser, asks for the permission to show notifications where that is open, and registers the subscription. One that was
+   * made with another key is replaced. Rejects with `notifications_denied`, `notifications_unsupported` or `notifications_failed`. Waits
+   * for as long as the page has no service worker. Call it from a click the first time, since browsers ask nothing otherwise, and at each
+   * start after that: a browser may renew a subscription.
+   */
+  subscribe(options: WebPushOptions): Promise<void>;
+  /** Messages no longer reach this device, and its browser's subscription ends. Call it while the user is still signed in. */
+  forget(options?: { readonly registration?: ServiceWorkerRegistrationLike }): Promise<void>;
+}
+
 /** Somebody types. */
 export interface TypingEvent {
   /** Where. */
@@ -260,6 +287,8 @@ export interface Tidings {
   readonly presence: Presence;
   /** What the app shows at places of its own. */
   readonly popups: Popups;
+  /** Notifications on this device while its user is away. */
+  readonly offlinePush: OfflinePush;
 
   /** The conversation of this id: the same object each time. */
   conversation(id: string): Conversation;
@@ -274,6 +303,11 @@ export interface Tidings {
 
   /** Calls `listener` for each event of a name, until the returned function is called. */
   on<Name extends keyof TidingsEvents>(event: Name, listener: (value: TidingsEvents[Name]) => void): () => void;
+  /**
+   * Whether somebody looks at the app: in the background, messages go out by offline push as well. In a browser pages tell it by
+   * themselves; an app of another kind calls this when the system lets it know.
+   */
+  attend(attention: Attention): void;
   /** Connects now: after `ended`, or without waiting for `retryAt` (the network is back). */
   reconnect(): void;
   /** Any call of the HTTP API with the user's token: `tidings.http("GET", "/v1/users/me")`. */

@@ -19,6 +19,13 @@ for (const item of tidings.direct("bob").messages.get().items) {
 }
 `;
 
+// The browser's own objects fit what the client uses of them.
+const BROWSER_PROGRAM = `
+const registration: ServiceWorkerRegistration = await navigator.serviceWorker.ready;
+await tidings.offlinePush.subscribe({ publicKey: "x", registration });
+await tidings.offlinePush.forget({ registration });
+`;
+
 for (const lib of [["es2022"], ["es2022", "dom"]]) {
   test(`a project with the types of ${lib.join(" and ")} compiles`, () => {
     const folder = mkdtempSync(join(tmpdir(), "tidings-consumer-"));
@@ -28,7 +35,7 @@ for (const lib of [["es2022"], ["es2022", "dom"]]) {
       symlinkSync(repositoryFile("sdk/typescript"), join(folder, "node_modules", "@tidings", "client"));
       for (const name of ["@types", "ws"]) symlinkSync(join(modules, name), join(folder, "node_modules", name));
       writeFileSync(join(folder, "package.json"), '{"type":"module"}');
-      writeFileSync(join(folder, "program.ts"), PROGRAM);
+      writeFileSync(join(folder, "program.ts"), lib.includes("dom") ? PROGRAM + BROWSER_PROGRAM : PROGRAM);
       const compilerOptions = { target: "es2022", lib, types: ["node"], module: "nodenext", strict: true, exactOptionalPropertyTypes: true, noEmit: true };
       writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions, include: ["program.ts"] }));
       const { stdout, status } = spawnSync(process.execPath, [join(modules, "typescript/bin/tsc"), "-p", folder], { encoding: "utf8" });

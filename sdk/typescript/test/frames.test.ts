@@ -101,6 +101,7 @@ const WRITTEN: readonly ClientFrame[] = [
   { t: "typing", conversation: "g" },
   { t: "ack", pushes: [1] },
   { t: "stored", cursor: "c" },
+  { t: "attention", state: "background" },
   { t: "stream_append", conversation: "g", seq: 1, offset: 0, text: "x" },
   { t: "unbind" },
 ];

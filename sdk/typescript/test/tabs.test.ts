@@ -237,3 +237,32 @@ test("a tab that nobody looks at takes nothing from others", async () => {
   await server.clock.pass(120_000);
   assert.equal(server.binds.length, 1);
 });
+
+test("somebody looks at the session while somebody looks at one of the tabs", async () => {
+  const server = new FakeServer(new VirtualClock());
+  const browser = new FakeBrowser();
+  const tabs = [browser.openTab(), browser.openTab(), browser.openTab()] as const;
+  const [one, two] = [await open(server, tabs[0]), await open(server, tabs[1])];
+  const attentions = async (): Promise<readonly unknown[]> => {
+    await server.clock.pass(1_000);
+    return server.received.splice(0).flatMap((frame) => (frame.t === "attention" ? [frame["state"]] : []));
+  };
+  assert.deepEqual(await attentions(), [], "a session begins in the foreground");
+  one.attend("background");
+  assert.deepEqual(await attentions(), [], "the other tab is seen");
+  two.attend("background");
+  assert.deepEqual(await attentions(), ["background"]);
+  server.closeAll(1006);
+  await server.clock.pass(60_000);
+  assert.deepEqual(await attentions(), ["background"], "told to the next session");
+  await open(server, tabs[2]);
+  assert.deepEqual(await attentions(), ["foreground"]);
+  tabs[2].kill();
+  assert.deepEqual(await attentions(), ["background"]);
+  tabs[0].kill();
+  server.closeAll(1006);
+  await server.clock.pass(60_000);
+  assert.deepEqual(await attentions(), ["background"], "told by the tab that has the connection now");
+  two.attend("foreground");
+  assert.deepEqual(await attentions(), ["foreground"]);
+});

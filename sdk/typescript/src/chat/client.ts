@@ -3,7 +3,8 @@ import type { Conversation } from "../conversation.js";
 import { CLIENT_CODES, TidingsError } from "../errors.js";
 import type { Observable } from "../observable.js";
 import type { Clock } from "../session/clock.js";
-import type { Link, LinkEvent } from "../session/link.js";
+import type { LinkEvent, WakeableLink } from "../session/link.js";
+import type { Attention } from "../wire/client-frames.js";
 import type { Account, AssignmentEvent, ConnectionStatus, MentionsPage, Tidings, TidingsEvents } from "../tidings.js";
 import type { Entry } from "../wire/entries.js";
 import type { ServerFrame } from "../wire/server-frames.js";
@@ -16,6 +17,7 @@ import { ConversationHandle, type Parts } from "./handle.js";
 import { query, type HttpDoor } from "./http.js";
 import { actorOf, messageOf } from "./items.js";
 import { ListKeeper } from "./list-keeper.js";
+import { OfflinePushDesk } from "./offline-push.js";
 import { Outbox } from "./outbox.js";
 import { PopupDesk } from "./popups.js";
 import { PresenceBook } from "./presence.js";
@@ -28,7 +30,9 @@ import { Typing } from "./typing.js";
 
 export interface ClientOptions {
   readonly user: string;
-  readonly link: Link;
+  /** The device that the session binds with. */
+  readonly deviceId: string;
+  readonly link: WakeableLink;
   readonly http: HttpDoor;
   readonly clock: Clock;
   readonly keeper: Keeper;
@@ -40,17 +44,20 @@ export class Client implements Tidings {
   readonly user: string;
   readonly presence: PresenceBook;
   readonly popups: PopupDesk;
+  readonly offlinePush: OfflinePushDesk;
   readonly conversations: ListKeeper;
   readonly #parts: Parts;
   readonly #pushes: Pushes;
   readonly #keeper: Keeper;
   readonly #handles = new Map<string, ConversationHandle>();
+  readonly #attend: (attention: Attention) => void;
   readonly #onClose: readonly (() => void)[];
   /** The cursor that what is held stands for; undefined: nothing is held. */
   #cursor: string | undefined;
 
   constructor(options: ClientOptions) {
-    const { user, link, http, clock, keeper } = options;
+    const { user, deviceId, link, http, clock, keeper } = options;
+    this.#attend = (attention) => link.attend(attention);
     const core: Core = { me: user, link, clock, asker: new Asker(link, clock), emitter: new Emitter() };
     const timelines = new Timelines(core, {
       handedOn: (id, entries) => this.#handedOn(id, entries),
@@ -70,6 +77,7 @@ export class Client implements Tidings {
     this.user = user;
     this.presence = new PresenceBook(core);
     this.popups = new PopupDesk(core);
+    this.offlinePush = new OfflinePushDesk(deviceId, http);
     this.conversations = list;
     this.#parts = { core, http, timelines, outbox, list, typing: new Typing(core), receipts: new Receipts() };
     this.#pushes = new Pushes(core);
@@ -119,6 +127,10 @@ export class Client implements Tidings {
 
   reconnect(): void {
     this.#parts.core.link.start();
+  }
+
+  attend(attention: Attention): void {
+    this.#attend(attention);
   }
 
   http(method: string, path: string, body?: unknown): Promise<unknown> {

@@ -1,3 +1,5 @@
+import { base64urlBytes } from "../base64url.js";
+
 /** What a client reads in its own token. The server verifies tokens; this only tells when to ask for the next. */
 export interface Claims {
   readonly sub?: string;
@@ -8,9 +10,8 @@ export interface Claims {
 
 export function claimsOf(token: string): Claims {
   try {
-    const payload = (token.split(".")[1] ?? "").replaceAll("-", "+").replaceAll("_", "/");
-    const bytes = Uint8Array.from(atob(payload), (letter) => letter.charCodeAt(0));
-    const claims: unknown = JSON.parse(new TextDecoder().decode(bytes));
+    const payload = base64urlBytes(token.split(".")[1] ?? "");
+    const claims: unknown = JSON.parse(new TextDecoder().decode(payload));
     if (claims === null || typeof claims !== "object") return {};
     const { sub, exp, iat } = claims as { sub?: unknown; exp?: unknown; iat?: unknown };
     return {

@@ -2,7 +2,7 @@
 import type { TidingsError } from "../errors.js";
 import type { Observable } from "../observable.js";
 import type { ConnectionStatus } from "../tidings.js";
-import type { NoticeFrame, RequestFrame } from "../wire/client-frames.js";
+import type { Attention, NoticeFrame, RequestFrame } from "../wire/client-frames.js";
 import type { SendReceipt } from "../wire/entries.js";
 import type { BoundFrame, ConversationsFrame, HistoryFrame, PopupFrame, PresenceFrame, ServerFrame } from "../wire/server-frames.js";
 
@@ -43,6 +43,14 @@ export type LinkEvent =
   /** The cursor was refused: everything that was kept is of no use. */
   | { readonly type: "forget" }
   | { readonly type: "report"; readonly error: TidingsError };
+
+/** A link whose app tells it of what the system lets it know. */
+export interface WakeableLink extends Link {
+  /** The network may be back, or the app came to the front. */
+  wake(): void;
+  /** Whether somebody looks at the app. */
+  attend(attention: Attention): void;
+}
 
 export interface Link {
   readonly status: Observable<ConnectionStatus>;

@@ -2,11 +2,11 @@
 import { CLIENT_CODES, TidingsError } from "../errors.js";
 import { Cell, type Observable } from "../observable.js";
 import type { ConnectionStatus } from "../tidings.js";
-import type { ClientFrame, NoticeFrame, RequestFrame } from "../wire/client-frames.js";
+import type { Attention, ClientFrame, NoticeFrame, RequestFrame } from "../wire/client-frames.js";
 import { parseServerFrame } from "../wire/parse.js";
 import type { ServerFrame } from "../wire/server-frames.js";
 import type { Clock } from "./clock.js";
-import type { AnswerTo, Link, LinkEvent } from "./link.js";
+import type { AnswerTo, LinkEvent, WakeableLink } from "./link.js";
 import { initialState, step } from "./machine.js";
 import { Requests } from "./requests.js";
 import type { Effect, Identity, SessionEvent, SessionState, TimerName } from "./states.js";
@@ -23,7 +23,7 @@ export interface SessionOptions {
   readonly clock: Clock;
 }
 
-export class Session implements Link {
+export class Session implements WakeableLink {
   readonly #options: SessionOptions;
   readonly #status = new Cell<ConnectionStatus>({ state: "connecting" });
   readonly #listeners = new Set<(event: LinkEvent) => void>();
@@ -33,6 +33,7 @@ export class Session implements Link {
   #isHappening = false;
   #state: SessionState;
   #transport: OpenedTransport | undefined;
+  #attention: Attention = "foreground";
 
   constructor(options: SessionOptions) {
     this.#options = options;
@@ -78,6 +79,12 @@ export class Session implements Link {
   wake(): void {
     this.#happen({ type: "wake" });
     this.#happen({ type: "timer", name: "beat" });
+  }
+
+  attend(attention: Attention): void {
+    if (attention === this.#attention) return;
+    this.#attention = attention;
+    this.tell({ t: "attention", state: attention });
   }
 
   close(): Promise<void> {
@@ -128,6 +135,8 @@ export class Session implements Link {
         this.#status.set(effect.status);
         break;
       case "up":
+        // A session begins in the foreground.
+        if (this.#attention !== "foreground") this.tell({ t: "attention", state: this.#attention });
         this.#tellAll({ type: "up", bound: effect.bound, from: effect.from });
         break;
       case "down":

@@ -2,7 +2,7 @@
 import { TidingsError } from "../errors.js";
 import type { LinkEvent } from "../session/link.js";
 import type { ConnectionStatus } from "../tidings.js";
-import type { NoticeFrame, RequestFrame } from "../wire/client-frames.js";
+import type { Attention, NoticeFrame, RequestFrame } from "../wire/client-frames.js";
 import type { BoundFrame, ServerFrame } from "../wire/server-frames.js";
 
 export interface PlainError {
@@ -40,6 +40,8 @@ export type TabMessage = { readonly from: string } & (
   | { readonly is: "answer"; readonly to: string; readonly id: number; readonly answer?: unknown; readonly error?: PlainError }
   | { readonly is: "tell"; readonly frame: NoticeFrame }
   | { readonly is: "start" }
+  /** Whether somebody looks at this tab: when that changes, and to a new leader. */
+  | { readonly is: "attention"; readonly attention: Attention }
   /** Timers of a tab in the background are slow: those in front lend theirs. Answered with the state: the leader is alive. */
   | { readonly is: "wake" }
 );

@@ -5,9 +5,9 @@
 import { CLIENT_CODES, TidingsError } from "../errors.js";
 import { Cell, type Observable } from "../observable.js";
 import type { Clock } from "../session/clock.js";
-import type { AnswerTo, Link, LinkEvent } from "../session/link.js";
+import type { AnswerTo, LinkEvent, WakeableLink } from "../session/link.js";
 import type { ConnectionStatus } from "../tidings.js";
-import type { NoticeFrame, RequestFrame } from "../wire/client-frames.js";
+import type { Attention, NoticeFrame, RequestFrame } from "../wire/client-frames.js";
 import type { BoundFrame } from "../wire/server-frames.js";
 import type { Channel, TabSupport } from "./browser.js";
 import { LivingTabs } from "./living-tabs.js";
@@ -18,9 +18,6 @@ const ANSWER_MS_MAX = 35_000;
 
 // A tab that runs answers within a moment, also in the background; one that does not is suspended.
 const ALIVE_MS_MAX = 5_000;
-
-/** A session that can be woken. */
-export type WakeableLink = Link & { wake(): void };
 
 export interface SharedLinkOptions {
   /** The same for all tabs of a user of a server. */
@@ -43,7 +40,7 @@ interface Waiting {
   readonly cancelTimer: () => void;
 }
 
-export class SharedLink implements Link {
+export class SharedLink implements WakeableLink {
   readonly #options: SharedLinkOptions;
   readonly #status = new Cell<ConnectionStatus>({ state: "connecting" });
   readonly #listeners = new Set<(event: LinkEvent) => void>();
@@ -63,13 +60,25 @@ export class SharedLink implements Link {
   #cursor: string | undefined;
   #isStarted = false;
   #cancelWaking: (() => void) | undefined;
+  #attention: Attention = "foreground";
+  /** Of the leader: the other tabs at which somebody looks. */
+  readonly #seenTabs = new Set<string>();
   #release: () => void = () => undefined;
 
   constructor(options: SharedLinkOptions) {
     this.#options = options;
     this.#cursor = options.cursor;
     const { name, support, onTabGone } = options;
-    this.#livingTabs = new LivingTabs({ name, locks: support.locks, signal: this.#end.signal, onGone: (tab) => this.#session && onTabGone(tab) });
+    this.#livingTabs = new LivingTabs({
+      name,
+      locks: support.locks,
+      signal: this.#end.signal,
+      onGone: (tab) => {
+        this.#seenTabs.delete(tab);
+        this.#attendForAll();
+        if (this.#session) onTabGone(tab);
+      },
+    });
     this.#channel = support.openChannel(name);
     this.#channel.onmessage = (event: { readonly data?: unknown }) => this.#take(event.data as TabMessage);
   }
@@ -124,6 +133,22 @@ export class SharedLink implements Link {
   wake(): void {
     if (this.#session) this.#session.wake();
     else if (this.#isStarted) this.#askIfAlive("wake");
+  }
+
+  attend(attention: Attention): void {
+    if (attention === this.#attention) return;
+    this.#attention = attention;
+    this.#attendForAll();
+    this.#postAttention();
+  }
+
+  /** Somebody looks at the session while somebody looks at one of the tabs. */
+  #attendForAll(): void {
+    this.#session?.attend(this.#attention === "foreground" || this.#seenTabs.size > 0 ? "foreground" : "background");
+  }
+
+  #postAttention(): void {
+    if (!this.#session) this.#post({ is: "attention", attention: this.#attention });
   }
 
   async close(): Promise<void> {
@@ -213,6 +238,8 @@ export class SharedLink implements Link {
         this.#tellAll(event);
       }),
     ];
+    this.#seenTabs.clear();
+    this.#attendForAll();
     this.#postState();
     session.start();
     this.#options.onLead();
@@ -253,6 +280,11 @@ export class SharedLink implements Link {
         break;
       case "start":
         session.start();
+        break;
+      case "attention":
+        if (message.attention === "foreground") this.#seenTabs.add(message.from);
+        else this.#seenTabs.delete(message.from);
+        this.#attendForAll();
         break;
       case "wake":
         session.wake();
@@ -299,6 +331,7 @@ export class SharedLink implements Link {
     if (this.#leader !== from) {
       this.#leader = from;
       this.#post({ is: "here" });
+      this.#postAttention();
       if (this.#bound) this.#hearEvent({ type: "down", cause: new TidingsError(CLIENT_CODES.connectionLost, "another tab has the connection now", { retry: true }) });
     }
     // A tab that the user has just opened begins anew what had ended.

@@ -102,11 +102,15 @@ export type RequestFrame =
   | ({ readonly t: "stream_begin" } & NewMessage & Destination)
   | { readonly t: "stream_end"; readonly conversation: string; readonly seq: number; readonly body?: Json };
 
+/** Whether somebody looks at the app. */
+export type Attention = "foreground" | "background";
+
 /** Frames that are not answered. */
 export type NoticeFrame =
   | { readonly t: "typing"; readonly conversation: string }
   | { readonly t: "ack"; readonly pushes: readonly number[] }
   | { readonly t: "stored"; readonly cursor: string }
+  | { readonly t: "attention"; readonly state: Attention }
   | {
       readonly t: "stream_append";
       readonly conversation: string;
@@ -122,5 +126,5 @@ export type ClientFrame = BindFrame | (RequestFrame & { readonly ref?: number })
 export const CLIENT_FRAMES = [
   "bind", "send", "read", "history", "conversations", "watch_presence", "unwatch_presence", "popup", "popup_events",
   "refresh", "ping", "edit", "recall", "react", "pin", "preferences", "assign", "stream_begin", "stream_end", "typing", "ack",
-  "stored", "stream_append", "unbind",
+  "stored", "attention", "stream_append", "unbind",
 ] as const satisfies readonly ClientFrame["t"][];

@@ -35,6 +35,8 @@ export interface PresenceChange {
   readonly user: string;
   /** Whether one of the user's sessions is live. */
   readonly online: boolean;
+  /** Whether somebody looks at one of them, as far as their apps say so. */
+  readonly active?: boolean;
   /** When offline: the end of the last session, in milliseconds since 1970 UTC. */
   readonly last_seen?: number;
 }

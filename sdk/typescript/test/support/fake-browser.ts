@@ -79,6 +79,7 @@ export class FakeTab {
       locks: {
         request: (name, options, held) =>
           new Promise((resolve, reject) => {
+            if (this.isDead) return;
             const entry = { tab: this, done: () => resolve(undefined), lost: () => this.run(() => reject(new Error("stolen"))) };
             if ("steal" in options) {
               browser.steal(name, { ...entry, held });

@@ -40,14 +40,16 @@ export async function start(options: {
     asked += 1;
     return options.token?.() ?? Promise.resolve(unsignedToken({ sub: user }));
   };
+  const deviceId = "d1";
   const session = new Session({
     openTransport: openTransport(server, options.transport ?? "websocket"),
     token,
     cursor: options.cursor,
     clock,
-    identity: { deviceId: "d1", deviceKind: "web", appVersion: undefined, push: false },
+    identity: { deviceId, deviceKind: "web", appVersion: undefined, push: false },
   });
-  const client = new Client({ user, link: session, http: new HttpDoor("http://fake", token, fetch, clock), clock, keeper: options.keeper ?? forgetfulKeeper });
+  const http = new HttpDoor("http://fake", token, fetch, clock);
+  const client = new Client({ user, deviceId, link: session, http, clock, keeper: options.keeper ?? forgetfulKeeper });
   session.start();
   await clock.pass(20);
   return { clock, server, session, client, tokens: () => asked };
