@@ -39,7 +39,7 @@ check: setup ## Formatting, lints, licences and bans of dependencies, the files 
 	scripts/check-deploy.py
 
 # The verbs of the lab build the profile that ships, with the lab beside the server.
-bench: toolchain ## Every shipped scenario in a small size, with one page for all reports; BENCH="group --members 300" runs one bench
+bench: setup ## Every shipped scenario in a small size, with one page for all reports; BENCH="group --members 300" runs one bench
 	cargo build --release -p tidings
 	target/release/tidings bench $(or $(BENCH),run all --report target/bench)
 

@@ -111,7 +111,7 @@ pub(crate) fn run_bare(
             };
             LoadClient::open_bare(address, child.id(), args, participants).and_then(|mut load| {
                 let content = Content::Generated { body_bytes, senders: online[..1].to_vec() };
-                load.run("bare loop", Phase { model, content, batch: 1, pipeline: 1, retry: false })
+                load.run("bare loop", Phase { model, content, batch: 1, pipeline: 1, retry: false, tell_series: false })
             })
         }
     };

@@ -103,6 +103,7 @@ impl DirectFixture {
             content: Content::Generated { body_bytes, senders: self.senders.clone() },
             batch,
             pipeline,
+            tell_series: false,
         }
     }
 }

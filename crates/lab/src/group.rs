@@ -146,6 +146,7 @@ impl GroupFixture {
             content: Content::Generated { body_bytes, senders: self.senders.clone() },
             batch,
             pipeline,
+            tell_series: false,
         }
     }
 }

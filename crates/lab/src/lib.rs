@@ -17,9 +17,12 @@
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
 //! - `bare_server`: a loop that only writes, the baseline of broadcasts; `brokers`: the same load on servers that others wrote;
+//! - `driver`: servers that others wrote, described by a file; `delivery_ledger`: the verifier of servers without a `seq`;
 //! - `rate_profile`: rates that change over time, and the planned times that follow;
 //! - `latency`, `series`, `sampler`: histograms and percentiles, figures over time, samples of the processes;
+//! - `live`: the curves of what runs, on the terminal;
 //! - `report`: printed tables, and the report of a run as a page, as JSON and as CSV;
+//! - `toml_file`: mistakes in users' files, shown with their line;
 //! - `timeline`, `corpus`, `process`, `interrupt`: reading a timeline back, recorded chats, the operating system, Ctrl-C.
 
 mod agent;
@@ -33,15 +36,18 @@ mod cluster_cost;
 mod compare;
 mod corpus;
 mod crash;
+mod delivery_ledger;
 mod device_worker;
 pub mod devices;
 mod direct;
+mod driver;
 mod fleet;
 mod group;
 mod growth;
 mod interrupt;
 mod isolation;
 mod latency;
+mod live;
 mod load_client;
 mod mix;
 pub mod options;
@@ -58,6 +64,7 @@ mod server;
 mod setup;
 mod streams;
 mod timeline;
+mod toml_file;
 mod topology;
 pub mod worker;
 mod worker_protocol;
@@ -157,6 +164,7 @@ fn run_and_report(args: &BenchArgs) -> Result<Verdict, LabError> {
     if args.bench.ends_early() {
         interrupt::install()?;
     }
+    live::enable(&args.output)?;
     if let Bench::Run(run) = &args.bench
         && run.scenario == scenario::ALL
     {

@@ -4,9 +4,9 @@ use crate::{
     LabError,
     fleet::Fleet,
     interrupt,
+    live::{self, LiveBlock, WorkLength},
     options::TargetArgs,
-    process,
-    report::ProgressLine,
+    process::{self, ServerProcesses},
     sampler::{Sampler, Watched},
     server::Target,
     worker_protocol::{
@@ -31,12 +31,13 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub(crate) struct LoadClient {
     link: WorkerLink,
-    server_pid: Option<u32>,
+    server: ServerProcesses,
     /// Where the server tells its metrics; unset for the bare server.
     metrics_address: Option<SocketAddr>,
     lag_max: Duration,
     /// Of the phase that runs.
     sampler: Option<Sampler>,
+    length: WorkLength,
     /// How long it took until all connections were open.
     pub(crate) open_seconds: f64,
 }
@@ -72,7 +73,7 @@ impl Participants {
 impl LoadClient {
     pub(crate) fn open(target: &Target, args: &TargetArgs, participants: Participants) -> Result<Self, LabError> {
         let (api_key, token_key) = target.keys();
-        LoadClient::start(target.addresses(), target.pid(), (api_key, token_key), args, participants, false)
+        LoadClient::start(target.addresses(), target.pid().into(), (api_key, token_key), args, participants, false)
     }
 
     /// Opens connections to the bare server, whose receivers neither upgrade nor bind.
@@ -82,12 +83,12 @@ impl LoadClient {
         args: &TargetArgs,
         participants: Participants,
     ) -> Result<Self, LabError> {
-        LoadClient::start(vec![address], Some(pid), ("", ""), args, participants, true)
+        LoadClient::start(vec![address], Some(pid).into(), ("", ""), args, participants, true)
     }
 
     fn start(
         addresses: Vec<SocketAddr>,
-        server_pid: Option<u32>,
+        server: ServerProcesses,
         (api_key, token_key): (&str, &str),
         args: &TargetArgs,
         participants: Participants,
@@ -107,10 +108,11 @@ impl LoadClient {
         let is_remote = matches!(link, WorkerLink::Agents(_));
         let mut load = LoadClient {
             link,
-            server_pid,
+            server,
             metrics_address: addresses.first().copied().filter(|_| !bare),
             lag_max: args.lag_max,
             sampler: None,
+            length: WorkLength::Unknown,
             open_seconds: 0.0,
         };
         load.send(&WorkerCommand::Open(WorkerConfig {
@@ -157,20 +159,21 @@ impl LoadClient {
     }
 
     /// From the next phase on the figures are those of this process: the server has been started anew.
-    pub(crate) fn follow_server(&mut self, pid: Option<u32>) {
-        self.server_pid = pid;
+    pub(crate) fn follow_server(&mut self, server: ServerProcesses) {
+        self.server = server;
     }
 
-    /// Runs one phase and shows its progress on a terminal.
+    /// Runs one phase and shows it in the live view.
     pub(crate) fn run(&mut self, title: &str, phase: Phase) -> Result<Outcome, LabError> {
-        self.start_phase(phase)?;
+        self.start_phase(live::shown(phase))?;
         self.finish_phase(title)
     }
 
     /// Starts a phase and returns at once; [`finish_phase`](Self::finish_phase) waits for its end.
     pub(crate) fn start_phase(&mut self, phase: Phase) -> Result<(), LabError> {
+        self.length = WorkLength::of_model(&phase.model);
         self.sampler = Some(Sampler::start(Watched {
-            server_pid: self.server_pid,
+            server: self.server.clone(),
             metrics_address: self.metrics_address,
             lab_pids: self.link.pids(),
         }));
@@ -188,31 +191,30 @@ impl LoadClient {
         title: &str,
         mut observe: impl FnMut(&Progress) -> bool,
     ) -> Result<Outcome, LabError> {
-        let progress_line = ProgressLine::start(title);
+        let live = LiveBlock::begin(title, self.length);
         // After Ctrl-C the phases that are left end as soon as they begin: the run goes the way that it always goes, to its report.
         let mut stop_sent = interrupt::requested();
         if stop_sent {
             self.send(&WorkerCommand::StopPlanning)?;
         }
-        let before = self.server_pid.map(process::cpu_seconds);
+        let before = self.server.cpu_seconds();
         loop {
             match self.receive()? {
                 WorkerReport::Progress(progress) => {
-                    progress_line.show(&progress);
+                    live.show(&progress);
                     let stop = observe(&progress) || interrupt::requested();
                     if stop && !std::mem::replace(&mut stop_sent, true) {
                         self.send(&WorkerCommand::StopPlanning)?;
                     }
                 }
                 WorkerReport::Done(mut outcome) => {
-                    progress_line.clear();
                     outcome.title = title.to_owned();
                     outcome.interrupted = interrupt::requested();
                     outcome.lag_max_ms = self.lag_max.as_secs_f64() * 1e3;
                     outcome.samples = self.sampler.take().map(Sampler::finish).unwrap_or_default();
-                    if let (Some(pid), Some(before)) = (self.server_pid, before) {
-                        outcome.server_cpu_seconds = Some(process::cpu_seconds(pid) - before);
-                        outcome.server_rss_bytes = Some(process::resident_bytes(pid));
+                    if let (Some(now), Some(before)) = (self.server.cpu_seconds(), before) {
+                        outcome.server_cpu_seconds = Some(now - before);
+                        outcome.server_rss_bytes = self.server.resident_bytes();
                     }
                     return Ok(*outcome);
                 }

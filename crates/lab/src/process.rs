@@ -88,6 +88,40 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
+/// The processes of the server under test: one, the nodes of a cluster, or none that the lab may look at.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ServerProcesses(Vec<u32>);
+
+impl ServerProcesses {
+    /// CPU seconds that they have used together; `None` if there are none.
+    pub(crate) fn cpu_seconds(&self) -> Option<f64> {
+        (!self.0.is_empty()).then(|| self.0.iter().copied().map(cpu_seconds).sum())
+    }
+
+    /// Resident memory of all of them; `None` if there are none.
+    pub(crate) fn resident_bytes(&self) -> Option<u64> {
+        (!self.0.is_empty()).then(|| self.0.iter().copied().map(resident_bytes).sum())
+    }
+
+    /// Open files and their limit, of the process that is nearest to it.
+    pub(crate) fn descriptors(&self) -> Option<(u64, u64)> {
+        let all = self.0.iter().filter_map(|pid| descriptors(*pid));
+        all.min_by_key(|(open, limit)| limit.saturating_sub(*open))
+    }
+}
+
+impl FromIterator<u32> for ServerProcesses {
+    fn from_iter<I: IntoIterator<Item = u32>>(pids: I) -> Self {
+        ServerProcesses(pids.into_iter().collect())
+    }
+}
+
+impl From<Option<u32>> for ServerProcesses {
+    fn from(pid: Option<u32>) -> Self {
+        pid.into_iter().collect()
+    }
+}
+
 /// How many files a process has open, and how many it may open; `None` if it is gone.
 pub(crate) fn descriptors(pid: u32) -> Option<(u64, u64)> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as u64;

@@ -83,6 +83,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Finished, LabError> {
         batch: args.batch,
         pipeline: 1,
         retry: true,
+        tell_series: false,
     };
     let outcome = load.run("replay", phase)?;
     drop(load);

@@ -1,7 +1,7 @@
 //! Samples of the processes of a phase while it runs: CPU and memory of the server and of the lab, the machine's other work, and
 //! the server's queues by its public `/metrics`.
 
-use crate::process;
+use crate::process::{self, ServerProcesses};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,7 +42,7 @@ pub struct Samples {
 /// The processes that a sampler looks at.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watched {
-    pub(crate) server_pid: Option<u32>,
+    pub(crate) server: ServerProcesses,
     /// Where `/metrics` is asked for; unset: nowhere.
     pub(crate) metrics_address: Option<SocketAddr>,
     /// Load clients beside this process.
@@ -81,7 +81,7 @@ impl CpuTimes {
         let lab = watched.lab_pids.iter().copied().chain([std::process::id()]).map(process::cpu_seconds).sum();
         CpuTimes {
             at: Instant::now(),
-            server: watched.server_pid.map(process::cpu_seconds),
+            server: watched.server.cpu_seconds(),
             lab,
             machine: process::machine_cpu_seconds(),
         }
@@ -105,7 +105,7 @@ fn sample_until(watched: &Watched, stopped: &mpsc::Receiver<()>) -> Samples {
         // A server that has ended, be it by a fault of the run, uses none from then on.
         let server = now.server.zip(before.server).map(|(now, before)| (now - before) / seconds);
         samples.server_cores.push(server.filter(|cores| *cores >= 0.0));
-        samples.server_bytes.push(watched.server_pid.map(process::resident_bytes));
+        samples.server_bytes.push(watched.server.resident_bytes());
         samples.lab_cores.push((now.lab - before.lab) / seconds);
         samples.machine_cores.push((now.machine - before.machine) / seconds);
         rows.push(http.as_mut().map(read_metrics).unwrap_or_default());
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_sampler_sees_this_process_and_ends_when_told() {
-        let sampler = Sampler::start(Watched { server_pid: Some(std::process::id()), ..Watched::default() });
+        let sampler = Sampler::start(Watched { server: Some(std::process::id()).into(), ..Watched::default() });
         let samples = sampler.finish();
         assert_eq!(samples.at.len(), samples.server_bytes.len());
     }

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 const BIN_NS: u64 = 250_000_000;
 /// Bins of a phase: more than a plot has columns to show. With 7 KB of histogram each, some 3 MB at most.
 const BINS_MAX: usize = 480;
+/// Bins of one change: with latencies of all sizes some 12 KB each, so that a line of progress stays below a megabyte.
+const BINS_TOLD_MAX: usize = 64;
 /// Two significant digits: a latency over time is off by 1 % at most. The percentiles of the whole phase have three.
 const DIGITS: u8 = 2;
 
@@ -39,13 +41,15 @@ struct Bin {
     delivered: u64,
     lag_max_us: u64,
     latency: Histogram<u32>,
+    /// Since it was told last.
+    has_changed: bool,
 }
 
 impl Default for Bin {
     fn default() -> Self {
         // It grows with the values that it gets.
         let latency = Histogram::new(DIGITS).expect("these digits are valid");
-        Bin { planned: 0, sent: 0, acknowledged: 0, delivered: 0, lag_max_us: 0, latency }
+        Bin { planned: 0, sent: 0, acknowledged: 0, delivered: 0, lag_max_us: 0, latency, has_changed: true }
     }
 }
 
@@ -58,6 +62,18 @@ impl Bin {
         self.lag_max_us = self.lag_max_us.max(later.lag_max_us);
         // A histogram that grows holds any other.
         let _ = self.latency.add(&later.latency);
+        self.has_changed = true;
+    }
+
+    fn counts(&self) -> BinCounts {
+        BinCounts {
+            planned: self.planned,
+            sent: self.sent,
+            acknowledged: self.acknowledged,
+            delivered: self.delivered,
+            lag_max_us: self.lag_max_us,
+            latency: HistogramCounts::of(&self.latency),
+        }
     }
 }
 
@@ -69,13 +85,57 @@ pub(crate) struct SeriesCounts {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct BinCounts {
-    planned: u64,
-    sent: u64,
-    acknowledged: u64,
-    delivered: u64,
-    lag_max_us: u64,
-    latency: HistogramCounts,
+pub(crate) struct BinCounts {
+    pub(crate) planned: u64,
+    pub(crate) sent: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) delivered: u64,
+    pub(crate) lag_max_us: u64,
+    pub(crate) latency: HistogramCounts,
+}
+
+impl SeriesCounts {
+    /// The width of a bin, in seconds.
+    pub(crate) fn bin_s(&self) -> f64 {
+        self.bin_ns as f64 / 1e9
+    }
+
+    pub(crate) fn bins(&self) -> &[BinCounts] {
+        &self.bins
+    }
+
+    /// Takes over what has changed in the recorder's bins.
+    pub(crate) fn update(&mut self, change: SeriesChange) {
+        if change.bin_ns != self.bin_ns && !change.bins.is_empty() {
+            // All bins of the new width come, with this change or with the next ones.
+            (self.bin_ns, self.bins) = (change.bin_ns, Vec::new());
+        }
+        for (index, bin) in change.bins {
+            let index = index.min(BINS_MAX);
+            if index >= self.bins.len() {
+                self.bins.resize_with(index + 1, BinCounts::default);
+            }
+            self.bins[index] = bin;
+        }
+    }
+
+    /// All bins as a change, for whoever knows none of them.
+    pub(crate) fn into_change(self) -> SeriesChange {
+        SeriesChange { bin_ns: self.bin_ns, bins: self.bins.into_iter().enumerate().collect() }
+    }
+}
+
+/// The bins of a recorder that have changed since they were told last: a late delivery changes the bin in which it was due.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SeriesChange {
+    bin_ns: u64,
+    bins: Vec<(usize, BinCounts)>,
+}
+
+impl SeriesChange {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bins.is_empty()
+    }
 }
 
 /// Records a phase. Times are nanoseconds of one clock.
@@ -100,7 +160,9 @@ impl SeriesRecorder {
         if index >= self.bins.len() {
             self.bins.resize_with(index + 1, Bin::default);
         }
-        &mut self.bins[index]
+        let bin = &mut self.bins[index];
+        bin.has_changed = true;
+        bin
     }
 
     /// Makes each pair of bins one of twice the width.
@@ -108,6 +170,7 @@ impl SeriesRecorder {
         self.bin_ns *= 2;
         let mut bins = std::mem::take(&mut self.bins).into_iter();
         while let Some(mut first) = bins.next() {
+            first.has_changed = true;
             if let Some(second) = bins.next() {
                 first.merge(&second);
             }
@@ -147,15 +210,17 @@ impl SeriesRecorder {
     }
 
     pub(crate) fn counts(&self) -> SeriesCounts {
-        let bins = self.bins.iter().map(|bin| BinCounts {
-            planned: bin.planned,
-            sent: bin.sent,
-            acknowledged: bin.acknowledged,
-            delivered: bin.delivered,
-            lag_max_us: bin.lag_max_us,
-            latency: HistogramCounts::of(&bin.latency),
-        });
-        SeriesCounts { bin_ns: self.bin_ns, bins: bins.collect() }
+        SeriesCounts { bin_ns: self.bin_ns, bins: self.bins.iter().map(Bin::counts).collect() }
+    }
+
+    /// The bins that have changed and were not told yet, the newest first: those for which there is no room come with later calls.
+    pub(crate) fn take_change(&mut self) -> SeriesChange {
+        let changed = self.bins.iter_mut().enumerate().rev().filter(|(_, bin)| bin.has_changed).take(BINS_TOLD_MAX);
+        let tell = |(index, bin): (usize, &mut Bin)| {
+            bin.has_changed = false;
+            (index, bin.counts())
+        };
+        SeriesChange { bin_ns: self.bin_ns, bins: changed.map(tell).collect() }
     }
 
     /// Adds what another process recorded of the same phase, from the same start.
@@ -249,5 +314,28 @@ mod tests {
             order.iter().for_each(|part| merged.add(&part.counts()));
             assert_eq!(merged.series(), whole.series());
         }
+    }
+
+    #[test]
+    fn what_is_told_change_by_change_is_the_whole_also_when_bins_become_wider() {
+        let mut recorder = SeriesRecorder::new(0);
+        let mut told = SeriesCounts::default();
+        for quarter in 0..1000 {
+            let at = quarter * S / 4;
+            recorder.planned(at);
+            // What was due five seconds before comes now.
+            recorder.delivered(at.saturating_sub(5 * S), at);
+            let change = recorder.take_change();
+            assert!(change.bins.len() <= BINS_TOLD_MAX);
+            told.update(change);
+            let newest = told.bins.last().map(|bin| bin.planned);
+            assert_eq!(newest, recorder.bins.last().map(|bin| bin.planned), "the newest come first");
+        }
+        told.update(recorder.take_change());
+        assert_eq!(told, recorder.counts());
+        assert!(recorder.take_change().is_empty());
+        let mut late = SeriesCounts::default();
+        late.update(told.clone().into_change());
+        assert_eq!(late, told);
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     phase_part::{AgentOutcome, LedgerLine, PartProgress, PhasePart},
     rate_profile::RateProfile,
     sampler::Samples,
-    series::{Series, SeriesCounts},
+    series::{Series, SeriesChange, SeriesCounts},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
@@ -114,6 +114,9 @@ pub(crate) struct Phase {
     pub(crate) pipeline: usize,
     /// Whether sends that are refused with a retryable code are sent again; otherwise they count as refused.
     pub(crate) retry: bool,
+    /// Whether reports of progress have the series, for the live view.
+    #[serde(default)]
+    pub(crate) tell_series: bool,
 }
 
 /// The arrival process of a phase: when messages are due.
@@ -174,6 +177,12 @@ pub(crate) struct Progress {
     /// Reconnects in this phase so far.
     pub(crate) reconnects: u64,
     pub(crate) refused: RefusalCounts,
+    /// Deliveries so far that were doubled, out of order or altered.
+    #[serde(default)]
+    pub(crate) faults: u64,
+    /// The bins of the series that have changed since the last report.
+    #[serde(default, skip_serializing_if = "SeriesChange::is_empty")]
+    pub(crate) series: SeriesChange,
 }
 
 /// Refusals by their code, retried ones included.

@@ -66,6 +66,18 @@ fn works_share_a_rate_and_are_held_to_their_thresholds() {
 }
 
 #[test]
+fn a_cluster_loses_nothing_when_one_of_its_nodes_is_killed() {
+    let figures = passed(&example("two-nodes"));
+    let (quiet, faulty) = (&works(&figures, 0)[0], &works(&figures, 1)[0]);
+    assert_eq!((&quiet["delivered"], &faulty["delivered"]), (&Value::from(120), &Value::from(300)));
+    let marks: Vec<&str> =
+        faulty["marks"].as_array().unwrap().iter().filter_map(|mark| mark["name"].as_str()).collect();
+    assert_eq!(marks, ["node-killed", "reverted"]);
+    assert!(quiet["server_rss_bytes"].as_u64().unwrap() > 2 << 20, "both nodes' memory: {}", quiet["server_rss_bytes"]);
+    assert_eq!(faulty["server_cpu_seconds"], Value::Null, "the process that was measured is gone");
+}
+
+#[test]
 fn every_kind_of_population_works() {
     let figures = passed(&example("everybody"));
     let works = works(&figures, 0);

@@ -1,11 +1,13 @@
 //! The load client for servers that others wrote: receivers that are all subscribed to one topic, and senders that publish to
 //! it, on one thread.
 
-use super::{
-    ledger::Ledger,
-    wire::{Packet, Protocol},
+use super::wire::{Packet, Protocol};
+use crate::{
+    LabError,
+    delivery_ledger::{BODY_BYTES_MIN, Ledger, Marking},
+    process,
+    worker_protocol::Outcome,
 };
-use crate::{LabError, process, worker_protocol::Outcome};
 use mio::{Events, Interest, Poll, Token};
 use std::{io, net::SocketAddr, time::Duration};
 use tidings_client::nonblocking::{NonblockingSocket, ReadOutcome};
@@ -65,7 +67,7 @@ impl BrokerClient {
             patience,
         };
         let started = process::monotonic_ns();
-        let mut nothing = Ledger::new(receivers, senders.max(1), 0);
+        let mut nothing = Ledger::new(Marking::Bytes, started, (receivers, senders.max(1)), BODY_BYTES_MIN);
         while client.ready < receivers + senders {
             while client.links.len() < receivers + senders && client.links.len() - client.ready < OPENING_MAX {
                 let mut socket = NonblockingSocket::connect(address, None)?;
@@ -86,9 +88,10 @@ impl BrokerClient {
     /// Publishes by the plan and waits for what was published.
     pub(super) fn run(&mut self, plan: Plan, body_bytes: usize) -> Result<Outcome, LabError> {
         let senders = self.links.len() - self.receivers;
-        let mut ledger = Ledger::new(self.receivers, senders, body_bytes);
         let cpu = process::cpu_seconds(std::process::id());
         let start = process::monotonic_ns();
+        let body_bytes = body_bytes.max(BODY_BYTES_MIN);
+        let mut ledger = Ledger::new(Marking::Bytes, start, (self.receivers, senders), body_bytes);
         let mut payload = Vec::new();
         let (mut planned, mut next_at) = (0, start);
         loop {
@@ -118,7 +121,7 @@ impl BrokerClient {
             }
         }
         self.settle(&mut ledger)?;
-        let outcome = ledger.outcome(start, matches!(plan, Plan::Rounds { .. }));
+        let outcome = ledger.outcome(matches!(plan, Plan::Rounds { .. }));
         let client_cpu_seconds = process::cpu_seconds(std::process::id()) - cpu;
         Ok(Outcome { client_cpu_seconds, ..outcome })
     }
@@ -130,7 +133,7 @@ impl BrokerClient {
         if link.socket.out().len() > UNWRITTEN_BYTES_MAX {
             return Ok(false);
         }
-        ledger.publish(planned, process::monotonic_ns(), payload);
+        ledger.publish(sender, (planned, planned, process::monotonic_ns()), payload);
         self.protocol.put_publish(payload, link.socket.out());
         link.socket.flush()?;
         Ok(true)

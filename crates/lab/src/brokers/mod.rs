@@ -1,12 +1,11 @@
 //! `bench brokers`: a group, broadcasts and idle connections on Tidings and on servers that others wrote, in one run. Every
 //! delivery is verified on all of them.
 //!
-//! - [`wire`]: as much of MQTT and NATS as the load takes; [`ledger`]: what was published, and what each receiver got;
+//! - [`wire`]: as much of MQTT and NATS as the load takes;
 //! - [`client`]: the load client for them. Tidings has its own, the one of `bench group`, which also compares every entry's
 //!   fields, and reads JSON.
 
 mod client;
-mod ledger;
 mod wire;
 
 use crate::{

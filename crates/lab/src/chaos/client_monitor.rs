@@ -118,16 +118,7 @@ mod tests {
     use super::*;
 
     fn progress(committed: u64, lagging: u64) -> Progress {
-        Progress {
-            seconds: 0.0,
-            sent: 0,
-            committed,
-            delivered: 0,
-            pause_ms: 0.0,
-            lagging,
-            reconnects: 0,
-            refused: RefusalCounts::new(),
-        }
+        Progress { committed, lagging, ..Progress::default() }
     }
 
     #[test]

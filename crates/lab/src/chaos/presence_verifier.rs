@@ -253,7 +253,13 @@ mod tests {
             }))
             .unwrap()
         };
-        UserPresence { user: user.into(), online, devices: devices.iter().map(device).collect(), last_seen: None }
+        UserPresence {
+            user: user.into(),
+            online,
+            active: online,
+            devices: devices.iter().map(device).collect(),
+            last_seen: None,
+        }
     }
 
     #[test]

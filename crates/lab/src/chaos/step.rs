@@ -18,6 +18,7 @@ use super::{
 use crate::{
     LabError, Verdict,
     group::GroupFixture,
+    live,
     report::outcome_json,
     topology::Topology,
     worker_protocol::{LoadModel, Outcome},
@@ -95,7 +96,7 @@ impl ChaosRun<'_> {
         self.fixture.load.rebalance()?;
         self.guests.reset(step.kinds().any(FaultKind::may_change_leader));
         self.push_verifier.start_step();
-        self.fixture.load.start_phase(phase)?;
+        self.fixture.load.start_phase(live::shown(phase))?;
         let (monitor, presence_verifier, stop) =
             (ClientMonitor::default(), PresenceVerifier::new(args.nodes), StopSignals::default());
         let members = self.fixture.online.clone();

@@ -9,7 +9,7 @@ use tidings_client::{
     wire::{parse_response_head, put_upgrade},
 };
 use tidings_protocol::{
-    frames::ClientFrame,
+    frames::{Attention, ClientFrame},
     miop::{self, Frame, HEARTBEAT, decode, take_head, wants},
     ws::{Control, Data, OpCode, put_client_frame, take_frame},
 };
@@ -78,6 +78,7 @@ pub(crate) fn put_bind(via: DeviceProtocol, out: &mut Vec<u8>, token: &str, devi
                 app_version: None,
                 cursor: None,
                 push: true,
+                attention: Attention::Foreground,
             }),
         ),
     }

@@ -8,7 +8,10 @@ use super::{
     output,
     push_round::PushRound,
 };
-use crate::{Finished, LabError, Verdict, report};
+use crate::{
+    Finished, LabError, Verdict,
+    live::{LiveBlock, WorkLength},
+};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -73,20 +76,17 @@ pub(crate) fn hold_connections(
     hold: Duration,
     patience: Duration,
 ) -> Result<DeviceCounts, LabError> {
-    let progress_line = report::ProgressLine::start("holding");
+    let live = LiveBlock::begin("holding", WorkLength::Time(hold));
     let until = Instant::now() + hold;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         std::thread::sleep(left.min(COUNT_INTERVAL));
         let count = fixture.clients.count()?;
-        progress_line.set_message(format!(
-            "{:.0} s left, {} bound, heartbeats {} sent, {} answered",
-            left.as_secs_f64(),
-            count.live,
-            count.heartbeats_sent,
-            count.heartbeats_answered
+        live.note(format!(
+            "{} bound, heartbeats {} sent, {} answered",
+            count.live, count.heartbeats_sent, count.heartbeats_answered
         ));
     }
-    progress_line.clear();
+    drop(live);
     fixture.settle(patience)
 }
 

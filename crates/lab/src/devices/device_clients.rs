@@ -4,7 +4,11 @@ use super::{
     device_counts::DeviceCounts,
     worker_protocol::{DeviceCommand, DeviceReport, DeviceWorkerConfig},
 };
-use crate::{LabError, interrupt, process, report::ProgressLine};
+use crate::{
+    LabError, interrupt,
+    live::{LiveBlock, WorkLength},
+    process,
+};
 use std::{
     io::{BufRead, BufReader, Write},
     os::unix::process::CommandExt,
@@ -81,7 +85,7 @@ impl DeviceClients {
     }
 
     pub(crate) fn finish(&mut self, title: &str) -> Result<DeviceCounts, LabError> {
-        let progress_line = ProgressLine::start(title);
+        let live = LiveBlock::begin(title, WorkLength::Unknown);
         let mut sum = DeviceCounts::default();
         let mut at = vec![(0, 0, 0); self.workers.len()];
         let mut waiting = self.workers.len();
@@ -90,10 +94,7 @@ impl DeviceClients {
                 (worker, DeviceReport::Progress { live: bound, attempts, given_up }) => {
                     at[worker] = (bound, attempts, given_up);
                     let all = at.iter().fold((0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2));
-                    progress_line.set_message(format!(
-                        "{} of {} bound, {} attempts, {} gave up",
-                        all.0, self.devices, all.1, all.2
-                    ));
+                    live.note(format!("{} of {} bound, {} attempts, {} gave up", all.0, self.devices, all.1, all.2));
                 }
                 (_, DeviceReport::Done(counts)) => {
                     sum.add(&counts);
@@ -103,7 +104,7 @@ impl DeviceClients {
                 (_, DeviceReport::Failed { why }) => return Err(LabError::Worker(why)),
             }
         }
-        progress_line.clear();
+        drop(live);
         Ok(sum)
     }
 

@@ -9,7 +9,11 @@ use super::{
     server_under_test::DEVICES_PER_PROCESS,
     worker_protocol::{DeviceCommand, DeviceProtocol},
 };
-use crate::{Finished, LabError, Verdict, process::monotonic_ns, report};
+use crate::{
+    Finished, LabError, Verdict,
+    live::{LiveBlock, WorkLength},
+    process::monotonic_ns,
+};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tidings_client::{ClientError, http::HttpClient};
@@ -140,7 +144,7 @@ fn fail_over(fixture: &mut DeviceFixture, args: &FailoverArgs, victims: usize) -
     let killed = Instant::now();
     let killed_ns = monotonic_ns();
     fixture.server.gateways[0].kill()?;
-    let progress_line = report::ProgressLine::start("failing over");
+    let live = LiveBlock::begin("failing over", WorkLength::Unknown);
     let (mut seen_s, mut ghosts_s) = (None, None);
     let mut bound_s = f64::NAN;
     while killed.elapsed() < args.devices.within && (seen_s.is_none() || ghosts_s.is_none()) {
@@ -150,12 +154,7 @@ fn fail_over(fixture: &mut DeviceFixture, args: &FailoverArgs, victims: usize) -
         }
         std::thread::sleep(args.push_every);
         let device_counts = fixture.clients.count()?;
-        progress_line.set_message(format!(
-            "{} of {} bound, {} pushes",
-            device_counts.live,
-            device_counts.devices,
-            pushes.len()
-        ));
+        live.note(format!("{} of {} bound, {} pushes", device_counts.live, device_counts.devices, pushes.len()));
         // As many devices have bound anew as the killed gateway had: right after the kill all still count as bound.
         if seen_s.is_none() && device_counts.live == device_counts.devices && device_counts.bound >= victims as u64 {
             seen_s = Some(killed.elapsed().as_secs_f64());
@@ -169,7 +168,7 @@ fn fail_over(fixture: &mut DeviceFixture, args: &FailoverArgs, victims: usize) -
             };
         }
     }
-    progress_line.clear();
+    drop(live);
     for _ in 0..PUSHES_AROUND {
         pushes.push(request_push_until_accepted(&mut http, &tag, pushes.len(), &mut refused)?);
     }

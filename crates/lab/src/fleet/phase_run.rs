@@ -4,6 +4,7 @@ use super::{ledger::MergedLedger, merge::FinishedPart};
 use crate::{
     clock::ClockOffset,
     phase_part::{AgentOutcome, PartProgress},
+    series::{SeriesCounts, SeriesRecorder},
     worker_protocol::{PartOutcome, Progress, WorkerReport},
 };
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ const REFUSED_SETTLE: Duration = Duration::from_millis(500);
 pub(super) struct RunningPart {
     progress: PartProgress,
     told: Option<Progress>,
+    /// What it has told of its series.
+    series: SeriesCounts,
     /// When its load client reported last.
     heard: Instant,
     finished: Option<Box<PartOutcome>>,
@@ -59,6 +62,7 @@ impl RunningPart {
         RunningPart {
             progress: PartProgress::default(),
             told: None,
+            series: SeriesCounts::default(),
             heard: Instant::now(),
             finished: None,
             clock,
@@ -94,7 +98,10 @@ impl PhaseRun {
         part.heard = Instant::now();
         match report {
             WorkerReport::PartProgress(progress) => part.progress = progress,
-            WorkerReport::Progress(progress) => part.told = Some(progress),
+            WorkerReport::Progress(mut progress) => {
+                part.series.update(std::mem::take(&mut progress.series));
+                part.told = Some(progress);
+            }
             WorkerReport::Ledger(line) => return self.ledger.add(agent, &line),
             WorkerReport::PartDone(outcome) => part.finished = Some(outcome),
             other => return Err(format!("reported {other:?} while a phase runs")),
@@ -161,9 +168,15 @@ impl PhaseRun {
             sum.pause_ms = sum.pause_ms.max(progress.pause_ms);
             sum.lagging += progress.lagging;
             sum.reconnects += progress.reconnects;
+            sum.faults += progress.faults;
             for (code, count) in &progress.refused {
                 *sum.refused.entry(code.clone()).or_default() += count;
             }
+        }
+        if self.parts.iter().any(|part| !part.series.bins().is_empty()) {
+            let mut series = SeriesRecorder::new(0);
+            self.parts.iter().for_each(|part| series.add(&part.series));
+            sum.series = series.counts().into_change();
         }
         sum
     }
@@ -229,6 +242,24 @@ mod tests {
             assert_eq!(run.take(agent, WorkerReport::PartDone(Box::default())), Ok(()));
         }
         assert_eq!(run.next(), Next::Merge);
+    }
+
+    #[test]
+    fn progress_has_the_series_of_all_agents_however_it_was_told() {
+        let mut run = run(Duration::from_secs(3600));
+        let mut recorders = [SeriesRecorder::new(0), SeriesRecorder::new(0)];
+        for second in 0..3 {
+            for (agent, recorder) in recorders.iter_mut().enumerate() {
+                recorder.planned(second * 1_000_000_000);
+                let progress = Progress { sent: second + 1, series: recorder.take_change(), ..Progress::default() };
+                assert_eq!(run.take(agent, WorkerReport::Progress(progress)), Ok(()));
+            }
+        }
+        let progress = run.progress();
+        let mut told = SeriesCounts::default();
+        told.update(progress.series);
+        assert_eq!(progress.sent, 6);
+        assert_eq!(told.bins().iter().map(|bin| bin.planned).collect::<Vec<_>>(), [2, 0, 0, 0, 2, 0, 0, 0, 2]);
     }
 
     #[test]

@@ -10,8 +10,9 @@ use super::{
     wire::{ConnectionUse, HttpAnswer, RequestTemplate},
 };
 use crate::{
-    Finished, LabError, Verdict, process,
-    report::{self, ProgressLine},
+    Finished, LabError, Verdict,
+    live::{LiveBlock, WorkLength},
+    process, report,
     server::{OwnServer, Target},
 };
 use serde::Serialize;
@@ -58,13 +59,13 @@ pub(crate) fn run(args: &PopupCapsArgs) -> Result<Finished, LabError> {
         None => Target::Own(Box::new(OwnServer::start()?)),
     };
     configure(&mut target.http())?;
-    let progress_line = ProgressLine::start("popup-caps");
-    progress_line.set_message("before the restart".into());
+    let live = LiveBlock::begin("popup-caps", WorkLength::Unknown);
+    live.note("before the restart".into());
     let mut devices = ConcurrentDevices::new(args, target.keys().0);
     let first = devices.run_pass(&target, args)?;
     let mut passes = vec![Pass::of(&devices, &first, |round| round.cap)];
     if let Target::Own(own) = &mut target {
-        progress_line.set_message("after the restart".into());
+        live.note("after the restart".into());
         own.stop()?;
         own.launch()?;
         devices.reset();
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &PopupCapsArgs) -> Result<Finished, LabError> {
     }
     let counted = count_shown(&mut target.http())?;
     let answered: u64 = passes.iter().map(|pass| pass.shown).sum();
-    progress_line.clear();
+    drop(live);
     let check = target.finish()?;
     for (pass, title) in passes.iter().zip(["before the restart", "after the restart"]) {
         pass.print(title, args);
@@ -187,7 +188,7 @@ impl ConcurrentDevices {
     fn run_pass(&mut self, target: &Target, args: &PopupCapsArgs) -> Result<LoadResult, LabError> {
         let mut connections =
             Connections::open(target.address(), self.steps.len(), args.target.patience, ConnectionUse::Kept)?;
-        connections.run(self, LoadModel::ClosedLoop, StopCondition::Exhausted)
+        connections.run(self, LoadModel::ClosedLoop, StopCondition::Exhausted, &mut LiveBlock::hidden())
     }
 
     /// The user and the round of a lane's current request.

@@ -8,7 +8,9 @@ use super::{
     wire::ConnectionUse,
 };
 use crate::{
-    LabError, process,
+    LabError,
+    live::{LiveBlock, WorkLength},
+    process,
     sampler::{Sampler, Samples, Watched},
     server::{StoreCheck, Target},
 };
@@ -75,13 +77,14 @@ impl PopupFixture {
 
     pub(crate) fn run_load(
         &mut self,
+        title: &str,
         traffic: &mut impl TrafficSource,
         model: LoadModel,
         until: StopCondition,
     ) -> Result<Measurement, LabError> {
         let before = ServerMetrics::read(&mut self.http)?;
         let pid = self.target.pid();
-        let mut measured = measure(&mut self.connections, pid, self.client_core, traffic, model, until)?;
+        let mut measured = measure(title, &mut self.connections, (pid, self.client_core), traffic, model, until)?;
         measured.metrics = ServerMetrics::read(&mut self.http)?.since(&before);
         Ok(measured)
     }
@@ -98,16 +101,23 @@ impl PopupFixture {
 
 /// Runs load with the client on its core, and measures CPU time and memory of the server's process.
 pub(crate) fn measure(
+    title: &str,
     connections: &mut Connections,
-    pid: Option<u32>,
-    client_core: usize,
+    (pid, client_core): (Option<u32>, usize),
     traffic: &mut impl TrafficSource,
     model: LoadModel,
     until: StopCondition,
 ) -> Result<Measurement, LabError> {
     let before = pid.map(process::cpu_seconds);
-    let sampler = Sampler::start(Watched { server_pid: pid, ..Watched::default() });
-    let stretch = process::run_on_core(client_core, || connections.run(traffic, model, until))??;
+    let mut live = LiveBlock::begin(
+        title,
+        match until {
+            StopCondition::Elapsed(time) => WorkLength::Time(time),
+            StopCondition::Exhausted => WorkLength::Unknown,
+        },
+    );
+    let sampler = Sampler::start(Watched { server: pid.into(), ..Watched::default() });
+    let stretch = process::run_on_core(client_core, || connections.run(traffic, model, until, &mut live))??;
     Ok(Measurement {
         stretch,
         server_cpu_seconds: pid.zip(before).map(|(pid, before)| process::cpu_seconds(pid) - before),

@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     Finished, LabError, Verdict, process,
-    report::ProgressLine,
     server::{OwnServer, Target},
 };
 use serde_json::{Value, json};
@@ -56,8 +55,7 @@ struct GrowthCase {
 }
 
 fn run_case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<GrowthCase, LabError> {
-    let progress_line = ProgressLine::start("popup-growth");
-    progress_line.set_message(format!("{popups} popups, {users} users"));
+    let title = format!("{popups} popups, {users} users");
     let own = OwnServer::start_on_core(args.settings.clone(), args.server_core)?;
     let gap_s = (u64::from(users) / DUE_PER_SECOND).clamp(GAP_S.0, GAP_S.1);
     let shape = FixtureSpec {
@@ -83,13 +81,17 @@ fn run_case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<GrowthC
     };
     let rss_before = fixture.target.pid().map_or(0, process::resident_bytes);
     let mut mix = HomePageMix::new(&setting, MixPhase::FirstContact);
-    let first_contact = fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Exhausted)?;
+    let first_contact = fixture.run_load(&title, &mut mix, LoadModel::ClosedLoop, StopCondition::Exhausted)?;
     mix.phase = MixPhase::Mix;
-    fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Elapsed(Duration::from_secs(gap_s + 1)))?;
+    fixture.run_load(
+        &title,
+        &mut mix,
+        LoadModel::ClosedLoop,
+        StopCondition::Elapsed(Duration::from_secs(gap_s + 1)),
+    )?;
     let warm = mix.answer_counts.clone();
-    let measured = fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Elapsed(args.duration))?;
+    let measured = fixture.run_load(&title, &mut mix, LoadModel::ClosedLoop, StopCondition::Elapsed(args.duration))?;
     let balance = Balance::reconcile(fixture.http(), &catalogue, &mix.counts, PATIENCE)?;
-    progress_line.clear();
     let check = fixture.finish()?;
     let mut verdict = verdict(&mix.answer_counts, &balance, 0.01);
     if check.is_some_and(|check| !check.passed) {

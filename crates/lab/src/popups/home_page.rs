@@ -15,8 +15,7 @@ use super::{
 use crate::{
     Finished, LabError, Verdict,
     options::Rate,
-    process,
-    report::{self, ProgressLine},
+    process, report,
     server::{OwnServer, Target},
 };
 use serde_json::json;
@@ -71,17 +70,24 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Finished, LabError> {
     };
     let mut mix = HomePageMix::new(&setting, MixPhase::FirstContact);
 
-    let progress_line = ProgressLine::start("popup");
-    progress_line.set_message(format!("each of {} users for the first time", args.users));
-    let first_contact = fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Exhausted)?;
+    let title = format!("popup: each of {} users for the first time", args.users);
+    let first_contact = fixture.run_load(&title, &mut mix, LoadModel::ClosedLoop, StopCondition::Exhausted)?;
     mix.phase = MixPhase::Mix;
-    progress_line.set_message("warming up".into());
     // Until the users who were shown a popup first are due again.
     let rest = Duration::from_secs(gap_s + 1).saturating_sub(Duration::from_secs_f64(first_contact.stretch.seconds));
-    fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Elapsed(args.warm.max(rest)))?;
+    fixture.run_load(
+        "popup: warming up",
+        &mut mix,
+        LoadModel::ClosedLoop,
+        StopCondition::Elapsed(args.warm.max(rest)),
+    )?;
     let warm = mix.answer_counts.clone();
-    progress_line.set_message("closed loop".into());
-    let closed = fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Elapsed(args.duration))?;
+    let closed = fixture.run_load(
+        "popup: closed loop",
+        &mut mix,
+        LoadModel::ClosedLoop,
+        StopCondition::Elapsed(args.duration),
+    )?;
     let closed_counts = mix.answer_counts.since(&warm);
     let per_second = match args.rate {
         None => Some(closed.stretch.per_second() * OPEN_LOOP_SHARE),
@@ -92,15 +98,13 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Finished, LabError> {
     let open = match per_second {
         None => None,
         Some(rate) => {
-            progress_line.set_message(format!("open loop at {rate:.0}/s"));
+            let title = format!("popup: open loop at {rate:.0}/s");
             let model = LoadModel::OpenLoop(rate);
-            Some((model, fixture.run_load(&mut mix, model, StopCondition::Elapsed(args.duration))?))
+            Some((model, fixture.run_load(&title, &mut mix, model, StopCondition::Elapsed(args.duration))?))
         }
     };
     let open_counts = mix.answer_counts.since(&before);
-    progress_line.set_message("striking the balance".into());
     let balance = Balance::reconcile(fixture.http(), &catalogue, &mix.counts, args.target.patience)?;
-    progress_line.clear();
     let check = fixture.finish()?;
     if args.nginx {
         nginx.push(measure_nginx(args, client_core)?);
@@ -168,7 +172,7 @@ fn measure_nginx(args: &PopupArgs, client_core: usize) -> Result<Measurement, La
         Connections::open(nginx.address, args.connections, args.target.patience, args.connection_use())?;
     let mut run = |time| {
         let until = StopCondition::Elapsed(time);
-        measure(&mut connections, Some(nginx.pid()), client_core, &mut mix, LoadModel::ClosedLoop, until)
+        measure("nginx", &mut connections, (Some(nginx.pid()), client_core), &mut mix, LoadModel::ClosedLoop, until)
     };
     run(Duration::from_secs(1))?;
     let measured = run(NGINX_DURATION.min(args.duration))?;

@@ -7,6 +7,7 @@ use super::wire::{ConnectionUse, HttpAnswer, ParsedAnswer, parse_answer};
 use crate::{
     LabError, interrupt,
     latency::{Curve, Percentiles, curve_of},
+    live::{LiveBlock, LiveCounts},
     process::{monotonic_ns, thread_wait_seconds},
     series::{Series, SeriesRecorder},
 };
@@ -161,6 +162,7 @@ impl Connections {
         traffic: &mut impl TrafficSource,
         model: LoadModel,
         stop: StopCondition,
+        live: &mut LiveBlock,
     ) -> Result<LoadResult, LabError> {
         let begin_ns = monotonic_ns();
         let mut state = LoopState {
@@ -201,6 +203,11 @@ impl Connections {
                 return Err(LabError::Server(format!("did not answer within {:?}", self.patience)));
             }
             self.poll_once(traffic, &mut state, is_over)?;
+            live.show_series(begin_ns, &mut state.series, || LiveCounts {
+                done: state.answers,
+                errors: state.broken,
+                ..LiveCounts::default()
+            });
         }
         let end_ns = state.last_answer_ns.max(begin_ns + 1);
         Ok(LoadResult {

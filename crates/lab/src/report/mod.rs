@@ -2,7 +2,7 @@
 //!
 //! A bench knows nothing of pages: it hands its figures back as JSON, and whatever in them has a latency is a measured part. In
 //! reading order:
-//! - `printed`: tables, and the line of progress;
+//! - `printed`: tables;
 //! - `parts`: the measured parts in the figures of any bench;
 //! - `output_args`: the options of every command about all this;
 //! - `thresholds`: what they are held to;
@@ -24,5 +24,5 @@ pub use output_args::OutputArgs;
 
 pub(crate) use document::{RunReport, name};
 pub(crate) use index::{INDEX, IndexRow, write_index};
-pub(crate) use printed::{ProgressLine, outcome_json, print_check, print_outcome};
+pub(crate) use printed::{outcome_json, print_check, print_outcome};
 pub(crate) use thresholds::Threshold;

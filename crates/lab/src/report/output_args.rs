@@ -13,6 +13,9 @@ pub struct OutputArgs {
     /// Write report.html, report.json and CSV files into this folder
     #[arg(long, value_name = "DIR", global = true)]
     pub report: Option<PathBuf>,
+    /// Show nothing on the terminal while it runs
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
     /// Whole runs, one after the other, each with a report in a folder of its own within that of --report
     #[arg(long, value_name = "N", default_value_t = 1, global = true)]
     pub repeat: usize,
@@ -24,6 +27,6 @@ pub struct OutputArgs {
 
 impl Default for OutputArgs {
     fn default() -> Self {
-        OutputArgs { json: None, report: None, repeat: 1, thresholds: Vec::new() }
+        OutputArgs { json: None, report: None, quiet: false, repeat: 1, thresholds: Vec::new() }
     }
 }

@@ -1,53 +1,7 @@
-//! Figures as printed tables, an outcome as JSON, and live progress on a terminal.
+//! Figures as printed tables, and an outcome as JSON.
 
-use crate::{
-    latency::Percentiles,
-    server::StoreCheck,
-    worker_protocol::{Outcome, Progress},
-};
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::{latency::Percentiles, server::StoreCheck, worker_protocol::Outcome};
 use serde_json::{Value, json};
-
-/// A line of progress on standard error that changes while a phase runs; hidden when standard error is no terminal.
-#[derive(Debug)]
-pub(crate) struct ProgressLine {
-    bar: ProgressBar,
-}
-
-impl ProgressLine {
-    pub(crate) fn start(title: &str) -> Self {
-        // indicatif draws to standard error and hides itself when that is no terminal.
-        let bar = ProgressBar::new_spinner();
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}: {msg}") {
-            bar.set_style(style);
-        }
-        bar.set_prefix(title.to_owned());
-        ProgressLine { bar }
-    }
-
-    pub(crate) fn show(&self, progress: &Progress) {
-        let seconds = progress.seconds.max(1e-9);
-        self.bar.set_message(format!(
-            "{:.0} s, sent {}, committed {} ({:.0}/s), delivered {} ({:.0}/s)",
-            seconds,
-            progress.sent,
-            progress.committed,
-            progress.committed as f64 / seconds,
-            progress.delivered,
-            progress.delivered as f64 / seconds
-        ));
-        self.bar.tick();
-    }
-
-    pub(crate) fn set_message(&self, what: String) {
-        self.bar.set_message(what);
-        self.bar.tick();
-    }
-
-    pub(crate) fn clear(&self) {
-        self.bar.finish_and_clear();
-    }
-}
 
 /// Prints the outcome of one phase as a table.
 pub(crate) fn print_outcome(title: &str, outcome: &Outcome) {

@@ -11,6 +11,10 @@ pub struct RunArgs {
     /// --url is loaded instead of the server that the scenario wants
     #[command(flatten)]
     pub target: TargetArgs,
+    /// The server at --url is one that others wrote, and this file says how to speak to it; or the name of a driver that ships with
+    /// the program: centrifugo, socket-io
+    #[arg(long, value_name = "FILE")]
+    pub driver: Option<String>,
     /// Added to each command of the scenario, such as `-- --devices 200000`
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,

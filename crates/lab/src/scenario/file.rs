@@ -3,8 +3,9 @@
 
 use super::{
     script_file::ScriptFile,
-    values::{Bound, RateFile, Time, Via},
+    values::{Bound, RateFile, Via},
 };
+use crate::toml_file::Time;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -34,6 +35,7 @@ pub(crate) struct ScenarioFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerFile {
     pub(crate) url: Option<Spanned<String>>,
+    pub(crate) driver: Option<Spanned<String>>,
     pub(crate) nodes: Option<Spanned<usize>>,
     pub(crate) descriptors: Option<Spanned<u64>>,
     #[serde(default)]

@@ -19,6 +19,7 @@ pub(super) const SHIPPED: &[(&str, &str)] = shipped![
     "isolation",
     "streams",
     "faults",
+    "cluster-faults",
     "devices-steps",
     "storm",
     "push",

@@ -2,14 +2,12 @@
 //! the figures must keep.
 //!
 //! In reading order: [`args`], the options; [`library`], the scenarios that ship with the program; [`mod@file`] with [`values`] and
-//! [`script_file`], a scenario as it is written; [`mistake`], what is wrong in one, with its line; [`plan`], what it does once all
-//! of it goes together; [`server`], the server and its faults; [`works`], who does the work; [`trouble`], what breaks at a step of
-//! a search; [`runner`], which runs the phases.
+//! [`script_file`], a scenario as it is written; [`plan`], what it does once all of it goes together; [`server`], the server and
+//! its faults; [`works`], who does the work; [`trouble`], what breaks at a step of a search; [`runner`], which runs the phases.
 
 pub mod args;
 mod file;
 mod library;
-mod mistake;
 mod plan;
 mod runner;
 mod script_file;
@@ -18,10 +16,10 @@ mod trouble;
 mod values;
 mod works;
 
-use crate::{Finished, LabError};
+use crate::{Finished, LabError, driver};
 use args::{RunArgs, ScenarioAction, ScenarioArgs};
 use plan::Plan;
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 /// The name that stands for every shipped scenario.
 pub(crate) const ALL: &str = "all";
@@ -33,7 +31,13 @@ pub(crate) fn shipped() -> impl Iterator<Item = (&'static str, String)> {
 
 /// Runs the scenario that is named, or that is in the file.
 pub(crate) fn run(args: &RunArgs) -> Result<Finished, LabError> {
-    runner::run(&read(&args.scenario, &args.options)?, &args.target)
+    let plan = read(&args.scenario, &args.options)?;
+    // A file is named from where the command is typed, and in a scenario from where that is.
+    let beside = Path::new(&args.scenario).parent().unwrap_or(Path::new(""));
+    let named = args.driver.as_ref().map(|name| (name, Path::new("")));
+    let named = named.or(plan.server.driver.as_ref().map(|name| (name, beside)));
+    let driver = named.map(|(name, folder)| driver::read(name, folder)).transpose()?;
+    runner::run(&plan, &args.target, driver.map(Arc::new))
 }
 
 /// The settings of the scenario's own server; none if it cannot be read, which [`run`] tells.

@@ -12,7 +12,9 @@ use super::{
     works::{Job, Surroundings, WorkResult, WorkerClient},
 };
 use crate::{
-    Finished, LabError, Verdict, interrupt,
+    Finished, LabError, Verdict,
+    driver::Driver,
+    interrupt,
     options::TargetArgs,
     rate_profile::RateProfile,
     report::{self, Threshold, parts::retitle},
@@ -21,19 +23,28 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 /// Changes of a rate that are marked on a plot, at most.
 const RATE_MARKS_MAX: usize = 12;
 
-pub(crate) fn run(plan: &Plan, args: &TargetArgs) -> Result<Finished, LabError> {
-    check_options(plan, args)?;
+pub(crate) fn run(plan: &Plan, args: &TargetArgs, driver: Option<Arc<Driver>>) -> Result<Finished, LabError> {
+    check_options(plan, args, driver.as_deref())?;
     println!("{}: {}", plan.name, plan.about);
     let mut figures = json!({ "bench": "run", "scenario": plan.name, "about": plan.about });
     let mut verdict = Verdict::Passed;
     if !plan.phases.is_empty() {
-        let mut stage = Stage { plan, args, server: ScenarioServer::start(&plan.server, args)?, open: BTreeMap::new() };
+        let server = match driver {
+            None => ScenarioServer::start(&plan.server, args)?,
+            Some(driver) => {
+                figures["driver"] = json!({ "name": driver.name, "about": driver.about });
+                println!("driver         {}", driver.about);
+                ScenarioServer::of_others(&plan.server, args, driver)?
+            }
+        };
+        let mut stage = Stage { plan, args, server, open: BTreeMap::new() };
         let mut phases = Vec::new();
         for number in 0..plan.phases.len() {
             if interrupt::requested() {
@@ -80,8 +91,16 @@ pub(crate) fn run(plan: &Plan, args: &TargetArgs) -> Result<Finished, LabError> 
 }
 
 /// Refuses options that a part of the scenario would ignore.
-fn check_options(plan: &Plan, args: &TargetArgs) -> Result<(), LabError> {
+fn check_options(plan: &Plan, args: &TargetArgs, driver: Option<&Driver>) -> Result<(), LabError> {
     let has_agents = !args.load_agents.agents.is_empty();
+    if driver.is_some() {
+        if let Some(what) = plan.beyond_drivers() {
+            return Err(LabError::Usage(format!("--driver: {what}")));
+        }
+        if has_agents {
+            return Err(LabError::Usage("--agents: a driver loads from this machine alone".into()));
+        }
+    }
     if !plan.commands.is_empty() && (args.url.is_some() || has_agents) {
         let why = "a scenario with commands takes options for those after `--`, such as `-- --url http://…`";
         return Err(LabError::Usage(why.into()));
@@ -144,6 +163,7 @@ impl Stage<'_> {
             device_addresses: self.server.device_addresses(),
             args: self.args,
             has_faults: self.plan.has_faults(),
+            driven: self.server.driven.as_ref(),
         };
         for work in &self.plan.phases[number].works {
             if !self.open.contains_key(&work.worker) {
@@ -279,14 +299,15 @@ impl Stage<'_> {
                 clients.push(client);
             }
         }
-        let server_pid = self.server.target.pid();
+        let server_processes = self.server.processes();
         let server_is_replaced = faults.iter().any(|fault| fault.ends_a_process());
         let server = &mut self.server;
         let (results, marks) = std::thread::scope(|scope| {
             let began = Instant::now();
             let running: Vec<_> = (clients.iter_mut().zip(works))
                 .map(|(client, (work, load, title))| {
-                    let job = Job { title: title.clone(), load, batch: work.batch, server_pid, server_is_replaced };
+                    let server = server_processes.clone();
+                    let job = Job { title: title.clone(), load, batch: work.batch, server, server_is_replaced };
                     scope.spawn(move || client.run(&job))
                 })
                 .collect();

@@ -1,6 +1,7 @@
 //! A script as it is written: what each of its sessions does, step by step.
 
-use super::values::{ThinkTime, Time, Via};
+use super::values::{ThinkTime, Via};
+use crate::toml_file::Time;
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},

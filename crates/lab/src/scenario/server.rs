@@ -1,21 +1,27 @@
 //! The server of a scenario: one that runs, one of its own, or a cluster; and the faults that happen to it.
 
-use super::plan::{Server, fault::Fault};
+use super::{
+    plan::{Server, fault::Fault},
+    works::Driven,
+};
 use crate::{
     LabError,
     chaos::{self, FaultKind},
+    driver::{Driver, DriverTarget},
     options::TargetArgs,
-    process,
+    process::{self, ServerProcesses},
     server::{OwnServer, StoreCheck, Target},
     topology::{Topology, TopologySpec},
 };
 use rustix::process::Signal;
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 pub(crate) struct ScenarioServer {
     pub(crate) target: Target,
     /// The cluster that the lab has started. The thread that started it must outlive it.
     topology: Option<Topology>,
+    /// Set if others wrote it.
+    pub(crate) driven: Option<Driven>,
 }
 
 impl ScenarioServer {
@@ -24,12 +30,12 @@ impl ScenarioServer {
         if args.url.is_some() || wanted.url.is_some() {
             let url = args.url.clone().or_else(|| wanted.url.clone());
             let target = Target::resolve(&TargetArgs { url, ..args.clone() })?;
-            return Ok(ScenarioServer { target, topology: None });
+            return Ok(ScenarioServer { target, topology: None, driven: None });
         }
         let Some(nodes) = wanted.nodes else {
             let mut own = OwnServer::start_with(wanted.settings.clone(), wanted.descriptors)?;
             own.keep_addresses();
-            return Ok(ScenarioServer { target: Target::Own(Box::new(own)), topology: None });
+            return Ok(ScenarioServer { target: Target::Own(Box::new(own)), topology: None, driven: None });
         };
         let environment = wanted.settings.clone();
         let spec = TopologySpec { nodes, with_partitions: false, folder: None, environment, program: None };
@@ -39,7 +45,29 @@ impl ScenarioServer {
             api_key: topology.api_key.clone(),
             token_key: topology.token_key.clone(),
         };
-        Ok(ScenarioServer { target, topology: Some(topology) })
+        Ok(ScenarioServer { target, topology: Some(topology), driven: None })
+    }
+
+    /// A server that others wrote, and that runs already.
+    pub(crate) fn of_others(wanted: &Server, args: &TargetArgs, driver: Arc<Driver>) -> Result<Self, LabError> {
+        let Some(url) = args.url.as_ref().or(wanted.url.as_ref()) else {
+            return Err(LabError::Usage("a driver needs --url: the lab starts no server that others wrote".into()));
+        };
+        let keys = [&args.api_key, &args.token_key].map(|key| Some(key.clone().unwrap_or_default()));
+        let [api_key, token_key] = keys;
+        let target = Target::resolve(&TargetArgs { url: Some(url.clone()), api_key, token_key, ..args.clone() })?;
+        let host = url.split(',').next().unwrap_or_default();
+        let driven = Driven {
+            driver,
+            target: DriverTarget {
+                addresses: target.addresses(),
+                host: host.trim_start_matches("http://").trim_end_matches('/').to_owned(),
+                api_key: args.api_key.clone(),
+                token_key: args.token_key.clone(),
+                patience: args.patience,
+            },
+        };
+        Ok(ScenarioServer { target, topology: None, driven: Some(driven) })
     }
 
     /// Where devices connect: of a server that runs already, nothing is known.
@@ -48,6 +76,14 @@ impl ScenarioServer {
             (Target::Own(own), _) => own.listen_address("miop").into_iter().collect(),
             (_, Some(topology)) => topology.nodes.iter().map(|node| node.miop()).collect(),
             (Target::Running { .. }, None) => Vec::new(),
+        }
+    }
+
+    /// The processes whose time and memory are measured: of a cluster, its nodes.
+    pub(crate) fn processes(&self) -> ServerProcesses {
+        match &self.topology {
+            Some(topology) => topology.node_pids().collect(),
+            None => self.target.pid().into(),
         }
     }
 

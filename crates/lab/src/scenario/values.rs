@@ -1,24 +1,11 @@
 //! Values of a scenario's file that are more than a number or a text: times, rates, thresholds.
 
-use crate::{options::parse_duration, report::Threshold};
+use crate::{options::parse_duration, report::Threshold, toml_file::Time};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 use std::{fmt, time::Duration};
-
-/// A time such as `500ms`, `10s` or `2m`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Time(pub(super) Duration);
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_duration(&text)
-            .map(Time)
-            .map_err(|_| D::Error::custom("must be a time such as \"500ms\", \"10s\" or \"2m\""))
-    }
-}
 
 /// How clients reach the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     LabError,
     latency::{new_histogram, record},
+    live::{LiveBlock, LiveCounts, WorkLength},
     process,
     series::SeriesRecorder,
 };
@@ -218,6 +219,7 @@ impl LoadLoop {
         let sizes = self.shared.sizes.clone();
         let total = sizes.streams * sizes.pieces.count;
         let expected = (total * sizes.readers) as u64;
+        let mut live = LiveBlock::begin("streams", WorkLength::Messages(total as u64));
         let mut next = 0;
         let mut last_progress = (0, Instant::now());
         while next < total || self.shared.readers.delivered < expected || self.shared.written < sizes.streams as u64 {
@@ -245,6 +247,14 @@ impl LoadLoop {
             let due = if next < total { self.shared.due(next % sizes.streams, next / sizes.streams) } else { u64::MAX };
             let wait = Duration::from_nanos(due.saturating_sub(process::monotonic_ns()));
             self.poll_once(wait.min(POLL_TIMEOUT_MAX))?;
+            let readers = &mut self.shared.readers;
+            let counts = LiveCounts {
+                sent: next as u64,
+                delivered: readers.delivered,
+                errors: readers.gaps + readers.altered,
+                ..LiveCounts::default()
+            };
+            live.show_series(self.shared.start_ns, &mut readers.series, || counts);
         }
         Ok(())
     }

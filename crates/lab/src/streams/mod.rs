@@ -211,7 +211,7 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<Finished, LabError> {
     let before = (process::cpu_seconds(std::process::id()), target.pid().map(process::cpu_seconds));
     let started = std::time::Instant::now();
     let sampler = Sampler::start(Watched {
-        server_pid: target.pid(),
+        server: target.pid().into(),
         metrics_address: Some(target.address()),
         lab_pids: Vec::new(),
     });

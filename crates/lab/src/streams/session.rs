@@ -10,7 +10,7 @@ use tidings_client::{
     wire::{parse_response_head, put_upgrade},
 };
 use tidings_protocol::{
-    frames::{Bind, ClientFrame},
+    frames::{Attention, Bind, ClientFrame},
     ws::{Control, Data, OpCode, put_client_frame, take_frame},
 };
 
@@ -180,6 +180,7 @@ fn put_bind(reply: &mut Vec<u8>, user: &str, token_key: &str) {
         app_version: None,
         cursor: None,
         push: false,
+        attention: Attention::Foreground,
     });
     // Our own frames always serialize.
     let payload = serde_json::to_vec(&frame).unwrap_or_default();

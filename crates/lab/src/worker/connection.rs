@@ -11,7 +11,7 @@ use tidings_client::{
     wire::parse_response_head,
 };
 use tidings_protocol::{
-    frames::{Bind, ClientFrame, ServerFrame},
+    frames::{Attention, Bind, ClientFrame, ServerFrame},
     http::Problem,
     ws::{Control, Data, OpCode, put_client_frame, take_frame},
 };
@@ -142,6 +142,7 @@ impl Client {
             app_version: None,
             cursor: (!self.cursor.is_empty()).then(|| String::from_utf8_lossy(&self.cursor).into_owned()),
             push: false,
+            attention: Attention::Foreground,
         });
         self.queue_frame(&frame);
     }

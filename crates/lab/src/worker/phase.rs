@@ -16,6 +16,7 @@ use crate::{
     phase_part::PhasePart,
     process,
     rate_profile::PlannedTimes,
+    series::SeriesChange,
     worker_protocol::{Content, LoadModel, Outcome, Phase, Progress, WorkerCommand, WorkerReport},
 };
 use std::{io, sync::mpsc, time::Duration};
@@ -96,6 +97,7 @@ pub(super) fn run(
         planning_stopped: part.as_ref().is_some_and(PartRun::planning_stopped),
         part,
         reconnects: 0,
+        faults: 0,
         idle_http_senders: Vec::new(),
         ws_senders: Vec::new(),
     };
@@ -113,7 +115,7 @@ pub(super) fn run(
     shared.verifier.problems.clear();
     shared.refused_by_code.clear();
     shared.delivery_gaps.reset(shared.verifier.receivers(), run.start);
-    run.reconnects = pool.reconnects;
+    (run.reconnects, run.faults) = (pool.reconnects, shared.verifier.faults.total());
     run.drive(inbox, pool, shared)?;
     Ok(run.outcome(pool, shared, before))
 }
@@ -170,6 +172,8 @@ struct PhaseRun<'a> {
     part: Option<PartRun>,
     /// Reconnects of the pool before the phase began.
     reconnects: u64,
+    /// Faults that the verifier had found before the phase began.
+    faults: u64,
     idle_http_senders: Vec<usize>,
     ws_senders: Vec<usize>,
 }
@@ -241,6 +245,11 @@ impl PhaseRun<'_> {
                     lagging: shared.verifier.lagging_receivers(&heads),
                     reconnects: pool.reconnects - self.reconnects,
                     refused: shared.refused_by_code.clone(),
+                    faults: shared.verifier.faults.total() - self.faults,
+                    series: match self.phase.tell_series {
+                        true => shared.sent_messages.series.take_change(),
+                        false => SeriesChange::default(),
+                    },
                 }));
                 heads = shared.verifier.heads();
             }
@@ -504,6 +513,7 @@ mod tests {
             batch: 1,
             pipeline: 1,
             retry: true,
+            tell_series: false,
         };
         #[allow(clippy::unwrap_used)]
         let (bodies, schedule) = prepare(&phase).unwrap();

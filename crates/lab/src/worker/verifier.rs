@@ -56,6 +56,12 @@ pub struct DeliveryFaults {
     pub altered: u64,
 }
 
+impl DeliveryFaults {
+    pub fn total(&self) -> u64 {
+        self.doubled + self.out_of_order + self.altered
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct EntryEnd {
     /// The offset in the whole log at which the entry and its comma end.

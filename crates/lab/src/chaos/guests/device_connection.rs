@@ -9,7 +9,7 @@ use tidings_client::{
     token,
 };
 use tidings_protocol::{
-    frames::{Bind, ClientFrame, ServerFrame},
+    frames::{Attention, Bind, ClientFrame, ServerFrame},
     miop::{self, Frame, wants},
 };
 
@@ -73,6 +73,7 @@ impl DeviceConnection {
                     app_version: None,
                     cursor: None,
                     push: true,
+                    attention: Attention::Foreground,
                 }))?;
                 DeviceConnection::WebSocket(session)
             }

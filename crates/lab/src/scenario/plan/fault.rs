@@ -1,9 +1,6 @@
 //! The faults of a scenario: what happens to the server, and when.
 
-use crate::{
-    chaos::FaultKind,
-    scenario::{file::FaultFile, mistake::Mistake},
-};
+use crate::{chaos::FaultKind, scenario::file::FaultFile, toml_file::Mistake};
 use clap::ValueEnum;
 use std::time::Duration;
 use toml::Spanned;

@@ -8,11 +8,8 @@ pub(crate) mod phase;
 pub(crate) mod population;
 pub(crate) mod script;
 
-use super::{
-    file::{CommandFile, ScenarioFile, ServerFile},
-    mistake::Mistake,
-};
-use crate::{ParsedCommand, options, report::Threshold};
+use super::file::{CommandFile, ScenarioFile, ServerFile};
+use crate::{ParsedCommand, options, report::Threshold, toml_file::Mistake};
 use fault::Fault;
 use phase::{Phase, Worker};
 use population::{Members, Population};
@@ -39,6 +36,8 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Server {
     pub(crate) url: Option<String>,
+    /// The file of the driver that it is spoken to with; unset: it is Tidings.
+    pub(crate) driver: Option<String>,
     /// The nodes of a cluster; unset: one server.
     pub(crate) nodes: Option<usize>,
     /// Files that the server may open.
@@ -90,6 +89,10 @@ impl Plan {
         let used: Vec<&Worker> = phases.iter().flat_map(|phase| &phase.works).map(|work| &work.worker).collect();
         for (name, written) in &file.population {
             check_use(name, &populations[name], &used).map_err(|what| Mistake::at(written.span(), what))?;
+            if server.driver.is_some() && !populations[name].is_one_conversation() {
+                let what = "by a `driver`, groups and official accounts are loaded, and no other kind";
+                return Err(Mistake::at(written.get_ref().kind.span(), what));
+            }
         }
         for (name, written) in &file.script {
             if !used.contains(&&Worker::Script(name.clone())) {
@@ -113,6 +116,21 @@ impl Plan {
             commands: commands.collect::<Result<_, _>>()?,
             thresholds: file.thresholds.iter().map(|bound| bound.0.clone()).collect(),
         })
+    }
+
+    /// What a server that others wrote cannot be asked for, if there is something.
+    pub(crate) fn beyond_drivers(&self) -> Option<String> {
+        let other = self.populations.iter().find(|(_, population)| !population.is_one_conversation());
+        let has_batches = self.phases.iter().flat_map(|phase| &phase.works).any(|work| work.batch > 1);
+        match (other, self.scripts.keys().next()) {
+            (Some((name, _)), _) | (None, Some(name)) => {
+                Some(format!("`{name}` is neither a group nor an official account"))
+            }
+            _ if self.has_faults() => Some("the faults of this scenario happen to a server of its own".into()),
+            _ if !self.commands.is_empty() => Some("the commands of this scenario load Tidings".into()),
+            _ if has_batches => Some("`batch`: a driver publishes one message at a time".into()),
+            _ => None,
+        }
     }
 
     /// Whether the server ends, or stops, and comes back while load runs.
@@ -143,6 +161,11 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     if url.is_some() && (nodes.is_some() || descriptors.is_some() || !file.settings.is_empty()) {
         return Err(Mistake::at(written.span(), "a server with `url` runs already: nothing else can be said about it"));
     }
+    if let Some(driver) = &file.driver
+        && (nodes.is_some() || descriptors.is_some() || !file.settings.is_empty())
+    {
+        return Err(Mistake::at(driver.span(), "the lab starts no server that others wrote: `driver` goes with `url`"));
+    }
     if let (Some(descriptors), Some(_)) = (&file.descriptors, nodes) {
         return Err(Mistake::at(descriptors.span(), "`descriptors` is for one server, not for a cluster"));
     }
@@ -157,7 +180,8 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
         let setting = parse(&format!("{}={text}", name.get_ref())).map_err(|why| Mistake::at(name.span(), why))?;
         settings.push(setting);
     }
-    Ok(Server { url, nodes, descriptors, settings })
+    let driver = file.driver.as_ref().map(|driver| driver.get_ref().clone());
+    Ok(Server { url, driver, nodes, descriptors, settings })
 }
 
 fn faults_of(

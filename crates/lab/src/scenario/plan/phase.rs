@@ -6,9 +6,9 @@ use crate::{
     report::Threshold,
     scenario::{
         file::{PhaseFile, WorkFile},
-        mistake::Mistake,
         values::{Bound, RateFile, UntilItBreaksFile},
     },
+    toml_file::Mistake,
 };
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 use toml::Spanned;

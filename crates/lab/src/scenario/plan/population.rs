@@ -4,9 +4,9 @@ use crate::{
     options::SendProtocol,
     scenario::{
         file::{PopulationFile, PopulationKind},
-        mistake::Mistake,
-        values::{Time, Via},
+        values::Via,
     },
+    toml_file::{Mistake, Time},
 };
 use std::{ops::Range, time::Duration};
 use toml::Spanned;
@@ -129,6 +129,11 @@ impl Population {
     /// Whether its work is done by load clients for messages, which agents can start.
     pub(crate) fn sends_messages(&self) -> bool {
         matches!(self.members, Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. })
+    }
+
+    /// Whether every message is for all that are online.
+    pub(crate) fn is_one_conversation(&self) -> bool {
+        matches!(self.members, Members::Conversation { .. })
     }
 
     pub(crate) fn of(written: &Spanned<PopulationFile>) -> Result<Self, Mistake> {

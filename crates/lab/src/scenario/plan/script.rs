@@ -1,9 +1,11 @@
 //! The scripts of a scenario: what each session of a scripted client does.
 
-use crate::scenario::{
-    mistake::Mistake,
-    script_file::{ExpectFile, ScriptFile, SendFile, StepFile},
-    values::{ThinkTime, Via},
+use crate::{
+    scenario::{
+        script_file::{ExpectFile, ScriptFile, SendFile, StepFile},
+        values::{ThinkTime, Via},
+    },
+    toml_file::Mistake,
 };
 use std::time::Duration;
 use toml::Spanned;

@@ -8,8 +8,9 @@ use super::{
     figures::{Recorder, ServerUse},
 };
 use crate::{
-    LabError, interrupt, process,
-    process::monotonic_ns,
+    LabError, interrupt,
+    live::{LiveBlock, WorkLength},
+    process::{self, ServerProcesses, monotonic_ns},
     rate_profile::PlannedTimes,
     scenario::{plan::phase::Load, trouble::Trouble},
     server::Target,
@@ -138,7 +139,7 @@ struct Shared<'a> {
     next: AtomicU64,
     recorder: &'a Mutex<Recorder>,
     trouble: &'a Mutex<Option<Trouble>>,
-    server_pid: Option<u32>,
+    server: ServerProcesses,
 }
 
 impl ConnectionWorker {
@@ -166,9 +167,11 @@ impl ConnectionWorker {
         let Load::Planned(profile) = job.load else {
             return Err(LabError::Usage("connections come at a rate that is planned".into()));
         };
-        let used = ServerUse::begin(job.server_pid, Some(self.metrics_address));
+        let used = ServerUse::begin(job.server.clone(), Some(self.metrics_address));
+        let length = WorkLength::Time(Duration::from_secs_f64(profile.seconds()));
+        let live = LiveBlock::begin(&job.title, length);
         let start_ns = monotonic_ns();
-        let recorder = Mutex::new(Recorder::new(start_ns, self.lag_max));
+        let recorder = Mutex::new(Recorder::new(live, start_ns, self.lag_max));
         let trouble = Mutex::new(None);
         let shared = Shared {
             times: &PlannedTimes::of(profile),
@@ -177,7 +180,7 @@ impl ConnectionWorker {
             next: AtomicU64::new(0),
             recorder: &recorder,
             trouble: &trouble,
-            server_pid: job.server_pid,
+            server: job.server.clone(),
         };
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
@@ -266,7 +269,7 @@ impl ConnectionWorker {
                 let mut trouble = shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
                 if trouble.is_none() {
                     let is_the_servers = matches!(found, Trouble::Refusals(_));
-                    let full = is_the_servers.then(|| self.without_descriptors(shared.server_pid, &code)).flatten();
+                    let full = is_the_servers.then(|| self.without_descriptors(&shared.server, &code)).flatten();
                     *trouble = Some(full.unwrap_or(found));
                 }
             }
@@ -274,8 +277,8 @@ impl ConnectionWorker {
     }
 
     /// Whether the server refuses because it has no descriptor for one more connection.
-    fn without_descriptors(&self, server_pid: Option<u32>, code: &str) -> Option<Trouble> {
-        let (open, limit) = server_pid.and_then(process::descriptors)?;
+    fn without_descriptors(&self, server: &ServerProcesses, code: &str) -> Option<Trouble> {
+        let (open, limit) = server.descriptors()?;
         let is_full = open as f64 >= DESCRIPTORS_FULL * limit as f64;
         let log = self.server_log.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
         let found = is_full || log.contains(DESCRIPTORS_IN_LOG);

@@ -3,7 +3,8 @@
 use crate::{
     Verdict,
     latency::{Curve, Percentiles, curve_of, new_histogram, record},
-    process,
+    live::{LiveBlock, LiveCounts},
+    process::{self, ServerProcesses},
     sampler::{Sampler, Samples, Watched},
     series::{Series, SeriesRecorder},
 };
@@ -17,6 +18,7 @@ const PROBLEMS_MAX: usize = 10;
 /// What a worker has counted and measured; times are nanoseconds of the monotonic clock.
 #[derive(Debug)]
 pub(super) struct Recorder {
+    live: LiveBlock,
     start_ns: u64,
     planned: u64,
     done: u64,
@@ -32,8 +34,9 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(start_ns: u64, lag_max: Duration) -> Self {
+    pub(super) fn new(live: LiveBlock, start_ns: u64, lag_max: Duration) -> Self {
         Recorder {
+            live,
             start_ns,
             lag_max,
             planned: 0,
@@ -54,6 +57,17 @@ impl Recorder {
         self.series.planned(due_ns);
         self.series.sent(now_ns, late_ns);
         record(&mut self.lateness, 0, late_ns);
+        self.show();
+    }
+
+    fn show(&mut self) {
+        let Recorder { live, start_ns, series, planned, done, refused, broken, wrong, .. } = self;
+        live.show_series(*start_ns, series, || LiveCounts {
+            sent: *planned,
+            done: *done,
+            errors: refused.values().sum::<u64>() + *broken + *wrong,
+            ..LiveCounts::default()
+        });
     }
 
     pub(super) fn done(&mut self, due_ns: u64, now_ns: u64) {
@@ -61,6 +75,7 @@ impl Recorder {
         record(&mut self.latency, due_ns, now_ns);
         self.series.acknowledged(now_ns);
         self.series.latency(due_ns, now_ns);
+        self.show();
     }
 
     pub(super) fn refused(&mut self, code: &str) {
@@ -164,20 +179,19 @@ impl Figures {
 /// What the server used while a worker worked.
 pub(super) struct ServerUse {
     sampler: Sampler,
-    pid: Option<u32>,
+    server: ServerProcesses,
     cpu_before: Option<f64>,
 }
 
 impl ServerUse {
-    pub(super) fn begin(pid: Option<u32>, metrics_address: Option<SocketAddr>) -> Self {
-        let watched = Watched { server_pid: pid, metrics_address, lab_pids: Vec::new() };
-        ServerUse { sampler: Sampler::start(watched), pid, cpu_before: pid.map(process::cpu_seconds) }
+    pub(super) fn begin(server: ServerProcesses, metrics_address: Option<SocketAddr>) -> Self {
+        let watched = Watched { server: server.clone(), metrics_address, lab_pids: Vec::new() };
+        ServerUse { sampler: Sampler::start(watched), cpu_before: server.cpu_seconds(), server }
     }
 
     pub(super) fn end(self, figures: &mut Figures) {
         figures.samples = self.sampler.finish();
-        figures.server_cpu_seconds =
-            self.pid.zip(self.cpu_before).map(|(pid, before)| process::cpu_seconds(pid) - before);
-        figures.server_rss_bytes = self.pid.map(process::resident_bytes);
+        figures.server_cpu_seconds = self.server.cpu_seconds().zip(self.cpu_before).map(|(now, before)| now - before);
+        figures.server_rss_bytes = self.server.resident_bytes();
     }
 }

@@ -63,7 +63,7 @@ impl MessageWorker {
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
-        self.load.follow_server(job.server_pid);
+        self.load.follow_server(job.server.clone());
         let phase = self.phase(job);
         let mut outcome = self.load.run(&job.title, phase)?;
         if job.server_is_replaced {
@@ -79,21 +79,14 @@ impl MessageWorker {
     }
 
     fn phase(&self, job: &Job<'_>) -> Phase {
-        let milliseconds = |time: Duration| time.as_millis() as u64;
-        let model = match job.load {
-            Load::Planned(profile) => LoadModel::Varying { profile: profile.clone() },
-            Load::Max { window, lasts } => LoadModel::ClosedLoop { window: *window, duration_ms: milliseconds(*lasts) },
-            Load::Rounds { rounds, pause } => LoadModel::Rounds { rounds: *rounds, pause_ms: milliseconds(*pause) },
-            // A plan has these for other workers, and for searches whose steps are planned.
-            Load::Searched { .. } | Load::Script => LoadModel::Rounds { rounds: 1, pause_ms: 0 },
-        };
+        let model = model_of(job.load);
         let (body_bytes, senders) = (self.texts.body_bytes, self.senders.clone());
         let content = match self.recipients.is_empty() {
             true => Content::Generated { body_bytes, senders },
             false => Content::FirstMessages { body_bytes, senders, recipients: self.recipients.clone() },
         };
         let retry = self.outlives_faults || matches!(job.load, Load::Max { .. });
-        Phase { retry, model, content, batch: job.batch, pipeline: self.texts.pipeline }
+        Phase { retry, model, content, batch: job.batch, pipeline: self.texts.pipeline, tell_series: false }
     }
 }
 
@@ -154,8 +147,20 @@ fn pairs_of(
     Ok((participants, senders, recipients))
 }
 
+/// When the messages of a load are due.
+pub(super) fn model_of(load: &Load) -> LoadModel {
+    let milliseconds = |time: Duration| time.as_millis() as u64;
+    match load {
+        Load::Planned(profile) => LoadModel::Varying { profile: profile.clone() },
+        Load::Max { window, lasts } => LoadModel::ClosedLoop { window: *window, duration_ms: milliseconds(*lasts) },
+        Load::Rounds { rounds, pause } => LoadModel::Rounds { rounds: *rounds, pause_ms: milliseconds(*pause) },
+        // A plan has these for other workers, and for searches whose steps are planned.
+        Load::Searched { .. } | Load::Script => LoadModel::Rounds { rounds: 1, pause_ms: 0 },
+    }
+}
+
 /// What a search takes for the end.
-fn trouble_of(outcome: &Outcome, outlives_faults: bool) -> Option<Trouble> {
+pub(super) fn trouble_of(outcome: &Outcome, outlives_faults: bool) -> Option<Trouble> {
     if !outcome.balances() {
         return Some(Trouble::Balance(outcome.problems.first().cloned().unwrap_or_default()));
     }

@@ -1,10 +1,11 @@
 //! The pieces of work of a phase: each kind of population has a worker that does what is due to it.
 //!
 //! Workers of one phase run at the same time, each in a thread that waits for its load client, or that drives its clients
-//! itself. In reading order: [`messages`], [`connections`], [`pushes`], [`popups`], [`scripted`] are the workers; [`figures`]
+//! itself. In reading order: [`messages`], [`driven`], [`connections`], [`pushes`], [`popups`], [`scripted`] are the workers; [`figures`]
 //! are those of the workers without a load client in another process.
 
 mod connections;
+mod driven;
 mod figures;
 mod messages;
 mod popups;
@@ -19,14 +20,21 @@ use super::{
     },
     trouble::Trouble,
 };
-use crate::{LabError, Verdict, options::TargetArgs, server::Target};
+use crate::{
+    LabError, Verdict,
+    driver::{Driver, DriverTarget},
+    options::TargetArgs,
+    process::ServerProcesses,
+    server::Target,
+};
 use connections::ConnectionWorker;
+use driven::DrivenWorker;
 use messages::MessageWorker;
 use popups::PopupWorker;
 use pushes::PushWorker;
 use scripted::ScriptedWorker;
 use serde_json::Value;
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 /// What is to be done now.
 #[derive(Debug)]
@@ -35,7 +43,7 @@ pub(crate) struct Job<'a> {
     pub(crate) load: &'a Load,
     /// Messages in one request.
     pub(crate) batch: usize,
-    pub(crate) server_pid: Option<u32>,
+    pub(crate) server: ServerProcesses,
     /// The server's process ends in this phase, and another takes its place.
     pub(crate) server_is_replaced: bool,
 }
@@ -59,6 +67,15 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) args: &'a TargetArgs,
     /// The server goes away and comes back during the run.
     pub(crate) has_faults: bool,
+    /// The server is one that others wrote.
+    pub(crate) driven: Option<&'a Driven>,
+}
+
+/// A server that others wrote, and how to speak to it.
+#[derive(Debug)]
+pub(crate) struct Driven {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) target: DriverTarget,
 }
 
 impl Surroundings<'_> {
@@ -75,6 +92,7 @@ impl Surroundings<'_> {
 /// Who does the work of one population or script.
 pub(crate) enum WorkerClient {
     Messages(Box<MessageWorker>),
+    Driven(DrivenWorker),
     Connections(ConnectionWorker),
     Pushes(Box<PushWorker>),
     Popups(Box<PopupWorker>),
@@ -84,6 +102,15 @@ pub(crate) enum WorkerClient {
 impl WorkerClient {
     /// Creates the population's users, and opens the connections that it needs before its work begins.
     pub(crate) fn open(around: &Surroundings<'_>, population: &Population) -> Result<Self, LabError> {
+        if let Some(Driven { driver, target }) = around.driven {
+            let worker = DrivenWorker::open(
+                driver.clone(),
+                target.clone(),
+                population,
+                (around.args.client_core, around.args.lag_max),
+            )?;
+            return Ok(WorkerClient::Driven(worker));
+        }
         Ok(match &population.members {
             Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. } => {
                 let worker = MessageWorker::open(around.target, around.args, population, around.has_faults)?;
@@ -108,6 +135,7 @@ impl WorkerClient {
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
         match self {
             WorkerClient::Messages(worker) => worker.run(job),
+            WorkerClient::Driven(worker) => worker.run(job),
             WorkerClient::Connections(worker) => worker.run(job),
             WorkerClient::Pushes(worker) => worker.run(job),
             WorkerClient::Popups(worker) => worker.run(job),

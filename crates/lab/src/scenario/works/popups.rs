@@ -84,11 +84,10 @@ impl PopupWorker {
             connection_use: self.connection_use,
         };
         let mut mix = HomePageMix::new(&setting, MixPhase::Mix);
-        let before = job.server_pid.map(process::cpu_seconds);
-        let mut measured = self.fixture.run_load(&mut mix, model, StopCondition::Elapsed(lasts))?;
-        measured.server_cpu_seconds =
-            job.server_pid.zip(before).map(|(pid, before)| process::cpu_seconds(pid) - before);
-        measured.server_rss_bytes = job.server_pid.map(process::resident_bytes);
+        let before = job.server.cpu_seconds();
+        let mut measured = self.fixture.run_load(&job.title, &mut mix, model, StopCondition::Elapsed(lasts))?;
+        measured.server_cpu_seconds = job.server.cpu_seconds().zip(before).map(|(now, before)| now - before);
+        measured.server_rss_bytes = job.server.resident_bytes();
         let balance = Balance::reconcile(self.fixture.http(), &self.catalogue, &mix.counts, self.patience)?;
         let limited = measured.lab_is_the_limit(model);
         let counts = mix.answer_counts.clone();

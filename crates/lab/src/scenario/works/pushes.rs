@@ -13,6 +13,7 @@ use crate::{
         push_round::PushRound,
     },
     interrupt,
+    live::{LiveBlock, WorkLength},
     options::{Rate, TargetArgs},
     process::monotonic_ns,
     rate_profile::PlannedTimes,
@@ -71,8 +72,9 @@ impl PushWorker {
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
-        let used = ServerUse::begin(job.server_pid, Some(self.metrics_address));
+        let used = ServerUse::begin(job.server.clone(), Some(self.metrics_address));
         let (start, start_ns) = (Instant::now(), monotonic_ns());
+        let live = LiveBlock::begin(&job.title, WorkLength::Unknown);
         let mut rounds = Vec::new();
         let mut late_ms: f64 = 0.0;
         match job.load {
@@ -85,6 +87,7 @@ impl PushWorker {
                         std::thread::sleep(*pause);
                     }
                     rounds.push(self.round()?);
+                    live.note(format!("{} pushes", rounds.len()));
                 }
             }
             Load::Planned(profile) => {
@@ -96,6 +99,7 @@ impl PushWorker {
                     std::thread::sleep(Duration::from_nanos((start_ns + due_ns).saturating_sub(monotonic_ns())));
                     late_ms = late_ms.max(monotonic_ns().saturating_sub(start_ns + due_ns) as f64 / 1e6);
                     rounds.push(self.round()?);
+                    live.note(format!("{} pushes", rounds.len()));
                 }
             }
             _ => return Err(LabError::Usage("devices are pushed to in rounds, or at a planned rate".into())),

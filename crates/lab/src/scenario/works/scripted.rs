@@ -8,7 +8,9 @@ use super::{
     figures::{Recorder, ServerUse},
 };
 use crate::{
-    LabError, interrupt, process,
+    LabError, interrupt,
+    live::{LiveBlock, WorkLength},
+    process,
     process::monotonic_ns,
     scenario::{
         plan::script::{Action, Script, Step},
@@ -79,8 +81,9 @@ impl ScriptedWorker {
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
-        let used = ServerUse::begin(job.server_pid, Some(self.http_address));
-        let recorder = Mutex::new(Recorder::new(monotonic_ns(), self.lag_max));
+        let used = ServerUse::begin(job.server.clone(), Some(self.http_address));
+        let live = LiveBlock::begin(&job.title, WorkLength::Unknown);
+        let recorder = Mutex::new(Recorder::new(live, monotonic_ns(), self.lag_max));
         std::thread::scope(|scope| {
             for number in 0..self.script.sessions {
                 let (worker, recorder) = (&*self, &recorder);

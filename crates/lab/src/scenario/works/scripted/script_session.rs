@@ -13,7 +13,7 @@ use tidings_client::{
 };
 use tidings_protocol::{
     entry::{Entry, EntryKind},
-    frames::{Bind, ClientFrame, Send, ServerFrame},
+    frames::{Attention, Bind, ClientFrame, Send, ServerFrame},
     http::NewMessage,
     miop,
 };
@@ -90,6 +90,7 @@ impl ScriptSession {
                 app_version: None,
                 cursor: cursor.map(str::to_owned),
                 push: true,
+                attention: Attention::Foreground,
             }))?;
             match session.next(CONNECT_TIMEOUT)? {
                 Some(ServerFrame::Bound(_)) => {}

@@ -1,6 +1,8 @@
-//! A mistake in a scenario's file, shown with its line.
+//! What the files that users write for the lab have in common: a mistake is shown with its line, and a time is written as `10s`.
 
-use std::{fmt::Write, ops::Range};
+use crate::options::parse_duration;
+use serde::{Deserialize, Deserializer, de::Error};
+use std::{fmt::Write, ops::Range, time::Duration};
 
 /// What is wrong, and where.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,6 +48,19 @@ impl Mistake {
 impl From<toml::de::Error> for Mistake {
     fn from(error: toml::de::Error) -> Self {
         Mistake { what: error.message().trim_end().to_owned(), span: error.span() }
+    }
+}
+
+/// A time such as `500ms`, `10s` or `2m`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Time(pub(crate) Duration);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_duration(&text)
+            .map(Time)
+            .map_err(|_| D::Error::custom("must be a time such as \"500ms\", \"10s\" or \"2m\""))
     }
 }
 

@@ -1,0 +1,474 @@
+//! What was published to one topic, and what each of its receivers got: every delivery is held against what was sent. For
+//! servers that others wrote, which have no `seq`.
+
+use crate::{
+    latency::{Percentiles, curve_of, new_histogram, record},
+    live::LiveCounts,
+    series::SeriesRecorder,
+    worker_protocol::{Outcome, RefusalCounts},
+};
+use hdrhistogram::Histogram;
+use std::{collections::HashSet, io::Write};
+
+/// The number of the message, that of its sender, and that among the sender's messages: what a payload of bytes begins with.
+const HEAD_BYTES: usize = 12;
+/// A payload of bytes is at least as long.
+pub(crate) const BODY_BYTES_MIN: usize = HEAD_BYTES;
+/// What a marker begins with.
+const MARKER: &str = "lab.";
+const PROBLEMS_MAX: usize = 5;
+
+/// How a payload carries its numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Marking {
+    /// As bytes, for protocols that carry any.
+    Bytes,
+    /// As a text of letters, digits and dots, which is the same in JSON: `lab.RUN.PHASE.…`.
+    Text { run: String, phase: u32 },
+}
+
+/// A message that was published.
+struct Published {
+    planned: u64,
+    sender: u32,
+    /// Its number among the sender's messages.
+    of_sender: u32,
+    /// How many receivers do not have it yet.
+    missing: u32,
+    refused: bool,
+    answered: bool,
+}
+
+/// What a payload says that it is.
+#[derive(Debug, PartialEq)]
+enum Identity {
+    Message(usize),
+    /// A message of an earlier phase of the run.
+    Earlier,
+    Unknown,
+}
+
+/// Senders' messages keep their order at each receiver. No order is asked of messages of different senders: MQTT and NATS
+/// promise none.
+pub(crate) struct Ledger {
+    marking: Marking,
+    receivers: usize,
+    body_bytes: usize,
+    published: Vec<Published>,
+    /// The messages of each sender.
+    sent_by: Vec<Vec<u32>>,
+    /// By receiver and sender: the number of the next message.
+    next: Vec<u32>,
+    /// Numbers that were skipped: (receiver, sender, number).
+    skipped: HashSet<(u32, u32, u32)>,
+    /// Messages that were not refused and that some receiver does not have yet.
+    pub(crate) outstanding: usize,
+    delivered: u64,
+    doubled: u64,
+    out_of_order: u64,
+    altered: u64,
+    answers: u64,
+    refused: u64,
+    refused_by_code: RefusalCounts,
+    latency: Histogram<u64>,
+    acknowledged: Histogram<u64>,
+    lateness: Histogram<u64>,
+    rounds: Vec<f64>,
+    start: u64,
+    last_delivery: u64,
+    pub(crate) series: SeriesRecorder,
+    problems: Vec<String>,
+    scratch: Vec<u8>,
+}
+
+impl Ledger {
+    /// `start` is when the phase begins, in nanoseconds of the clock of all times.
+    pub(crate) fn new(marking: Marking, start: u64, (receivers, senders): (usize, usize), body_bytes: usize) -> Self {
+        Ledger {
+            marking,
+            receivers,
+            body_bytes,
+            published: Vec::new(),
+            sent_by: vec![Vec::new(); senders],
+            next: vec![0; receivers * senders],
+            skipped: HashSet::new(),
+            outstanding: 0,
+            delivered: 0,
+            doubled: 0,
+            out_of_order: 0,
+            altered: 0,
+            answers: 0,
+            refused: 0,
+            refused_by_code: RefusalCounts::new(),
+            latency: new_histogram(),
+            acknowledged: new_histogram(),
+            lateness: new_histogram(),
+            rounds: Vec::new(),
+            start,
+            last_delivery: start,
+            series: SeriesRecorder::new(start),
+            problems: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The sender of the next message, if they take turns.
+    pub(crate) fn next_sender(&self) -> usize {
+        self.published.len() % self.sent_by.len()
+    }
+
+    /// Makes the payload of a message that is sent now and could have been since `free_since`, when it was due or its sender was
+    /// free: what lies between is the lab's own lag. Returns the number of the message.
+    pub(crate) fn publish(
+        &mut self,
+        sender: usize,
+        (planned, free_since, now): (u64, u64, u64),
+        payload: &mut Vec<u8>,
+    ) -> u32 {
+        let number = self.published.len() as u32;
+        let of_sender = self.sent_by[sender].len() as u32;
+        self.sent_by[sender].push(number);
+        let missing = self.receivers as u32;
+        self.published.push(Published {
+            planned,
+            sender: sender as u32,
+            of_sender,
+            missing,
+            refused: false,
+            answered: false,
+        });
+        self.outstanding += usize::from(missing > 0);
+        record(&mut self.lateness, free_since, now);
+        self.series.planned(planned);
+        self.series.sent(now, now.saturating_sub(free_since));
+        payload.clear();
+        self.put_payload(number as usize, payload);
+        number
+    }
+
+    fn put_payload(&self, number: usize, out: &mut Vec<u8>) {
+        let Published { sender, of_sender, .. } = self.published[number];
+        let filler = match &self.marking {
+            Marking::Bytes => {
+                [number as u32, sender, of_sender].iter().for_each(|part| out.extend_from_slice(&part.to_le_bytes()));
+                (number % 251) as u8
+            }
+            Marking::Text { run, phase } => {
+                // Writing to a Vec cannot fail.
+                let _ = write!(out, "{MARKER}{run}.{phase}.{number}.{sender}.{of_sender}.");
+                b'a' + (number % 26) as u8
+            }
+        };
+        let length = self.body_bytes.max(out.len());
+        out.resize(length, filler);
+    }
+
+    /// The server has taken the message.
+    pub(crate) fn answer(&mut self, number: u32, now: u64) {
+        let published = &mut self.published[number as usize];
+        if !std::mem::replace(&mut published.answered, true) {
+            record(&mut self.acknowledged, published.planned, now);
+            self.answers += 1;
+            self.series.acknowledged(now);
+        }
+    }
+
+    /// The server has refused the message. If a receiver gets it all the same, all must.
+    pub(crate) fn refuse(&mut self, number: u32, code: &str, why: &str) {
+        let published = &mut self.published[number as usize];
+        if !std::mem::replace(&mut published.refused, true) {
+            self.refused += 1;
+            *self.refused_by_code.entry(code.to_owned()).or_default() += 1;
+            if published.missing == self.receivers as u32 && published.missing > 0 {
+                self.outstanding -= 1;
+            }
+            self.note(format!("refused message {number}: {why}"));
+        }
+    }
+
+    /// Takes a delivery to one receiver.
+    pub(crate) fn deliver(&mut self, receiver: usize, payload: &[u8], now: u64) {
+        let number = match self.identify(payload) {
+            Identity::Message(number) => number,
+            Identity::Earlier => {
+                self.doubled += 1;
+                return self.note(format!("receiver {receiver} got a message of an earlier phase once that was over"));
+            }
+            Identity::Unknown => {
+                self.altered += 1;
+                let shown = String::from_utf8_lossy(&payload[..payload.len().min(60)]).into_owned();
+                let shown = if self.marking == Marking::Bytes { String::new() } else { format!(": {shown}") };
+                return self.note(format!(
+                    "receiver {receiver} got a payload of {} bytes that nobody sent{shown}",
+                    payload.len()
+                ));
+            }
+        };
+        let Published { sender, of_sender, .. } = self.published[number];
+        let place = receiver * self.sent_by.len() + sender as usize;
+        let expected = self.next[place];
+        let key = |number| (receiver as u32, sender, number);
+        if of_sender < expected {
+            if self.skipped.remove(&key(of_sender)) {
+                self.out_of_order += 1;
+                self.note(format!("receiver {receiver} got message {of_sender} of sender {sender} after a later one"));
+            } else {
+                self.doubled += 1;
+                self.note(format!("receiver {receiver} got message {of_sender} of sender {sender} twice"));
+                return;
+            }
+        } else {
+            self.skipped.extend((expected..of_sender).map(key));
+            self.next[place] = of_sender + 1;
+        }
+        self.delivered += 1;
+        self.last_delivery = now;
+        let published = &mut self.published[number];
+        record(&mut self.latency, published.planned, now);
+        self.series.delivered(published.planned, now);
+        // It was no longer waited for.
+        if published.refused && published.missing == self.receivers as u32 {
+            self.outstanding += 1;
+        }
+        published.missing -= 1;
+        if published.missing == 0 {
+            self.outstanding -= 1;
+            self.rounds.push(now.saturating_sub(published.planned) as f64 / 1e6);
+        }
+    }
+
+    /// The message that a payload is, if this run published exactly these bytes.
+    fn identify(&mut self, payload: &[u8]) -> Identity {
+        let number = match &self.marking {
+            Marking::Bytes => payload.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) as usize),
+            Marking::Text { run, phase } => {
+                let text = std::str::from_utf8(payload).ok().and_then(|text| text.strip_prefix(MARKER));
+                let mut parts = text.unwrap_or_default().split('.');
+                if parts.next() != Some(run) {
+                    return Identity::Unknown;
+                }
+                match parts.next().and_then(|phase| phase.parse::<u32>().ok()) {
+                    Some(of) if of < *phase => return Identity::Earlier,
+                    Some(of) if of == *phase => parts.next().and_then(|number| number.parse().ok()),
+                    _ => None,
+                }
+            }
+        };
+        let Some(number) = number.filter(|number| *number < self.published.len()) else { return Identity::Unknown };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        self.put_payload(number, &mut scratch);
+        let is_whole = scratch == payload;
+        self.scratch = scratch;
+        if is_whole { Identity::Message(number) } else { Identity::Unknown }
+    }
+
+    pub(crate) fn note(&mut self, problem: String) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem);
+        }
+    }
+
+    /// What changes while something still happens.
+    pub(crate) fn progress(&self) -> (u64, u64, u64) {
+        (self.delivered, self.answers, self.refused)
+    }
+
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    pub(crate) fn published(&self) -> u64 {
+        self.published.len() as u64
+    }
+
+    pub(crate) fn counts(&self) -> LiveCounts {
+        LiveCounts {
+            sent: self.published(),
+            done: self.answers,
+            delivered: self.delivered,
+            errors: self.refused + self.doubled + self.out_of_order + self.altered,
+            ..LiveCounts::default()
+        }
+    }
+
+    /// The outcome of the phase; with `is_rounds`, of each message the time to its last receiver.
+    pub(crate) fn outcome(mut self, is_rounds: bool) -> Outcome {
+        let sent = self.published();
+        let is_expected = |message: &&Published| !message.refused || message.missing < self.receivers as u32;
+        let committed = self.published.iter().filter(is_expected).count() as u64;
+        let expected = committed * self.receivers as u64;
+        if let Some((receiver, sender, number)) = self.first_missing() {
+            self.note(format!("receiver {receiver} never got message {number} of sender {sender}"));
+        }
+        Outcome {
+            planned: sent,
+            sent,
+            committed,
+            refused: self.refused,
+            refused_by_code: self.refused_by_code,
+            expected,
+            delivered: self.delivered,
+            lost: expected - self.delivered,
+            doubled: self.doubled,
+            out_of_order: self.out_of_order,
+            altered: self.altered,
+            seconds: self.last_delivery.saturating_sub(self.start).max(1) as f64 / 1e9,
+            latency: Percentiles::of(&self.latency),
+            latency_curve: curve_of(&self.latency),
+            acknowledged: Percentiles::of(&self.acknowledged),
+            acknowledged_curve: curve_of(&self.acknowledged),
+            lateness: Percentiles::of(&self.lateness),
+            series: self.series.series(),
+            rounds: if is_rounds { self.rounds } else { Vec::new() },
+            problems: self.problems,
+            ..Outcome::default()
+        }
+    }
+
+    /// A message that a receiver lacks.
+    fn first_missing(&self) -> Option<(usize, usize, u32)> {
+        let is_expected = |sender: u32, number: u32| {
+            let message = &self.published[self.sent_by[sender as usize][number as usize] as usize];
+            !message.refused || message.missing < self.receivers as u32
+        };
+        let skipped = self.skipped.iter().filter(|(_, sender, number)| is_expected(*sender, *number)).min();
+        let skipped = skipped.map(|(receiver, sender, number)| (*receiver as usize, *sender as usize, *number));
+        let senders = self.sent_by.len();
+        let behind = || {
+            (0..self.next.len()).find_map(|place| {
+                let (receiver, sender) = (place / senders, place % senders);
+                let mut rest = self.next[place]..self.sent_by[sender].len() as u32;
+                rest.find(|number| is_expected(sender as u32, *number)).map(|number| (receiver, sender, number))
+            })
+        };
+        skipped.or_else(behind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 200,000 messages to five receivers, a million deliveries, as `deliver` makes of them; it may hand on any.
+    fn run_with(marking: Marking, mut deliver: impl FnMut(&mut Ledger, usize, usize, &[u8])) -> Outcome {
+        let mut ledger = Ledger::new(marking, 1_000, (5, 3), 48);
+        let mut payload = Vec::new();
+        for message in 0..200_000 {
+            let sender = ledger.next_sender();
+            ledger.publish(sender, (1_000, 1_000, 1_000), &mut payload);
+            for receiver in 0..5 {
+                deliver(&mut ledger, message, receiver, &payload);
+            }
+        }
+        ledger.outcome(false)
+    }
+
+    /// The same with both markings, which must count alike.
+    fn run(mut deliver: impl FnMut(&mut Ledger, usize, usize, &[u8])) -> Outcome {
+        let bytes = run_with(Marking::Bytes, &mut deliver);
+        let text = run_with(Marking::Text { run: "r1".into(), phase: 2 }, &mut deliver);
+        let counts = |o: &Outcome| (o.lost, o.doubled, o.out_of_order, o.altered, o.delivered);
+        assert_eq!(counts(&bytes), counts(&text));
+        bytes
+    }
+
+    const AT: (usize, usize) = (123_456, 3);
+
+    #[test]
+    fn a_run_without_faults_balances() {
+        let outcome = run(|ledger, _, receiver, payload| ledger.deliver(receiver, payload, 2_000));
+        assert!(outcome.balances(), "{outcome:?}");
+        assert_eq!((outcome.delivered, outcome.problems), (1_000_000, vec![]));
+    }
+
+    #[test]
+    fn one_delivery_of_a_million_that_is_dropped_is_found() {
+        let outcome = run(|ledger, message, receiver, payload| {
+            if (message, receiver) != AT {
+                ledger.deliver(receiver, payload, 2_000);
+            }
+        });
+        assert_eq!((outcome.lost, outcome.doubled, outcome.out_of_order), (1, 0, 0));
+        assert_eq!(outcome.problems, ["receiver 3 never got message 41152 of sender 0"]);
+    }
+
+    #[test]
+    fn one_delivery_of_a_million_that_comes_twice_is_found() {
+        let outcome = run(|ledger, message, receiver, payload| {
+            for _ in 0..1 + usize::from((message, receiver) == AT) {
+                ledger.deliver(receiver, payload, 2_000);
+            }
+        });
+        assert_eq!((outcome.lost, outcome.doubled, outcome.out_of_order), (0, 1, 0));
+        assert_eq!(outcome.problems, ["receiver 3 got message 41152 of sender 0 twice"]);
+    }
+
+    #[test]
+    fn two_deliveries_of_one_sender_that_are_swapped_are_found() {
+        let mut held = None;
+        let outcome = run(|ledger, message, receiver, payload| match message {
+            _ if receiver != AT.1 => ledger.deliver(receiver, payload, 2_000),
+            message if message == AT.0 => held = Some(payload.to_vec()),
+            message if message == AT.0 + 3 => {
+                ledger.deliver(receiver, payload, 2_000);
+                ledger.deliver(receiver, &held.take().unwrap(), 2_000);
+            }
+            _ => ledger.deliver(receiver, payload, 2_000),
+        });
+        assert_eq!((outcome.lost, outcome.doubled, outcome.out_of_order), (0, 0, 1));
+    }
+
+    #[test]
+    fn a_payload_with_one_other_byte_is_found() {
+        let outcome = run(|ledger, message, receiver, payload| {
+            let mut payload = payload.to_vec();
+            payload[17] ^= u8::from((message, receiver) == AT);
+            ledger.deliver(receiver, &payload, 2_000);
+        });
+        assert_eq!((outcome.altered, outcome.lost), (1, 1));
+    }
+
+    #[test]
+    fn a_receiver_that_is_starved_is_found() {
+        let outcome = run(|ledger, _, receiver, payload| {
+            if receiver != 4 {
+                ledger.deliver(receiver, payload, 2_000);
+            }
+        });
+        assert_eq!(outcome.lost, 200_000);
+        assert_eq!(outcome.problems, ["receiver 4 never got message 0 of sender 0"]);
+    }
+
+    #[test]
+    fn a_refused_message_is_nobodys_loss_unless_somebody_gets_it() {
+        let mut ledger = Ledger::new(Marking::Text { run: "r".into(), phase: 0 }, 0, (2, 1), 0);
+        let mut payloads = [Vec::new(), Vec::new(), Vec::new()];
+        for payload in &mut payloads {
+            ledger.publish(0, (0, 0, 0), payload);
+        }
+        ledger.refuse(0, "http_503", "busy");
+        ledger.refuse(1, "http_503", "busy");
+        ledger.answer(2, 10);
+        assert_eq!(ledger.outstanding, 1);
+        ledger.deliver(0, &payloads[1], 10);
+        assert_eq!(ledger.outstanding, 2, "the other receiver must get it now");
+        (0..2).for_each(|receiver| ledger.deliver(receiver, &payloads[2], 20));
+        let outcome = ledger.outcome(false);
+        assert_eq!((outcome.sent, outcome.refused, outcome.committed), (3, 2, 2));
+        assert_eq!((outcome.expected, outcome.delivered, outcome.lost), (4, 3, 1));
+        assert_eq!(outcome.problems.last().map(String::as_str), Some("receiver 1 never got message 1 of sender 0"));
+    }
+
+    #[test]
+    fn a_message_of_an_earlier_phase_or_of_another_run_is_told_apart() {
+        let marking = |phase| Marking::Text { run: "r".into(), phase };
+        let (mut earlier, mut payload) = (Ledger::new(marking(0), 0, (1, 1), 40), Vec::new());
+        earlier.publish(0, (0, 0, 0), &mut payload);
+        let mut ledger = Ledger::new(marking(1), 0, (1, 1), 40);
+        ledger.deliver(0, &payload, 10);
+        ledger.deliver(0, &[&b"lab.other"[..], &payload[5..]].concat(), 10);
+        let outcome = ledger.outcome(false);
+        assert_eq!((outcome.doubled, outcome.altered), (1, 1), "{:?}", outcome.problems);
+    }
+}

@@ -1,0 +1,116 @@
+//! Messages to a group on a server that a driver describes, by a load client in a thread of its own: it answers the server's
+//! pings between phases, too.
+
+use super::{Job, WorkResult, messages};
+use crate::{
+    LabError, Verdict,
+    driver::{Driver, DriverClient, DriverTarget},
+    process,
+    report::{outcome_json, print_outcome},
+    scenario::plan::population::{Members, Population},
+    worker_protocol::{LoadModel, Outcome},
+};
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+pub(crate) struct DrivenWorker {
+    jobs: Option<SyncSender<Command>>,
+    results: Receiver<Result<Box<Outcome>, LabError>>,
+    thread: Option<JoinHandle<()>>,
+    body_bytes: usize,
+    lag_max: Duration,
+}
+
+struct Command {
+    title: String,
+    model: LoadModel,
+    body_bytes: usize,
+}
+
+impl DrivenWorker {
+    pub(crate) fn open(
+        driver: Arc<Driver>,
+        target: DriverTarget,
+        population: &Population,
+        (client_core, lag_max): (Option<usize>, Duration),
+    ) -> Result<Self, LabError> {
+        let Members::Conversation { online, senders, texts, .. } = population.members else {
+            return Err(LabError::Usage("a driver loads groups and official accounts".into()));
+        };
+        let core = client_core.unwrap_or_else(process::last_core);
+        let is_pinned = !population.background;
+        let (jobs, inbox) = sync_channel::<Command>(1);
+        let (tell, results) = sync_channel(1);
+        let thread = std::thread::Builder::new().name("driven".into()).spawn(move || {
+            let opened = match is_pinned {
+                true => process::pin_to_core(core).map_err(LabError::from),
+                false => Ok(()),
+            };
+            let opened = opened.and_then(|()| DriverClient::open(driver, &target, (online, senders), texts.pipeline));
+            let mut client = match opened {
+                Ok(client) => client,
+                Err(error) => return drop(tell.send(Err(error))),
+            };
+            if tell.send(Ok(Box::default())).is_err() {
+                return;
+            }
+            loop {
+                let done = match inbox.try_recv() {
+                    Ok(Command { title, model, body_bytes }) => {
+                        let outcome = client.run(&title, &model, body_bytes);
+                        tell.send(outcome.map(Box::new)).map_err(|_| ())
+                    }
+                    Err(TryRecvError::Disconnected) => Err(()),
+                    // What happens between two phases is told when the next one is to begin.
+                    Err(TryRecvError::Empty) => client.idle().map_err(|error| drop(tell.send(Err(error)))),
+                };
+                if done.is_err() {
+                    return;
+                }
+            }
+        })?;
+        let worker =
+            DrivenWorker { jobs: Some(jobs), results, thread: Some(thread), body_bytes: texts.body_bytes, lag_max };
+        worker.result()?;
+        Ok(worker)
+    }
+
+    fn result(&self) -> Result<Outcome, LabError> {
+        match self.results.recv() {
+            Ok(outcome) => outcome.map(|outcome| *outcome),
+            Err(_) => Err(LabError::Worker("of the driver has ended".into())),
+        }
+    }
+
+    pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
+        let model = messages::model_of(job.load);
+        let command = Command { title: job.title.clone(), model, body_bytes: self.body_bytes };
+        if let Some(jobs) = &self.jobs {
+            // A thread that has ended tells why.
+            let _ = jobs.send(command);
+        }
+        let outcome = Outcome { lag_max_ms: self.lag_max.as_secs_f64() * 1e3, ..self.result()? };
+        Ok(WorkResult {
+            verdict: Verdict::of(&outcome),
+            trouble: messages::trouble_of(&outcome, false),
+            figures: outcome_json(&outcome),
+            print: Box::new(move |title| print_outcome(title, &outcome)),
+        })
+    }
+}
+
+impl Drop for DrivenWorker {
+    fn drop(&mut self) {
+        // The thread ends when nobody can tell it anything more.
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

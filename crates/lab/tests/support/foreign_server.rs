@@ -1,0 +1,288 @@
+//! A small server that others might have written: topics over WebSocket in two protocols, with faults on demand.
+//!
+//! `/connection/websocket` and `POST /api/publish` are as much of Centrifugo's JSON protocol as the shipped driver needs; `/text`
+//! is a protocol of words, with tokens from `/token`, answers, acknowledgements and heartbeats.
+
+#![allow(dead_code, clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+};
+use tidings_protocol::ws::{Data, OpCode, put_server_frame, take_frame};
+
+/// What is wrong with the twentieth message, towards the first receiver.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Fault {
+    None,
+    Lose,
+    Double,
+    Reorder,
+    Alter,
+    /// The message is refused, and reaches nobody.
+    Refuse,
+    /// The message is refused, and reaches everybody but the first receiver.
+    RefuseAndDeliver,
+    /// The first receiver gets nothing from then on.
+    Starve,
+    /// The connection of the first receiver ends.
+    Disconnect,
+    RefuseLogin,
+    /// Publishes are never answered.
+    NoAnswer,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Protocol {
+    Centrifugo,
+    Text,
+}
+
+struct Subscriber {
+    protocol: Protocol,
+    channel: String,
+    stream: TcpStream,
+    /// Deliveries that were not acknowledged.
+    unacknowledged: usize,
+    has_answered_ping: bool,
+}
+
+#[derive(Default)]
+struct State {
+    published: u64,
+    subscribers: Vec<Subscriber>,
+    held: Option<String>,
+    heartbeats: u64,
+}
+
+#[derive(Clone)]
+pub(crate) struct ForeignServer {
+    fault: Fault,
+    state: Arc<Mutex<State>>,
+    pub(crate) url: String,
+}
+
+impl ForeignServer {
+    pub(crate) fn start(fault: Fault) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = ForeignServer { fault, state: Arc::default(), url };
+        let serving = server.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let server = serving.clone();
+                std::thread::spawn(move || server.connection(stream.unwrap()));
+            }
+        });
+        server
+    }
+
+    pub(crate) fn heartbeats(&self) -> u64 {
+        self.state.lock().unwrap().heartbeats
+    }
+
+    pub(crate) fn unacknowledged(&self) -> usize {
+        self.state.lock().unwrap().subscribers.iter().map(|subscriber| subscriber.unacknowledged).sum()
+    }
+
+    fn connection(&self, mut stream: TcpStream) -> Option<()> {
+        stream.set_nodelay(true).ok()?;
+        let mut reader = BufReader::new(stream.try_clone().ok()?);
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
+            let target = line.split(' ').nth(1)?.to_owned();
+            let (mut length, mut key) = (0, String::new());
+            loop {
+                let mut header = String::new();
+                reader.read_line(&mut header).ok()?;
+                let (name, value) = header.split_once(": ").unwrap_or_default();
+                match name.to_ascii_lowercase().as_str() {
+                    "content-length" => length = value.trim().parse().ok()?,
+                    "x-api-key" => key = value.trim().to_owned(),
+                    _ if header == "\r\n" => break,
+                    _ => {}
+                }
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).ok()?;
+            let (status, answer) = match target.split('?').next()? {
+                "/connection/websocket" => return self.session(stream, reader, Protocol::Centrifugo),
+                "/text" => return self.session(stream, reader, Protocol::Text),
+                "/token" => ("200 OK", json!({ "auth": { "t": format!("token-of-{}", target.split_once('=')?.1) } })),
+                "/api/publish" if key == "secret-key" => {
+                    let request: Value = serde_json::from_slice(&body).ok()?;
+                    let marker = request["data"]["lab"].as_str()?;
+                    match self.publish(request["channel"].as_str()?, marker) {
+                        _ if self.fault == Fault::NoAnswer => continue,
+                        true => ("200 OK", json!({ "result": {} })),
+                        false => ("200 OK", json!({ "error": { "code": 111, "message": "try again" } })),
+                    }
+                }
+                _ => ("401 Unauthorized", json!({})),
+            };
+            let answer = answer.to_string();
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
+            stream.write_all(answer.as_bytes()).ok()?;
+        }
+    }
+
+    fn session(&self, mut stream: TcpStream, mut reader: BufReader<TcpStream>, protocol: Protocol) -> Option<()> {
+        stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n").ok()?;
+        let mut bytes = Vec::new();
+        let mut number = None;
+        loop {
+            while let Some(frame) = take_frame(&mut bytes, true, 1 << 16).ok()? {
+                let text = String::from_utf8(bytes[frame.payload.clone()].to_vec()).ok()?;
+                bytes.drain(..frame.payload.end);
+                match protocol {
+                    Protocol::Centrifugo => self.take_json(&text, &mut stream, &mut number)?,
+                    Protocol::Text => self.take_words(&text, &mut stream, &mut number)?,
+                }
+            }
+            let mut part = [0; 4096];
+            let count = reader.read(&mut part).ok().filter(|count| *count > 0)?;
+            bytes.extend_from_slice(&part[..count]);
+        }
+    }
+
+    fn take_json(&self, text: &str, stream: &mut TcpStream, number: &mut Option<usize>) -> Option<()> {
+        if text == "{}" {
+            let mut state = self.state.lock().unwrap();
+            state.subscribers[(*number)?].has_answered_ping = true;
+            return Some(());
+        }
+        let request: Value = serde_json::from_str(text).ok()?;
+        let id = &request["id"];
+        if let Some(connect) = request.get("connect") {
+            let is_known = connect["token"].as_str()?.split('.').count() == 3 && self.fault != Fault::RefuseLogin;
+            let answer = match is_known {
+                true => json!({ "id": id, "connect": { "client": "c", "ping": 25, "pong": true } }),
+                false => json!({ "id": id, "error": { "code": 101, "message": "unauthorized" } }),
+            };
+            write_frame(stream, &answer.to_string());
+        } else if let Some(subscribe) = request.get("subscribe") {
+            let channel = subscribe["channel"].as_str()?;
+            let ping = if number.is_none() { "\n{}" } else { "" };
+            *number = Some(self.subscribe(stream, Protocol::Centrifugo, channel, || {
+                format!("{}{ping}", json!({ "id": id, "subscribe": {} }))
+            })?);
+        }
+        Some(())
+    }
+
+    fn take_words(&self, text: &str, stream: &mut TcpStream, number: &mut Option<usize>) -> Option<()> {
+        let words: Vec<&str> = text.split(' ').collect();
+        match *words.as_slice() {
+            ["login", user, token] if token == format!("token-of-{user}") && self.fault != Fault::RefuseLogin => {
+                write_frame(stream, "welcome");
+            }
+            ["login", ..] => write_frame(stream, "no you do not"),
+            ["join", channel] => {
+                *number = Some(self.subscribe(stream, Protocol::Text, channel, || "joined".into())?);
+            }
+            ["say", count, channel, marker] => {
+                // The frames of a sender are numbered: its login was the first.
+                assert!(count.parse::<u64>().unwrap() > 1);
+                match self.publish(channel, marker) {
+                    _ if self.fault == Fault::NoAnswer => {}
+                    true => write_frame(stream, "ok"),
+                    false => write_frame(stream, "no thanks"),
+                }
+            }
+            ["ack", id] => {
+                assert!(id.parse::<u64>().is_ok());
+                self.state.lock().unwrap().subscribers[(*number)?].unacknowledged -= 1;
+            }
+            ["beat"] => self.state.lock().unwrap().heartbeats += 1,
+            _ => panic!("{text:?}"),
+        }
+        Some(())
+    }
+
+    /// Answers with the list locked, so that the subscriber gets all that is published from then on, and nothing before.
+    fn subscribe(
+        &self,
+        stream: &mut TcpStream,
+        protocol: Protocol,
+        channel: &str,
+        answer: impl Fn() -> String,
+    ) -> Option<usize> {
+        let mut state = self.state.lock().unwrap();
+        write_frame(stream, &answer());
+        state.subscribers.push(Subscriber {
+            protocol,
+            channel: channel.to_owned(),
+            stream: stream.try_clone().ok()?,
+            unacknowledged: 0,
+            has_answered_ping: false,
+        });
+        Some(state.subscribers.len() - 1)
+    }
+
+    /// Delivers to all subscribers; false: refused.
+    fn publish(&self, channel: &str, marker: &str) -> bool {
+        let mut state = self.state.lock().unwrap();
+        state.published += 1;
+        let is_faulty = state.published == 20;
+        if is_faulty && self.fault == Fault::Refuse {
+            return false;
+        }
+        let has_starved = self.fault == Fault::Starve && state.published >= 20;
+        let held = state.held.take();
+        let id = state.published;
+        for (number, subscriber) in state.subscribers.iter_mut().filter(|one| one.channel == channel).enumerate() {
+            let mut markers = vec![marker.to_owned()];
+            if number == 0 {
+                match self.fault {
+                    Fault::Lose | Fault::Reorder | Fault::RefuseAndDeliver if is_faulty => markers.clear(),
+                    Fault::Double if is_faulty => markers.push(marker.to_owned()),
+                    Fault::Alter if is_faulty => markers = vec![format!("{marker}x")],
+                    Fault::Disconnect if is_faulty => drop(subscriber.stream.shutdown(Shutdown::Both)),
+                    _ if has_starved => markers.clear(),
+                    _ => {}
+                }
+                markers.extend(held.clone());
+            }
+            if markers.is_empty() {
+                continue;
+            }
+            let frames = markers.iter().map(|marker| match subscriber.protocol {
+                Protocol::Centrifugo => {
+                    json!({ "push": { "channel": channel, "pub": { "data": { "lab": marker } } } }).to_string()
+                }
+                Protocol::Text => format!("msg {id} <{marker}>"),
+            });
+            match subscriber.protocol {
+                // Several messages in one frame, as the protocol allows.
+                Protocol::Centrifugo => {
+                    write_frame(&mut subscriber.stream, &frames.collect::<Vec<_>>().join("\n"));
+                }
+                Protocol::Text => {
+                    for frame in frames {
+                        subscriber.unacknowledged += 1;
+                        write_frame(&mut subscriber.stream, &frame);
+                    }
+                }
+            }
+        }
+        if is_faulty && self.fault == Fault::Reorder {
+            state.held = Some(marker.to_owned());
+        }
+        !(is_faulty && self.fault == Fault::RefuseAndDeliver)
+    }
+
+    /// Whether every subscriber has answered the server's ping.
+    pub(crate) fn all_have_answered_the_ping(&self) -> bool {
+        self.state.lock().unwrap().subscribers.iter().all(|subscriber| subscriber.has_answered_ping)
+    }
+}
+
+fn write_frame(stream: &mut TcpStream, payload: &str) {
+    let mut bytes = Vec::new();
+    put_server_frame(&mut bytes, OpCode::Data(Data::Text), payload.as_bytes());
+    // Fails when the client has disconnected.
+    let _ = stream.write_all(&bytes);
+}
