@@ -4,10 +4,12 @@ mod ended_streams;
 mod event_stream;
 mod pending_pieces;
 mod typing_limiter;
+mod watch_requests;
 
 pub(crate) use ended_streams::{EndedStreams, session_gone};
 pub(crate) use event_stream::EventStream;
 pub(crate) use pending_pieces::{PendingPiece, PendingPieces};
+pub(crate) use watch_requests::{WatchRequest, WatchRequests};
 
 use crate::{
     encoding::{error_json, fatal_error, json, json_frame},
@@ -65,8 +67,8 @@ pub(crate) struct Connection {
     /// The poll has announced that the client closed its side, perhaps together with its last bytes: the socket is read
     /// to its end, since there is no second announcement.
     pub read_closed: bool,
-    /// The session watches the presence of others.
-    pub watches_presence: bool,
+    /// Of a session that has asked to watch the presence of others.
+    pub watch_requests: Option<WatchRequests>,
     /// Frames wait until the operation of an earlier frame is done.
     pub paused: bool,
     /// Requests that run on other threads.
@@ -116,7 +118,7 @@ impl Connection {
             blocked: false,
             readable: false,
             read_closed: false,
-            watches_presence: false,
+            watch_requests: None,
             paused: false,
             requests_in_flight: 0,
             heartbeat_ms: 0,

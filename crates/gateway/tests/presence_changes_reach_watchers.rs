@@ -92,6 +92,26 @@ fn a_watcher_sees_whether_somebody_looks() {
     assert_eq!(news(&mut ann), online(true));
 }
 
+/// A page that is drawn anew ends its watches and begins them again in one go.
+#[test]
+fn a_watch_that_follows_an_unwatch_at_once_stays() {
+    let server = Server::start();
+    server.users(&["ann", "bob"]);
+    let mut ann = server.open("ann", "phone");
+    server.say("ann", "ann~bob", "hello");
+    entries(&mut ann, 1);
+    for round in 0..500 {
+        watch(&mut ann, None, &["bob"]);
+        let users = if round % 2 == 0 { vec!["bob".into()] } else { vec![] };
+        ann.write(&ClientFrame::UnwatchPresence { reference: Some(2), users }).unwrap();
+        watch(&mut ann, None, &["bob"]);
+        for _ in 0..3 {
+            assert!(matches!(next(&mut ann), ServerFrame::Presence { .. } | ServerFrame::Ok { reference: 2 }));
+        }
+        assert_eq!(server.engine.presence.watches(), 1, "round {round}");
+    }
+}
+
 #[test]
 fn only_users_who_share_a_conversation_may_watch_each_other() {
     let server = Server::start();

@@ -42,6 +42,12 @@ impl StoreReads {
     }
 }
 
+/// A read of a session that is counted and not yet run.
+pub(super) struct AdmittedRead {
+    queued: OwnedSemaphorePermit,
+    session: u64,
+}
+
 /// Whether the session still exists, and can be answered.
 pub(super) fn is_session_live(engine: &Engine, user: UserNo, session: u64) -> bool {
     engine.presence.local_sessions(user).iter().any(|device| device.session == session)
@@ -57,14 +63,29 @@ impl Shard {
         read: impl FnOnce(&Engine) -> Option<Vec<u8>> + Send + 'static,
     ) -> FrameOutcome {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
-        let queued = match self.parts.reads.try_enqueue() {
-            Ok(permit) => permit,
-            Err(refusal) => return self.refuse(key, reference, refusal),
-        };
-        let session = match self.begin_request(key) {
-            Ok(session) => session,
-            Err(refusal) => return self.refuse(key, reference, refusal),
-        };
+        match self.admit_store_read(key) {
+            Ok(admitted) => self.run_store_read(user.no, admitted, read),
+            Err(refusal) => self.refuse(key, reference, refusal),
+        }
+    }
+
+    /// Counts a read of a session.
+    ///
+    /// # Errors
+    /// `queue_full` and `rate_limited` for too many reads of all sessions, or of this one.
+    pub(super) fn admit_store_read(&mut self, key: usize) -> Result<AdmittedRead, Refusal> {
+        let queued = self.parts.reads.try_enqueue()?;
+        Ok(AdmittedRead { queued, session: self.begin_request(key)? })
+    }
+
+    /// Runs an admitted read, as [`Shard::spawn_store_read`] says.
+    pub(super) fn run_store_read(
+        &mut self,
+        user: UserNo,
+        admitted: AdmittedRead,
+        read: impl FnOnce(&Engine) -> Option<Vec<u8>> + Send + 'static,
+    ) -> FrameOutcome {
+        let AdmittedRead { queued, session } = admitted;
         let (engine, shard) = self.handles();
         let reads = self.parts.reads.clone();
         reads.report_depth(&engine);
@@ -74,7 +95,7 @@ impl Shard {
             tokio::task::spawn_blocking(move || {
                 // Held until the read has ended, even if its session ends before.
                 let permits = (queued, running);
-                let answer = if is_session_live(&engine, user.no, session) { read(&engine) } else { None };
+                let answer = if is_session_live(&engine, user, session) { read(&engine) } else { None };
                 drop(permits);
                 reads.report_depth(&engine);
                 if let Some(json) = answer {
