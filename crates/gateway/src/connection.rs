@@ -2,14 +2,14 @@
 
 mod ended_streams;
 mod event_stream;
+mod ordered_requests;
 mod pending_pieces;
 mod typing_limiter;
-mod watch_requests;
 
 pub(crate) use ended_streams::{EndedStreams, session_gone};
 pub(crate) use event_stream::EventStream;
+pub(crate) use ordered_requests::OrderedRequests;
 pub(crate) use pending_pieces::{PendingPiece, PendingPieces};
-pub(crate) use watch_requests::{WatchRequest, WatchRequests};
 
 use crate::{
     encoding::{error_json, fatal_error, json, json_frame},
@@ -67,12 +67,14 @@ pub(crate) struct Connection {
     /// The poll has announced that the client closed its side, perhaps together with its last bytes: the socket is read
     /// to its end, since there is no second announcement.
     pub read_closed: bool,
-    /// Of a session that has asked to watch the presence of others.
-    pub watch_requests: Option<WatchRequests>,
+    /// The session watches the presence of others.
+    pub watches_presence: bool,
     /// Frames wait until the operation of an earlier frame is done.
     pub paused: bool,
     /// Requests that run on other threads.
     pub requests_in_flight: u8,
+    /// Those whose order matters; absent before the first.
+    ordered_requests: Option<OrderedRequests>,
     /// A bound client sends something at least this often.
     pub heartbeat_ms: u32,
     /// The device that pushes of this session are addressed to, once it is registered.
@@ -118,9 +120,10 @@ impl Connection {
             blocked: false,
             readable: false,
             read_closed: false,
-            watch_requests: None,
+            watches_presence: false,
             paused: false,
             requests_in_flight: 0,
+            ordered_requests: None,
             heartbeat_ms: 0,
             device: None,
             last_heard: tick,
@@ -145,6 +148,10 @@ impl Connection {
     /// The longest message that the client may send, in however many fragments.
     pub(crate) fn frame_bytes_max(&self) -> usize {
         if self.phase == Phase::Unbound { FIRST_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX }
+    }
+
+    pub(crate) fn ordered_requests(&mut self) -> OrderedRequests {
+        self.ordered_requests.get_or_insert_default().clone()
     }
 
     pub(crate) fn queue_json(&mut self, json: &[u8]) {

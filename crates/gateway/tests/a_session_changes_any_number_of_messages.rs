@@ -1,4 +1,5 @@
-//! A session may edit, recall and end more messages, one after another, than it may have requests under way.
+//! A session may edit, recall and end more messages, one after another, than it may have requests under way; what it
+//! changes without waiting for answers is changed in its order.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -6,8 +7,9 @@ mod support;
 use std::sync::Arc;
 use support::*;
 use tidings_client::session::Session;
+use tidings_domain::model::Actor;
 use tidings_gateway::SessionConfig;
-use tidings_protocol::frames::ServerFrame;
+use tidings_protocol::{frames::ServerFrame, http::HistoryQuery};
 use tidings_testkit::MemoryStore;
 
 const REQUESTS: u8 = 2;
@@ -54,4 +56,44 @@ fn a_change_that_was_submitted_is_no_longer_under_way() {
         ask(&mut alice, 10 * round + 8, &format!(r#""t":"stream_end","seq":{stream}"#));
     }
     assert_eq!(ask(&mut alice, 1_000, r#""t":"read","seq":1"#), 0);
+}
+
+/// A client need not wait for the answer to an edit before it sends the next.
+#[test]
+fn of_changes_in_one_go_the_last_one_stays() {
+    let server = Server::start();
+    server.users(&["alice"]);
+    server.group("g", &["alice"]);
+    let mut alice = server.open("alice", "phone");
+    let message = ask(&mut alice, 1, r#""t":"send","body":"m""#);
+    for round in 0..40 {
+        let changes = [
+            format!(r#"{{"t":"edit","ref":2,"conversation":"g","seq":{message},"body":"first"}}"#),
+            format!(r#"{{"t":"edit","ref":3,"conversation":"g","seq":{message},"body":"last {round}"}}"#),
+            format!(r#"{{"t":"react","ref":4,"conversation":"g","seq":{message},"key":"x"}}"#),
+            format!(r#"{{"t":"react","ref":5,"conversation":"g","seq":{message},"key":"x","remove":true}}"#),
+            r#"{"t":"preferences","ref":6,"conversation":"g","pinned":true}"#.to_owned(),
+            r#"{"t":"preferences","ref":7,"conversation":"g","pinned":false}"#.to_owned(),
+        ];
+        for change in &changes {
+            alice.write_text(change.as_bytes()).unwrap();
+        }
+        let mut answered = 0;
+        while answered < changes.len() {
+            match any_next(&mut alice) {
+                ServerFrame::Sent { results } => answered += results.len(),
+                ServerFrame::Ok { .. } => answered += 1,
+                error @ ServerFrame::Error { .. } => panic!("{error:?}"),
+                _ => {}
+            }
+        }
+        let user = server.engine.directory.require_user("alice").unwrap();
+        let query = HistoryQuery { from_seq: Some(message), limit: Some(1), ..HistoryQuery::default() };
+        let page = server.engine.history(&Actor::User(user.clone()), "g", &query).unwrap();
+        let message = &page.entries[0];
+        assert_eq!(message.body.get(), format!("\"last {round}\""));
+        assert_eq!(message.reactions, [], "round {round}");
+        let group = server.engine.directory.require_conversation("g").unwrap();
+        assert_eq!(server.engine.list_view(&user, &group).unwrap().pinned_at, None, "round {round}");
+    }
 }

@@ -138,7 +138,7 @@ impl Shard {
         self.delivery.unbind(key, binding.user.no);
         connection.pending_pieces = None;
         self.parts.engine.end_streams_of_session(self.parts.index, session);
-        if connection.watch_requests.take().is_some() {
+        if std::mem::take(&mut connection.watches_presence) {
             self.parts.engine.unwatch_all((self.parts.index as u16, session));
         }
         if binding.push {

@@ -86,7 +86,7 @@ impl Shard {
         let (session, reference) = (self.connections[key].session, frame.reference);
         let reply = SessionReply { shard: self.parts.index, session, reference };
         let (_, shard) = self.handles();
-        self.spawn_store_read(key, reference, move |engine| match submit(engine, &user, &conversation, seq, reply) {
+        self.spawn_in_order(key, reference, move |engine| match submit(engine, &user, &conversation, seq, reply) {
             Ok(()) => {
                 // The commit's answer comes as that of a send does, which is no request of the session: without this the
                 // session would be refused after as many changes as it may have requests under way.

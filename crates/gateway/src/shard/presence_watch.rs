@@ -1,7 +1,7 @@
 //! Sessions that watch the presence of other users.
 
 use super::{FrameOutcome, Shard, decoding::missing_field};
-use crate::{connection::WatchRequest, encoding::json};
+use crate::encoding::{error_json, json};
 use serde::Serialize;
 use tidings_engine::shards::{WatchUpdate, WatchedChange};
 use tidings_protocol::frames::{RawClientFrame, ServerFrame};
@@ -24,25 +24,38 @@ impl Shard {
         if frame.users.is_empty() {
             return self.refuse(key, frame.reference, missing_field("users", "watch_presence"));
         }
+        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
+        let (users, reference) = (frame.users.clone(), frame.reference);
         let conversation = frame.conversation.as_deref().map(str::to_owned);
-        self.queue_watch_request(key, frame.reference, WatchRequest::Watch { conversation, users: frame.users.clone() })
+        let watcher = (self.parts.index as u16, self.connections[key].session);
+        self.connections[key].watches_presence = true;
+        self.spawn_in_order(key, reference, move |engine| {
+            let watching = engine.watch_presence(&user, conversation.as_deref(), &users, watcher, reference);
+            // A granted request is answered through the queue of changes, so that answer and changes stay in order.
+            let refusal = watching.err()?;
+            engine.metrics.count_refusal(refusal.code);
+            Some(error_json(reference, &refusal))
+        })
     }
 
     pub(super) fn handle_unwatch(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
-        self.queue_watch_request(key, frame.reference, WatchRequest::Unwatch { users: frame.users.clone() })
-    }
-
-    fn queue_watch_request(&mut self, key: usize, reference: Option<u64>, request: WatchRequest) -> FrameOutcome {
-        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
-        let admitted = match self.admit_store_read(key) {
-            Ok(admitted) => admitted,
-            Err(refusal) => return self.refuse(key, reference, refusal),
-        };
-        let connection = &mut self.connections[key];
-        let watcher = (self.parts.index as u16, connection.session);
-        let requests = connection.watch_requests.get_or_insert_default().clone();
-        requests.push(reference, request);
-        self.run_store_read(user.no, admitted, move |engine| requests.carry_out_oldest(engine, &user, watcher))
+        let watcher = (self.parts.index as u16, self.connections[key].session);
+        let (users, reference) = (frame.users.clone(), frame.reference);
+        self.spawn_in_order(key, reference, move |engine| {
+            let done = if users.is_empty() {
+                engine.unwatch_all(watcher);
+                Ok(())
+            } else {
+                engine.unwatch_presence(&users, watcher)
+            };
+            Some(match done {
+                Ok(()) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
+                Err(refusal) => {
+                    engine.metrics.count_refusal(refusal.code);
+                    error_json(reference, &refusal)
+                }
+            })
+        })
     }
 
     pub(super) fn send_ok(&mut self, key: usize, reference: Option<u64>) -> FrameOutcome {

@@ -261,7 +261,8 @@ impl Shard {
         FrameOutcome::Continue
     }
 
-    /// As [`Shard::answer_later`], of a request that is answered with `ok`.
+    /// Answers a session's request with `ok` once its future is done, or with its refusal. Such requests change something:
+    /// they are submitted in the order in which the client sent them. `request` gets the number of the session.
     pub(super) fn confirm_later<F>(
         &mut self,
         key: usize,
@@ -271,10 +272,28 @@ impl Shard {
     where
         F: Future<Output = Result<(), Refusal>> + Send + 'static,
     {
-        self.answer_later(key, reference, |engine, session| {
-            let done = request(engine, session);
-            async move { done.await.map(|()| json(&ServerFrame::Ok { reference: reference.unwrap_or(0) })) }
-        })
+        let session = match self.begin_request(key) {
+            Ok(session) => session,
+            Err(refusal) => return self.refuse(key, reference, refusal),
+        };
+        let (engine, shard) = self.handles();
+        let done = request(engine.clone(), session);
+        let requests = self.connections[key].ordered_requests();
+        requests.push_commit(async move {
+            match done.await {
+                Ok(()) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
+                Err(refusal) => {
+                    engine.metrics.count_refusal(refusal.code);
+                    error_json(reference, &refusal)
+                }
+            }
+        });
+        self.parts.runtime.spawn(async move {
+            if let Some(json) = requests.commit_oldest().await {
+                shard.send(Command::Answer { session, json });
+            }
+        });
+        FrameOutcome::Continue
     }
 
     fn handle_read(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {

@@ -43,7 +43,7 @@ impl StoreReads {
 }
 
 /// A read of a session that is counted and not yet run.
-pub(super) struct AdmittedRead {
+struct AdmittedRead {
     queued: OwnedSemaphorePermit,
     session: u64,
 }
@@ -69,17 +69,35 @@ impl Shard {
         }
     }
 
+    /// The same, with requests whose order matters: they are submitted in the order in which they are spawned.
+    pub(super) fn spawn_in_order(
+        &mut self,
+        key: usize,
+        reference: Option<u64>,
+        submit: impl FnOnce(&Engine) -> Option<Vec<u8>> + Send + 'static,
+    ) -> FrameOutcome {
+        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
+        match self.admit_store_read(key) {
+            Ok(admitted) => {
+                let requests = self.connections[key].ordered_requests();
+                requests.push_submission(submit);
+                self.run_store_read(user.no, admitted, move |engine| requests.submit_oldest(engine))
+            }
+            Err(refusal) => self.refuse(key, reference, refusal),
+        }
+    }
+
     /// Counts a read of a session.
     ///
     /// # Errors
     /// `queue_full` and `rate_limited` for too many reads of all sessions, or of this one.
-    pub(super) fn admit_store_read(&mut self, key: usize) -> Result<AdmittedRead, Refusal> {
+    fn admit_store_read(&mut self, key: usize) -> Result<AdmittedRead, Refusal> {
         let queued = self.parts.reads.try_enqueue()?;
         Ok(AdmittedRead { queued, session: self.begin_request(key)? })
     }
 
     /// Runs an admitted read, as [`Shard::spawn_store_read`] says.
-    pub(super) fn run_store_read(
+    fn run_store_read(
         &mut self,
         user: UserNo,
         admitted: AdmittedRead,
