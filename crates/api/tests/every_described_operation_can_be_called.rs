@@ -108,6 +108,9 @@ fn every_described_operation_can_be_called() {
     let operation = "GET /v1/conversations/{conversation}/messages/{seq}/receipts";
     let path = format!("/v1/conversations/g/messages/{seq}/receipts");
     app.check(operation, &path, "", 200, r#"{"delivered":1,"read":1,"members":1}"#);
+    let operation = "GET /v1/conversations/{conversation}/messages/{seq}/reach";
+    let path_of_reach = format!("/v1/conversations/g/messages/{seq}/reach?user=bob");
+    app.check(operation, &path_of_reach, "", 200, r#""user":"bob""#);
     app.check("PUT /v1/users/{user}/receipts", "/v1/users/bob/receipts", r#"{"send":false}"#, 204, "");
     app.check(operation, &path, "", 200, r#"{"delivered":1,"read":0,"members":1}"#);
     let operation = "PUT /v1/users/{user}/conversations/{conversation}/mute";

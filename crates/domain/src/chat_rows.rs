@@ -21,6 +21,7 @@
 //! | `v` user, device | the digest of the device's token |
 //! | `N` | how far offline push by vendors has come |
 //! | `n` vendor, position, part | a notification that a vendor is still to be handed |
+//! | `q` day, conversation, seq, source, part, chunk | what was decided about who is told of a message, and what became of it |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 pub use crate::row_keys::{key, number_in};
@@ -184,6 +185,22 @@ pub fn vendor_job_key(vendor: PushVendor, position: Position, part: u64) -> Vec<
 /// The last key that a notification for a vendor can have.
 pub fn last_vendor_job_key(vendor: PushVendor) -> Vec<u8> {
     vendor_job_key(vendor, u64::MAX, u64::MAX)
+}
+
+/// A record of how users were reached with a message, written on this day since 1970 UTC. `place` tells the records of a message
+/// and a day apart.
+pub fn reach_key(day: u64, conversation: ConversationNo, seq: u64, place: [u64; 3]) -> Vec<u8> {
+    key(b'q', &[day, conversation.0, seq, place[0], place[1], place[2]])
+}
+
+/// The range of the records of a message that were written on one day.
+pub fn reach_of(day: u64, conversation: ConversationNo, seq: u64) -> (Vec<u8>, Vec<u8>) {
+    (reach_key(day, conversation, seq, [0; 3]), reach_key(day, conversation, seq, [u64::MAX; 3]))
+}
+
+/// The range of all records of days before this one.
+pub fn reach_before(day: u64) -> (Vec<u8>, Vec<u8>) {
+    (vec![b'q'], key(b'q', &[day]))
 }
 
 /// The note of a recall: a message that was recalled at this time and whose body may still be in the store's files.

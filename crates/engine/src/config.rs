@@ -40,6 +40,8 @@ pub struct EngineConfig {
     pub streams: StreamsConfig,
     /// Names of users' attributes that every user sees. Only the user and app servers see the others.
     pub public_attributes: Vec<String>,
+    /// For how many days it is recorded who was told of a message, and why others were not; 0: it is not.
+    pub reach_trace_days: u32,
     pub push: PushConfig,
     pub popups: PopupsConfig,
 }
@@ -62,6 +64,7 @@ impl Default for EngineConfig {
             messages: MessagesConfig::default(),
             streams: StreamsConfig::default(),
             public_attributes: Vec::new(),
+            reach_trace_days: 3,
             push: PushConfig::default(),
             popups: PopupsConfig::default(),
         }

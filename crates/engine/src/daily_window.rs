@@ -22,6 +22,15 @@ pub(crate) fn window_covers(window: &DailyWindow, now_ms: u64) -> bool {
     if start <= end { start <= time && time < end } else { start <= time || time < end }
 }
 
+/// When a window that covers this moment ends, in milliseconds since 1970 UTC.
+pub(crate) fn window_end(window: &DailyWindow, now_ms: u64) -> Option<u64> {
+    let end = parse_wall_time(&window.end)?;
+    let now = jiff::Timestamp::from_millisecond(now_ms as i64).ok()?.to_zoned(TimeZone::get(&window.time_zone).ok()?);
+    let day = if now.time() < end { now.date() } else { now.date().tomorrow().ok()? };
+    let end = day.to_datetime(end).to_zoned(now.time_zone().clone()).ok()?;
+    u64::try_from(end.timestamp().as_millisecond()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,6 +51,21 @@ mod tests {
         assert!(covers("22:00", "07:00", "America/New_York", "2026-01-02T03:30:00Z"), "22:30 the day before");
         assert!(!covers("22:00", "07:00", "America/New_York", "2026-01-02T12:30:00Z"), "07:30");
         assert!(!covers("08:00", "08:00", "UTC", "2026-01-02T08:00:00Z"), "a window of no length");
+    }
+
+    #[test]
+    fn the_end_of_a_window_is_on_this_day_or_the_next() {
+        let window = DailyWindow { start: "22:00".into(), end: "07:00".into(), time_zone: "Europe/Berlin".into() };
+        for (now, expected) in [
+            ("2026-03-01T23:30:00Z", "2026-03-02T06:00:00Z"),
+            ("2026-03-01T21:30:00Z", "2026-03-02T06:00:00Z"),
+            // The clocks go forward in this night.
+            ("2026-03-28T22:30:00Z", "2026-03-29T05:00:00Z"),
+        ] {
+            let [now, expected] = [now, expected].map(|at| at.parse::<jiff::Timestamp>().unwrap_or_default());
+            let end = window_end(&window, now.as_millisecond() as u64);
+            assert_eq!(end, Some(expected.as_millisecond() as u64), "{now}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! - `users`, `conversations`: cards, members, mutes;
 //! - `presence`, `watching`: who is online;
 //! - `offline_push`: dead letters, and messages that a session did not acknowledge; `push_tokens`: where vendors reach devices;
+//! - `reach`: why a user was, or was not, told of a message;
 //! - `bulk_sends`: one message to some of an account's followers;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every door;
@@ -35,6 +36,7 @@ mod preferences;
 mod presence;
 mod purge;
 mod push_tokens;
+mod reach;
 mod reactions;
 mod reads;
 mod receipts;
@@ -62,6 +64,7 @@ use crate::{
         Presence,
         worker::{PresenceWorker, PresenceWorkerParts},
     },
+    reach_trace::ReachTrace,
     reaction_teller::{ReactionTeller, ReactionTellerParts},
     receipts::Receipts,
     receipts_worker::{ReceiptsWorker, ReceiptsWorkerParts},
@@ -106,6 +109,7 @@ pub struct Engine {
     outbox: Option<Outbox>,
     /// Absent without a vendor.
     vendor_push: Option<VendorPush>,
+    trace: Arc<ReachTrace>,
     presence_worker: PresenceWorker,
     reaction_teller: ReactionTeller,
     receipts: Arc<Receipts>,
@@ -271,6 +275,7 @@ impl Engine {
             committer: committer.clone(),
             lead: lead.clone(),
         });
+        let trace = Arc::new(ReachTrace::new(config.reach_trace_days));
         let offline_push_context = || OfflinePushContext {
             store: store.clone(),
             clock: clock.clone(),
@@ -279,6 +284,7 @@ impl Engine {
             committer: committer.clone(),
             lead: lead.clone(),
             metrics: metrics.clone(),
+            trace: trace.clone(),
         };
         // How far vendors have come with the list of entries, which the webhook cuts behind itself.
         let searched = vendors.as_ref().map(|_| Arc::new(AtomicU64::new(0)));
@@ -302,6 +308,7 @@ impl Engine {
             popups,
             outbox,
             vendor_push,
+            trace,
             streams,
             stream_worker,
             desk_worker,

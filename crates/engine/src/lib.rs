@@ -46,6 +46,7 @@ mod list_worker;
 mod offline_recipients;
 pub mod outbox;
 pub mod presence;
+mod reach_trace;
 mod reaction_teller;
 pub mod receipts;
 mod receipts_worker;

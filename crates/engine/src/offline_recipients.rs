@@ -1,6 +1,12 @@
 //! Who is to be told of an entry while no session of theirs takes messages. The webhook and the vendors ask the same.
 
-use crate::{commit::Committer, daily_window::window_covers, directory::Directory, presence::Presence};
+use crate::{
+    commit::Committer,
+    daily_window::{window_covers, window_end},
+    directory::Directory,
+    presence::Presence,
+    reach_trace::{ReachTrace, Record, Source, Whom},
+};
 use std::sync::Arc;
 use tidings_domain::{
     chat_rows,
@@ -9,8 +15,9 @@ use tidings_domain::{
     leadership::Leadership,
     metrics::Metrics,
     model::*,
-    store::{DeadNotification, End, RowSpace, Store, StoreResult},
+    store::{DeadNotification, End, RowChange, RowSpace, Store, StoreResult},
 };
+use tidings_protocol::http::ReachOutcome;
 
 /// Ids from here on, among those of stored notifications, are of messages that a session did not acknowledge: a node has
 /// stored them for the leader.
@@ -30,6 +37,9 @@ pub(crate) fn unacknowledged_rows(store: &dyn Store, bit: u64, limit: usize) -> 
     Ok(found)
 }
 
+/// The members of a conversation up to which it is recorded who was not told, and why: in larger ones most are not, and each costs a part of
+/// a row with each message.
+const TRACED_MEMBERS_MAX: u64 = 1_000;
 /// Members in one read.
 const MEMBERS_AT_ONCE: usize = 1_000;
 
@@ -42,6 +52,7 @@ pub(crate) struct OfflinePushContext {
     pub committer: Arc<Committer>,
     pub lead: Leadership,
     pub metrics: Arc<Metrics>,
+    pub trace: Arc<ReachTrace>,
 }
 
 /// An entry, and those who are to be told of it. They are found page by page: the members of a conversation with a million
@@ -53,7 +64,28 @@ pub(crate) struct OfflineRecipients {
     all_seen: bool,
 }
 
+/// Why a user is not to know of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unwanted {
+    pub(crate) outcome: ReachOutcome,
+    /// Until when that holds, if an end is known.
+    pub(crate) until: Option<u64>,
+}
+
+/// Some members of a conversation, and whether they are to be told of an entry.
+#[derive(Default)]
+pub(crate) struct RecipientPage {
+    pub(crate) told: Vec<Arc<User>>,
+    /// Those who are not, and why; without the sender, and those who were no members yet.
+    pub(crate) left_out: Vec<(UserNo, ReachOutcome)>,
+}
+
 impl OfflineRecipients {
+    /// An entry that is at hand, to ask of one user.
+    pub(crate) fn for_one(conversation: Arc<Conversation>, entry: StoredEntry) -> OfflineRecipients {
+        OfflineRecipients { conversation, entry, after: None, all_seen: true }
+    }
+
     /// `None` when there is nobody to be told any more: the message was recalled, or retention removed the entry.
     pub(crate) fn of(
         context: &OfflinePushContext,
@@ -68,49 +100,87 @@ impl OfflineRecipients {
     }
 
     /// Those of the next members who are offline and want to know; `None` after the last. A page may be empty.
-    pub(crate) fn next_page(&mut self, context: &OfflinePushContext) -> StoreResult<Option<Vec<Arc<User>>>> {
+    pub(crate) fn next_page(&mut self, context: &OfflinePushContext) -> StoreResult<Option<RecipientPage>> {
         if self.all_seen {
             return Ok(None);
         }
         let now_ms = context.clock.now_ms();
-        let page = context.store.members(self.conversation.no, self.after, MEMBERS_AT_ONCE)?;
-        self.after = page.last().map(|(user, _)| *user);
-        self.all_seen = page.len() < MEMBERS_AT_ONCE;
-        let mut recipients = Vec::new();
-        for (no, membership) in &page {
-            if !self.is_unread_by(*no, membership, now_ms) {
+        let members = context.store.members(self.conversation.no, self.after, MEMBERS_AT_ONCE)?;
+        self.after = members.last().map(|(user, _)| *user);
+        self.all_seen = members.len() < MEMBERS_AT_ONCE;
+        let mut page = RecipientPage::default();
+        for (no, membership) in &members {
+            if let Some(Unwanted { outcome, .. }) = self.why_unwanted_by_member(*no, membership, now_ms) {
+                if !matches!(outcome, ReachOutcome::Sender | ReachOutcome::JoinedLater) {
+                    page.left_out.push((*no, outcome));
+                }
                 continue;
             }
             let people = self.people_of(context, *no)?;
             if people.iter().any(|person| context.presence.is_active(*person)) {
+                page.left_out.extend(people.into_iter().map(|person| (person, ReachOutcome::Active)));
                 continue;
             }
             for person in people {
-                recipients.extend(context.directory.user(person)?.filter(|user| !is_disturbed(user, now_ms)));
+                match context.directory.user(person)? {
+                    Some(user) if is_disturbed(&user, now_ms) => {
+                        page.left_out.push((person, ReachOutcome::DoNotDisturb));
+                    }
+                    user => page.told.extend(user),
+                }
             }
         }
-        Ok(Some(recipients))
+        Ok(Some(page))
     }
 
-    /// Whether this one user, online or not, wants to know of the entry.
-    pub(crate) fn is_wanted_by(&self, context: &OfflinePushContext, user: &User) -> StoreResult<bool> {
+    /// Records why these members are not told. Of conversations above [`TRACED_MEMBERS_MAX`] nothing is recorded.
+    pub(crate) fn record_left_out(
+        &self,
+        context: &OfflinePushContext,
+        part: u64,
+        left_out: Vec<(UserNo, ReachOutcome)>,
+        changes: &mut Vec<RowChange>,
+    ) {
+        if self.conversation.member_count <= TRACED_MEMBERS_MAX {
+            let record = |(user, outcome): (UserNo, _)| Record { whom: Whom::User(user.0), outcome, cause: None };
+            let message = (self.conversation.no, self.entry.seq);
+            let records = left_out.into_iter().map(record);
+            context.trace.add(message, Source::Search { part }, context.clock.now_ms(), records, changes);
+        }
+    }
+
+    /// Why this one user, online or not, is not to know of the entry; `None`: the user is.
+    pub(crate) fn why_unwanted_by(&self, context: &OfflinePushContext, user: &User) -> StoreResult<Option<Unwanted>> {
         let now_ms = context.clock.now_ms();
         // An agent is told for the account.
         let sides = context.directory.desks.sides(self.conversation.pair);
         let served = sides.filter(|sides| user.no != sides.customer && sides.desk.has_agent(user.no));
         let no = served.map_or(user.no, |sides| sides.desk.desk.user.no);
-        let membership = context.store.membership(self.conversation.no, no)?;
-        let wants = membership.is_some_and(|membership| self.is_unread_by(no, &membership, now_ms));
-        Ok(wants && !is_disturbed(user, now_ms))
+        let Some(membership) = context.store.membership(self.conversation.no, no)? else {
+            return Ok(Some(Unwanted { outcome: ReachOutcome::NotAMember, until: None }));
+        };
+        let why = self.why_unwanted_by_member(no, &membership, now_ms);
+        Ok(why.or_else(|| {
+            let window = user.do_not_disturb.as_ref().filter(|_| is_disturbed(user, now_ms))?;
+            Some(Unwanted { outcome: ReachOutcome::DoNotDisturb, until: window_end(window, now_ms) })
+        }))
     }
 
-    /// Whether the member has not read the entry, did not send it, and has not muted the conversation.
-    fn is_unread_by(&self, user: UserNo, membership: &Membership, now_ms: u64) -> bool {
+    /// Whether the member has read the entry, sent it, was no member yet, or has muted the conversation.
+    fn why_unwanted_by_member(&self, user: UserNo, membership: &Membership, now_ms: u64) -> Option<Unwanted> {
         let sender = self.entry.content.sender.as_ref().map(|sender| sender.no);
-        Some(user) != sender
-            && membership.joined_seq < self.entry.seq
-            && membership.read_seq < self.entry.seq
-            && !membership.mute.is_muted(now_ms)
+        let causes = [
+            (Some(user) == sender, ReachOutcome::Sender),
+            (membership.joined_seq >= self.entry.seq, ReachOutcome::JoinedLater),
+            (membership.read_seq >= self.entry.seq, ReachOutcome::Read),
+            (membership.mute.is_muted(now_ms), ReachOutcome::Muted),
+        ];
+        let (_, outcome) = causes.into_iter().find(|(holds, _)| *holds)?;
+        let until = match (outcome, membership.mute) {
+            (ReachOutcome::Muted, MuteState::Until(end)) => Some(end),
+            _ => None,
+        };
+        Some(Unwanted { outcome, until })
     }
 
     /// Who is to be told in a member's place: of an account the agent who has the conversation, or all agents if nobody has it.

@@ -35,7 +35,13 @@ use std::{
     thread::JoinHandle,
     time::Duration,
 };
-use tidings_domain::{push_tokens::RegisteredToken, vendors::Vendor};
+use tidings_domain::{
+    chat_rows::vendor_job_key,
+    model::{Position, UserNo},
+    push_tokens::RegisteredToken,
+    store::{RowSpace, StoreResult},
+    vendors::Vendor,
+};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{PushToken, PushVendor},
@@ -69,6 +75,14 @@ impl Default for VendorPushConfig {
 pub struct VendorPushParts {
     pub vendors: Vec<Arc<dyn Vendor>>,
     pub config: VendorPushConfig,
+}
+
+/// Rows of one message and vendor that are read for one answer.
+const JOBS_READ_MAX: usize = 1_000;
+
+/// A device to which a vendor is still to deliver a message.
+pub(crate) struct Waiting {
+    pub(crate) device: String,
 }
 
 /// The engine's handle of the threads.
@@ -114,6 +128,28 @@ impl VendorPush {
         for thread in threads {
             let _ = thread.join();
         }
+    }
+
+    /// Whether the vendor is set up.
+    pub(crate) fn has(&self, vendor: PushVendor) -> bool {
+        self.vendors.iter().any(|known| known.vendor() == vendor)
+    }
+
+    /// The devices of a user to which a vendor is still to deliver this message.
+    pub(crate) fn waiting_for(
+        &self,
+        vendor: PushVendor,
+        position: Position,
+        user: UserNo,
+    ) -> StoreResult<Vec<Waiting>> {
+        let (from, to) = (vendor_job_key(vendor, position, 0), vendor_job_key(vendor, position, u64::MAX));
+        let rows = self.context.store.rows(RowSpace::Chat, &from, &to, JOBS_READ_MAX)?;
+        let mut waiting = Vec::new();
+        for (_, row) in rows {
+            let targets = jobs::Job::decode(&row)?.targets.into_iter();
+            waiting.extend(targets.filter(|target| target.0 == user.0).map(|target| Waiting { device: target.1 }));
+        }
+        Ok(waiting)
     }
 
     /// Whether the token can be used here.

@@ -1,228 +1,24 @@
 //! Offline push by vendors: each device with a token is notified at least once, across failures and restarts, and nobody waits for
 //! a vendor that is away.
 #![allow(clippy::unwrap_used)]
-#![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+mod vendor_world;
+
 use serde_json::{Value, json};
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tidings_domain::{
-    clock::Clock,
-    model::{Actor, Cursor, LANES},
+    model::{Cursor, LANES},
     store::Store,
-    vendors::{Notification, Retry, Shipment, Vendor, VendorAnswer},
+    vendors::{Retry, VendorAnswer},
 };
-use tidings_engine::{
-    Engine,
-    config::EngineConfig,
-    engine::{EngineParts, offline_push::SilentSession},
-    outbox::OutboxConfig,
-    presence::PresenceSession,
-    shards::Wake,
-    vendor_push::{VendorPushConfig, VendorPushParts},
-    webhook::{Webhook, WebhookDelivery, WebhookError},
-};
+use tidings_engine::{engine::offline_push::SilentSession, vendor_push::VendorPushConfig};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
     limits::PUSH_TOKENS_PER_USER_MAX,
 };
-use tidings_testkit::{ManualClock, MemoryStore};
-
-/// 2026-03-01 12:00 UTC.
-const NOON: u64 = 1_772_366_400_000;
-const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Asleep;
-impl Wake for Asleep {
-    fn wake(&self) {}
-}
-
-/// A vendor that answers what it was told to, and accepts when it was told nothing.
-struct FakeVendor {
-    vendor: PushVendor,
-    answers: parking_lot::Mutex<VecDeque<VendorAnswer>>,
-    is_away: bool,
-    sent: Sender<Shipment>,
-}
-
-impl Vendor for FakeVendor {
-    fn vendor(&self) -> PushVendor {
-        self.vendor
-    }
-
-    fn check_token(&self, token: &PushToken) -> Result<(), Refusal> {
-        match token.address() {
-            "elsewhere" => Err(Refusal::field("token", "is not ours")),
-            _ => Ok(()),
-        }
-    }
-
-    fn send_all(&self, shipments: Vec<Shipment>) -> Vec<VendorAnswer> {
-        let accepted = VendorAnswer::Accepted { id: None };
-        let answer = |shipment: Shipment| {
-            let _ = self.sent.send(shipment);
-            match self.is_away {
-                true => VendorAnswer::Unreachable { reason: "away".into(), retry_after: None },
-                false => self.answers.lock().pop_front().unwrap_or(accepted.clone()),
-            }
-        };
-        shipments.into_iter().map(answer).collect()
-    }
-
-    fn stop(&self) {}
-}
-
-/// A webhook that refuses all, or records all.
-struct FakeWebhook {
-    refuses: bool,
-    called: Sender<WebhookDelivery>,
-}
-
-impl Webhook for FakeWebhook {
-    fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
-        let _ = self.called.send(delivery.clone());
-        if self.refuses { Err(WebhookError { reason: "no".into() }) } else { Ok(()) }
-    }
-}
-
-/// What a world is made of.
-struct Setup {
-    store: Arc<MemoryStore>,
-    answers: Vec<VendorAnswer>,
-    is_away: bool,
-    /// Whether there is a webhook, and whether it refuses.
-    webhook: Option<bool>,
-    backoff: Duration,
-}
-
-impl Default for Setup {
-    fn default() -> Self {
-        let store = Arc::default();
-        Setup { store, answers: vec![], is_away: false, webhook: None, backoff: Duration::ZERO }
-    }
-}
-
-struct World {
-    engine: Arc<Engine>,
-    clock: Arc<ManualClock>,
-    fcm: Receiver<Shipment>,
-    apns: Receiver<Shipment>,
-    webhook: Receiver<WebhookDelivery>,
-}
-
-/// An engine with Firebase as the setup says, and Apple, who accepts all.
-fn world(setup: Setup) -> World {
-    let clock = Arc::new(ManualClock::default());
-    clock.set(NOON);
-    let vendor = |vendor, answers: Vec<VendorAnswer>, is_away| {
-        let (sent, received) = unbounded();
-        let answers = parking_lot::Mutex::new(answers.into());
-        (Arc::new(FakeVendor { vendor, answers, is_away, sent }) as Arc<dyn Vendor>, received)
-    };
-    let (fcm_vendor, fcm) = vendor(PushVendor::Fcm, setup.answers, setup.is_away);
-    let (apns_vendor, apns) = vendor(PushVendor::Apns, vec![], false);
-    let backoff = setup.backoff;
-    let config = VendorPushConfig { backoff_min: backoff, backoff_max: backoff, ..VendorPushConfig::default() };
-    let (called, webhook) = unbounded();
-    let outbox = OutboxConfig { secret: "s".into(), ..OutboxConfig::default() };
-    let (engine, _receivers) = Engine::start(EngineParts {
-        // No send is refused because commits are slow.
-        config: EngineConfig { shards: 1, commit_time_max: PATIENCE, ..EngineConfig::default() },
-        clock: clock.clone() as Arc<dyn Clock>,
-        store: setup.store,
-        webhook: setup.webhook.map(|refuses| (Arc::new(FakeWebhook { refuses, called }) as Arc<dyn Webhook>, outbox)),
-        vendors: Some(VendorPushParts { vendors: vec![fcm_vendor, apns_vendor], config }),
-        wakes: vec![Arc::new(Asleep)],
-        cluster: None,
-    });
-    World { engine, clock, fcm, apns, webhook }
-}
-
-fn fcm(token: &str) -> PushToken {
-    PushToken::Fcm { token: token.into() }
-}
-
-fn apns(token: &str) -> PushToken {
-    PushToken::Apns { token: token.into() }
-}
-
-impl World {
-    /// Users of whom each has a phone with a token of Firebase that is the user's id, in a group.
-    async fn with_room(self, members: &[&str]) -> World {
-        let users = members.iter().map(|id| UserUpsert { id: (*id).into(), ..UserUpsert::default() }).collect();
-        self.engine.upsert_users(users).await.unwrap();
-        let room = json!({ "id": "room", "kind": "group", "name": "Room", "members": members });
-        self.engine.create_conversation(&Actor::App, serde_json::from_value(room).unwrap()).await.unwrap();
-        for user in members {
-            self.register(user, "phone", Some(fcm(user))).await.unwrap();
-        }
-        self
-    }
-
-    async fn register(&self, user: &str, device: &str, token: Option<PushToken>) -> Result<(), Refusal> {
-        let (engine, user, device) = (self.engine.clone(), user.to_owned(), device.to_owned());
-        let register = move || {
-            let user = engine.directory.require_user(&user)?;
-            engine.set_push_token(&user, &device, token.as_ref())
-        };
-        tokio::task::spawn_blocking(register).await.unwrap()
-    }
-
-    fn devices(&self, user: &str) -> Vec<String> {
-        let user = self.engine.directory.require_user(user).unwrap();
-        let tokens = self.engine.push_tokens(&user).unwrap().push_tokens;
-        tokens.into_iter().map(|card| format!("{} {}", card.device_id, card.vendor.name())).collect()
-    }
-
-    fn connect(&self, user: &str, chat: bool) {
-        let no = self.engine.directory.require_user(user).unwrap().no;
-        let (session, node, device_id, device_kind) = (no.0, Default::default(), "d".into(), "phone".into());
-        self.engine
-            .presence
-            .register(no, PresenceSession { session, node, device_id, device_kind, since: 0, chat, background: false });
-    }
-
-    async fn send(&self, message: Value) {
-        let text = message.to_string();
-        self.engine.send(&Actor::App, serde_json::from_str(&text).unwrap()).await.unwrap();
-    }
-
-    async fn say(&self, text: &str) {
-        self.send(json!({ "conversation": "room", "from": "ada", "body": { "text": text } })).await;
-    }
-
-    fn count(&self, outcome: &str) -> u64 {
-        let metrics = self.engine.metrics.render();
-        let line = format!("tidings_vendor_notifications_total{{vendor=\"fcm\",outcome=\"{outcome}\"}} ");
-        metrics.lines().find_map(|found| found.strip_prefix(&line)).map_or(0, |count| count.parse().unwrap())
-    }
-
-    async fn until_counted(&self, outcome: &str, count: u64) {
-        let counted = async {
-            while self.count(outcome) < count {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, counted).await.expect(outcome);
-    }
-}
-
-fn next(of: &Receiver<Shipment>) -> (String, Notification) {
-    let Shipment { notification, token } = of.recv_timeout(PATIENCE).expect("a notification");
-    (token.address().to_owned(), notification)
-}
-
-/// The tokens that the next `count` notifications are for, sorted.
-fn next_tokens(of: &Receiver<Shipment>, count: usize) -> Vec<String> {
-    let mut tokens: Vec<String> = (0..count).map(|_| next(of).0).collect();
-    tokens.sort();
-    tokens
-}
-
-fn later() -> VendorAnswer {
-    VendorAnswer::Refused { code: "503".into(), retry: Retry::After(None) }
-}
+use tidings_testkit::MemoryStore;
+use vendor_world::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn devices_of_offline_members_are_notified_with_text_and_badge() {

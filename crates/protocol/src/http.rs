@@ -10,6 +10,7 @@ mod popups;
 mod presence;
 mod push;
 mod push_tokens;
+mod reach;
 mod reading;
 mod users;
 
@@ -22,6 +23,7 @@ pub use popups::*;
 pub use presence::*;
 pub use push::*;
 pub use push_tokens::*;
+pub use reach::*;
 pub use reading::*;
 pub use users::*;
 

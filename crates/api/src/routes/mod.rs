@@ -18,6 +18,7 @@ mod popups;
 mod presence;
 mod push;
 mod push_tokens;
+mod reach;
 mod reactions;
 mod reading;
 mod receipts;
@@ -102,6 +103,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(reactions::list_replies))
         .routes(routes!(reactions::list_mentions))
         .routes(routes!(receipts::get_receipts))
+        .routes(routes!(reach::get_message_reach))
         .routes(routes!(streams::begin_stream))
         .routes(routes!(streams::append_piece))
         .routes(routes!(streams::end_stream))

@@ -1,8 +1,8 @@
 //! Offline push, for callers: dead letters, and messages that a session did not acknowledge.
 
-use crate::{engine::Engine, outbox};
+use crate::{engine::Engine, offline_recipients::OfflinePushContext, outbox};
 use std::sync::Arc;
-use tidings_domain::model::*;
+use tidings_domain::{model::*, refusals::store_refusal};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{DeadLetterPage, Replayed},
@@ -43,7 +43,7 @@ impl Engine {
         }
         let mut since = *since;
         if stays && acknowledges {
-            let stored = self.stored_positions(user.no)?;
+            let stored = self.stored_positions(user.no).map_err(store_refusal)?;
             since.positions.iter_mut().zip(stored).for_each(|(since, stored)| *since = stored.max(*since));
         } else if self.presence.is_active_elsewhere(user.no, session) {
             return Ok(());
@@ -55,6 +55,19 @@ impl Engine {
         match &self.outbox {
             Some(outbox) => outbox.store_unacknowledged(user, stays, handed),
             None => Ok(()),
+        }
+    }
+
+    pub(super) fn offline_push_context(&self) -> OfflinePushContext {
+        OfflinePushContext {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            directory: self.directory.clone(),
+            presence: self.presence.clone(),
+            committer: self.committer.clone(),
+            lead: self.lead.clone(),
+            metrics: self.metrics.clone(),
+            trace: self.trace.clone(),
         }
     }
 

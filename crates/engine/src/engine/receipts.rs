@@ -38,9 +38,9 @@ impl Engine {
     }
 
     /// How far the clients of a user have come, in each lane.
-    pub(crate) fn stored_positions(&self, user: UserNo) -> Result<[Position; LANES], Refusal> {
-        let row = self.store.row(RowSpace::Chat, &stored_key(user)).map_err(store_refusal)?;
-        let mut stored = decode_stored(row.as_deref()).map_err(store_refusal)?;
+    pub(crate) fn stored_positions(&self, user: UserNo) -> StoreResult<[Position; LANES]> {
+        let row = self.store.row(RowSpace::Chat, &stored_key(user))?;
+        let mut stored = decode_stored(row.as_deref())?;
         let pending = self.receipts.pending_stored(user, self.store.epoch());
         stored.iter_mut().zip(pending).for_each(|(stored, pending)| *stored = pending.max(*stored));
         Ok(stored)

@@ -5,13 +5,17 @@
 //! notify a user twice remembers (conversation, seq, recipient), which each event has.
 
 use super::OutboxContext;
-use crate::{attributes::attributes_value, entry_view::encode_entry, offline_recipients::OfflineRecipients};
+use crate::{
+    attributes::attributes_value,
+    entry_view::encode_entry,
+    offline_recipients::{OfflineRecipients, RecipientPage},
+};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use std::{collections::VecDeque, sync::Arc};
 use tidings_domain::{
     model::*,
-    store::{OutboxItem, StoreResult},
+    store::{OutboxItem, RowChange, StoreResult},
 };
 
 /// The bits of an event's id that are the number of its part.
@@ -36,6 +40,9 @@ pub(super) struct EventExpansion {
     recipients_per_event: usize,
     recipients: VecDeque<String>,
     part: u64,
+    pages: u64,
+    /// Rows that tell who is not told, and why.
+    pub(super) records: Vec<RowChange>,
 }
 
 impl EventExpansion {
@@ -72,15 +79,19 @@ impl EventExpansion {
             recipients_per_event,
             recipients: VecDeque::new(),
             part: 0,
+            pages: 0,
+            records: Vec::new(),
         }))
     }
 
     /// The next event, or `None` after the last.
     pub(super) fn next(&mut self, context: &OutboxContext) -> StoreResult<Option<Event>> {
         while self.recipients.len() < self.recipients_per_event
-            && let Some(page) = self.found.next_page(context)?
+            && let Some(RecipientPage { told, left_out }) = self.found.next_page(context)?
         {
-            self.recipients.extend(page.iter().map(|user| user.id.clone()));
+            self.recipients.extend(told.iter().map(|user| user.id.clone()));
+            self.found.record_left_out(context, self.pages, left_out, &mut self.records);
+            self.pages += 1;
         }
         if self.recipients.is_empty() {
             return Ok(None);
@@ -93,7 +104,7 @@ impl EventExpansion {
 
     /// The event for this one user, online or not, unless the user does not want to know of the entry.
     pub(super) fn event_for(&mut self, context: &OutboxContext, user: &User) -> StoreResult<Option<Event>> {
-        if !self.found.is_wanted_by(context, user)? {
+        if self.found.why_unwanted_by(context, user)?.is_some() {
             return Ok(None);
         }
         let part = (1 << PARTS_BITS) - 1 - user.no.0 % UNACKNOWLEDGED_PARTS;

@@ -162,6 +162,12 @@ pub(super) fn message_of(row: &DeadNotification) -> Option<(String, u64)> {
     Some((stored.entry.conversation.into_owned(), stored.entry.seq))
 }
 
+/// The conversation and the `seq` of the message that an event tells of, and the ids of those who are told.
+pub(super) fn told_by(event: &Event) -> Option<(String, u64, Vec<String>)> {
+    let stored: StoredEvent<'_> = serde_json::from_str(event.json.get()).ok()?;
+    Some((stored.entry.conversation.into_owned(), stored.entry.seq, stored.recipients))
+}
+
 pub(super) fn recipients_of(row: &DeadNotification) -> Vec<String> {
     serde_json::from_str::<StoredEvent<'_>>(&row.event).map(|stored| stored.recipients).unwrap_or_default()
 }

@@ -6,8 +6,11 @@ use super::{
     events::{Event, EventExpansion},
     retry_queue::{self, RETRY_IDS, RetryQueue},
 };
-use crate::offline_recipients::{SESSION_STAYS, unacknowledged_rows};
-use crate::webhook::{Webhook, WebhookDelivery, WebhookError, sign};
+use crate::{
+    offline_recipients::{SESSION_STAYS, unacknowledged_rows},
+    reach_trace::{Record, Source, Whom},
+    webhook::{Webhook, WebhookDelivery, WebhookError, sign},
+};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde_json::value::RawValue;
 use std::{
@@ -19,6 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_domain::{model::Position, store::*};
+use tidings_protocol::http::ReachOutcome;
 
 /// How often the list is read when it was empty.
 const POLL: Duration = Duration::from_millis(100);
@@ -30,6 +34,8 @@ const REPLAYS_PER_ROUND: usize = 20;
 const DELIVERY_BYTES_MAX: usize = 1024 * 1024;
 /// Events retried in a round, before new entries.
 const RETRIES_PER_ROUND: usize = 20;
+/// Rows of records in one write.
+const ROWS_PER_WRITE: usize = 500;
 /// How often unacknowledged messages of other nodes are read.
 const UNACKNOWLEDGED_POLL: Duration = Duration::from_secs(1);
 
@@ -166,6 +172,9 @@ impl Worker {
     }
 
     fn round_of_leader(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
+        if let Some(term) = self.context.lead.term() {
+            self.context.trace.prune(&*self.context.store, term, self.context.clock.now_ms())?;
+        }
         let mut worked = match self.retry_due(queue)? {
             Ok(tried) => tried,
             Err(Stopped) => return Ok(Err(Stopped)),
@@ -194,7 +203,7 @@ impl Worker {
         let Some(last) = items.last().map(|item| item.position).filter(|_| may_begin && queue.has_room()) else {
             return Ok(Ok(worked));
         };
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let (mut batch, mut bytes, mut left_out) = (Vec::new(), 0, Vec::new());
         let mut through = None;
         for item in &items {
             let mut expansion = EventExpansion::of(&self.context, item, self.config.recipients_per_event.max(1))?;
@@ -212,8 +221,13 @@ impl Worker {
                 bytes += event.json.get().len();
                 batch.push(event);
             }
+            // Where vendors are set up, their search records these.
+            if let Some(expansion) = expansion.filter(|_| self.searched.is_none()) {
+                left_out.extend(expansion.records);
+            }
             through = Some(item.position);
         }
+        self.write_trace(&left_out);
         Ok(self.deliver_batch(queue, batch, Some(last)).map(|()| true))
     }
 
@@ -247,7 +261,10 @@ impl Worker {
             return Ok(());
         }
         let was_open = self.breaker.is_open();
-        let Err(error) = self.deliver(&events) else { return Ok(()) };
+        let Err(error) = self.deliver(&events) else {
+            self.trace(&events, 0, ReachOutcome::Accepted, None);
+            return Ok(());
+        };
         self.breaker.pause_new(&self.config, self.now());
         // By conversation, and within each in the order of entries: the sort is stable.
         events.sort_by(|a, b| a.conversation.cmp(&b.conversation));
@@ -270,6 +287,7 @@ impl Worker {
                         "the webhook did not take an event; its conversation waits, others go on"
                     );
                 }
+                self.trace(&events[..1], 0, ReachOutcome::Retried, Some(&error));
                 let parked = events.into_iter().enumerate().map(|(at, event)| Undelivered {
                     event,
                     attempts: u32::from(at == 0),
@@ -307,8 +325,10 @@ impl Worker {
             }
             let was_open = self.breaker.is_open();
             self.context.metrics.outbox_retries.inc();
-            match self.deliver(&[retry_queue::event_of(&row)]) {
+            let event = retry_queue::event_of(&row);
+            match self.deliver(std::slice::from_ref(&event)) {
                 Ok(()) => {
+                    self.trace(&[event], row.attempts, ReachOutcome::Accepted, None);
                     if let Err(Stopped) = self.record(Proposal::DeleteDeadLetters { ids: vec![key] }) {
                         return Ok(Err(Stopped));
                     }
@@ -345,13 +365,16 @@ impl Worker {
         error: String,
     ) -> Result<(), Stopped> {
         let (key, attempts) = (row.id, row.attempts + 1);
+        let is_dead = attempts >= self.config.attempts_max.max(1);
+        let outcome = if is_dead { ReachOutcome::Refused } else { ReachOutcome::Retried };
+        self.trace(&[retry_queue::event_of(&row)], row.attempts, outcome, Some(&error));
         let row = DeadNotification {
             failed_at: self.context.clock.now_ms(),
             attempts,
             last_error: error.chars().take(500).collect(),
             ..row
         };
-        if attempts < self.config.attempts_max.max(1) {
+        if !is_dead {
             self.record(Proposal::AdvanceOutbox { through: 0, dead: vec![row] })?;
             queue.postpone(conversation, self.now() + backoff(&self.config, attempts));
             return Ok(());
@@ -456,8 +479,9 @@ impl Worker {
                 taken.push(id);
                 continue;
             }
-            let json = RawValue::from_string(dead.event).unwrap_or_else(|_| RawValue::NULL.to_owned());
-            if self.call(&[&json]).is_ok() {
+            let event = retry_queue::event_of(&dead);
+            if self.call(&[&event.json]).is_ok() {
+                self.trace(&[event], dead.attempts, ReachOutcome::Accepted, None);
                 self.context.metrics.outbox_delivered.inc();
                 taken.push(id);
             }
@@ -468,6 +492,34 @@ impl Worker {
             return Ok(Err(Stopped));
         }
         Ok(Ok(tried > 0))
+    }
+
+    /// Records what became of events, for those who ask why somebody was told. A record that is lost changes nothing else.
+    fn trace(&self, events: &[Event], attempt: u32, outcome: ReachOutcome, cause: Option<&str>) {
+        let context = &*self.context;
+        if !context.trace.is_on() {
+            return;
+        }
+        let mut changes = Vec::new();
+        for event in events {
+            let Some((conversation, seq, recipients)) = retry_queue::told_by(event) else { continue };
+            let Ok(Some(conversation)) = context.directory.conversation_by_id(&conversation) else { continue };
+            let record = |id| Record { whom: Whom::Id(id), outcome, cause: cause.map(str::to_owned) };
+            let source = Source::Webhook { event: event.id, attempt: attempt.into() };
+            let records = recipients.into_iter().map(record);
+            context.trace.add((conversation.no, seq), source, context.clock.now_ms(), records, &mut changes);
+        }
+        self.write_trace(&changes);
+    }
+
+    fn write_trace(&self, changes: &[RowChange]) {
+        let Some(term) = self.context.lead.term() else { return };
+        for changes in changes.chunks(ROWS_PER_WRITE) {
+            if let Err(error) = self.context.store.write_rows(term, RowSpace::Chat, changes.to_vec()) {
+                tracing::debug!(%error, "how users were reached was not recorded");
+                return;
+            }
+        }
     }
 
     /// Makes one attempt to deliver events.

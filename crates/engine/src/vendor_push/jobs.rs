@@ -1,12 +1,13 @@
 //! The rows of what vendors are still to be handed: one message, for some devices of one vendor.
 
+use crate::reach_trace::{Record, Whom};
 use serde::{Deserialize, Serialize};
 use tidings_domain::{
     chat_rows::{encode, vendor_job_key},
     model::*,
     store::{ROW_BYTES_MAX, RowChange, StoreError, StoreResult},
 };
-use tidings_protocol::http::PushVendor;
+use tidings_protocol::http::{PushVendor, ReachOutcome};
 
 /// Bytes of a row's targets, so that a row with all the rest stays below its limit.
 const TARGETS_BYTES_MAX: usize = ROW_BYTES_MAX - 256;
@@ -14,6 +15,12 @@ const TARGETS_BYTES_MAX: usize = ROW_BYTES_MAX - 256;
 /// The number of a user, and the id of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Target(pub(super) u64, pub(super) String);
+
+impl Target {
+    pub(super) fn record(&self, outcome: ReachOutcome, cause: Option<String>) -> Record {
+        Record { whom: Whom::Device(self.0, self.1.clone()), outcome, cause }
+    }
+}
 
 /// The value of a row. The names are short since there are many.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The thread that looks, for each entry of the list, for the devices that vendors are to notify.
 
 use super::{StopSignal, jobs::JobWriter, target_of, unacknowledged};
-use crate::offline_recipients::{OfflinePushContext, OfflineRecipients};
+use crate::offline_recipients::{OfflinePushContext, OfflineRecipients, RecipientPage};
 use std::{
     sync::{
         Arc,
@@ -94,12 +94,13 @@ impl TokenSearch {
             self.searched.store(stored.max(store.outbox_position()?), Ordering::Release);
             self.term = Some(term);
         }
-        let mut worked = false;
+        let mut worked = self.context.trace.prune(&*store, term, self.context.clock.now_ms())?;
         let now = self.context.clock.monotonic();
         let is_due = |at| now.saturating_duration_since(at) >= UNACKNOWLEDGED_POLL;
         if self.unacknowledged_at.is_none_or(is_due) {
-            worked = unacknowledged::take(&self.context, &self.vendors, term)?;
-            self.unacknowledged_at = (!worked).then_some(now);
+            let taken = unacknowledged::take(&self.context, &self.vendors, term)?;
+            self.unacknowledged_at = (!taken).then_some(now);
+            worked |= taken;
         }
         let after = self.searched.load(Ordering::Acquire);
         let items = store.outbox(after, ITEMS_PER_READ)?;
@@ -126,7 +127,10 @@ impl TokenSearch {
         let Some(mut found) = OfflineRecipients::of(context, item.conversation, item.seq)? else { return Ok(()) };
         let writer = |vendor: &PushVendor| JobWriter::new(*vendor, &found.entry, found.conversation.no, 0);
         let mut writers: Vec<JobWriter> = self.vendors.iter().map(writer).collect();
-        while let Some(users) = found.next_page(context)? {
+        let mut part = 0;
+        while let Some(RecipientPage { told: users, left_out }) = found.next_page(context)? {
+            found.record_left_out(context, part, left_out, changes);
+            part += 1;
             // One look for all: most users have no token.
             let ranges: Vec<_> = users.iter().map(|user| devices_of(user.no)).collect();
             let first = context.store.first_keys(RowSpace::Chat, &ranges)?;

@@ -2,13 +2,21 @@
 //! notifications for vendors.
 
 use super::{VendorPush, jobs::JobWriter, target_of};
-use crate::offline_recipients::{
-    FOR_VENDORS, OfflinePushContext, OfflineRecipients, SESSION_STAYS, UNACKNOWLEDGED_IDS, unacknowledged_rows,
+use crate::{
+    offline_recipients::{
+        FOR_VENDORS, OfflinePushContext, OfflineRecipients, SESSION_STAYS, UNACKNOWLEDGED_IDS, unacknowledged_rows,
+    },
+    reach_trace::{Record, Source, Whom},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, sync::Arc};
 use tidings_domain::{leadership::Term, model::*, push_tokens::tokens_of, refusals::store_refusal, store::*};
-use tidings_protocol::{entry::EntryKind, error::Refusal, http::PushVendor, limits::PUSH_TOKENS_PER_USER_MAX};
+use tidings_protocol::{
+    entry::EntryKind,
+    error::Refusal,
+    http::{PushVendor, ReachOutcome},
+    limits::PUSH_TOKENS_PER_USER_MAX,
+};
 
 /// Messages of one session. Of more only the newest are told; they collapse by conversation anyway.
 const MESSAGES_MAX: usize = 100;
@@ -89,6 +97,9 @@ pub(super) fn take(context: &OfflinePushContext, vendors: &[PushVendor], term: T
             continue;
         }
         let Some(found) = OfflineRecipients::of(context, conversation, stored.seq)? else { continue };
+        let record = Record { whom: Whom::User(user.0), outcome: ReachOutcome::Unacknowledged, cause: None };
+        let source = Source::Search { part: FIRST_PART | user.0 };
+        context.trace.add((conversation, stored.seq), source, row.failed_at, [record], &mut changes);
         let tokens = tokens_of(&*context.store, user, PUSH_TOKENS_PER_USER_MAX)?;
         for vendor in vendors {
             let mut writer =

@@ -7,7 +7,10 @@ use super::{
     jobs::{Job, Target},
     rendering::MessageText,
 };
-use crate::offline_recipients::{OfflinePushContext, OfflineRecipients};
+use crate::{
+    offline_recipients::{OfflinePushContext, OfflineRecipients, Unwanted},
+    reach_trace::{Record, Source},
+};
 use quick_cache::unsync::Cache;
 use std::{
     collections::{HashMap, HashSet},
@@ -15,6 +18,7 @@ use std::{
     time::Duration,
 };
 use tidings_domain::{
+    chat_rows::number_in,
     leadership::Term,
     metrics::{VendorLabel, VendorOutcomeLabel},
     model::*,
@@ -22,6 +26,7 @@ use tidings_domain::{
     store::*,
     vendors::*,
 };
+use tidings_protocol::http::ReachOutcome;
 
 /// How often the rows are read when none was due.
 const POLL: Duration = Duration::from_millis(100);
@@ -53,6 +58,8 @@ struct OpenJob {
     job: Job,
     /// Devices that are to be tried again.
     left: Vec<Target>,
+    /// What became of devices in this round.
+    records: Vec<Record>,
     /// The longest time for which the vendor asked.
     retry_after: Option<Duration>,
 }
@@ -65,12 +72,13 @@ struct Addressed {
     registered_at: u64,
 }
 
-/// The outcomes of devices that need no shipment.
-#[derive(Clone, Copy)]
-enum Settled {
-    Obsolete,
-    Superseded,
-    Expired,
+/// How an outcome of a device that needs no shipment is counted.
+fn settled_label(outcome: ReachOutcome) -> &'static str {
+    match outcome {
+        ReachOutcome::Superseded => "superseded",
+        ReachOutcome::Expired => "dead_expired",
+        _ => "obsolete",
+    }
 }
 
 impl VendorWorker {
@@ -149,9 +157,9 @@ impl VendorWorker {
                 Job::default()
             });
             targets += job.targets.len();
-            open.push(OpenJob { key, job, left: Vec::new(), retry_after: None });
+            open.push(OpenJob { key, job, left: Vec::new(), records: Vec::new(), retry_after: None });
         }
-        let (addressed, shipments) = self.prepare(&open)?;
+        let (addressed, shipments) = self.prepare(&mut open)?;
         let answers = if shipments.is_empty() { Vec::new() } else { self.vendor.send_all(shipments) };
         if stop.wait(Duration::ZERO) {
             // What was accepted is sent once more after the restart rather than perhaps never.
@@ -165,17 +173,21 @@ impl VendorWorker {
     }
 
     /// The notifications of the rows. Of several for the same conversation and device only the newest is sent.
-    fn prepare(&mut self, open: &[OpenJob]) -> StoreResult<(Vec<Addressed>, Vec<Shipment>)> {
+    fn prepare(&mut self, open: &mut [OpenJob]) -> StoreResult<(Vec<Addressed>, Vec<Shipment>)> {
         let context = self.context.clone();
         let mut order: Vec<usize> = (0..open.len()).collect();
         order.sort_by_key(|at| std::cmp::Reverse((open[*at].job.conversation, open[*at].job.seq)));
         let (mut taken, mut badges) = (HashSet::new(), HashMap::new());
         let (mut addressed, mut shipments) = (Vec::new(), Vec::new());
         for at in order {
-            let Job { conversation, seq, targets, even_online, .. } = &open[at].job;
+            let OpenJob { job: Job { conversation, seq, targets, even_online, .. }, records, .. } = &mut open[at];
+            let mut settle = |target: &Target, outcome: ReachOutcome| {
+                self.count(settled_label(outcome));
+                records.push(target.record(outcome, None));
+            };
             let found = OfflineRecipients::of(&context, ConversationNo(*conversation), *seq)?;
             let Some(found) = found else {
-                targets.iter().for_each(|_| self.count_settled(Settled::Obsolete));
+                targets.iter().for_each(|target| settle(target, ReachOutcome::Recalled));
                 continue;
             };
             let sender = found.entry.content.sender.as_ref().map(|sender| context.directory.user(sender.no));
@@ -183,27 +195,32 @@ impl VendorWorker {
             let time_to_live_ms = u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX);
             let message = (context.store.epoch(), time_to_live_ms);
             let text = MessageText::of(&self.config.templates, &found, sender.as_deref(), message);
-            for target in targets {
+            for target in targets.iter() {
                 if text.expires_at() <= context.clock.now_ms() {
-                    self.count_settled(Settled::Expired);
+                    settle(target, ReachOutcome::Expired);
                     continue;
                 }
                 let no = UserNo(target.0);
-                let is_newer_told = self.latest.get(&(*conversation, target.0)).is_some_and(|told| told > seq);
+                let is_newer_told = self.latest.get(&(*conversation, target.0)).is_some_and(|told| *told > *seq);
                 if is_newer_told || !taken.insert((*conversation, target.clone())) {
-                    self.count_settled(Settled::Superseded);
+                    settle(target, ReachOutcome::Superseded);
                     continue;
                 }
-                let user = context.directory.user(no)?;
-                let is_back = !even_online && context.presence.is_active(no);
-                let user = user.filter(|_| !is_back);
-                let wanted = match &user {
-                    Some(user) => found.is_wanted_by(&context, user)?,
-                    None => false,
+                let Some(user) = context.directory.user(no)? else {
+                    settle(target, ReachOutcome::NotAMember);
+                    continue;
                 };
-                let token = if wanted { self.token_of(no, &target.1)? } else { None };
-                let (Some(user), Some((digest, token))) = (user, token) else {
-                    self.count_settled(Settled::Obsolete);
+                let is_back = !*even_online && context.presence.is_active(no);
+                if is_back {
+                    settle(target, ReachOutcome::Active);
+                    continue;
+                }
+                if let Some(Unwanted { outcome, .. }) = found.why_unwanted_by(&context, &user)? {
+                    settle(target, outcome);
+                    continue;
+                }
+                let Some((digest, token)) = self.token_of(no, &target.1)? else {
+                    settle(target, ReachOutcome::NoDevice);
                     continue;
                 };
                 let badge = match (self.config.badge, badges.get(&no)) {
@@ -223,14 +240,6 @@ impl VendorWorker {
         Ok((addressed, shipments))
     }
 
-    fn count_settled(&self, settled: Settled) {
-        self.count(match settled {
-            Settled::Obsolete => "obsolete",
-            Settled::Superseded => "superseded",
-            Settled::Expired => "dead_expired",
-        });
-    }
-
     /// The device's token, if it is of this vendor still.
     fn token_of(&self, user: UserNo, device: &str) -> StoreResult<Option<(TokenDigest, RegisteredToken)>> {
         let store = &*self.context.store;
@@ -241,36 +250,35 @@ impl VendorWorker {
         Ok(token.map(|token| (digest, token)))
     }
 
-    /// Records what the vendor answered for one device.
+    /// Notes what the vendor answered for one device.
     fn settle(&mut self, open: &mut [OpenJob], to: Addressed, answer: VendorAnswer) {
         let Addressed { job, target, digest, registered_at } = to;
         let open = &mut open[job];
-        let retry_after = match answer {
-            VendorAnswer::Accepted { .. } => {
-                self.count("accepted");
+        let (label, outcome, cause) = match answer {
+            VendorAnswer::Accepted { id } => {
                 self.latest.insert((open.job.conversation, target.0), open.job.seq);
-                return;
+                ("accepted", ReachOutcome::Accepted, id)
             }
             // The app has registered the token again since.
-            VendorAnswer::TokenGone { since: Some(since) } if registered_at > since => {
-                self.count("dead_refused");
-                return;
-            }
+            VendorAnswer::TokenGone { since: Some(since) } if registered_at > since => (
+                "dead_refused",
+                ReachOutcome::Refused,
+                Some("the token was gone before it was registered again".into()),
+            ),
             VendorAnswer::TokenGone { .. } => {
-                self.count("token_gone");
-                self.remove_token(target, digest);
-                return;
+                self.remove_token(target.clone(), digest);
+                ("token_gone", ReachOutcome::TokenGone, None)
             }
-            VendorAnswer::Refused { retry: Retry::Never, .. } => {
-                self.count("dead_refused");
-                return;
+            VendorAnswer::Refused { retry: Retry::Never, code } => ("dead_refused", ReachOutcome::Refused, Some(code)),
+            VendorAnswer::Refused { retry: Retry::After(retry_after), code: reason }
+            | VendorAnswer::Unreachable { retry_after, reason } => {
+                open.retry_after = open.retry_after.max(retry_after);
+                open.left.push(target.clone());
+                ("retried", ReachOutcome::Retried, Some(reason))
             }
-            VendorAnswer::Refused { retry: Retry::After(after), .. } => after,
-            VendorAnswer::Unreachable { retry_after, .. } => retry_after,
         };
-        self.count("retried");
-        open.retry_after = open.retry_after.max(retry_after);
-        open.left.push(target);
+        self.count(label);
+        open.records.push(target.record(outcome, cause));
     }
 
     /// Ends the registration of a token that no device has any more.
@@ -288,7 +296,12 @@ impl VendorWorker {
         let now = self.context.clock.monotonic();
         let mut changes = Vec::new();
         let mut again = Vec::new();
-        for OpenJob { key, job, left, retry_after } in open {
+        let now_ms = self.context.clock.now_ms();
+        for OpenJob { key, job, left, records, retry_after } in open {
+            let part = number_in(&key, 2).unwrap_or_default();
+            let source = Source::Vendor { vendor: self.vendor.vendor(), part, attempt: job.attempts.into() };
+            let message = (ConversationNo(job.conversation), job.seq);
+            self.context.trace.add(message, source, now_ms, records, &mut changes);
             let value = (!left.is_empty()).then(|| {
                 let attempts = job.attempts.saturating_add(1);
                 let pause = self.backoff(attempts).max(retry_after.unwrap_or_default().min(RETRY_AFTER_MAX));

@@ -14,7 +14,10 @@ use tidings_domain::{
     clock::{Clock, SystemClock},
     vendors::Vendor,
 };
-use tidings_engine::vendor_push::{Template, Templates, VendorPushConfig, VendorPushParts};
+use tidings_engine::{
+    config::EngineConfig,
+    vendor_push::{Template, Templates, VendorPushConfig, VendorPushParts},
+};
 use tidings_gateway::SessionConfig;
 use tidings_vendors::{
     PoolConfig,
@@ -62,6 +65,9 @@ settings! {
         backoff_min_ms: u64 = 1_000,
         /// The longest wait between attempts.
         backoff_max_ms: u64 = 300_000,
+        /// For how many days it is recorded who was told of a message, and why others were not; 0: it is not. A record names users and devices
+        /// and no texts. Of conversations with more than 1,000 members, who was left out is not recorded.
+        trace_days: u32 = EngineConfig::default().reach_trace_days,
         /// A file of certificate authorities in PEM that are trusted beside those of the system, as for a proxy.
         ca_file: Option<PathBuf> = None,
     }

@@ -1,0 +1,238 @@
+//! Why a user was, or was not, told of a message: what is recorded of it ([`reach_trace`](crate::reach_trace)), and what
+//! holds now.
+
+use crate::{
+    engine::Engine,
+    offline_recipients::{OfflineRecipients, Unwanted},
+    reach_trace::Recorded,
+    vendor_push::Waiting,
+};
+use std::sync::Arc;
+use tidings_domain::{
+    chat_rows::{self, vendor_search_key},
+    model::*,
+    push_tokens::tokens_of,
+    refusals::store_refusal,
+    store::{RowSpace, StoreResult},
+};
+use tidings_protocol::{
+    error::Refusal,
+    http::{MessageReach, PushVendor, ReachOutcome, ReachRoad, ReachStep},
+    limits::PUSH_TOKENS_PER_USER_MAX,
+};
+
+/// The outcomes in the order in which they decide: the first of them among the steps says why.
+const DECISIVE: [ReachOutcome; 21] = [
+    ReachOutcome::Sender,
+    ReachOutcome::Read,
+    ReachOutcome::Acknowledged,
+    ReachOutcome::Accepted,
+    ReachOutcome::Recalled,
+    ReachOutcome::NotPushed,
+    ReachOutcome::Waiting,
+    ReachOutcome::Retried,
+    ReachOutcome::NotAMember,
+    ReachOutcome::JoinedLater,
+    ReachOutcome::Superseded,
+    ReachOutcome::Refused,
+    ReachOutcome::TokenGone,
+    ReachOutcome::Expired,
+    ReachOutcome::Active,
+    ReachOutcome::Muted,
+    ReachOutcome::DoNotDisturb,
+    ReachOutcome::Unacknowledged,
+    ReachOutcome::NotRecorded,
+    ReachOutcome::NoDevice,
+    ReachOutcome::NotSetUp,
+];
+
+/// The step that decided. Of one road and device the last step counts, and what was recorded before what holds now.
+fn decisive(steps: &[ReachStep]) -> Option<&ReachStep> {
+    let is_overtaken = |at: usize| {
+        let step = &steps[at];
+        let later = |later: &ReachStep| (later.road, &later.device) == (step.road, &step.device);
+        step.outcome == ReachOutcome::Retried && steps[at + 1..].iter().any(later)
+    };
+    let counting = || (0..steps.len()).filter(|at| !is_overtaken(*at)).map(|at| &steps[at]);
+    DECISIVE.iter().find_map(|outcome| counting().filter(|step| step.outcome == *outcome).max_by_key(|step| step.at))
+}
+
+fn step(outcome: ReachOutcome, road: Option<ReachRoad>) -> ReachStep {
+    ReachStep { at: None, road, outcome, device: None, until: None, cause: None }
+}
+
+impl From<Recorded> for ReachStep {
+    fn from(Recorded { at, road, outcome, cause, device }: Recorded) -> ReachStep {
+        ReachStep { at: Some(at), road, outcome, device, until: None, cause }
+    }
+}
+
+impl Engine {
+    /// Why a user was, or was not, told of a message.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_message`; `store_unavailable`.
+    pub fn message_reach(&self, conversation: &str, seq: u64, user: &str) -> Result<MessageReach, Refusal> {
+        let conversation = self.directory.require_conversation(conversation)?;
+        let user = self.directory.require_user(user)?;
+        let message = self.stored_message(&conversation, seq)?;
+        let (id, sent_at) = (conversation.id.clone(), message.at);
+        let steps = self.reach_steps(conversation, message, &user).map_err(store_refusal)?;
+        let decisive = decisive(&steps).cloned().unwrap_or_else(|| step(ReachOutcome::NotRecorded, None));
+        Ok(MessageReach {
+            conversation: id,
+            seq,
+            user: user.id.clone(),
+            sent_at,
+            outcome: decisive.outcome,
+            summary: summary(&user.id, &decisive),
+            steps,
+        })
+    }
+
+    /// What is recorded, the oldest first, and then what holds now.
+    fn reach_steps(
+        &self,
+        conversation: Arc<Conversation>,
+        message: StoredEntry,
+        user: &User,
+    ) -> StoreResult<Vec<ReachStep>> {
+        let now_ms = self.clock.now_ms();
+        let content = &message.content;
+        let recorded = self.trace.read(&*self.store, conversation.no, &message, user, now_ms)?;
+        let mut steps: Vec<ReachStep> = recorded.into_iter().map(ReachStep::from).collect();
+        let is_recorded = !steps.is_empty();
+        let unpushed = match (content.details().recalled.is_some(), content.silent || content.skip_push) {
+            (true, _) => Some(ReachOutcome::Recalled),
+            (false, true) => Some(ReachOutcome::NotPushed),
+            (false, false) => None,
+        };
+        steps.extend(unpushed.map(|outcome| step(outcome, None)));
+        let (lane, position) = (conversation.lane() as usize, message.position);
+        let found = OfflineRecipients::for_one(conversation, message);
+        let context = self.offline_push_context();
+        let unwanted = found.why_unwanted_by(&context, user)?;
+        if let Some(Unwanted { outcome, until }) = unwanted {
+            steps.push(ReachStep { until, ..step(outcome, None) });
+            if matches!(outcome, ReachOutcome::Sender | ReachOutcome::NotAMember | ReachOutcome::JoinedLater) {
+                return Ok(steps);
+            }
+        }
+        let stored = self.stored_positions(user.no)?;
+        if stored[lane] >= position {
+            steps.push(step(ReachOutcome::Acknowledged, Some(ReachRoad::Session)));
+        }
+        for session in self.presence.sessions_of(user.no).into_iter().filter(|session| session.chat) {
+            let outcome = if session.background { ReachOutcome::Background } else { ReachOutcome::Active };
+            let device = Some(session.device_id.to_string());
+            steps.push(ReachStep { device, ..step(outcome, Some(ReachRoad::Session)) });
+        }
+        if unpushed.is_some() {
+            return Ok(steps);
+        }
+        let has_device = self.add_steps_of_vendors(user, position, &mut steps)?;
+        self.add_steps_of_webhook(position, &mut steps)?;
+        let tells = |step: &ReachStep| matches!(step.outcome, ReachOutcome::Acknowledged | ReachOutcome::Waiting);
+        let is_told = unwanted.is_some() || is_recorded || steps.iter().any(tells);
+        if !is_told && (has_device || self.outbox.is_some()) {
+            steps.push(step(ReachOutcome::NotRecorded, None));
+        }
+        Ok(steps)
+    }
+
+    /// Answers whether the user has a device that a vendor reaches.
+    fn add_steps_of_vendors(&self, user: &User, position: Position, steps: &mut Vec<ReachStep>) -> StoreResult<bool> {
+        let Some(vendor_push) = &self.vendor_push else {
+            steps.extend(PushVendor::ALL.map(|vendor| step(ReachOutcome::NotSetUp, Some(vendor.into()))));
+            return Ok(false);
+        };
+        let mut has_device = false;
+        let tokens = tokens_of(&*self.store, user.no, PUSH_TOKENS_PER_USER_MAX)?;
+        let row = self.store.row(RowSpace::Chat, &vendor_search_key())?;
+        let searched: Position = chat_rows::decode(row.as_deref())?;
+        for vendor in PushVendor::ALL {
+            let road = Some(ReachRoad::from(vendor));
+            if !vendor_push.has(vendor) {
+                steps.push(step(ReachOutcome::NotSetUp, road));
+            } else if !tokens.iter().any(|(_, token)| token.token.vendor() == vendor) {
+                steps.push(step(ReachOutcome::NoDevice, road));
+            } else if searched < position {
+                has_device = true;
+                steps.push(step(ReachOutcome::Waiting, road));
+            } else {
+                has_device = true;
+                for Waiting { device } in vendor_push.waiting_for(vendor, position, user.no)? {
+                    steps.push(ReachStep { device: Some(device), ..step(ReachOutcome::Waiting, road) });
+                }
+            }
+        }
+        Ok(has_device)
+    }
+
+    fn add_steps_of_webhook(&self, position: Position, steps: &mut Vec<ReachStep>) -> StoreResult<()> {
+        let road = Some(ReachRoad::Webhook);
+        if self.outbox.is_none() {
+            steps.push(step(ReachOutcome::NotSetUp, road));
+        } else if self.store.outbox_position()? < position && !is_of(steps, road) {
+            // An attempt is recorded a moment before the list is cut.
+            steps.push(step(ReachOutcome::Waiting, road));
+        }
+        Ok(())
+    }
+}
+
+fn is_of(steps: &[ReachStep], road: Option<ReachRoad>) -> bool {
+    steps.iter().any(|step| step.road == road)
+}
+
+/// The sentence of a step.
+fn summary(user: &str, step: &ReachStep) -> String {
+    let road = match step.road {
+        Some(ReachRoad::Session) => "a session",
+        Some(ReachRoad::Apns) => "APNs",
+        Some(ReachRoad::Fcm) => "FCM",
+        Some(ReachRoad::WebPush) => "the browser's push service",
+        Some(ReachRoad::Webhook) => "the webhook",
+        None => "offline push",
+    };
+    let device = step.device.as_ref().map(|device| format!(" of the device {device}")).unwrap_or_default();
+    let at = step.at.map(|at| format!(" at {}", time(at))).unwrap_or_default();
+    let until = step.until.map(|until| format!(" until {}", time(until))).unwrap_or_default();
+    let cause = step.cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
+    match step.outcome {
+        ReachOutcome::Read => format!("{user} had read the message{at}"),
+        ReachOutcome::Acknowledged => format!("a client of {user} has stored the message"),
+        ReachOutcome::Active => {
+            format!("somebody looked at a session of {user}{device}{at}, so nothing went out by offline push")
+        }
+        ReachOutcome::Background => format!("a session of {user}{device} is in the background"),
+        ReachOutcome::Unacknowledged => format!("a session of {user} did not acknowledge the message in time{at}"),
+        ReachOutcome::Sender => format!("{user} sent the message"),
+        ReachOutcome::NotAMember => format!("{user} is no member of the conversation{at}"),
+        ReachOutcome::JoinedLater => format!("{user} became a member after the message"),
+        ReachOutcome::NotPushed => "the message is silent, or asks for no offline push".into(),
+        ReachOutcome::Recalled => "the message was recalled".into(),
+        ReachOutcome::Muted => format!("{user} had muted the conversation{at}{until}"),
+        ReachOutcome::DoNotDisturb => format!("the do-not-disturb window of {user} covered the time{at}{until}"),
+        ReachOutcome::NoDevice => format!("{user} has no device for {road}"),
+        ReachOutcome::NotSetUp => format!("{road} is not set up"),
+        ReachOutcome::Waiting => format!("{road} is still to be asked to tell {user}{device}"),
+        ReachOutcome::Accepted => format!("{road} took a notification for {user}{device}{at}"),
+        ReachOutcome::Retried => {
+            format!("{road} did not take a notification for {user}{device}{at} and is asked again{cause}")
+        }
+        ReachOutcome::Refused => format!("{road} refused a notification for {user}{device}{at}{cause}"),
+        ReachOutcome::TokenGone => {
+            format!("{road} said{at} that no device has the token{device} any more; it was removed")
+        }
+        ReachOutcome::Superseded => {
+            format!("a newer message of the conversation took the place of the notification{device}{at}")
+        }
+        ReachOutcome::Expired => format!("{road} took no notification for {user}{device} in time; it was given up{at}"),
+        ReachOutcome::NotRecorded => format!("nothing is recorded of {user} and this message"),
+    }
+}
+
+fn time(at: u64) -> String {
+    jiff::Timestamp::from_millisecond(at as i64).map_or_else(|_| at.to_string(), |at| at.to_string())
+}

@@ -1,0 +1,236 @@
+//! The records of who was told of a message, by which road, and why others were not: what
+//! [`Engine::message_reach`](crate::Engine::message_reach) answers from.
+//!
+//! A record is a row with a bounded number of users or devices. It is written together with the work that it tells of: by the search
+//! for recipients, with those whom it left out, and by each worker after an attempt. Records are kept by day of writing, so
+//! that a day goes as a whole.
+
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tidings_domain::{
+    chat_rows::{decode, encode, reach_before, reach_key, reach_of},
+    leadership::Term,
+    model::*,
+    store::{RowChange, RowSpace, Store, StoreResult},
+};
+use tidings_protocol::http::{PushVendor, ReachOutcome, ReachRoad};
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+/// Bytes of users and devices in a row, so that a row with all the rest stays below its limit.
+const ROW_BYTES: usize = 2_000;
+/// Characters of a cause.
+const CAUSE_CHARS_MAX: usize = 100;
+/// The first attempts each keep a record; of those after them the last one does.
+const ATTEMPTS_KEPT: u64 = 3;
+/// Rows that are deleted in one write.
+const ROWS_PER_WRITE: usize = 500;
+/// Rows of one message and day that are read for an answer.
+const ROWS_READ_MAX: usize = 1_000;
+/// The search for recipients, among sources of records. The roads have theirs from 1 on.
+const SEARCH: u64 = 0;
+
+/// Whom a record is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Whom {
+    /// The number of a user.
+    User(u64),
+    /// The number of a user, and a device.
+    Device(u64, String),
+    /// The id of a user.
+    Id(String),
+}
+
+impl Whom {
+    fn is(&self, user: &User) -> bool {
+        match self {
+            Whom::User(no) | Whom::Device(no, _) => *no == user.no.0,
+            Whom::Id(id) => *id == user.id,
+        }
+    }
+}
+
+/// What became of it, for some users or devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Group {
+    #[serde(rename = "o")]
+    outcome: ReachOutcome,
+    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
+    cause: Option<String>,
+    #[serde(rename = "w")]
+    whom: Vec<Whom>,
+}
+
+/// The value of a row. The names are short since there are many.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Row {
+    #[serde(rename = "a")]
+    at: u64,
+    #[serde(rename = "g")]
+    groups: Vec<Group>,
+}
+
+/// One outcome, to be recorded.
+pub(crate) struct Record {
+    pub(crate) whom: Whom,
+    pub(crate) outcome: ReachOutcome,
+    pub(crate) cause: Option<String>,
+}
+
+/// One outcome for one user, as it was recorded.
+pub(crate) struct Recorded {
+    pub(crate) at: u64,
+    pub(crate) road: Option<ReachRoad>,
+    pub(crate) outcome: ReachOutcome,
+    pub(crate) cause: Option<String>,
+    pub(crate) device: Option<String>,
+}
+
+/// Where a record comes from. Two records with the same place are one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source {
+    /// The search for recipients, in this part of a large conversation.
+    Search {
+        part: u64,
+    },
+    Vendor {
+        vendor: PushVendor,
+        part: u64,
+        attempt: u64,
+    },
+    Webhook {
+        event: u64,
+        attempt: u64,
+    },
+}
+
+impl Source {
+    fn place(self, chunk: u64) -> [u64; 3] {
+        let attempt = |attempt: u64| attempt.min(ATTEMPTS_KEPT) << 32 | chunk;
+        match self {
+            Source::Search { part } => [SEARCH, part, chunk],
+            Source::Vendor { vendor, part, attempt: number } => {
+                [ReachRoad::from(vendor) as u64 + 1, part, attempt(number)]
+            }
+            Source::Webhook { event, attempt: number } => [ReachRoad::Webhook as u64 + 1, event, attempt(number)],
+        }
+    }
+}
+
+/// The road of a source, by its number.
+fn road_of(source: u64) -> Option<ReachRoad> {
+    use ReachRoad::*;
+    [Session, Apns, Fcm, WebPush, Webhook].into_iter().find(|road| *road as u64 + 1 == source)
+}
+
+/// Writes, reads and removes records.
+pub(crate) struct ReachTrace {
+    /// For how many days records are kept; 0: none are written.
+    days: u64,
+    /// The day up to which old records were removed.
+    pruned: AtomicU64,
+}
+
+impl ReachTrace {
+    pub(crate) fn new(days: u32) -> ReachTrace {
+        ReachTrace { days: days.into(), pruned: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.days > 0
+    }
+
+    /// Adds the rows of these records, which are all of one source and one message.
+    pub(crate) fn add(
+        &self,
+        (conversation, seq): (ConversationNo, u64),
+        source: Source,
+        at: u64,
+        records: impl IntoIterator<Item = Record>,
+        changes: &mut Vec<RowChange>,
+    ) {
+        if !self.is_on() {
+            return;
+        }
+        let (mut row, mut bytes, mut chunk) = (Row { at, groups: Vec::new() }, 0, 0);
+        let mut put = |row: &mut Row, chunk: u64| {
+            let key = reach_key(at / DAY_MS, conversation, seq, source.place(chunk));
+            let groups = std::mem::take(&mut row.groups);
+            changes.push(RowChange { key, value: Some(encode(&Row { at, groups })) });
+        };
+        for Record { whom, outcome, cause } in records {
+            let cause = cause.map(|cause| cause.chars().take(CAUSE_CHARS_MAX).collect::<String>());
+            let is_same = |group: &&mut Group| group.outcome == outcome && group.cause == cause;
+            bytes += encode(&whom).len() + 1;
+            match row.groups.iter_mut().find(is_same) {
+                Some(group) => group.whom.push(whom),
+                None => {
+                    let group = Group { outcome, cause, whom: vec![whom] };
+                    bytes += 40 + encode(&group.cause).len();
+                    row.groups.push(group);
+                }
+            }
+            if bytes > ROW_BYTES {
+                put(&mut row, chunk);
+                (bytes, chunk) = (0, chunk + 1);
+            }
+        }
+        if !row.groups.is_empty() {
+            put(&mut row, chunk);
+        }
+    }
+
+    /// What is recorded of a user and a message, the oldest first.
+    pub(crate) fn read(
+        &self,
+        store: &dyn Store,
+        conversation: ConversationNo,
+        message: &StoredEntry,
+        user: &User,
+        now_ms: u64,
+    ) -> StoreResult<Vec<Recorded>> {
+        let (first, last) = (message.at / DAY_MS, now_ms / DAY_MS);
+        let mut found = Vec::new();
+        for day in first.max(last.saturating_sub(self.days))..=last {
+            let (from, to) = reach_of(day, conversation, message.seq);
+            for (key, row) in store.rows(RowSpace::Chat, &from, &to, ROWS_READ_MAX)? {
+                let source = tidings_domain::chat_rows::number_in(&key, 3).unwrap_or_default();
+                let row: Row = decode(Some(&row))?;
+                for group in row.groups {
+                    for whom in group.whom.into_iter().filter(|whom| whom.is(user)) {
+                        let device = if let Whom::Device(_, device) = whom { Some(device) } else { None };
+                        found.push(Recorded {
+                            at: row.at,
+                            road: road_of(source),
+                            outcome: group.outcome,
+                            cause: group.cause.clone(),
+                            device,
+                        });
+                    }
+                }
+            }
+        }
+        found.sort_by_key(|recorded| recorded.at);
+        Ok(found)
+    }
+
+    /// Removes some of the records that are too old, once a day; answers whether there may be more.
+    pub(crate) fn prune(&self, store: &dyn Store, term: Term, now_ms: u64) -> StoreResult<bool> {
+        let today = now_ms / DAY_MS;
+        if self.pruned.load(Ordering::Relaxed) == today {
+            return Ok(false);
+        }
+        let (from, to) = reach_before(today.saturating_sub(self.days));
+        let rows = store.rows(RowSpace::Chat, &from, &to, ROWS_PER_WRITE)?;
+        let is_last = rows.len() < ROWS_PER_WRITE;
+        let changes: Vec<_> = rows.into_iter().map(|(key, _)| RowChange { key, value: None }).collect();
+        if !changes.is_empty() {
+            store.write_rows(term, RowSpace::Chat, changes)?;
+        }
+        if is_last {
+            self.pruned.store(today, Ordering::Relaxed);
+        }
+        Ok(!is_last)
+    }
+}
