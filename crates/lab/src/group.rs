@@ -4,11 +4,12 @@ use crate::{
     Finished, LabError, Verdict,
     load_client::{LoadClient, Participants},
     mix::share::MixShare,
-    options::{Rate, SendProtocol, TargetArgs, parse_duration},
+    options::{Rate, SendProtocol, TargetArgs, parse_duration, parse_share},
     process,
     report::{self, outcome_json},
-    server::Target,
+    server::{OwnServer, Target},
     setup,
+    webhook_double::{self, WebhookDouble},
     worker_protocol::{Content, LoadModel, Outcome, Phase},
 };
 use clap::Args;
@@ -31,6 +32,10 @@ pub struct GroupArgs {
     /// Members in all, the rest offline
     #[arg(long)]
     pub group_size: Option<usize>,
+    /// This share of `--members` is offline, and a webhook of the lab's own, which the server is told to call, counts what it is told of
+    /// their messages, such as 50%
+    #[arg(long, value_parser = parse_share, conflicts_with = "group_size")]
+    pub offline_share: Option<f64>,
     /// Messages a second (open loop), or `max` (closed loop)
     #[arg(long, default_value = "1000")]
     pub rate: Rate,
@@ -68,6 +73,8 @@ pub(crate) struct GroupFixture {
     pub(crate) conversation: String,
     /// The members who are connected during the whole run and receive everything.
     pub(crate) online: Vec<String>,
+    /// The members without a session.
+    pub(crate) offline: Vec<String>,
     senders: Vec<String>,
     /// With several nodes, a send that one node refuses with a retryable code is sent to the next.
     has_several_nodes: bool,
@@ -111,6 +118,8 @@ impl GroupFixture {
         let online = members[..spec.members].to_vec();
         members.splice(0..0, ws_senders.iter().cloned());
         members.truncate(spec.group_size.max(spec.members + ws_senders.len()));
+        let offline = members.iter().filter(|member| !online.contains(member) && !ws_senders.contains(member));
+        let offline = offline.cloned().collect();
         setup::create_users(&mut http, &members)?;
         let mut conversation = setup::create_conversation(&mut http, kind, &format!("group-{tag}"), &members)?;
         let http_senders = if spec.via == SendProtocol::Http { spec.senders } else { 0 };
@@ -132,6 +141,7 @@ impl GroupFixture {
             load: LoadClient::open(target, args, participants)?,
             conversation: id,
             online,
+            offline,
             senders,
             has_several_nodes: target.addresses().len() > 1,
         })
@@ -155,9 +165,22 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Finished, LabError> {
     if args.members == 0 || args.senders == 0 || args.batch == 0 || args.pipeline == 0 {
         return Err(LabError::Usage("--members, --senders, --batch and --pipeline must be at least 1".into()));
     }
-    let target = Target::resolve(&args.target)?;
+    let offline = args.offline_share.map_or(0, |share| (args.members as f64 * share).round() as usize);
+    if args.offline_share.is_some() && !(1..args.members).contains(&offline) {
+        return Err(LabError::Usage("--offline-share must leave members online and members offline".into()));
+    }
+    let webhook = args.offline_share.map(|_| WebhookDouble::start()).transpose()?;
+    let target = match &webhook {
+        None => Target::resolve(&args.target)?,
+        Some(_) if args.target.url.is_some() => {
+            let why =
+                "--offline-share is of a server that the bench starts: it must be set to call the bench's webhook";
+            return Err(LabError::Usage(why.into()));
+        }
+        Some(webhook) => Target::Own(Box::new(OwnServer::start_with(webhook.settings(), None)?)),
+    };
     let spec = GroupSpec {
-        members: args.members,
+        members: args.members - offline,
         group_size: args.group_size.unwrap_or(args.members),
         senders: args.senders,
         via: args.via,
@@ -166,6 +189,7 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Finished, LabError> {
         receipts_interval: args.receipts,
     };
     let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
+    let first_seq = target.http().conversation(&fixture.conversation)?.last_seq + 1;
     let title = format!("group of {}, {} online, over {}", spec.group_size.max(spec.members), spec.members, args.via);
     let (mut verdict, mut value) = if args.search {
         search(args, &mut fixture, &title)?
@@ -177,6 +201,15 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Finished, LabError> {
     };
     if args.receipts.is_some() && !receipts_agree(&target, &fixture)? {
         verdict = Verdict::Failed;
+    }
+    if let Some(webhook) = webhook {
+        let last_seq = target.http().conversation(&fixture.conversation)?.last_seq;
+        let counts = webhook.finish(&fixture.offline, first_seq, last_seq, args.target.patience);
+        webhook_double::print(&counts);
+        if !counts.balances() {
+            verdict = Verdict::Failed;
+        }
+        value["offline_push"] = json!(counts);
     }
     drop(fixture);
     let check = target.finish()?;

@@ -14,6 +14,7 @@
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
 //! - [`devices`], `device_worker`: benches with devices, and their load client;
 //! - [`popups`]: benches with popup decisions and events, with a load client of their own;
+//! - `webhook_double`: a webhook that counts what is told of messages to members who are offline;
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
 //! - `bare_server`: a loop that only writes, the baseline of broadcasts; `brokers`: the same load on servers that others wrote;
@@ -66,6 +67,7 @@ mod streams;
 mod timeline;
 mod toml_file;
 mod topology;
+mod webhook_double;
 pub mod worker;
 mod worker_protocol;
 mod ws_interop;

@@ -133,6 +133,14 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
 }
 
+/// Parses a share such as `50%`.
+pub(crate) fn parse_share(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent < 100.0 => Ok(percent / 100.0),
+        _ => Err("a share between 0% and 100%, such as 50%".into()),
+    }
+}
+
 /// Settings that the lab chooses for each of its servers: with other values it would not find them.
 const RESERVED_SETTINGS: [&str; 3] = ["TIDINGS_DATA_DIR", "TIDINGS_HTTP_LISTEN", "TIDINGS_MIOP_LISTEN"];
 /// Settings that join the nodes of a cluster, which the lab chooses as well.

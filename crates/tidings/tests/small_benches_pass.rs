@@ -1,5 +1,5 @@
 //! Small runs of benches whose checks no other test runs: a crash with edits, recalls, reactions and receipts among the sends,
-//! messages that grow, and a group in which everybody says receipts. The lab starts the server itself.
+//! messages that grow, a group with members who are offline, and one in which everybody says receipts. The lab starts the server itself.
 // Slow: left out by `make test-quick`.
 #![cfg(feature = "lab")]
 #![allow(clippy::unwrap_used)]
@@ -28,6 +28,12 @@ fn changed_messages_survive_crashes() {
 fn messages_that_grow_reach_their_readers_whole() {
     let printed = bench("streams --streams 20 --readers 2 --rate 10 --duration 1s --chat-rate 20");
     assert!(printed.contains("whole at 40 of 40 readers  stored whole 20 of 20"), "not all texts are whole");
+}
+
+#[test]
+fn members_who_are_offline_are_told_by_webhook() {
+    let printed = bench("group --members 10 --offline-share 50% --senders 2 --rate 20 --duration 2s");
+    assert!(printed.contains("40 messages for 5 members: told 200 of 200  lost 0  doubled 0"), "members are not told");
 }
 
 #[test]
