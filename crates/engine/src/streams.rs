@@ -33,7 +33,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::{
     sync::{Arc, OnceLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tidings_domain::{clock::Clock, model::*};
 
@@ -131,6 +131,8 @@ enum Role {
     Copy {
         /// When the owner was asked for the whole text, in milliseconds since 1970 UTC.
         asked_at: u64,
+        /// When the first text came, by the monotonic clock.
+        copied_at: Instant,
     },
 }
 

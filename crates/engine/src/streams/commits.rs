@@ -62,16 +62,20 @@ impl Streams {
         let mut state = self.state.lock();
         if let Some(stream) = state.streams.get_mut(&key) {
             stream.announced = true;
+            if matches!(stream.role, Role::Copy { .. }) {
+                // The owner's body came before the entry: the lanes have the entry's text and no more.
+                stream.sent = stream.sent.min(GrowingBody::parse(&body).ok()?.text().len());
+            }
             return stream.touch(key);
         }
         // A stream of this node that is not there any more has ended meanwhile.
         if node != self.node {
-            self.copy(&mut state, key, &conversation, node, GrowingBody::parse(&body).ok()?);
+            self.copy(&mut state, key, &conversation, node, GrowingBody::parse(&body).ok()?, true);
         }
         None
     }
 
-    /// Keeps a copy of another node's stream, if there is room.
+    /// Keeps a copy of another node's stream, if there is room. Unless the lanes have its entry, pieces wait a while for that.
     pub(super) fn copy(
         &self,
         state: &mut State,
@@ -79,13 +83,15 @@ impl Streams {
         conversation: &Arc<Conversation>,
         node: u64,
         body: GrowingBody,
+        announced: bool,
     ) {
         if !self.has_room_for_copy(state, body.bytes()) {
             return;
         }
         state.copied_bytes += body.bytes();
-        let (conversation, sent, role) = (conversation.clone(), body.text().len(), Role::Copy { asked_at: 0 });
-        state.streams.insert(key, Stream { conversation, body, node, sent, queued: false, announced: true, role });
+        let (conversation, sent) = (conversation.clone(), body.text().len());
+        let role = Role::Copy { asked_at: 0, copied_at: self.clock.monotonic() };
+        state.streams.insert(key, Stream { conversation, body, node, sent, queued: false, announced, role });
     }
 
     pub(super) fn has_room_for_copy(&self, state: &State, bytes: usize) -> bool {

@@ -1,12 +1,15 @@
 //! Copies of other nodes' streams. The bus may lose pieces: a node that lacks one asks the owner for the whole text.
 
 use super::{GrowingBody, Role, State, StreamKey, Streams, Touch};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tidings_domain::model::*;
 use tidings_protocol::limits::BODY_BYTES_MAX;
 
 /// How long an answer of the owner is waited for before it is asked again, in milliseconds.
 const ASK_AGAIN_AFTER_MS: u64 = 500;
+/// How long pieces wait for the entry of their message, which the log brings and the bus may overtake. A node that began
+/// when the message had grown for a while is not brought that entry.
+const ENTRY_WAIT: Duration = Duration::from_millis(500);
 
 /// What follows for this node from a piece of another one.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +31,8 @@ impl Streams {
         let Some(stream) = streams.get_mut(&key) else {
             return if has_room { PieceEffect::Ask } else { PieceEffect::Nothing };
         };
-        let Role::Copy { asked_at } = &mut stream.role else { return PieceEffect::Nothing };
+        let Role::Copy { asked_at, copied_at } = &mut stream.role else { return PieceEffect::Nothing };
+        stream.announced |= self.clock.monotonic().saturating_duration_since(*copied_at) >= ENTRY_WAIT;
         let have = stream.body.text().len() as u64;
         if offset > have {
             if now < asked_at.saturating_add(ASK_AGAIN_AFTER_MS) {
@@ -38,9 +42,7 @@ impl Streams {
             return PieceEffect::Ask;
         }
         // A piece that comes late, after the whole text did, has nothing new.
-        let Some(new) = piece.get((have - offset) as usize..).filter(|new| !new.is_empty()) else {
-            return PieceEffect::Nothing;
-        };
+        let new = piece.get((have - offset) as usize..).unwrap_or_default();
         *copied_bytes += GrowingBody::bytes_of(new);
         stream.body.push(new);
         stream.touch(key).map_or(PieceEffect::Nothing, PieceEffect::Queue)
@@ -54,10 +56,10 @@ impl Streams {
         let State { streams, copied_bytes, .. } = &mut *state;
         let Some(stream) = streams.get_mut(&key) else {
             // Clients of this node that have less of it than the next piece follows read the message again.
-            self.copy(&mut state, key, conversation, node, body);
+            self.copy(&mut state, key, conversation, node, body, false);
             return None;
         };
-        let Role::Copy { asked_at } = &mut stream.role else { return None };
+        let Role::Copy { asked_at, .. } = &mut stream.role else { return None };
         *asked_at = 0;
         if body.text().len() <= stream.body.text().len() {
             return None;

@@ -7,6 +7,7 @@ use tidings_domain::{
     clock::SystemClock,
     store::{Appended, Outcome, Proposal},
 };
+use tidings_testkit::ManualClock;
 
 const KEY: StreamKey = StreamKey { conversation: ConversationNo(7), seq: 3 };
 const OWNER: u64 = 1;
@@ -97,6 +98,38 @@ fn a_copy_is_made_of_another_nodes_stream_only() {
         assert_eq!(announce(&streams), None);
         assert_eq!(streams.owner(KEY), expected, "a stream of {id} that is not there has ended");
     }
+}
+
+/// A node that was sent the first of three pieces before the entry, and then, as it asked for it, the text so far.
+fn copy_without_entry(clock: &Arc<ManualClock>) -> Arc<Streams> {
+    let here = owner();
+    announce(&here);
+    append(&here, "a");
+    let there = Streams::new(StreamsConfig::default(), OTHER, clock.clone());
+    assert_eq!(there.on_piece(KEY, 0, "a"), PieceEffect::Ask);
+    let (conversation, body) = here.own_body(KEY).unwrap();
+    assert_eq!(there.on_body(KEY.seq, &conversation, OWNER, &body), None);
+    assert_eq!(there.on_piece(KEY, 1, "b"), PieceEffect::Nothing, "the lane does not have the entry yet");
+    there
+}
+
+#[test]
+fn pieces_that_overtake_their_entry_follow_it() {
+    let there = copy_without_entry(&Arc::new(ManualClock::default()));
+    assert!(announce(&there).is_some());
+    assert_eq!(read(&there.take_piece(KEY).unwrap().json), (0, "ab".into()));
+    assert!(matches!(there.on_piece(KEY, 2, "c"), PieceEffect::Queue(_)));
+    assert_eq!(read(&there.take_piece(KEY).unwrap().json), (2, "c".into()));
+}
+
+#[test]
+fn pieces_do_not_wait_for_ever_for_an_entry_that_does_not_come() {
+    let clock = Arc::new(ManualClock::default());
+    let there = copy_without_entry(&clock);
+    clock.advance(Duration::from_secs(1));
+    // The owner tells the length of the text.
+    assert!(matches!(there.on_piece(KEY, 2, ""), PieceEffect::Queue(_)));
+    assert_eq!(read(&there.take_piece(KEY).unwrap().json), (1, "b".into()));
 }
 
 #[test]
