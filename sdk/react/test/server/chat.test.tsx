@@ -131,8 +131,12 @@ test("a component that needs the count alone is not rendered again for what does
     renderings += 1;
     return <b className="badge">{useUnread()}</b>;
   }
-  const screen = show(<TidingsProvider client={client}><Badge /><Timeline of={group} /></TidingsProvider>);
-  await screen.until("the list is there", () => client.conversations.get().state === "ready" && screen.all("ready").length === 1);
+  // In the document, since only its changes are waited for.
+  function ListState() {
+    return <i className={useConversations().state} />;
+  }
+  const screen = show(<TidingsProvider client={client}><Badge /><ListState /><Timeline of={group} /></TidingsProvider>);
+  await screen.until("the list and the timeline are there", () => screen.all("ready").length === 2);
   const before = renderings;
   for (let n = 1; n <= 5; n++) await say(ben, group, `quiet ${n}`, { silent: true });
   await screen.sees("quiet 5 [sent]");

@@ -52,7 +52,7 @@ export class Screen {
     form.requestSubmit();
   }
 
-  /** Resolves when it holds: looked at after each change of the document. */
+  /** Resolves when it holds: looked at after each change of the document, and only then, so `holds` may look at nothing else. */
   until(what: string, holds: () => boolean): Promise<void> {
     return new Promise((resolve, reject) => {
       const end = (): void => {
