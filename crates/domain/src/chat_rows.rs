@@ -20,7 +20,8 @@
 //! | `t` digest of a token | whose device the vendor reaches by it: see [`push_tokens`](crate::push_tokens) |
 //! | `v` user, device | the digest of the device's token |
 //! | `N` | how far offline push by vendors has come |
-//! | `n` vendor, position, part | a notification that a vendor is still to be handed |
+//! | `N` 1 | how far the stage has come that decides who is told of messages |
+//! | `n` road, position, part | what a road is still to tell some people of a message |
 //! | `q` day, conversation, seq, source, part, chunk | what was decided about who is told of a message, and what became of it |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
@@ -31,7 +32,6 @@ use crate::{
     store_error::{StoreError, StoreResult},
 };
 use serde::{Deserialize, Serialize};
-use tidings_protocol::http::PushVendor;
 
 /// Messages of a conversation whose reactions can wait to be told. With more, all are told at once.
 pub const UNTOLD_MAX: usize = 50;
@@ -177,14 +177,20 @@ pub fn vendor_search_key() -> Vec<u8> {
     key(b'N', &[])
 }
 
-/// A notification that a vendor is still to be handed. They come in the order of the messages' positions.
-pub fn vendor_job_key(vendor: PushVendor, position: Position, part: u64) -> Vec<u8> {
-    key(b'n', &[vendor as u64, position, part])
+/// How far the stage has come that decides who is told of messages: a position.
+pub fn reach_position_key() -> Vec<u8> {
+    key(b'N', &[1])
 }
 
-/// The last key that a notification for a vendor can have.
-pub fn last_vendor_job_key(vendor: PushVendor) -> Vec<u8> {
-    vendor_job_key(vendor, u64::MAX, u64::MAX)
+/// What a road is still to tell some people of a message. They come in the order of the messages' positions.
+pub fn road_job_key(road: u64, position: Position, part: u64) -> Vec<u8> {
+    key(b'n', &[road, position, part])
+}
+
+/// The road and the position of a key that [`road_job_key`] made.
+pub fn road_job_of(key: &[u8]) -> Option<(u64, Position)> {
+    let road = number_in(key, 0).filter(|_| key.first() == Some(&b'n'))?;
+    Some((road, number_in(key, 1)?))
 }
 
 /// A record of how users were reached with a message, written on this day since 1970 UTC. `place` tells the records of a message

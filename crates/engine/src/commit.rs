@@ -495,6 +495,7 @@ impl Worker {
                 if self.failing_since.swap(now_ms.max(1), Ordering::Relaxed) == 0 {
                     tracing::error!(%error, "a commit failed; sends are refused until one succeeds");
                 }
+                self.directory.note_unknown_commit();
                 let refusal = store_refusal(error);
                 proposals.drain(..).for_each(|proposal| self.streams.on_failure(&proposal));
                 let mut replies = ReplyBatch::new(&self.shards);

@@ -6,11 +6,24 @@
 //! old value is used once and never cached.
 
 mod cards;
+mod member_lists;
+mod push_devices;
 mod unread;
 
+pub(crate) use member_lists::MemberList;
+
 use crate::desks::Desks;
+use member_lists::MemberLists;
+use push_devices::{PushDevices, PushDevicesCache};
 use quick_cache::sync::{Cache, GuardResult};
-use std::{borrow::Borrow, hash::Hash, sync::Arc};
+use std::{
+    borrow::Borrow,
+    hash::Hash,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 use tidings_domain::{
     chat_rows::{Preferences, preferences_key},
     commit_log::Change,
@@ -31,6 +44,10 @@ pub struct Directory {
     preferences: Cache<(ConversationNo, UserNo), Arc<Preferences>>,
     pub(crate) unread: UnreadCache,
     pub(crate) desks: Arc<Desks>,
+    member_lists: MemberLists,
+    push_devices: PushDevicesCache,
+    /// The position through which nothing here is older than the store.
+    current: AtomicU64,
     /// Whether other nodes change the store too.
     shared: bool,
 }
@@ -70,6 +87,9 @@ impl Directory {
     pub fn new(store: Arc<dyn Store>, entries: usize, shared: bool) -> Self {
         Directory {
             desks: Desks::new(store.clone()),
+            member_lists: MemberLists::default(),
+            push_devices: PushDevicesCache::default(),
+            current: AtomicU64::new(store.last_position()),
             store,
             user_nos: Cache::new(entries),
             users: Cache::new(entries),
@@ -202,6 +222,39 @@ impl Directory {
         Ok(get_or_load(&self.preferences, &(conversation, user), load)?.unwrap_or_default())
     }
 
+    /// The members of the conversation, as of [`Directory::current`] or later; `None`: there are too many for memory. One
+    /// thread asks.
+    ///
+    /// # Errors
+    /// Those of the store's reads.
+    pub(crate) fn members(&self, conversation: &Conversation) -> StoreResult<Option<MemberList>> {
+        self.member_lists.members(&*self.store, conversation)
+    }
+
+    /// The devices of these users that vendors reach, in the same order. `is_current`: as of [`Directory::current`] is enough.
+    ///
+    /// # Errors
+    /// Those of the store's reads.
+    pub(crate) fn push_devices(&self, users: &[UserNo], is_current: bool) -> StoreResult<Vec<PushDevices>> {
+        // Other nodes do not tell of tokens.
+        self.push_devices.of(&*self.store, users, is_current && !self.shared)
+    }
+
+    /// The position through which caches are invalidated: what is committed after it may be unknown here.
+    pub(crate) fn current(&self) -> Position {
+        self.current.load(Ordering::Acquire)
+    }
+
+    /// All commits through this position are known here.
+    pub(crate) fn note_current(&self, through: Position) {
+        self.current.fetch_max(through, Ordering::AcqRel);
+    }
+
+    /// Forgets lists that may lack changes of a commit whose outcome is unknown.
+    pub(crate) fn note_unknown_commit(&self) {
+        self.member_lists.clear();
+    }
+
     /// Invalidates what a proposal of this node changed.
     pub(crate) fn invalidate_committed(
         &self,
@@ -232,9 +285,12 @@ impl Directory {
                     self.invalidate_membership(*conversation, *user);
                 }
             }
-            (Proposal::MarkRead { conversation, user, .. }, _) => {
-                self.invalidate_membership(*conversation, *user);
-                self.unread.invalidate(*user);
+            (Proposal::MarkRead { conversation, user, .. }, Outcome::Read { seq, .. }) => {
+                self.invalidate_read(*conversation, *user, *seq);
+            }
+            (Proposal::SetPushToken { user, owner, .. }, _) => {
+                let owner = owner.as_ref().map(|(owner, _)| *owner);
+                owner.into_iter().chain([*user]).for_each(|user| self.push_devices.invalidate(user));
             }
             (Proposal::SetPreferences { conversation, user, .. }, _) => {
                 self.preferences.remove(&(*conversation, *user));
@@ -268,10 +324,7 @@ impl Directory {
                 self.invalidate_membership(*conversation, *user);
                 self.preferences.remove(&(*conversation, *user));
             }
-            Some(Change::Read { conversation, user, .. }) => {
-                self.invalidate_membership(*conversation, *user);
-                self.unread.invalidate(*user);
-            }
+            Some(Change::Read { conversation, user, seq }) => self.invalidate_read(*conversation, *user, *seq),
             // A revocation of the user's tokens comes as a kick.
             Some(Change::Kick { user, .. }) => self.invalidate_user(*user),
             None => {}
@@ -312,6 +365,13 @@ impl Directory {
 
     fn invalidate_membership(&self, conversation: ConversationNo, user: UserNo) {
         self.memberships.remove(&(conversation, user));
+        self.member_lists.note_changed(conversation, user);
+    }
+
+    fn invalidate_read(&self, conversation: ConversationNo, user: UserNo, seq: u64) {
+        self.memberships.remove(&(conversation, user));
+        self.member_lists.note_read(conversation, user, seq);
+        self.unread.invalidate(user);
     }
 }
 

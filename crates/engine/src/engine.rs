@@ -64,10 +64,12 @@ use crate::{
         Presence,
         worker::{PresenceWorker, PresenceWorkerParts},
     },
+    reach_stage::{ReachStage, Roads, StageProgress, WebhookRoad},
     reach_trace::ReachTrace,
     reaction_teller::{ReactionTeller, ReactionTellerParts},
     receipts::Receipts,
     receipts_worker::{ReceiptsWorker, ReceiptsWorkerParts},
+    road_jobs::JobSignals,
     shards::{ShardReceivers, Shards, Wake},
     stream_worker::{StreamWorker, StreamWorkerParts},
     streams::Streams,
@@ -78,7 +80,7 @@ use limits::{ConversationLimiters, SendLimiter};
 use popup_users::PopupUsers;
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 use tidings_domain::{
     clock::Clock,
@@ -105,6 +107,8 @@ pub struct Engine {
     lanes: Arc<Lanes>,
     shards: Arc<Shards>,
     hub: Arc<dyn Hub>,
+    /// Absent if no road is set up.
+    reach_stage: Option<ReachStage>,
     /// Absent without a webhook.
     outbox: Option<Outbox>,
     /// Absent without a vendor.
@@ -286,15 +290,21 @@ impl Engine {
             metrics: metrics.clone(),
             trace: trace.clone(),
         };
-        // How far vendors have come with the list of entries, which the webhook cuts behind itself.
-        let searched = vendors.as_ref().map(|_| Arc::new(AtomicU64::new(0)));
         let webhook = webhook.filter(|(_, config)| config.messages);
-        let has_webhook = webhook.is_some();
-        let outbox =
-            webhook.map(|(webhook, config)| Outbox::start(offline_push_context(), webhook, config, searched.clone()));
-        let vendor_push = vendors
-            .zip(searched)
-            .map(|(vendors, searched)| VendorPush::start(offline_push_context(), vendors, searched, !has_webhook));
+        let roads = Roads {
+            vendors: vendors.iter().flat_map(|parts| &parts.vendors).map(|vendor| vendor.vendor()).collect(),
+            webhook: webhook
+                .as_ref()
+                .map(|(_, config)| WebhookRoad { recipients_per_event: config.recipients_per_event }),
+        };
+        let has_roads = webhook.is_some() || vendors.is_some();
+        let (signals, progress) = (Arc::<JobSignals>::default(), Arc::<StageProgress>::default());
+        let context = Arc::new(offline_push_context());
+        let outbox = webhook.map(|(webhook, config)| {
+            Outbox::start(context.clone(), webhook, config, (signals.clone(), progress.clone()))
+        });
+        let vendor_push = vendors.map(|vendors| VendorPush::start(context.clone(), vendors, &signals));
+        let reach_stage = has_roads.then(|| ReachStage::start(context, roads, signals, progress));
         let engine = Arc::new(Engine {
             directory,
             presence,
@@ -306,6 +316,7 @@ impl Engine {
             list_worker: OnceLock::new(),
             push,
             popups,
+            reach_stage,
             outbox,
             vendor_push,
             trace,
@@ -378,6 +389,9 @@ impl Engine {
     /// Stops the workers; then the committer, once every accepted proposal is committed; then the lanes.
     pub fn stop(&self) {
         self.begin_drain();
+        if let Some(reach_stage) = &self.reach_stage {
+            reach_stage.stop();
+        }
         if let Some(outbox) = &self.outbox {
             outbox.stop();
         }

@@ -15,7 +15,7 @@ use crate::{
 use std::sync::Arc;
 use tidings_domain::{
     commit_log::Change,
-    model::{Conversation, UserNo},
+    model::{Conversation, Position, UserNo},
     store::PositionRange,
 };
 use tidings_protocol::frames::ReceiptKind;
@@ -62,8 +62,10 @@ pub(crate) struct Applier {
 }
 
 impl Applier {
-    /// Hands the items to the lanes and to users' sessions. The caller keeps to the commit order.
-    pub(crate) fn apply(&self, items: Vec<BatchItem>) {
+    /// Hands the items of the commits through this position to the lanes and to users' sessions. The caller keeps to the commit
+    /// order, and has invalidated what the commits changed.
+    pub(crate) fn apply(&self, items: Vec<BatchItem>, through: Position) {
+        self.directory.note_current(through);
         let mut lane_items = Vec::with_capacity(items.len());
         let mut signals = Vec::new();
         let mut begun = Vec::new();
@@ -116,7 +118,7 @@ impl LocalHub {
 
 impl Hub for LocalHub {
     fn publish(&self, batch: Batch) {
-        self.0.apply(batch.items);
+        self.0.apply(batch.items, batch.span.through);
     }
 
     fn signal(&self, user: UserNo, signal: Signal) {

@@ -7,7 +7,9 @@
 //! - [`engine`]: the handle that the doors hold; the operations are its modules, such as [`engine::send`];
 //! - [`config`]: the settings;
 //! - [`cluster`]: several nodes on one store;
-//! - [`outbox`]: offline push by webhook; [`vendor_push`]: by vendors; `offline_recipients`: who is to be told;
+//! - [`outbox`]: offline push by webhook; [`vendor_push`]: by vendors;
+//! - `reach_stage`: decides who is told of a message; `road_jobs`: what roads are still to do; `offline_recipients`: who is to be
+//!   told; `reach_trace`: records of it;
 //! - [`presence`]: who is online;
 //! - `reaction_teller`: when members are told of reactions;
 //! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
@@ -46,10 +48,12 @@ mod list_worker;
 mod offline_recipients;
 pub mod outbox;
 pub mod presence;
+mod reach_stage;
 mod reach_trace;
 mod reaction_teller;
 pub mod receipts;
 mod receipts_worker;
+mod road_jobs;
 pub mod shards;
 mod stream_worker;
 pub mod streams;

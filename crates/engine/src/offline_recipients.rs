@@ -3,7 +3,7 @@
 use crate::{
     commit::Committer,
     daily_window::{window_covers, window_end},
-    directory::Directory,
+    directory::{Directory, MemberList},
     presence::Presence,
     reach_trace::{ReachTrace, Record, Source, Whom},
 };
@@ -15,27 +15,9 @@ use tidings_domain::{
     leadership::Leadership,
     metrics::Metrics,
     model::*,
-    store::{DeadNotification, End, RowChange, RowSpace, Store, StoreResult},
+    store::{End, OutboxItem, RowChange, RowSpace, Store, StoreResult},
 };
 use tidings_protocol::http::ReachOutcome;
-
-/// Ids from here on, among those of stored notifications, are of messages that a session did not acknowledge: a node has
-/// stored them for the leader.
-pub(crate) const UNACKNOWLEDGED_IDS: u64 = 3 << 61;
-/// The bit of those ids whose silent session goes on: that the user has a session does not make them obsolete.
-pub(crate) const SESSION_STAYS: u64 = 1 << 60;
-/// The bit of those ids that are for vendors; the others are for the webhook.
-pub(crate) const FOR_VENDORS: u64 = 1 << 59;
-
-/// The messages that sessions did not acknowledge, which nodes have stored for vendors or for the webhook; about `limit`.
-pub(crate) fn unacknowledged_rows(store: &dyn Store, bit: u64, limit: usize) -> StoreResult<Vec<DeadNotification>> {
-    let mut found = Vec::new();
-    for first in [UNACKNOWLEDGED_IDS | bit, UNACKNOWLEDGED_IDS | SESSION_STAYS | bit] {
-        let rows = store.dead_notifications(Some(first - 1), limit)?;
-        found.extend(rows.into_iter().take_while(|row| row.id < first + FOR_VENDORS));
-    }
-    Ok(found)
-}
 
 /// The members of a conversation up to which it is recorded who was not told, and why: in larger ones most are not, and each costs a part of
 /// a row with each message.
@@ -55,13 +37,19 @@ pub(crate) struct OfflinePushContext {
     pub trace: Arc<ReachTrace>,
 }
 
-/// An entry, and those who are to be told of it. They are found page by page: the members of a conversation with a million
-/// followers are never in memory all at once.
+/// An entry, and those who are to be told of it. Those of a conversation that is too large for a list in memory are found page by
+/// page: the members of a conversation with a million followers are never in memory all at once.
 pub(crate) struct OfflineRecipients {
     pub(crate) conversation: Arc<Conversation>,
     pub(crate) entry: StoredEntry,
-    after: Option<UserNo>,
-    all_seen: bool,
+    members: Members,
+}
+
+/// The members of whom it is still to be asked.
+enum Members {
+    Listed(MemberList),
+    After(Option<UserNo>),
+    None,
 }
 
 /// Why a user is not to know of an entry.
@@ -80,13 +68,40 @@ pub(crate) struct RecipientPage {
     pub(crate) left_out: Vec<(UserNo, ReachOutcome)>,
 }
 
+impl RecipientPage {
+    fn add(&mut self, context: &OfflinePushContext, user: UserNo, is_active: bool, now_ms: u64) -> StoreResult<()> {
+        if is_active {
+            self.left_out.push((user, ReachOutcome::Active));
+            return Ok(());
+        }
+        match context.directory.user(user)? {
+            Some(card) if is_disturbed(&card, now_ms) => self.left_out.push((user, ReachOutcome::DoNotDisturb)),
+            card => self.told.extend(card),
+        }
+        Ok(())
+    }
+}
+
 impl OfflineRecipients {
-    /// An entry that is at hand, to ask of one user.
+    /// An entry that is at hand, to ask of single users.
     pub(crate) fn for_one(conversation: Arc<Conversation>, entry: StoredEntry) -> OfflineRecipients {
-        OfflineRecipients { conversation, entry, after: None, all_seen: true }
+        OfflineRecipients { conversation, entry, members: Members::None }
     }
 
-    /// `None` when there is nobody to be told any more: the message was recalled, or retention removed the entry.
+    /// An entry that is at hand, to ask of all members. `is_current`: what the directory has is as new as the entry.
+    pub(crate) fn for_all(
+        context: &OfflinePushContext,
+        conversation: Arc<Conversation>,
+        entry: StoredEntry,
+        is_current: bool,
+    ) -> StoreResult<OfflineRecipients> {
+        let listed = if is_current { context.directory.members(&conversation)? } else { None };
+        let members = listed.map_or(Members::After(None), Members::Listed);
+        Ok(OfflineRecipients { conversation, entry, members })
+    }
+
+    /// To ask of single users. `None` when there is nobody to be told any more: the message was recalled, or retention removed
+    /// the entry.
     pub(crate) fn of(
         context: &OfflinePushContext,
         conversation: ConversationNo,
@@ -94,41 +109,49 @@ impl OfflineRecipients {
     ) -> StoreResult<Option<OfflineRecipients>> {
         let Some(conversation) = context.directory.conversation(conversation)? else { return Ok(None) };
         let found = context.store.entries(conversation.no, seq, seq, 1, End::Oldest)?;
-        let is_recalled = |entry: &StoredEntry| entry.content.details().recalled.is_some();
         let entry = found.into_iter().next().filter(|entry| !is_recalled(entry));
-        Ok(entry.map(|entry| OfflineRecipients { conversation, entry, after: None, all_seen: false }))
+        Ok(entry.map(|entry| OfflineRecipients::for_one(conversation, entry)))
+    }
+
+    /// Where the entry is.
+    pub(crate) fn message(&self) -> OutboxItem {
+        OutboxItem { position: self.entry.position, conversation: self.conversation.no, seq: self.entry.seq }
     }
 
     /// Those of the next members who are offline and want to know; `None` after the last. A page may be empty.
     pub(crate) fn next_page(&mut self, context: &OfflinePushContext) -> StoreResult<Option<RecipientPage>> {
-        if self.all_seen {
-            return Ok(None);
-        }
+        let found;
+        let members: &[(UserNo, Membership)] = match std::mem::replace(&mut self.members, Members::None) {
+            Members::None => return Ok(None),
+            Members::Listed(list) => {
+                found = list;
+                &found
+            }
+            Members::After(after) => {
+                found = Arc::new(context.store.members(self.conversation.no, after, MEMBERS_AT_ONCE)?);
+                if found.len() == MEMBERS_AT_ONCE {
+                    self.members = Members::After(found.last().map(|(user, _)| *user));
+                }
+                &found
+            }
+        };
         let now_ms = context.clock.now_ms();
-        let members = context.store.members(self.conversation.no, self.after, MEMBERS_AT_ONCE)?;
-        self.after = members.last().map(|(user, _)| *user);
-        self.all_seen = members.len() < MEMBERS_AT_ONCE;
+        let is_account = |user: &UserNo| context.directory.desks.of_user(*user).is_some();
         let mut page = RecipientPage::default();
-        for (no, membership) in &members {
+        for (no, membership) in members {
             if let Some(Unwanted { outcome, .. }) = self.why_unwanted_by_member(*no, membership, now_ms) {
                 if !matches!(outcome, ReachOutcome::Sender | ReachOutcome::JoinedLater) {
                     page.left_out.push((*no, outcome));
                 }
                 continue;
             }
-            let people = self.people_of(context, *no)?;
-            if people.iter().any(|person| context.presence.is_active(*person)) {
-                page.left_out.extend(people.into_iter().map(|person| (person, ReachOutcome::Active)));
+            if !is_account(no) {
+                page.add(context, *no, context.presence.is_active(*no), now_ms)?;
                 continue;
             }
-            for person in people {
-                match context.directory.user(person)? {
-                    Some(user) if is_disturbed(&user, now_ms) => {
-                        page.left_out.push((person, ReachOutcome::DoNotDisturb));
-                    }
-                    user => page.told.extend(user),
-                }
-            }
+            let people = self.people_of(context, *no)?;
+            let is_active = people.iter().any(|person| context.presence.is_active(*person));
+            people.into_iter().try_for_each(|person| page.add(context, person, is_active, now_ms))?;
         }
         Ok(Some(page))
     }
@@ -156,7 +179,7 @@ impl OfflineRecipients {
         let sides = context.directory.desks.sides(self.conversation.pair);
         let served = sides.filter(|sides| user.no != sides.customer && sides.desk.has_agent(user.no));
         let no = served.map_or(user.no, |sides| sides.desk.desk.user.no);
-        let Some(membership) = context.store.membership(self.conversation.no, no)? else {
+        let Some(membership) = context.directory.membership(self.conversation.no, no)? else {
             return Ok(Some(Unwanted { outcome: ReachOutcome::NotAMember, until: None }));
         };
         let why = self.why_unwanted_by_member(no, &membership, now_ms);
@@ -194,6 +217,10 @@ impl OfflineRecipients {
             None => desk.agents.iter().map(|agent| agent.no).collect(),
         })
     }
+}
+
+pub(crate) fn is_recalled(entry: &StoredEntry) -> bool {
+    entry.content.details().recalled.is_some()
 }
 
 /// Whether the user's do-not-disturb window covers this time.

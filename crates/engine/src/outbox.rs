@@ -1,43 +1,41 @@
-//! Offline push: messages for members without a live session go to the app's webhook.
+//! Offline push by webhook: messages for members without a live session go to the app's webhook.
 //!
-//! With each commit the store keeps a list of the entries that may need push; nothing is written per
-//! recipient. One worker walks that list in commit order, finds the offline members who want to know of each entry
-//! ([`events`]), delivers events in batches, and after each batch moves the outbox's durable position. After a crash it
-//! repeats the batch: events come at least once.
+//! The [reach stage](crate::reach_stage) stores a row for each message with some members who are to be told. One worker delivers
+//! the events of these rows in batches ([`events`]), and removes the rows of each batch. After a crash it repeats the batch:
+//! events come at least once.
 //!
 //! In a cluster the leader does this. When the leader changes during a delivery, the delivery may come twice.
 //!
 //! ```text
-//! commits ─▶ list ─▶ events ─▶ webhook ─ failed ─▶ retry queue, by conversation ─ due ─▶ webhook ─ last attempt failed ─▶ dead letter
-//!                                                       ▲
-//! messages that a session did not acknowledge ──────────┘
+//! reach stage ─▶ rows ─▶ events ─▶ webhook ─ failed ─▶ retry queue, by conversation ─ due ─▶ webhook ─ last attempt failed ─▶ dead letter
 //! ```
 //! An event that the app cannot take stops its own conversation and no other ([`retry_queue`]). While the webhook is
-//! down, the outbox lags; senders and live delivery do not wait for it.
+//! down, its rows wait; senders and live delivery do not wait for it.
 //!
 //! In reading order: this file, [`events`] (what the webhook is sent), [`worker`], [`retry_queue`], [`circuit_breaker`]
-//! (does one event fail, or the whole webhook?), [`unacknowledged`] (messages that sessions did not acknowledge).
+//! (does one event fail, or the whole webhook?).
 
 mod circuit_breaker;
 mod events;
 mod retry_queue;
-mod unacknowledged;
 mod worker;
 
-use crate::{directory::Directory, offline_recipients::OfflinePushContext as OutboxContext, webhook::Webhook};
+use crate::{
+    directory::Directory,
+    offline_recipients::OfflinePushContext as OutboxContext,
+    reach_stage::StageProgress,
+    road_jobs::{Job, JobRoad, JobSignals},
+    webhook::Webhook,
+};
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
 use retry_queue::RETRY_IDS;
 use serde_json::value::RawValue;
-use std::{
-    collections::HashSet,
-    sync::{Arc, atomic::AtomicU64},
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_domain::{
+    model::{Position, UserNo},
     refusals::store_refusal,
-    store::{DeadNotification, End, Store, StoreResult},
+    store::{DeadNotification, End, RowSpace, Store, StoreResult},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -46,6 +44,8 @@ use tidings_protocol::{
 
 /// Replays in the worker's queue. Full: refused with `queue_full`.
 const REPLAYS_QUEUED_MAX: usize = 16;
+/// Rows of one message that are read for one answer.
+const JOBS_READ_MAX: usize = 1_000;
 /// Dead letters in a page.
 const DEAD_LETTERS_PAGE_MAX: usize = 500;
 /// Dead letters read at once while looking for those to replay.
@@ -92,16 +92,14 @@ enum Command {
 }
 
 impl Outbox {
-    /// `searched`: how far another reader of the list has come, behind whom the list is not cut.
     pub(crate) fn start(
-        context: OutboxContext,
+        context: Arc<OutboxContext>,
         webhook: Arc<dyn Webhook>,
         config: OutboxConfig,
-        searched: Option<Arc<AtomicU64>>,
+        stage: (Arc<JobSignals>, Arc<StageProgress>),
     ) -> Outbox {
-        let context = Arc::new(context);
         let (commands, inbox) = bounded(REPLAYS_QUEUED_MAX);
-        let worker = worker::Worker::new(context.clone(), webhook, config, (inbox, searched));
+        let worker = worker::Worker::new(context.clone(), webhook, config, inbox, stage);
         let thread = std::thread::Builder::new().name("outbox".into()).spawn(move || worker.run());
         let thread = Mutex::new(thread.inspect_err(|error| tracing::error!(%error, "no outbox thread")).ok());
         Outbox { context, commands, thread }
@@ -112,6 +110,18 @@ impl Outbox {
             let _ = self.commands.send(Command::Stop);
             let _ = thread.join();
         }
+    }
+
+    /// Whether the webhook is still to be told of a message for this user.
+    pub(crate) fn is_waiting_for(&self, position: Position, user: UserNo) -> StoreResult<bool> {
+        let (from, to) = JobRoad::Webhook.keys_of(position);
+        let rows = self.context.store.rows(RowSpace::Chat, &from, &to, JOBS_READ_MAX)?;
+        for (_, row) in rows {
+            if Job::decode(&row)?.users().any(|known| known == user) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Queues dead letters for another delivery: the named ones, or all. Answers how many.

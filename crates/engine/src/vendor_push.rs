@@ -1,44 +1,33 @@
 //! Offline push by vendors: messages for members without a live session go to APNs, FCM and browsers' push services.
 //!
-//! Like the webhook of [`outbox`](crate::outbox) it begins with the list of entries that a commit keeps. One thread looks for
-//! the devices that are to be notified ([`token_search`]) and stores a row for each vendor and message, with up to some dozens
-//! of devices. One thread for each vendor ([`vendor_worker`]) hands these to the vendor, and removes a row when all of its
-//! devices are dealt with.
+//! The [reach stage](crate::reach_stage) stores a row for each vendor and message, with up to some dozens of devices. One thread for
+//! each vendor ([`vendor_worker`]) hands these to the vendor, and removes a row when all of its devices are dealt with.
 //!
 //! ```text
-//!                                           ┌▶ rows of APNs ─▶ worker ─▶ APNs
-//! commits ─▶ list ─▶ search for tokens ─────┼▶ rows of FCM  ─▶ worker ─▶ FCM
-//! messages that were not acknowledged ─▶────┘                  ▲    │
-//!                                                              └────┘ later, until its time is over
+//! reach stage ─┬▶ rows of APNs ─▶ worker ─▶ APNs
+//!              └▶ rows of FCM  ─▶ worker ─▶ FCM
+//!                      ▲            │
+//!                      └────────────┘ later, until its time is over
 //! ```
-//! The search waits for nobody but the store, so a vendor that is away, or a webhook, holds nobody else up. After a crash a row
-//! is sent again, with the same id and collapse key. In a cluster the leader does all this.
+//! A vendor that is away holds nobody else up. After a crash a row is sent again, with the same id and collapse key. In a cluster
+//! the leader does all this.
 //!
-//! In reading order: this file, [`jobs`] (the rows), [`token_search`], [`vendor_worker`], [`job_queue`], [`rendering`] (what a
-//! device shows), [`badge`], [`unacknowledged`].
+//! In reading order: this file, [`vendor_worker`], [`rendering`] (what a device shows), [`badge`].
 
 mod badge;
-mod job_queue;
-mod jobs;
 mod rendering;
-mod token_search;
-mod unacknowledged;
 mod vendor_worker;
 
-use crate::offline_recipients::OfflinePushContext;
+use crate::{
+    offline_recipients::OfflinePushContext,
+    road_jobs::{Job, JobRoad, JobSignals},
+};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 pub use rendering::{Template, Templates};
-use std::{
-    convert::Infallible,
-    sync::{Arc, atomic::AtomicU64},
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_domain::{
-    chat_rows::vendor_job_key,
     model::{Position, UserNo},
-    push_tokens::RegisteredToken,
     store::{RowSpace, StoreResult},
     vendors::Vendor,
 };
@@ -94,14 +83,11 @@ pub(crate) struct VendorPush {
 }
 
 impl VendorPush {
-    /// `searched` is moved along with the search. `prunes`: nobody else reads the list of entries, which is cut behind the search.
     pub(crate) fn start(
-        context: OfflinePushContext,
+        context: Arc<OfflinePushContext>,
         parts: VendorPushParts,
-        searched: Arc<AtomicU64>,
-        prunes: bool,
+        signals: &Arc<JobSignals>,
     ) -> VendorPush {
-        let context = Arc::new(context);
         let VendorPushParts { vendors, config } = parts;
         let (stop, stopped) = bounded(0);
         let mut threads = Vec::new();
@@ -109,12 +95,9 @@ impl VendorPush {
             let thread = std::thread::Builder::new().name(name).spawn(work);
             threads.extend(thread.inspect_err(|error| tracing::error!(%error, "no thread for vendors")));
         };
-        let names = vendors.iter().map(|vendor| vendor.vendor()).collect();
-        let search = token_search::TokenSearch::new(context.clone(), names, searched, prunes);
-        let signal = StopSignal(stopped.clone());
-        spawn("token-search".into(), Box::new(move || search.run(&signal)));
         for vendor in &vendors {
-            let worker = vendor_worker::VendorWorker::new(context.clone(), vendor.clone(), config.clone());
+            let worker =
+                vendor_worker::VendorWorker::new(context.clone(), vendor.clone(), config.clone(), signals.clone());
             let signal = StopSignal(stopped.clone());
             spawn(format!("push-{}", vendor.vendor().name()), Box::new(move || worker.run(&signal)));
         }
@@ -142,11 +125,11 @@ impl VendorPush {
         position: Position,
         user: UserNo,
     ) -> StoreResult<Vec<Waiting>> {
-        let (from, to) = (vendor_job_key(vendor, position, 0), vendor_job_key(vendor, position, u64::MAX));
+        let (from, to) = JobRoad::Vendor(vendor).keys_of(position);
         let rows = self.context.store.rows(RowSpace::Chat, &from, &to, JOBS_READ_MAX)?;
         let mut waiting = Vec::new();
         for (_, row) in rows {
-            let targets = jobs::Job::decode(&row)?.targets.into_iter();
+            let targets = Job::decode(&row)?.targets.into_iter();
             waiting.extend(targets.filter(|target| target.0 == user.0).map(|target| Waiting { device: target.1 }));
         }
         Ok(waiting)
@@ -181,9 +164,4 @@ impl StopSignal {
     fn wait(&self, time: Duration) -> bool {
         matches!(self.0.recv_timeout(time), Err(RecvTimeoutError::Disconnected))
     }
-}
-
-/// Where one user's device is reached, for a job.
-fn target_of(token: RegisteredToken) -> jobs::Target {
-    jobs::Target(token.user, token.device)
 }

@@ -319,7 +319,7 @@ impl Follower {
         let entries = lane_items.filter_map(|lane_item| Some((lane_item.conversation.no, lane_item.entry.as_ref()?)));
         // Before the lanes: a session that a shard's positions cover must find the entries here.
         self.recent_entries.push(entries, through);
-        self.applier.apply(items);
+        self.applier.apply(items, through);
     }
 
     /// A peer's batch as items of this node, without entries that were applied already. Drops from the caches what the

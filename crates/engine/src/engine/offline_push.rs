@@ -22,7 +22,7 @@ pub struct SilentSession {
 impl Engine {
     /// Whether messages to offline users go to a webhook or to vendors.
     pub fn has_offline_push(&self) -> bool {
-        self.outbox.is_some() || self.vendor_push.is_some()
+        self.reach_stage.is_some()
     }
 
     /// Pushes offline the messages between `since` and `until` that a session of this node was sent and did not
@@ -49,11 +49,8 @@ impl Engine {
             return Ok(());
         }
         let (_, handed) = self.read_inbox_entries(user.no, Some(&since), until)?;
-        if let Some(vendor_push) = &self.vendor_push {
-            vendor_push.store_unacknowledged(user, stays, &handed)?;
-        }
-        match &self.outbox {
-            Some(outbox) => outbox.store_unacknowledged(user, stays, handed),
+        match &self.reach_stage {
+            Some(reach_stage) => reach_stage.store_unacknowledged(user, stays, handed),
             None => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use crate::{
 };
 use std::sync::Arc;
 use tidings_domain::{
-    chat_rows::{self, vendor_search_key},
+    chat_rows::{self, reach_position_key},
     model::*,
     push_tokens::tokens_of,
     refusals::store_refusal,
@@ -130,8 +130,9 @@ impl Engine {
         if unpushed.is_some() {
             return Ok(steps);
         }
-        let has_device = self.add_steps_of_vendors(user, position, &mut steps)?;
-        self.add_steps_of_webhook(position, &mut steps)?;
+        let is_decided = self.decided_position()? >= position;
+        let has_device = self.add_steps_of_vendors(user, position, is_decided, &mut steps)?;
+        self.add_steps_of_webhook(user, position, is_decided, &mut steps)?;
         let tells = |step: &ReachStep| matches!(step.outcome, ReachOutcome::Acknowledged | ReachOutcome::Waiting);
         let is_told = unwanted.is_some() || is_recorded || steps.iter().any(tells);
         if !is_told && (has_device || self.outbox.is_some()) {
@@ -141,22 +142,26 @@ impl Engine {
     }
 
     /// Answers whether the user has a device that a vendor reaches.
-    fn add_steps_of_vendors(&self, user: &User, position: Position, steps: &mut Vec<ReachStep>) -> StoreResult<bool> {
+    fn add_steps_of_vendors(
+        &self,
+        user: &User,
+        position: Position,
+        is_decided: bool,
+        steps: &mut Vec<ReachStep>,
+    ) -> StoreResult<bool> {
         let Some(vendor_push) = &self.vendor_push else {
             steps.extend(PushVendor::ALL.map(|vendor| step(ReachOutcome::NotSetUp, Some(vendor.into()))));
             return Ok(false);
         };
         let mut has_device = false;
         let tokens = tokens_of(&*self.store, user.no, PUSH_TOKENS_PER_USER_MAX)?;
-        let row = self.store.row(RowSpace::Chat, &vendor_search_key())?;
-        let searched: Position = chat_rows::decode(row.as_deref())?;
         for vendor in PushVendor::ALL {
             let road = Some(ReachRoad::from(vendor));
             if !vendor_push.has(vendor) {
                 steps.push(step(ReachOutcome::NotSetUp, road));
             } else if !tokens.iter().any(|(_, token)| token.token.vendor() == vendor) {
                 steps.push(step(ReachOutcome::NoDevice, road));
-            } else if searched < position {
+            } else if !is_decided {
                 has_device = true;
                 steps.push(step(ReachOutcome::Waiting, road));
             } else {
@@ -169,20 +174,30 @@ impl Engine {
         Ok(has_device)
     }
 
-    fn add_steps_of_webhook(&self, position: Position, steps: &mut Vec<ReachStep>) -> StoreResult<()> {
+    fn add_steps_of_webhook(
+        &self,
+        user: &User,
+        position: Position,
+        is_decided: bool,
+        steps: &mut Vec<ReachStep>,
+    ) -> StoreResult<()> {
         let road = Some(ReachRoad::Webhook);
-        if self.outbox.is_none() {
-            steps.push(step(ReachOutcome::NotSetUp, road));
-        } else if self.store.outbox_position()? < position && !is_of(steps, road) {
-            // An attempt is recorded a moment before the list is cut.
-            steps.push(step(ReachOutcome::Waiting, road));
+        match &self.outbox {
+            None => steps.push(step(ReachOutcome::NotSetUp, road)),
+            Some(outbox) if !is_decided || outbox.is_waiting_for(position, user.no)? => {
+                steps.push(step(ReachOutcome::Waiting, road));
+            }
+            Some(_) => {}
         }
         Ok(())
     }
-}
 
-fn is_of(steps: &[ReachStep], road: Option<ReachRoad>) -> bool {
-    steps.iter().any(|step| step.road == road)
+    /// The position through which it is decided who is told of messages.
+    fn decided_position(&self) -> StoreResult<Position> {
+        let row = self.store.row(RowSpace::Chat, &reach_position_key())?;
+        // The list is cut behind what is decided.
+        Ok(chat_rows::decode::<Position>(row.as_deref())?.max(self.store.outbox_position()?))
+    }
 }
 
 /// The sentence of a step.

@@ -6,7 +6,6 @@
 //! for a webhook that is down.
 
 use super::events::Event;
-use crate::offline_recipients::{SESSION_STAYS, UNACKNOWLEDGED_IDS};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{
@@ -19,6 +18,8 @@ use tidings_domain::store::{DeadNotification, Store, StoreResult};
 
 /// Ids from here on are of events in the retry queue, lower ones of dead letters: a position is below 2^49.
 pub(super) const RETRY_IDS: u64 = 1 << 62;
+/// Ids from here on are of messages that a session did not acknowledge, which the reach stage takes.
+const UNACKNOWLEDGED_IDS: u64 = 3 << 61;
 /// Events in the queue. Above, no new entry is expanded until some are delivered or dead. A round that has begun may
 /// exceed it.
 const EVENTS_MAX: usize = 10_000;
@@ -148,9 +149,8 @@ impl RetryQueue {
 /// The event of a row.
 pub(super) fn event_of(row: &DeadNotification) -> Event {
     let stored: Option<StoredEvent<'_>> = serde_json::from_str(&row.event).ok();
-    let (id, conversation) = stored.map_or((row.id & !(UNACKNOWLEDGED_IDS | SESSION_STAYS), "".into()), |stored| {
-        (stored.id, stored.entry.conversation)
-    });
+    let (id, conversation) =
+        stored.map_or((row.id & !RETRY_IDS, "".into()), |stored| (stored.id, stored.entry.conversation));
     let conversation = Arc::from(&*conversation);
     let json = RawValue::from_string(row.event.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned());
     Event { id, conversation, json }
@@ -166,8 +166,4 @@ pub(super) fn message_of(row: &DeadNotification) -> Option<(String, u64)> {
 pub(super) fn told_by(event: &Event) -> Option<(String, u64, Vec<String>)> {
     let stored: StoredEvent<'_> = serde_json::from_str(event.json.get()).ok()?;
     Some((stored.entry.conversation.into_owned(), stored.entry.seq, stored.recipients))
-}
-
-pub(super) fn recipients_of(row: &DeadNotification) -> Vec<String> {
-    serde_json::from_str::<StoredEvent<'_>>(&row.event).map(|stored| stored.recipients).unwrap_or_default()
 }

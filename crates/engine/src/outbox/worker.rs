@@ -1,43 +1,41 @@
-//! The one worker: walks the list of entries, delivers their events, records its progress, and retries.
+//! The one worker: delivers the events of the webhook's rows, removes the rows, and retries.
 
 use super::{
     Command, OutboxConfig, OutboxContext, backoff,
     circuit_breaker::CircuitBreaker,
-    events::{Event, EventExpansion},
+    events::{Event, JobEvent, event_of_job},
     retry_queue::{self, RETRY_IDS, RetryQueue},
 };
 use crate::{
-    offline_recipients::{SESSION_STAYS, unacknowledged_rows},
+    reach_stage::StageProgress,
     reach_trace::{Record, Source, Whom},
+    road_jobs::{Job, JobQueue, JobRoad, JobSignals},
     webhook::{Webhook, WebhookDelivery, WebhookError, sign},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde_json::value::RawValue;
 use std::{
     collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
-use tidings_domain::{model::Position, store::*};
+use tidings_domain::{chat_rows::number_in, leadership::Term, model::ConversationNo, store::*};
 use tidings_protocol::http::ReachOutcome;
 
-/// How often the list is read when it was empty.
+/// How often rows are read when there were none.
 const POLL: Duration = Duration::from_millis(100);
-/// Entries of the list in one read.
-const ITEMS_PER_READ: usize = 100;
+/// Rows in one round.
+const JOBS_PER_ROUND: usize = 100;
 /// Dead letters replayed in a round, before new entries.
 const REPLAYS_PER_ROUND: usize = 20;
+/// Records of members of a row who are not told any more have this bit in place of an event's id.
+const LEFT_OUT: u64 = 1 << 63;
 /// Bytes of events after which a delivery is closed.
 const DELIVERY_BYTES_MAX: usize = 1024 * 1024;
 /// Events retried in a round, before new entries.
 const RETRIES_PER_ROUND: usize = 20;
 /// Rows of records in one write.
 const ROWS_PER_WRITE: usize = 500;
-/// How often unacknowledged messages of other nodes are read.
-const UNACKNOWLEDGED_POLL: Duration = Duration::from_secs(1);
 
 /// Why a wait ended.
 pub(super) enum WaitOutcome {
@@ -50,14 +48,14 @@ pub(super) struct Worker {
     webhook: Arc<dyn Webhook>,
     pub(super) config: OutboxConfig,
     inbox: Receiver<Command>,
-    /// How far another reader of the list has come. The list is cut behind this worker, so it must not be ahead.
-    searched: Option<Arc<AtomicU64>>,
+    signals: Arc<JobSignals>,
+    progress: Arc<StageProgress>,
+    /// The rows that are still to be tried, in a term of this node.
+    jobs: Option<(Term, JobQueue)>,
     /// Dead letters to replay. A set, so that repeated requests take no more memory.
     replays: BTreeSet<u64>,
     /// Present while this node leads.
     retry_queue: Option<RetryQueue>,
-    /// When unacknowledged messages were last read.
-    unacknowledged_polled_at: Option<Instant>,
     breaker: CircuitBreaker,
     /// Set once the stop command came, perhaps during a wait between two attempts. From then on no wait blocks.
     stopping: bool,
@@ -78,7 +76,8 @@ impl Worker {
         context: Arc<OutboxContext>,
         webhook: Arc<dyn Webhook>,
         config: OutboxConfig,
-        (inbox, searched): (Receiver<Command>, Option<Arc<AtomicU64>>),
+        inbox: Receiver<Command>,
+        (signals, progress): (Arc<JobSignals>, Arc<StageProgress>),
     ) -> Self {
         let (replays, breaker) = (BTreeSet::new(), CircuitBreaker::new(context.clock.monotonic()));
         Worker {
@@ -86,10 +85,11 @@ impl Worker {
             webhook,
             config,
             inbox,
-            searched,
+            signals,
+            progress,
+            jobs: None,
             replays,
             retry_queue: None,
-            unacknowledged_polled_at: None,
             breaker,
             stopping: false,
         }
@@ -103,6 +103,8 @@ impl Worker {
                 Ok(Ok(false)) => POLL,
                 Ok(Err(Stopped)) => return,
                 Err(error) => {
+                    // All rows are read again.
+                    self.jobs = None;
                     if !std::mem::replace(&mut told, true) {
                         tracing::warn!(%error, "the outbox could not read; it tries again until it can");
                     }
@@ -147,7 +149,7 @@ impl Worker {
             Err(Stopped) => return Ok(Err(Stopped)),
         };
         if !self.context.lead.leads() {
-            (self.retry_queue, self.unacknowledged_polled_at) = (None, None);
+            (self.retry_queue, self.jobs) = (None, None);
             self.breaker = CircuitBreaker::new(self.now());
             self.context.metrics.outbox_lag.set(0);
             self.context.metrics.outbox_parked.set(0);
@@ -172,72 +174,77 @@ impl Worker {
     }
 
     fn round_of_leader(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
-        if let Some(term) = self.context.lead.term() {
-            self.context.trace.prune(&*self.context.store, term, self.context.clock.now_ms())?;
-        }
-        let mut worked = match self.retry_due(queue)? {
+        let worked = match self.retry_due(queue)? {
             Ok(tried) => tried,
             Err(Stopped) => return Ok(Err(Stopped)),
         };
-        let now = self.now();
-        let is_due = |at| now.saturating_duration_since(at) >= UNACKNOWLEDGED_POLL;
-        if self.unacknowledged_polled_at.is_none_or(is_due) && queue.has_room() {
-            self.unacknowledged_polled_at = Some(now);
-            match self.deliver_unacknowledged(queue)? {
-                Ok(found) => worked |= found,
-                Err(Stopped) => return Ok(Err(Stopped)),
-            }
-        }
-        let store = self.context.store.clone();
-        let items = store.outbox(store.outbox_position()?, ITEMS_PER_READ)?;
-        let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);
-        self.context.metrics.outbox_lag.set(lag as i64);
-        // While the breaker is open, one new entry is tried now and then.
-        let mut items = items;
-        if let Some(searched) = &self.searched {
-            let searched = searched.load(Ordering::Acquire);
-            items.retain(|item| item.position <= searched);
-        }
-        items.truncate(if self.breaker.is_open() { 1 } else { ITEMS_PER_READ });
-        let may_begin = self.breaker.allows_new(self.now());
-        let Some(last) = items.last().map(|item| item.position).filter(|_| may_begin && queue.has_room()) else {
-            return Ok(Ok(worked));
+        let Some(term) = self.context.lead.term() else { return Ok(Ok(worked)) };
+        let mut jobs = match self.jobs.take() {
+            Some((known, jobs)) if known == term => jobs,
+            _ => JobQueue::new(JobRoad::Webhook, self.signals.clone()),
         };
-        let (mut batch, mut bytes, mut left_out) = (Vec::new(), 0, Vec::new());
-        let mut through = None;
-        for item in &items {
-            let mut expansion = EventExpansion::of(&self.context, item, self.config.recipients_per_event.max(1))?;
-            while let Some(expansion) = &mut expansion
-                && let Some(event) = expansion.next(&self.context)?
-            {
-                // A full batch is delivered only when the next event is known: then it is known which entries the batch
+        jobs.read_new(&*self.context.store, self.now())?;
+        self.set_lag(&jobs)?;
+        // While the breaker is open, one new row is tried now and then.
+        let limit = if self.breaker.is_open() { 1 } else { JOBS_PER_ROUND };
+        let may_begin = self.breaker.allows_new(self.now()) && queue.has_room();
+        let keys = jobs.take_due(self.now(), if may_begin { limit } else { 0 });
+        self.jobs = Some((term, jobs));
+        if keys.is_empty() {
+            return Ok(Ok(worked));
+        }
+        Ok(self.deliver_jobs(queue, keys)?.map(|()| true))
+    }
+
+    /// Shows how far the webhook is behind the commits: by what is not decided yet, or by its oldest row.
+    fn set_lag(&self, jobs: &JobQueue) -> StoreResult<()> {
+        let store = &*self.context.store;
+        let oldest = match jobs.oldest() {
+            Some(oldest) => Some(oldest),
+            None => store.outbox(self.progress.decided(), 1)?.first().map(|first| first.position),
+        };
+        let lag = oldest.map_or(0, |oldest| store.last_position().saturating_sub(oldest) + 1);
+        self.context.metrics.outbox_lag.set(lag as i64);
+        Ok(())
+    }
+
+    /// Delivers the events of these rows in batches, and removes the rows.
+    fn deliver_jobs(&mut self, queue: &mut RetryQueue, keys: Vec<Vec<u8>>) -> StoreResult<Result<(), Stopped>> {
+        let rows = self.context.store.rows_of(RowSpace::Chat, &keys)?;
+        let (mut batch, mut bytes, mut done, mut records) = (Vec::new(), 0, Vec::new(), Vec::new());
+        for (key, row) in keys.into_iter().zip(rows) {
+            let Some(row) = row else { continue };
+            let job = Job::decode(&row).unwrap_or_else(|error| {
+                // A row that nobody can read must not hold up the others: it is deleted with this round.
+                tracing::error!(%error, "an event is lost");
+                Job::default()
+            });
+            let part = number_in(&key, 2).unwrap_or_default();
+            let JobEvent { event, left_out } = event_of_job(&self.context, &job, part)?;
+            let (message, now_ms) = ((ConversationNo(job.conversation), job.seq), self.context.clock.now_ms());
+            let source = Source::Webhook { event: LEFT_OUT | part, attempt: 0 };
+            self.context.trace.add(message, source, now_ms, left_out, &mut records);
+            if let Some(event) = event {
+                // A full batch is delivered only when the next event is known: then it is known which rows the batch
                 // completes.
                 if batch.len() >= self.config.events_per_delivery.max(1) || bytes >= DELIVERY_BYTES_MAX {
                     bytes = 0;
-                    if let Err(Stopped) = self.deliver_batch(queue, std::mem::take(&mut batch), through.take()) {
+                    let (batch, done) = (std::mem::take(&mut batch), std::mem::take(&mut done));
+                    if let Err(Stopped) = self.deliver_batch(queue, batch, done) {
                         return Ok(Err(Stopped));
                     }
                 }
                 bytes += event.json.get().len();
                 batch.push(event);
             }
-            // Where vendors are set up, their search records these.
-            if let Some(expansion) = expansion.filter(|_| self.searched.is_none()) {
-                left_out.extend(expansion.records);
-            }
-            through = Some(item.position);
+            done.push(key);
         }
-        self.write_trace(&left_out);
-        Ok(self.deliver_batch(queue, batch, Some(last)).map(|()| true))
+        self.write_trace(&records);
+        Ok(self.deliver_batch(queue, batch, done))
     }
 
-    /// Delivers a batch; then moves the outbox's position and queues the failed events for a retry, in one commit.
-    fn deliver_batch(
-        &mut self,
-        queue: &mut RetryQueue,
-        batch: Vec<Event>,
-        through: Option<Position>,
-    ) -> Result<(), Stopped> {
+    /// Delivers a batch; then queues the failed events for a retry, and removes the rows of all.
+    fn deliver_batch(&mut self, queue: &mut RetryQueue, batch: Vec<Event>, done: Vec<Vec<u8>>) -> Result<(), Stopped> {
         // An event goes behind queued ones of its conversation, or it would overtake them.
         let (behind, free): (Vec<Event>, Vec<Event>) =
             batch.into_iter().partition(|event| queue.holds(&event.conversation));
@@ -245,7 +252,8 @@ impl Worker {
         left.extend(behind.into_iter().map(|event| Undelivered { event, attempts: 0, error: String::new() }));
         self.deliver_by_halves(free, &mut left)?;
         let rows = left.into_iter().map(|left| self.row_of(queue, left)).collect();
-        self.record_rows(queue, rows, through)
+        self.record_rows(queue, rows)?;
+        self.remove_jobs(done)
     }
 
     /// Delivers events; a batch that fails is tried in halves, so that one event holds up no other conversation.
@@ -392,31 +400,6 @@ impl Worker {
         tracing::warn!(conversation, id, attempts, error, "an event failed for the last time; it is a dead letter now");
     }
 
-    /// Delivers the unacknowledged messages that nodes have stored.
-    fn deliver_unacknowledged(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
-        let rows = unacknowledged_rows(&*self.context.store, 0, ITEMS_PER_READ)?;
-        if rows.is_empty() {
-            return Ok(Ok(false));
-        }
-        let keys: Vec<u64> = rows.iter().map(|row| row.id).collect();
-        let mut events: Vec<Event> = Vec::new();
-        for row in &rows {
-            // A user with a new session has got the message again.
-            let came_back = |user: &String| {
-                let user = self.context.directory.user_by_id(user).ok().flatten();
-                user.is_some_and(|user| self.context.presence.is_active(user.no))
-            };
-            if row.id & SESSION_STAYS != 0 || !retry_queue::recipients_of(row).iter().all(came_back) {
-                events.push(retry_queue::event_of(row));
-            }
-        }
-        if let Err(Stopped) = self.deliver_batch(queue, events, None) {
-            return Ok(Err(Stopped));
-        }
-        // Those that failed are in the retry queue by now, under ids of their own.
-        Ok(self.record(Proposal::DeleteDeadLetters { ids: keys }).map(|()| true))
-    }
-
     /// The row of an undelivered event: queued for a retry, or a dead letter after the last attempt.
     fn row_of(&self, queue: &mut RetryQueue, left: Undelivered) -> DeadNotification {
         let Undelivered { event, attempts, error } = left;
@@ -434,19 +417,34 @@ impl Worker {
         }
     }
 
-    fn record_rows(
-        &mut self,
-        queue: &mut RetryQueue,
-        rows: Vec<DeadNotification>,
-        through: Option<Position>,
-    ) -> Result<(), Stopped> {
-        if rows.is_empty() && through.is_none() {
+    fn record_rows(&mut self, queue: &mut RetryQueue, rows: Vec<DeadNotification>) -> Result<(), Stopped> {
+        if rows.is_empty() {
             return Ok(());
         }
         // Position 0 stores the rows and moves nothing.
-        let recorded = self.record(Proposal::AdvanceOutbox { through: through.unwrap_or(0), dead: rows });
+        let recorded = self.record(Proposal::AdvanceOutbox { through: 0, dead: rows });
         self.context.metrics.outbox_parked.set(queue.events() as i64);
         recorded
+    }
+
+    /// Removes rows whose events are delivered, or queued for a retry. It waits while the store takes nothing: to deliver the same
+    /// events again would be worse.
+    fn remove_jobs(&mut self, keys: Vec<Vec<u8>>) -> Result<(), Stopped> {
+        let changes: Vec<_> = keys.into_iter().map(|key| RowChange { key, value: None }).collect();
+        let mut told = false;
+        while let Some(term) = self.context.lead.term().filter(|_| !changes.is_empty()) {
+            match self.context.store.write_rows(term, RowSpace::Chat, changes.clone()) {
+                Ok(()) | Err(StoreError::StaleTerm) => break,
+                Err(error) if !std::mem::replace(&mut told, true) => {
+                    tracing::warn!(%error, "the outbox cannot record its progress; it tries again");
+                }
+                Err(_) => {}
+            }
+            if let WaitOutcome::Stop = self.wait(POLL) {
+                return Err(Stopped);
+            }
+        }
+        Ok(())
     }
 
     /// Commits the result of a delivery. It waits while the commit queue or the disk is full: to

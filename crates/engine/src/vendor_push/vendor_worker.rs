@@ -1,15 +1,10 @@
 //! The thread of one vendor: takes the rows that are due, sends their notifications, and stores what became of them.
 
-use super::{
-    StopSignal, VendorPushConfig,
-    badge::badge_of,
-    job_queue::JobQueue,
-    jobs::{Job, Target},
-    rendering::MessageText,
-};
+use super::{StopSignal, VendorPushConfig, badge::badge_of, rendering::MessageText};
 use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients, Unwanted},
     reach_trace::{Record, Source},
+    road_jobs::{Job, JobQueue, JobRoad, JobSignals, Target},
 };
 use quick_cache::unsync::Cache;
 use std::{
@@ -44,6 +39,7 @@ pub(super) struct VendorWorker {
     context: Arc<OfflinePushContext>,
     vendor: Arc<dyn Vendor>,
     config: VendorPushConfig,
+    signals: Arc<JobSignals>,
     queue: JobQueue,
     term: Option<Term>,
     /// The `seq` that a user was told of last in a conversation.
@@ -82,9 +78,15 @@ fn settled_label(outcome: ReachOutcome) -> &'static str {
 }
 
 impl VendorWorker {
-    pub(super) fn new(context: Arc<OfflinePushContext>, vendor: Arc<dyn Vendor>, config: VendorPushConfig) -> Self {
-        let queue = JobQueue::new(vendor.vendor());
-        VendorWorker { context, vendor, config, queue, term: None, latest: Cache::new(LATEST_MAX), is_failing: false }
+    pub(super) fn new(
+        context: Arc<OfflinePushContext>,
+        vendor: Arc<dyn Vendor>,
+        config: VendorPushConfig,
+        signals: Arc<JobSignals>,
+    ) -> Self {
+        let queue = JobQueue::new(JobRoad::Vendor(vendor.vendor()), signals.clone());
+        let latest = Cache::new(LATEST_MAX);
+        VendorWorker { context, vendor, config, signals, queue, term: None, latest, is_failing: false }
     }
 
     pub(super) fn run(mut self, stop: &StopSignal) {
@@ -126,7 +128,7 @@ impl VendorWorker {
         let lead = &self.context.lead;
         let held = lead.term().filter(|term| lead.holds(*term));
         if self.term != held {
-            self.queue = JobQueue::new(self.vendor.vendor());
+            self.queue = JobQueue::new(JobRoad::Vendor(self.vendor.vendor()), self.signals.clone());
             self.term = held;
         }
         let label = VendorLabel { vendor: self.name() };

@@ -1,0 +1,233 @@
+//! The thread: walks the list of entries in commit order, has each decided, and moves its position.
+
+use super::{
+    Roads, StageProgress,
+    decision::{RoadWriters, decide},
+};
+use crate::{
+    offline_recipients::{OfflinePushContext, OfflineRecipients, is_recalled},
+    road_jobs::JobSignals,
+};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tidings_domain::{
+    chat_rows::{self, reach_position_key, vendor_search_key},
+    leadership::Term,
+    model::*,
+    store::*,
+};
+
+/// How often the list is read when it was empty.
+const POLL: Duration = Duration::from_millis(100);
+/// The pause after the store could not be read.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How often unacknowledged messages of other nodes are read.
+const UNACKNOWLEDGED_POLL: Duration = Duration::from_secs(1);
+/// Entries of the list in one round.
+const ITEMS_PER_ROUND: usize = 250;
+/// Bytes of entries that are read at once, about.
+const ENTRY_BYTES_MAX: usize = 8 << 20;
+/// Rows in one write, about.
+const ROWS_PER_WRITE: usize = 500;
+/// Entries that stay in the list, at most, once they are decided: the list is cut while there is nothing else to do, or when so many
+/// have gathered.
+const UNCUT_MAX: usize = 2_000;
+
+pub(super) struct Worker {
+    pub(super) context: Arc<OfflinePushContext>,
+    pub(super) roads: Roads,
+    signals: Arc<JobSignals>,
+    progress: Arc<StageProgress>,
+    /// While this node leads.
+    term: Option<Term>,
+    /// All entries through this position are decided.
+    decided: Position,
+    /// Vendors have been told through this position, by an older version of the server.
+    vendors_told: Position,
+    /// The position through which the list is cut, and how many entries are decided behind it.
+    cut: Position,
+    uncut: usize,
+    unacknowledged_at: Option<Instant>,
+    /// The last round left entries for the caches to become current.
+    has_waited: bool,
+}
+
+impl Worker {
+    pub(super) fn new(
+        context: Arc<OfflinePushContext>,
+        roads: Roads,
+        signals: Arc<JobSignals>,
+        progress: Arc<StageProgress>,
+    ) -> Worker {
+        Worker {
+            context,
+            roads,
+            signals,
+            progress,
+            term: None,
+            decided: 0,
+            vendors_told: 0,
+            cut: 0,
+            uncut: 0,
+            unacknowledged_at: None,
+            has_waited: false,
+        }
+    }
+
+    pub(super) fn run(mut self, stopped: &Receiver<Infallible>) {
+        let mut told = false;
+        loop {
+            let pause = match self.round() {
+                Ok(worked) => {
+                    if std::mem::take(&mut told) {
+                        tracing::info!("who is told of messages is decided again");
+                    }
+                    if worked { Duration::ZERO } else { POLL }
+                }
+                Err(error) => {
+                    // The next round begins where the last stored one ended.
+                    self.lose_term();
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(%error, "who is told of messages is not decided; it is tried again");
+                    }
+                    RETRY_PAUSE
+                }
+            };
+            if matches!(stopped.recv_timeout(pause), Err(RecvTimeoutError::Disconnected)) {
+                self.cut_list();
+                return;
+            }
+        }
+    }
+
+    fn lose_term(&mut self) {
+        self.term = None;
+        self.progress.set(0);
+        self.context.metrics.vendor_lag.set(0);
+    }
+
+    /// Reads how far the leader before has come.
+    fn begin_term(&mut self, term: Term) -> StoreResult<()> {
+        let store = &*self.context.store;
+        let rows = store.rows_of(RowSpace::Chat, &[reach_position_key(), vendor_search_key()])?;
+        let position = |at: usize| chat_rows::decode::<Position>(rows.get(at).and_then(|row| row.as_deref()));
+        self.cut = store.outbox_position()?;
+        self.decided = position(0)?.max(self.cut);
+        self.vendors_told = position(1)?;
+        (self.uncut, self.unacknowledged_at, self.has_waited) = (usize::from(self.decided > self.cut), None, false);
+        self.progress.set(self.decided);
+        self.term = Some(term);
+        Ok(())
+    }
+
+    /// Decides the next entries; answers whether there were any.
+    fn round(&mut self) -> StoreResult<bool> {
+        let lead = &self.context.lead;
+        let Some(term) = lead.term().filter(|term| lead.holds(*term)) else {
+            self.lose_term();
+            return Ok(false);
+        };
+        if self.term != Some(term) {
+            self.begin_term(term)?;
+        }
+        let store = self.context.store.clone();
+        let mut worked = self.context.trace.prune(&*store, term, self.context.clock.now_ms())?;
+        let now = self.context.clock.monotonic();
+        let is_due = |at| now.saturating_duration_since(at) >= UNACKNOWLEDGED_POLL;
+        if self.unacknowledged_at.is_none_or(is_due) {
+            let taken = self.take_unacknowledged(term)?;
+            self.unacknowledged_at = (!taken).then_some(now);
+            worked |= taken;
+        }
+        let mut items = store.outbox(self.decided, ITEMS_PER_ROUND)?;
+        let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);
+        self.context.metrics.vendor_lag.set(lag as i64);
+        if self.roads.webhook.is_none() {
+            self.context.metrics.outbox_lag.set(lag as i64);
+        }
+        if items.is_empty() {
+            return Ok(self.cut_list() || worked);
+        }
+        // What a message's commit changed is known here a moment after the commit. A node that is behind reads from the store.
+        let current = self.context.directory.current();
+        let known = items.partition_point(|item| item.position <= current);
+        let is_current = known > 0;
+        if is_current {
+            items.truncate(known);
+        } else if !std::mem::replace(&mut self.has_waited, true) {
+            return Ok(worked);
+        }
+        self.has_waited = false;
+        self.decide_all(&items, term, is_current)?;
+        if self.uncut >= UNCUT_MAX {
+            self.cut_list();
+        }
+        Ok(true)
+    }
+
+    fn decide_all(&mut self, items: &[OutboxItem], term: Term, is_current: bool) -> StoreResult<()> {
+        let context = self.context.clone();
+        let Some(through) = items.last().map(|item| item.position) else { return Ok(()) };
+        let one = |item: &OutboxItem| {
+            let OutboxItem { conversation, seq, .. } = *item;
+            PageRequest { conversation, from_seq: seq, to_seq: seq, limit: 1 }
+        };
+        let requests: Vec<_> = items.iter().map(one).collect();
+        let pages = context.store.pages(&requests, ENTRY_BYTES_MAX)?;
+        let mut changes = Vec::new();
+        for (item, page) in items.iter().zip(pages) {
+            // A message that was recalled, or that retention removed, is told to nobody.
+            let entry = page.into_iter().next().filter(|entry| !is_recalled(entry));
+            let (Some(entry), Some(conversation)) = (entry, context.directory.conversation(item.conversation)?) else {
+                continue;
+            };
+            let found = OfflineRecipients::for_all(&context, conversation, entry, is_current)?;
+            let mut writers = RoadWriters::new(&self.roads, *item, 0, is_current);
+            if item.position <= self.vendors_told {
+                writers = writers.without_vendors();
+            }
+            decide(&context, found, writers, &mut changes, |changes| {
+                if changes.len() < ROWS_PER_WRITE {
+                    return Ok(());
+                }
+                self.write(term, std::mem::take(changes))
+            })?;
+        }
+        for key in [reach_position_key(), vendor_search_key()] {
+            changes.push(RowChange { key, value: Some(chat_rows::encode(&through)) });
+        }
+        self.write(term, changes)?;
+        self.decided = through;
+        self.uncut += items.len();
+        self.progress.set(through);
+        Ok(())
+    }
+
+    /// Writes rows, and tells the roads' workers of them.
+    pub(super) fn write(&self, term: Term, changes: Vec<RowChange>) -> StoreResult<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.context.store.write_rows(term, RowSpace::Chat, changes.clone())?;
+        self.signals.note(&changes);
+        Ok(())
+    }
+
+    /// Cuts the list behind the decided entries; answers whether it did.
+    fn cut_list(&mut self) -> bool {
+        if self.decided <= self.cut {
+            return false;
+        }
+        // A refusal does no harm: it is tried again.
+        let cut = Proposal::AdvanceOutbox { through: self.decided, dead: Vec::new() };
+        let is_cut = self.context.committer.propose_blocking(cut).is_ok();
+        if is_cut {
+            (self.cut, self.uncut) = (self.decided, 0);
+        }
+        is_cut
+    }
+}

@@ -1,0 +1,236 @@
+//! The rows of what roads are still to do: one message, for some users or devices, by one road. The reach stage writes them, and
+//! the worker of each road removes them.
+
+mod queue;
+
+use crate::reach_trace::{Record, Whom};
+pub(crate) use queue::JobQueue;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tidings_domain::{
+    chat_rows::{encode, road_job_key},
+    model::*,
+    store::{OutboxItem, ROW_BYTES_MAX, RowChange, StoreError, StoreResult},
+};
+use tidings_protocol::http::{PushVendor, ReachOutcome};
+
+/// Bytes of a row's targets, so that a row with all the rest stays below its limit.
+const TARGETS_BYTES_MAX: usize = ROW_BYTES_MAX - 512;
+/// The roads that are not vendors have numbers from here on, so that there is room for vendors.
+const OTHER_ROADS: u64 = 64;
+/// Vendors that there may be.
+const VENDORS_MAX: usize = 16;
+/// Parts from here on are of messages that a session did not acknowledge, [`PARTS_PER_USER`] for each user.
+pub(crate) const UNACKNOWLEDGED_PARTS: u64 = 1 << 62;
+pub(crate) const PARTS_PER_USER: u64 = 1 << 8;
+
+/// A road that has rows of its own. Its number is part of their keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum JobRoad {
+    Vendor(PushVendor),
+    Webhook,
+}
+
+impl JobRoad {
+    fn number(self) -> u64 {
+        match self {
+            JobRoad::Vendor(vendor) => vendor as u64,
+            JobRoad::Webhook => OTHER_ROADS,
+        }
+    }
+
+    pub(crate) fn key(self, position: Position, part: u64) -> Vec<u8> {
+        road_job_key(self.number(), position, part)
+    }
+
+    /// The last key that a row of the road can have.
+    pub(crate) fn last_key(self) -> Vec<u8> {
+        self.key(u64::MAX, u64::MAX)
+    }
+
+    /// The range of the rows of a message.
+    pub(crate) fn keys_of(self, position: Position) -> (Vec<u8>, Vec<u8>) {
+        (self.key(position, 0), self.key(position, u64::MAX))
+    }
+}
+
+/// The number of a user, and the id of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Target(pub(crate) u64, pub(crate) String);
+
+impl Target {
+    pub(crate) fn record(&self, outcome: ReachOutcome, cause: Option<String>) -> Record {
+        Record { whom: Whom::Device(self.0, self.1.clone()), outcome, cause }
+    }
+}
+
+/// The value of a row. The names are short since there are many.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Job {
+    #[serde(rename = "c")]
+    pub(crate) conversation: u64,
+    #[serde(rename = "s")]
+    pub(crate) seq: u64,
+    /// Devices, of a road that reaches devices.
+    #[serde(rename = "t", default, skip_serializing_if = "is_default")]
+    pub(crate) targets: Vec<Target>,
+    /// The numbers of users, of a road that reaches users: each as what it is more than the one before.
+    #[serde(rename = "u", default, skip_serializing_if = "is_default")]
+    pub(crate) users: Vec<i64>,
+    #[serde(rename = "a", default, skip_serializing_if = "is_default")]
+    pub(crate) attempts: u32,
+    /// Users are told though they have a session: it did not acknowledge the message.
+    #[serde(rename = "o", default, skip_serializing_if = "is_default")]
+    pub(crate) even_online: bool,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Job {
+    pub(crate) fn decode(row: &[u8]) -> StoreResult<Job> {
+        serde_json::from_slice(row).map_err(|error| StoreError::Damaged(format!("what a road is still to do: {error}")))
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// The users, of a road that reaches users.
+    pub(crate) fn users(&self) -> impl Iterator<Item = UserNo> {
+        self.users.iter().scan(0_u64, |last, more| {
+            *last = last.wrapping_add_signed(*more);
+            Some(UserNo(*last))
+        })
+    }
+}
+
+/// Gathers the devices or users of one message and one road into rows.
+pub(crate) struct JobWriter {
+    road: JobRoad,
+    position: Position,
+    part: u64,
+    job: Job,
+    bytes: usize,
+    last_user: u64,
+    users_max: usize,
+}
+
+impl JobWriter {
+    /// The rows get the parts from `part` on.
+    pub(crate) fn new(road: JobRoad, message: OutboxItem, part: u64) -> JobWriter {
+        let OutboxItem { position, conversation, seq } = message;
+        let job = Job { conversation: conversation.0, seq, ..Job::default() };
+        JobWriter { road, position, part, job, bytes: 0, last_user: 0, users_max: usize::MAX }
+    }
+
+    #[must_use]
+    pub(crate) fn even_online(mut self, even_online: bool) -> JobWriter {
+        self.job.even_online = even_online;
+        self
+    }
+
+    /// A row has no more users than this.
+    #[must_use]
+    pub(crate) fn users_max(mut self, users_max: usize) -> JobWriter {
+        self.users_max = users_max.max(1);
+        self
+    }
+
+    pub(crate) fn add(&mut self, target: Target, changes: &mut Vec<RowChange>) {
+        // The id, which JSON may write longer, the number, and the signs around them.
+        let escaped = target.1.bytes().filter(|byte| matches!(byte, b'"' | b'\\' | 0..=31)).count();
+        let bytes = target.1.len() + escaped * 5 + digits(target.0) + 6;
+        self.make_room(bytes, changes);
+        self.job.targets.push(target);
+    }
+
+    pub(crate) fn add_user(&mut self, user: UserNo, changes: &mut Vec<RowChange>) {
+        if self.job.users.len() >= self.users_max {
+            self.finish(changes);
+        }
+        self.make_room(digits(user.0.abs_diff(self.last_user)) + 2, changes);
+        self.job.users.push(user.0.wrapping_sub(self.last_user) as i64);
+        self.last_user = user.0;
+    }
+
+    fn make_room(&mut self, bytes: usize, changes: &mut Vec<RowChange>) {
+        if self.bytes + bytes > TARGETS_BYTES_MAX {
+            self.finish(changes);
+        }
+        self.bytes += bytes;
+    }
+
+    /// Writes what has been gathered.
+    pub(crate) fn finish(&mut self, changes: &mut Vec<RowChange>) {
+        if self.job.targets.is_empty() && self.job.users.is_empty() {
+            return;
+        }
+        let key = self.road.key(self.position, self.part);
+        changes.push(RowChange { key, value: Some(self.job.encode()) });
+        self.job.targets.clear();
+        self.job.users.clear();
+        (self.part, self.bytes, self.last_user) = (self.part + 1, 0, 0);
+    }
+}
+
+fn digits(number: u64) -> usize {
+    number.checked_ilog10().unwrap_or(0) as usize + 1
+}
+
+/// Tells the workers of roads of rows that come behind those that they have read: rows of a message that a session did not
+/// acknowledge have the position of that message.
+pub(crate) struct JobSignals([AtomicU64; VENDORS_MAX + 1]);
+
+impl Default for JobSignals {
+    fn default() -> Self {
+        JobSignals(std::array::from_fn(|_| AtomicU64::new(u64::MAX)))
+    }
+}
+
+impl JobSignals {
+    fn place(&self, number: u64) -> &AtomicU64 {
+        let place = if number >= OTHER_ROADS { VENDORS_MAX } else { number as usize };
+        &self.0[place.min(VENDORS_MAX)]
+    }
+
+    /// These rows are stored.
+    pub(crate) fn note(&self, changes: &[RowChange]) {
+        for change in changes {
+            if let Some((road, position)) = tidings_domain::chat_rows::road_job_of(&change.key) {
+                self.place(road).fetch_min(position, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// The least position of the rows since the last call.
+    fn take(&self, road: JobRoad) -> Position {
+        self.place(road.number()).swap(u64::MAX, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_come_out_as_they_went_in_and_rows_stay_below_their_limit() {
+        let message = OutboxItem { position: 7, conversation: ConversationNo(1), seq: 3 };
+        let mut writer = JobWriter::new(JobRoad::Webhook, message, 0).users_max(1_000);
+        let users: Vec<u64> = (0..5_000).map(|n| n * 37 % 4_999 + (n % 3) * (u64::MAX / 4)).collect();
+        let mut changes = Vec::new();
+        users.iter().for_each(|user| writer.add_user(UserNo(*user), &mut changes));
+        writer.finish(&mut changes);
+        let mut found = Vec::new();
+        for (part, change) in changes.iter().enumerate() {
+            assert_eq!(change.key, JobRoad::Webhook.key(7, part as u64));
+            let value = change.value.clone().unwrap_or_default();
+            assert!(value.len() <= ROW_BYTES_MAX, "{} bytes", value.len());
+            let job = Job::decode(&value).unwrap_or_default();
+            assert!(job.users.len() <= 1_000);
+            found.extend(job.users().map(|user| user.0));
+        }
+        assert_eq!(found, users);
+    }
+}
