@@ -22,6 +22,8 @@
 //! | `N` | how far offline push by vendors has come |
 //! | `N` 1 | how far the stage has come that decides who is told of messages |
 //! | `n` road, position, part | what a road is still to tell some people of a message |
+//! | `e` time, position, part | what a road is to tell some people of a message at that time |
+//! | `z` day, position, user | the road that reached the user with a message of that day |
 //! | `q` day, conversation, seq, source, part, chunk | what was decided about who is told of a message, and what became of it |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
@@ -185,6 +187,26 @@ pub fn reach_position_key() -> Vec<u8> {
 /// What a road is still to tell some people of a message. They come in the order of the messages' positions.
 pub fn road_job_key(road: u64, position: Position, part: u64) -> Vec<u8> {
     key(b'n', &[road, position, part])
+}
+
+/// What a road is to tell some people of a message at this time, in milliseconds since 1970 UTC.
+pub fn waiting_road_key(due: u64, position: Position, part: u64) -> Vec<u8> {
+    key(b'e', &[due, position, part])
+}
+
+/// The range of what roads are to do up to this time.
+pub fn waiting_until(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
+    (waiting_road_key(0, 0, 0), waiting_road_key(now_ms, u64::MAX, u64::MAX))
+}
+
+/// The mark that a road reached a user with the message at this position, which was sent on this day since 1970 UTC.
+pub fn reached_mark_key(day: u64, position: Position, user: UserNo) -> Vec<u8> {
+    key(b'z', &[day, position, user.0])
+}
+
+/// The range of all marks of messages that were sent before this day.
+pub fn marks_before(day: u64) -> (Vec<u8>, Vec<u8>) {
+    (vec![b'z'], key(b'z', &[day]))
 }
 
 /// The road and the position of a key that [`road_job_key`] made.

@@ -1,6 +1,6 @@
 //! The engine's settings. The binary fills them from its configuration; tests from `Default`.
 
-use crate::{presence::PresenceConfig, streams::StreamsConfig};
+use crate::{presence::PresenceConfig, road_plan::RoadPlan, streams::StreamsConfig};
 use std::time::Duration;
 use tidings_domain::{model::LANES, user_limiter::PerMinute};
 use tidings_popups::PopupsConfig;
@@ -42,6 +42,8 @@ pub struct EngineConfig {
     pub public_attributes: Vec<String>,
     /// For how many days it is recorded who was told of a message, and why others were not; 0: it is not.
     pub reach_trace_days: u32,
+    /// By which roads a message is told to those whom no session reaches.
+    pub road_plan: RoadPlan,
     pub push: PushConfig,
     pub popups: PopupsConfig,
 }
@@ -65,6 +67,7 @@ impl Default for EngineConfig {
             streams: StreamsConfig::default(),
             public_attributes: Vec::new(),
             reach_trace_days: 3,
+            road_plan: RoadPlan::default(),
             push: PushConfig::default(),
             popups: PopupsConfig::default(),
         }

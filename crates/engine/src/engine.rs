@@ -292,6 +292,7 @@ impl Engine {
         };
         let webhook = webhook.filter(|(_, config)| config.messages);
         let roads = Roads {
+            plan: config.road_plan.clone(),
             vendors: vendors.iter().flat_map(|parts| &parts.vendors).map(|vendor| vendor.vendor()).collect(),
             webhook: webhook
                 .as_ref()

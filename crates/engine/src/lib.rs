@@ -8,7 +8,8 @@
 //! - [`config`]: the settings;
 //! - [`cluster`]: several nodes on one store;
 //! - [`outbox`]: offline push by webhook; [`vendor_push`]: by vendors;
-//! - `reach_stage`: decides who is told of a message; `road_jobs`: what roads are still to do; `offline_recipients`: who is to be
+//! - `reach_stage`: decides who is told of a message; `road_plan`: in which order; `road_jobs`: what roads are
+//!   still to do; `reached_marks`: whom they reached; `offline_recipients`: who is to be
 //!   told; `reach_trace`: records of it;
 //! - [`presence`]: who is online;
 //! - `reaction_teller`: when members are told of reactions;
@@ -50,10 +51,12 @@ pub mod outbox;
 pub mod presence;
 mod reach_stage;
 mod reach_trace;
+mod reached_marks;
 mod reaction_teller;
 pub mod receipts;
 mod receipts_worker;
 mod road_jobs;
+pub mod road_plan;
 pub mod shards;
 mod stream_worker;
 pub mod streams;

@@ -5,7 +5,7 @@ use crate::{
     daily_window::{window_covers, window_end},
     directory::{Directory, MemberList},
     presence::Presence,
-    reach_trace::{ReachTrace, Record, Source, Whom},
+    reach_trace::{ReachTrace, Record, Source},
 };
 use std::sync::Arc;
 use tidings_domain::{
@@ -156,18 +156,16 @@ impl OfflineRecipients {
         Ok(Some(page))
     }
 
-    /// Records why these members are not told. Of conversations above [`TRACED_MEMBERS_MAX`] nothing is recorded.
-    pub(crate) fn record_left_out(
+    /// Records what was decided of these members. Of conversations above [`TRACED_MEMBERS_MAX`] nothing is recorded.
+    pub(crate) fn record_decisions(
         &self,
         context: &OfflinePushContext,
         part: u64,
-        left_out: Vec<(UserNo, ReachOutcome)>,
+        records: Vec<Record>,
         changes: &mut Vec<RowChange>,
     ) {
         if self.conversation.member_count <= TRACED_MEMBERS_MAX {
-            let record = |(user, outcome): (UserNo, _)| Record { whom: Whom::User(user.0), outcome, cause: None };
             let message = (self.conversation.no, self.entry.seq);
-            let records = left_out.into_iter().map(record);
             context.trace.add(message, Source::Search { part }, context.clock.now_ms(), records, changes);
         }
     }

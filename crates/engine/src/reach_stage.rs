@@ -14,14 +14,21 @@
 //! The stage waits for nobody but the store, so a road that is away holds up neither another road nor senders. After a crash an
 //! entry is decided again, with the same rows. In a cluster the leader does all this.
 //!
-//! In reading order: this file, [`worker`], [`decision`] (the rows of one message), [`unacknowledged`] (messages that a session did
-//! not acknowledge).
+//! A road that is to be taken later is a row under its time; when it is due its people are looked at again ([`waiting`]).
+//!
+//! In reading order: this file, [`worker`], [`decision`] (the rows of one message), [`waiting`], [`unacknowledged`] (messages that a
+//! session did not acknowledge).
 
 mod decision;
 mod unacknowledged;
+mod waiting;
 mod worker;
 
-use crate::{offline_recipients::OfflinePushContext, road_jobs::JobSignals};
+use crate::{
+    offline_recipients::OfflinePushContext,
+    road_jobs::JobSignals,
+    road_plan::{PlanRoad, RoadPlan},
+};
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
 use std::{
@@ -35,11 +42,22 @@ use std::{
 use tidings_domain::model::Position;
 use tidings_protocol::http::PushVendor;
 
-/// The roads that are set up.
+/// The roads that are set up, and the plan by which they are taken.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Roads {
+    pub(crate) plan: RoadPlan,
     pub(crate) vendors: Vec<PushVendor>,
     pub(crate) webhook: Option<WebhookRoad>,
+}
+
+impl Roads {
+    /// Whether the road is set up.
+    pub(crate) fn has(&self, road: PlanRoad) -> bool {
+        match road {
+            PlanRoad::Vendors => !self.vendors.is_empty(),
+            PlanRoad::Webhook => self.webhook.is_some(),
+        }
+    }
 }
 
 /// How the webhook is told of messages.

@@ -28,6 +28,8 @@ const ROWS_PER_WRITE: usize = 500;
 const ROWS_READ_MAX: usize = 1_000;
 /// The search for recipients, among sources of records. The roads have theirs from 1 on.
 const SEARCH: u64 = 0;
+/// Roads that waited for their time.
+const LATER: u64 = 1 << 32;
 
 /// Whom a record is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +59,8 @@ struct Group {
     outcome: ReachOutcome,
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     cause: Option<String>,
+    #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
+    until: Option<u64>,
     #[serde(rename = "w")]
     whom: Vec<Whom>,
 }
@@ -76,6 +80,27 @@ pub(crate) struct Record {
     pub(crate) whom: Whom,
     pub(crate) outcome: ReachOutcome,
     pub(crate) cause: Option<String>,
+    pub(crate) until: Option<u64>,
+}
+
+impl Record {
+    pub(crate) fn new(whom: Whom, outcome: ReachOutcome) -> Record {
+        Record { whom, outcome, cause: None, until: None }
+    }
+
+    pub(crate) fn of_user(user: UserNo, outcome: ReachOutcome) -> Record {
+        Record::new(Whom::User(user.0), outcome)
+    }
+
+    #[must_use]
+    pub(crate) fn because(self, cause: impl Into<String>) -> Record {
+        Record { cause: Some(cause.into()), ..self }
+    }
+
+    #[must_use]
+    pub(crate) fn until(self, until: u64) -> Record {
+        Record { until: Some(until), ..self }
+    }
 }
 
 /// One outcome for one user, as it was recorded.
@@ -85,6 +110,7 @@ pub(crate) struct Recorded {
     pub(crate) outcome: ReachOutcome,
     pub(crate) cause: Option<String>,
     pub(crate) device: Option<String>,
+    pub(crate) until: Option<u64>,
 }
 
 /// Where a record comes from. Two records with the same place are one.
@@ -103,6 +129,10 @@ pub(crate) enum Source {
         event: u64,
         attempt: u64,
     },
+    /// A road that waited for its time: the part of its row.
+    Later {
+        part: u64,
+    },
 }
 
 impl Source {
@@ -113,6 +143,7 @@ impl Source {
             Source::Vendor { vendor, part, attempt: number } => {
                 [ReachRoad::from(vendor) as u64 + 1, part, attempt(number)]
             }
+            Source::Later { part } => [LATER, part, chunk],
             Source::Webhook { event, attempt: number } => [ReachRoad::Webhook as u64 + 1, event, attempt(number)],
         }
     }
@@ -159,15 +190,15 @@ impl ReachTrace {
             let groups = std::mem::take(&mut row.groups);
             changes.push(RowChange { key, value: Some(encode(&Row { at, groups })) });
         };
-        for Record { whom, outcome, cause } in records {
+        for Record { whom, outcome, cause, until } in records {
             let cause = cause.map(|cause| cause.chars().take(CAUSE_CHARS_MAX).collect::<String>());
-            let is_same = |group: &&mut Group| group.outcome == outcome && group.cause == cause;
+            let is_same = |group: &&mut Group| (group.outcome, &group.cause, group.until) == (outcome, &cause, until);
             bytes += encode(&whom).len() + 1;
             match row.groups.iter_mut().find(is_same) {
                 Some(group) => group.whom.push(whom),
                 None => {
-                    let group = Group { outcome, cause, whom: vec![whom] };
-                    bytes += 40 + encode(&group.cause).len();
+                    let group = Group { outcome, cause, until, whom: vec![whom] };
+                    bytes += 60 + encode(&group.cause).len();
                     row.groups.push(group);
                 }
             }
@@ -206,6 +237,7 @@ impl ReachTrace {
                             outcome: group.outcome,
                             cause: group.cause.clone(),
                             device,
+                            until: group.until,
                         });
                     }
                 }

@@ -8,7 +8,7 @@ pub(crate) use queue::JobQueue;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidings_domain::{
-    chat_rows::{encode, road_job_key},
+    chat_rows::{encode, road_job_key, waiting_road_key},
     model::*,
     store::{OutboxItem, ROW_BYTES_MAX, RowChange, StoreError, StoreResult},
 };
@@ -24,23 +24,36 @@ const VENDORS_MAX: usize = 16;
 pub(crate) const UNACKNOWLEDGED_PARTS: u64 = 1 << 62;
 pub(crate) const PARTS_PER_USER: u64 = 1 << 8;
 
+/// The parts of the rows that one row for later becomes.
+const PARTS_PER_LATER_ROW: u64 = 1 << 10;
+
 /// A road that has rows of its own. Its number is part of their keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum JobRoad {
     Vendor(PushVendor),
     Webhook,
+    /// Any road, at a time in milliseconds since 1970 UTC.
+    Later(u64),
 }
 
 impl JobRoad {
     fn number(self) -> u64 {
         match self {
             JobRoad::Vendor(vendor) => vendor as u64,
-            JobRoad::Webhook => OTHER_ROADS,
+            JobRoad::Webhook | JobRoad::Later(_) => OTHER_ROADS,
         }
     }
 
     pub(crate) fn key(self, position: Position, part: u64) -> Vec<u8> {
-        road_job_key(self.number(), position, part)
+        match self {
+            JobRoad::Later(due) => waiting_road_key(due, position, part),
+            JobRoad::Vendor(_) | JobRoad::Webhook => road_job_key(self.number(), position, part),
+        }
+    }
+
+    /// How far parts of one writer are from each other. A row for later becomes several rows at its time.
+    fn stride(self) -> u64 {
+        if matches!(self, JobRoad::Later(_)) { PARTS_PER_LATER_ROW } else { 1 }
     }
 
     /// The last key that a row of the road can have.
@@ -60,7 +73,7 @@ pub(crate) struct Target(pub(crate) u64, pub(crate) String);
 
 impl Target {
     pub(crate) fn record(&self, outcome: ReachOutcome, cause: Option<String>) -> Record {
-        Record { whom: Whom::Device(self.0, self.1.clone()), outcome, cause }
+        Record { cause, ..Record::new(Whom::Device(self.0, self.1.clone()), outcome) }
     }
 }
 
@@ -82,6 +95,12 @@ pub(crate) struct Job {
     /// Users are told though they have a session: it did not acknowledge the message.
     #[serde(rename = "o", default, skip_serializing_if = "is_default")]
     pub(crate) even_online: bool,
+    /// The place of the road in the plan.
+    #[serde(rename = "i", default, skip_serializing_if = "is_default")]
+    pub(crate) step: u32,
+    /// Success cancels roads that wait for their time.
+    #[serde(rename = "m", default, skip_serializing_if = "is_default")]
+    pub(crate) stops_others: bool,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -131,6 +150,13 @@ impl JobWriter {
         self
     }
 
+    /// Of this road of the plan. `stops_others`: success cancels roads that wait for their time.
+    #[must_use]
+    pub(crate) fn of_step(mut self, step: u32, stops_others: bool) -> JobWriter {
+        (self.job.step, self.job.stops_others) = (step, stops_others);
+        self
+    }
+
     /// A row has no more users than this.
     #[must_use]
     pub(crate) fn users_max(mut self, users_max: usize) -> JobWriter {
@@ -171,7 +197,7 @@ impl JobWriter {
         changes.push(RowChange { key, value: Some(self.job.encode()) });
         self.job.targets.clear();
         self.job.users.clear();
-        (self.part, self.bytes, self.last_user) = (self.part + 1, 0, 0);
+        (self.part, self.bytes, self.last_user) = (self.part + self.road.stride(), 0, 0);
     }
 }
 

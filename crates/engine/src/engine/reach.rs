@@ -22,7 +22,7 @@ use tidings_protocol::{
 };
 
 /// The outcomes in the order in which they decide: the first of them among the steps says why.
-const DECISIVE: [ReachOutcome; 21] = [
+const DECISIVE: [ReachOutcome; 22] = [
     ReachOutcome::Sender,
     ReachOutcome::Read,
     ReachOutcome::Acknowledged,
@@ -37,6 +37,7 @@ const DECISIVE: [ReachOutcome; 21] = [
     ReachOutcome::Refused,
     ReachOutcome::TokenGone,
     ReachOutcome::Expired,
+    ReachOutcome::Cancelled,
     ReachOutcome::Active,
     ReachOutcome::Muted,
     ReachOutcome::DoNotDisturb,
@@ -47,11 +48,16 @@ const DECISIVE: [ReachOutcome; 21] = [
 ];
 
 /// The step that decided. Of one road and device the last step counts, and what was recorded before what holds now.
-fn decisive(steps: &[ReachStep]) -> Option<&ReachStep> {
+fn decisive(steps: &[ReachStep], now_ms: u64) -> Option<&ReachStep> {
     let is_overtaken = |at: usize| {
         let step = &steps[at];
         let later = |later: &ReachStep| (later.road, &later.device) == (step.road, &step.device);
-        step.outcome == ReachOutcome::Retried && steps[at + 1..].iter().any(later)
+        let is_past = step.at.is_some() && step.until.is_some_and(|until| until <= now_ms);
+        match step.outcome {
+            ReachOutcome::Retried => steps[at + 1..].iter().any(later),
+            ReachOutcome::Waiting => is_past,
+            _ => false,
+        }
     };
     let counting = || (0..steps.len()).filter(|at| !is_overtaken(*at)).map(|at| &steps[at]);
     DECISIVE.iter().find_map(|outcome| counting().filter(|step| step.outcome == *outcome).max_by_key(|step| step.at))
@@ -62,8 +68,8 @@ fn step(outcome: ReachOutcome, road: Option<ReachRoad>) -> ReachStep {
 }
 
 impl From<Recorded> for ReachStep {
-    fn from(Recorded { at, road, outcome, cause, device }: Recorded) -> ReachStep {
-        ReachStep { at: Some(at), road, outcome, device, until: None, cause }
+    fn from(Recorded { at, road, outcome, cause, device, until }: Recorded) -> ReachStep {
+        ReachStep { at: Some(at), road, outcome, device, until, cause }
     }
 }
 
@@ -78,7 +84,8 @@ impl Engine {
         let message = self.stored_message(&conversation, seq)?;
         let (id, sent_at) = (conversation.id.clone(), message.at);
         let steps = self.reach_steps(conversation, message, &user).map_err(store_refusal)?;
-        let decisive = decisive(&steps).cloned().unwrap_or_else(|| step(ReachOutcome::NotRecorded, None));
+        let decisive =
+            decisive(&steps, self.clock.now_ms()).cloned().unwrap_or_else(|| step(ReachOutcome::NotRecorded, None));
         Ok(MessageReach {
             conversation: id,
             seq,
@@ -231,6 +238,8 @@ fn summary(user: &str, step: &ReachStep) -> String {
         ReachOutcome::DoNotDisturb => format!("the do-not-disturb window of {user} covered the time{at}{until}"),
         ReachOutcome::NoDevice => format!("{user} has no device for {road}"),
         ReachOutcome::NotSetUp => format!("{road} is not set up"),
+        ReachOutcome::Waiting if step.at.is_some() => format!("a road waits for its time to tell {user}{until}{cause}"),
+        ReachOutcome::Cancelled => format!("a road was not taken to {user} any more{at}{cause}"),
         ReachOutcome::Waiting => format!("{road} is still to be asked to tell {user}{device}"),
         ReachOutcome::Accepted => format!("{road} took a notification for {user}{device}{at}"),
         ReachOutcome::Retried => {

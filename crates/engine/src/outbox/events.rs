@@ -9,13 +9,18 @@ use crate::{
     attributes::attributes_value,
     entry_view::encode_entry,
     offline_recipients::{OfflineRecipients, Unwanted},
-    reach_trace::{Record, Whom},
+    reach_trace::Record,
+    reached_marks,
     road_jobs::{Job, PARTS_PER_USER, UNACKNOWLEDGED_PARTS},
+    road_plan::PlanRoad,
 };
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use std::sync::Arc;
-use tidings_domain::{model::*, store::StoreResult};
+use tidings_domain::{
+    model::*,
+    store::{RowChange, StoreResult},
+};
 use tidings_protocol::http::ReachOutcome;
 
 /// The bits of an event's id that are the number of its part.
@@ -28,6 +33,8 @@ pub(super) struct Event {
     pub(super) id: u64,
     pub(super) conversation: Arc<str>,
     pub(super) json: Box<RawValue>,
+    /// What says that the webhook has reached the recipients, if that stops other roads.
+    pub(super) marks: Vec<RowChange>,
 }
 
 /// What becomes of a row: its event, if there is anybody to be told still, and why others are not told any more.
@@ -43,23 +50,29 @@ pub(super) fn event_of_job(context: &OutboxContext, job: &Job, part: u64) -> Sto
         left_out.extend(job.users().map(|user| record(user, ReachOutcome::Recalled)));
         return Ok(JobEvent { event: None, left_out });
     };
-    let mut recipients = Vec::new();
+    let (mut recipients, mut marks) = (Vec::new(), Vec::new());
     for no in job.users() {
         let Some(user) = context.directory.user(no)? else { continue };
         match found.why_unwanted_by(context, &user)? {
             Some(Unwanted { outcome, .. }) => left_out.push(record(no, outcome)),
-            None => recipients.push(user.id.clone()),
+            None => {
+                recipients.push(user.id.clone());
+                if job.stops_others {
+                    let StoredEntry { at, position, .. } = found.entry;
+                    marks.push(reached_marks::mark(at, position, no, PlanRoad::Webhook));
+                }
+            }
         }
     }
     let event = match recipients.is_empty() {
         true => None,
-        false => event(context, &found, part, recipients)?,
+        false => event(context, &found, part, recipients)?.map(|event| Event { marks, ..event }),
     };
     Ok(JobEvent { event, left_out })
 }
 
 fn record(user: UserNo, outcome: ReachOutcome) -> Record {
-    Record { whom: Whom::User(user.0), outcome, cause: None }
+    Record::of_user(user, outcome)
 }
 
 /// The number of the row among the events of a message.
@@ -110,5 +123,10 @@ fn event(
         recipients,
     };
     let conversation = conversation.id.as_str().into();
-    Ok(serde_json::value::to_raw_value(&wire).ok().map(|json| Event { id: wire.id, conversation, json }))
+    Ok(serde_json::value::to_raw_value(&wire).ok().map(|json| Event {
+        id: wire.id,
+        conversation,
+        json,
+        marks: Vec::new(),
+    }))
 }

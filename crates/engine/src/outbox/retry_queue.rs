@@ -153,7 +153,7 @@ pub(super) fn event_of(row: &DeadNotification) -> Event {
         stored.map_or((row.id & !RETRY_IDS, "".into()), |stored| (stored.id, stored.entry.conversation));
     let conversation = Arc::from(&*conversation);
     let json = RawValue::from_string(row.event.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned());
-    Event { id, conversation, json }
+    Event { id, conversation, json, marks: Vec::new() }
 }
 
 /// The conversation and the `seq` of the message that an event tells of.

@@ -270,6 +270,8 @@ impl Worker {
         }
         let was_open = self.breaker.is_open();
         let Err(error) = self.deliver(&events) else {
+            let marks: Vec<RowChange> = events.iter_mut().flat_map(|event| std::mem::take(&mut event.marks)).collect();
+            self.write_trace(&marks);
             self.trace(&events, 0, ReachOutcome::Accepted, None);
             return Ok(());
         };
@@ -502,7 +504,7 @@ impl Worker {
         for event in events {
             let Some((conversation, seq, recipients)) = retry_queue::told_by(event) else { continue };
             let Ok(Some(conversation)) = context.directory.conversation_by_id(&conversation) else { continue };
-            let record = |id| Record { whom: Whom::Id(id), outcome, cause: cause.map(str::to_owned) };
+            let record = |id| Record { cause: cause.map(str::to_owned), ..Record::new(Whom::Id(id), outcome) };
             let source = Source::Webhook { event: event.id, attempt: attempt.into() };
             let records = recipients.into_iter().map(record);
             context.trace.add((conversation.no, seq), source, context.clock.now_ms(), records, &mut changes);

@@ -4,7 +4,7 @@
 use super::{ReachStage, decision::RoadWriters, worker::Worker};
 use crate::{
     offline_recipients::{OfflineRecipients, Unwanted, is_recalled},
-    reach_trace::{Record, Source, Whom},
+    reach_trace::{Record, Source},
     road_jobs::{PARTS_PER_USER, UNACKNOWLEDGED_PARTS},
 };
 use serde::{Deserialize, Serialize};
@@ -143,14 +143,15 @@ impl Worker {
                 found.push((stored, stays, row.failed_at));
             }
         }
+        let now_ms = self.due_time();
         let mut changes = Vec::new();
         for (Unacknowledged { user, conversation, seq }, stays, at) in found {
             let conversation = ConversationNo(conversation);
             let Some(recipients) = OfflineRecipients::of(&context, conversation, seq)? else { continue };
             let Some(card) = context.directory.user(UserNo(user))? else { continue };
             let mut record = |place: u64, outcome| {
-                let record = Record { whom: Whom::User(user), outcome, cause: None };
-                let source = Source::Search { part: UNACKNOWLEDGED_PARTS | user << 1 | place };
+                let record = Record::of_user(UserNo(user), outcome);
+                let source = Source::Search { part: UNACKNOWLEDGED_PARTS | user << 2 | place };
                 context.trace.add((conversation, seq), source, at, [record], &mut changes);
             };
             record(0, ReachOutcome::Unacknowledged);
@@ -158,16 +159,16 @@ impl Worker {
                 record(1, outcome);
                 continue;
             }
-            let part = UNACKNOWLEDGED_PARTS | user * PARTS_PER_USER;
-            let mut writers = RoadWriters::new(&self.roads, recipients.message(), part, false);
-            if stays {
-                writers = writers.even_online();
-            }
-            if newest.get(&(user, conversation.0)).is_some_and(|newest| seq < *newest) {
-                writers = writers.without_vendors();
-            }
-            writers.add(&context, &[card], &mut changes)?;
-            writers.finish(&mut changes);
+            let is_older = newest.get(&(user, conversation.0)).is_some_and(|newest| seq < *newest);
+            let message = (recipients.message(), recipients.entry.at);
+            let mut writers = RoadWriters::new(&self.roads, message, now_ms, false)
+                .from_part(UNACKNOWLEDGED_PARTS | user * PARTS_PER_USER)
+                .even_online(stays)
+                .without_vendors(is_older);
+            writers.add(&context, &[card.no], &mut changes)?;
+            let records = writers.finish(&mut changes);
+            let source = Source::Search { part: UNACKNOWLEDGED_PARTS | user << 2 | 2 };
+            context.trace.add((conversation, seq), source, now_ms, records, &mut changes);
         }
         self.write(term, changes)?;
         let ids = rows.iter().map(|row| row.id).collect();

@@ -54,6 +54,10 @@ pub(super) struct Worker {
     unacknowledged_at: Option<Instant>,
     /// The last round left entries for the caches to become current.
     has_waited: bool,
+    /// The time by which roads were last due, and the monotonic time then.
+    pub(super) last_time: Option<(u64, Instant)>,
+    /// The hour in which old marks were last removed.
+    pub(super) marks_removed_at: Option<u64>,
 }
 
 impl Worker {
@@ -75,6 +79,8 @@ impl Worker {
             uncut: 0,
             unacknowledged_at: None,
             has_waited: false,
+            last_time: None,
+            marks_removed_at: None,
         }
     }
 
@@ -143,6 +149,7 @@ impl Worker {
             self.unacknowledged_at = (!taken).then_some(now);
             worked |= taken;
         }
+        worked |= self.take_due(term)?;
         let mut items = store.outbox(self.decided, ITEMS_PER_ROUND)?;
         let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);
         self.context.metrics.vendor_lag.set(lag as i64);
@@ -178,6 +185,7 @@ impl Worker {
         };
         let requests: Vec<_> = items.iter().map(one).collect();
         let pages = context.store.pages(&requests, ENTRY_BYTES_MAX)?;
+        let now_ms = self.due_time();
         let mut changes = Vec::new();
         for (item, page) in items.iter().zip(pages) {
             // A message that was recalled, or that retention removed, is told to nobody.
@@ -186,10 +194,8 @@ impl Worker {
                 continue;
             };
             let found = OfflineRecipients::for_all(&context, conversation, entry, is_current)?;
-            let mut writers = RoadWriters::new(&self.roads, *item, 0, is_current);
-            if item.position <= self.vendors_told {
-                writers = writers.without_vendors();
-            }
+            let writers = RoadWriters::new(&self.roads, (*item, found.entry.at), now_ms, is_current)
+                .without_vendors(item.position <= self.vendors_told);
             decide(&context, found, writers, &mut changes, |changes| {
                 if changes.len() < ROWS_PER_WRITE {
                     return Ok(());

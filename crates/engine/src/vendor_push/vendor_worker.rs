@@ -4,7 +4,9 @@ use super::{StopSignal, VendorPushConfig, badge::badge_of, rendering::MessageTex
 use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients, Unwanted},
     reach_trace::{Record, Source},
+    reached_marks,
     road_jobs::{Job, JobQueue, JobRoad, JobSignals, Target},
+    road_plan::PlanRoad,
 };
 use quick_cache::unsync::Cache;
 use std::{
@@ -56,6 +58,10 @@ struct OpenJob {
     left: Vec<Target>,
     /// What became of devices in this round.
     records: Vec<Record>,
+    /// When the message was sent.
+    sent_at: u64,
+    /// Users whom the vendor reaches by this round, if that stops other roads.
+    reached: Vec<UserNo>,
     /// The longest time for which the vendor asked.
     retry_after: Option<Duration>,
 }
@@ -159,7 +165,15 @@ impl VendorWorker {
                 Job::default()
             });
             targets += job.targets.len();
-            open.push(OpenJob { key, job, left: Vec::new(), records: Vec::new(), retry_after: None });
+            open.push(OpenJob {
+                key,
+                job,
+                left: Vec::new(),
+                records: Vec::new(),
+                sent_at: 0,
+                reached: Vec::new(),
+                retry_after: None,
+            });
         }
         let (addressed, shipments) = self.prepare(&mut open)?;
         let answers = if shipments.is_empty() { Vec::new() } else { self.vendor.send_all(shipments) };
@@ -182,7 +196,8 @@ impl VendorWorker {
         let (mut taken, mut badges) = (HashSet::new(), HashMap::new());
         let (mut addressed, mut shipments) = (Vec::new(), Vec::new());
         for at in order {
-            let OpenJob { job: Job { conversation, seq, targets, even_online, .. }, records, .. } = &mut open[at];
+            let OpenJob { job: Job { conversation, seq, targets, even_online, .. }, records, sent_at, .. } =
+                &mut open[at];
             let mut settle = |target: &Target, outcome: ReachOutcome| {
                 self.count(settled_label(outcome));
                 records.push(target.record(outcome, None));
@@ -192,6 +207,7 @@ impl VendorWorker {
                 targets.iter().for_each(|target| settle(target, ReachOutcome::Recalled));
                 continue;
             };
+            *sent_at = found.entry.at;
             let sender = found.entry.content.sender.as_ref().map(|sender| context.directory.user(sender.no));
             let sender = sender.transpose()?.flatten();
             let time_to_live_ms = u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX);
@@ -259,6 +275,9 @@ impl VendorWorker {
         let (label, outcome, cause) = match answer {
             VendorAnswer::Accepted { id } => {
                 self.latest.insert((open.job.conversation, target.0), open.job.seq);
+                if open.job.stops_others {
+                    open.reached.push(UserNo(target.0));
+                }
                 ("accepted", ReachOutcome::Accepted, id)
             }
             // The app has registered the token again since.
@@ -299,8 +318,11 @@ impl VendorWorker {
         let mut changes = Vec::new();
         let mut again = Vec::new();
         let now_ms = self.context.clock.now_ms();
-        for OpenJob { key, job, left, records, retry_after } in open {
+        for OpenJob { key, job, left, records, sent_at, reached, retry_after } in open {
             let part = number_in(&key, 2).unwrap_or_default();
+            let position = number_in(&key, 1).unwrap_or_default();
+            let mark = |user| reached_marks::mark(sent_at, position, user, PlanRoad::Vendors);
+            changes.extend(reached.into_iter().map(mark));
             let source = Source::Vendor { vendor: self.vendor.vendor(), part, attempt: job.attempts.into() };
             let message = (ConversationNo(job.conversation), job.seq);
             self.context.trace.add(message, source, now_ms, records, &mut changes);

@@ -16,6 +16,7 @@ use tidings_engine::{
     engine::EngineParts,
     outbox::OutboxConfig,
     presence::PresenceSession,
+    road_plan::RoadPlan,
     shards::Wake,
     vendor_push::{VendorPushConfig, VendorPushParts},
     webhook::{Webhook, WebhookDelivery, WebhookError},
@@ -88,12 +89,14 @@ pub struct Setup {
     /// Whether there is a webhook, and whether it refuses.
     pub webhook: Option<bool>,
     pub backoff: Duration,
+    pub plan: RoadPlan,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let store = Arc::default();
-        Setup { store, answers: vec![], is_away: false, webhook: None, backoff: Duration::ZERO }
+        let (webhook, backoff, plan) = (None, Duration::ZERO, RoadPlan::default());
+        Setup { store, answers: vec![], is_away: false, webhook, backoff, plan }
     }
 }
 
@@ -122,7 +125,7 @@ pub fn world(setup: Setup) -> World {
     let outbox = OutboxConfig { secret: "s".into(), ..OutboxConfig::default() };
     let (engine, _receivers) = Engine::start(EngineParts {
         // No send is refused because commits are slow.
-        config: EngineConfig { shards: 1, commit_time_max: PATIENCE, ..EngineConfig::default() },
+        config: EngineConfig { shards: 1, commit_time_max: PATIENCE, road_plan: setup.plan, ..EngineConfig::default() },
         clock: clock.clone() as Arc<dyn Clock>,
         store: setup.store,
         webhook: setup.webhook.map(|refuses| (Arc::new(FakeWebhook { refuses, called }) as Arc<dyn Webhook>, outbox)),

@@ -74,6 +74,8 @@ pub enum ReachOutcome {
     TokenGone,
     /// A notification of a newer message of the conversation took its place.
     Superseded,
+    /// Another road, or a session, had reached the user before the time of this road.
+    Cancelled,
     /// Nobody took it in the time that was left.
     Expired,
     /// Nothing is recorded: the message is older than what is kept, or its conversation is too large.

@@ -45,6 +45,7 @@ impl Settings {
             streams: self.streams_config(),
             public_attributes: self.public_attributes.clone(),
             reach_trace_days: self.reach.trace_days,
+            road_plan: self.road_plan(),
             push: PushConfig {
                 pending_per_device: self.push.pending_per_device_max.min(usize::from(u16::MAX)),
                 running_to_many: self.push.running_to_many_max,

@@ -16,6 +16,7 @@ use tidings_domain::{
 };
 use tidings_engine::{
     config::EngineConfig,
+    road_plan::{PlanRoad, PlannedRoad, RoadPlan},
     vendor_push::{Template, Templates, VendorPushConfig, VendorPushParts},
 };
 use tidings_gateway::SessionConfig;
@@ -26,12 +27,18 @@ use tidings_vendors::{
     web_push::{WebPush, WebPushConfig},
 };
 
+/// The longest time for which the webhook waits.
+const WEBHOOK_AFTER_S_MAX: u64 = 30 * 24 * 60 * 60;
+
 settings! {
     /// Reaching users who are not connected. The templates say what a device shows: `{sender}`, `{conversation}` and `{text}` stand for the names
     /// and the text of the message.
     Reach {
         /// Who tells them: `webhook`, `vendors`, or `both`. Those whose settings are missing tell nobody.
         via: Via = Via::Both,
+        /// Seconds after a message before the webhook is told of it, at most 30 days; by then it is told of those alone whom vendors did not reach
+        /// and who have not read it. 0: at once, and of all.
+        webhook_after_s: u64 = 0,
         /// Messages that a client has not stored by then go out by offline push though its session lives, if the client says what it has
         /// stored. 0: they do not.
         ack_timeout_ms: u64 = SessionConfig::default().ack_timeout.as_millis() as u64,
@@ -137,6 +144,17 @@ impl Settings {
     /// Whether the webhook is told of messages.
     pub(crate) fn webhook_tells(&self) -> bool {
         self.webhook.url.is_some() && self.reach.via != Via::Vendors
+    }
+
+    /// By which roads, and when.
+    pub(super) fn road_plan(&self) -> RoadPlan {
+        let after_s = self.reach.webhook_after_s.min(WEBHOOK_AFTER_S_MAX);
+        if after_s == 0 {
+            return RoadPlan::default();
+        }
+        let planned = |road, after_ms, stops_others| PlannedRoad { road, after_ms, stops_others };
+        let vendors = planned(PlanRoad::Vendors, 0, true);
+        RoadPlan { roads: vec![vendors, planned(PlanRoad::Webhook, after_s * 1_000, false)] }
     }
 
     fn has_vendors(&self) -> bool {

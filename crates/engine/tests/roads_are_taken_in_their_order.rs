@@ -1,0 +1,258 @@
+//! Roads that wait for their time are taken then, once, unless an earlier road has reached the person, or the person does not need
+//! the message any more; also after a restart, and whatever the clock does.
+#![allow(clippy::unwrap_used)]
+
+mod vendor_world;
+
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+use tidings_domain::{
+    chat_rows::waiting_until,
+    model::{Actor, Cursor, LANES, User},
+    store::{RowSpace, RowStore},
+};
+use tidings_engine::{
+    engine::offline_push::SilentSession,
+    road_plan::{PlanRoad, PlannedRoad, RoadPlan},
+};
+use tidings_protocol::http::*;
+use tidings_testkit::MemoryStore;
+use vendor_world::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// Vendors at once, and the webhook a minute after the message for those whom they did not reach.
+fn plan() -> RoadPlan {
+    let vendors = PlannedRoad { road: PlanRoad::Vendors, after_ms: 0, stops_others: true };
+    let webhook = PlannedRoad { road: PlanRoad::Webhook, after_ms: 60_000, stops_others: false };
+    RoadPlan { roads: vec![vendors, webhook] }
+}
+
+/// Vendors that take nothing as `is_away` says, and a webhook that takes all.
+fn setup(is_away: bool) -> Setup {
+    Setup { is_away, backoff: Duration::from_secs(60 * 60), webhook: Some(false), plan: plan(), ..Setup::default() }
+}
+
+fn waiting(store: &MemoryStore) -> usize {
+    let (from, to) = waiting_until(u64::MAX);
+    store.rows(RowSpace::Chat, &from, &to, 1_000).unwrap().len()
+}
+
+impl World {
+    fn user(&self, id: &str) -> Arc<User> {
+        self.engine.directory.require_user(id).unwrap()
+    }
+
+    /// The recorded steps, as `road outcome cause`, once there are so many.
+    async fn steps(&self, seq: u64, user: &str, count: usize) -> Vec<String> {
+        let word = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_owned));
+        let steps = || {
+            let reach = self.engine.message_reach("room", seq, user).unwrap();
+            let recorded = reach.steps.iter().filter(|step| step.at.is_some());
+            let words = |step: &ReachStep| {
+                let road = word(step.road.map(|road| serde_json::to_value(road).unwrap()));
+                let outcome = word(Some(serde_json::to_value(step.outcome).unwrap()));
+                [road, outcome, step.cause.clone()].into_iter().flatten().collect::<Vec<_>>().join(" ")
+            };
+            recorded.map(words).collect::<Vec<_>>()
+        };
+        let all = async {
+            while steps().len() < count {
+                tokio::task::yield_now().await;
+            }
+            steps()
+        };
+        let all = tokio::time::timeout(PATIENCE, all).await;
+        all.unwrap_or_else(|_| panic!("{user}: {:?}", steps()))
+    }
+
+    /// The users whom the next event of the webhook names, sorted.
+    fn next_event(&self) -> Vec<String> {
+        let delivery = self.webhook.recv_timeout(PATIENCE).expect("a call of the webhook");
+        let body: Value = serde_json::from_slice(&delivery.body).unwrap();
+        assert_eq!(body["events"].as_array().unwrap().len(), 1, "{body}");
+        serde_json::from_value(body["events"][0]["recipients"].clone()).unwrap()
+    }
+
+    async fn until_nothing_waits(&self, store: &MemoryStore) {
+        let done = async {
+            while waiting(store) > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, done).await.expect("no road waits");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_road_that_reached_the_person_cancels_those_after_it() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let world = world(Setup { store: store.clone(), ..setup(false) }).with_room(&["ada", "ben", "cleo"]).await;
+    // Cleo has no device: vendors cannot reach her.
+    world.register("cleo", "phone", None).await.unwrap();
+    world.say("hello").await;
+    assert_eq!(next(&world.fcm).0, "ben");
+    world.until_counted("accepted", 1).await;
+    assert_eq!(world.steps(1, "ben", 2).await, ["waiting webhook", "fcm accepted"]);
+    let reach = world.engine.message_reach("room", 1, "cleo").unwrap();
+    assert_eq!((reach.outcome, reach.steps[0].until), (ReachOutcome::Waiting, Some(NOON + 60_000)), "{reach:?}");
+    world.clock.advance(MINUTE);
+    assert_eq!(world.next_event(), ["cleo"]);
+    assert_eq!(world.steps(1, "ben", 3).await[2], "cancelled webhook: vendors");
+    assert_eq!(world.engine.message_reach("room", 1, "ben").unwrap().outcome, ReachOutcome::Accepted);
+    world.until_nothing_waits(&store).await;
+    world.engine.stop();
+    assert!(world.webhook.try_recv().is_err(), "once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_road_is_taken_at_its_time_and_not_before_if_earlier_ones_failed() {
+    let world = world(setup(true)).with_room(&["ada", "ben"]).await;
+    world.say("hello").await;
+    next(&world.fcm);
+    world.until_counted("retried", 1).await;
+    world.clock.advance(MINUTE - MOMENT);
+    // The stage has looked at what is due before it decided this message.
+    world.say("again").await;
+    next(&world.fcm);
+    assert!(world.webhook.try_recv().is_err(), "too early");
+    world.clock.advance(MOMENT);
+    assert_eq!(world.next_event(), ["ben"]);
+    let steps = world.steps(1, "ben", 3).await;
+    assert_eq!(steps, ["waiting webhook", "fcm retried away", "webhook accepted"]);
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_need_it_any_more_is_left_out_at_the_time_of_the_road() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let members = ["ada", "ben", "cleo", "dan", "eve", "fay"];
+    let world = world(Setup { store: store.clone(), ..setup(true) }).with_room(&members).await;
+    world.say("hello").await;
+    world.until_counted("retried", 5).await;
+    world.engine.mark_read(&world.user("ben"), "room", 1).await.unwrap();
+    world.connect("cleo", true);
+    world.engine.set_mute(&world.user("dan"), "room", Mute { muted: true, until: None }).await.unwrap();
+    let window = DailyWindow { start: "11:00".into(), end: "13:00".into(), time_zone: "UTC".into() };
+    world.engine.set_do_not_disturb("eve", Some(window)).await.unwrap();
+    world.clock.advance(MINUTE);
+    assert_eq!(world.next_event(), ["fay"]);
+    for (user, expected) in [
+        ("ben", "read webhook"),
+        ("cleo", "cancelled webhook: session"),
+        ("dan", "muted webhook"),
+        ("eve", "do_not_disturb webhook"),
+    ] {
+        assert_eq!(world.steps(1, user, 3).await.last().unwrap(), expected, "{user}");
+    }
+    // Of a recalled message nobody is told.
+    world.say("oops").await;
+    world.until_counted("retried", 6).await;
+    world.engine.recall_message(&Actor::App, "room", 2, None, None).await.unwrap();
+    world.clock.advance(MINUTE);
+    world.until_nothing_waits(&store).await;
+    world.engine.stop();
+    assert!(world.webhook.try_recv().is_err(), "nobody else");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roads_wait_across_a_restart_and_a_clock_that_is_set_back() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let before = world(Setup { store: store.clone(), ..setup(true) }).with_room(&["ada", "ben"]).await;
+    before.say("hello").await;
+    before.until_counted("retried", 1).await;
+    before.engine.stop();
+    assert_eq!(waiting(&store), 1);
+
+    let after = world(Setup { store: store.clone(), ..setup(true) });
+    // The stage has seen the time before the clock is set back.
+    after.say("again").await;
+    let decided = async {
+        while waiting(&store) < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, decided).await.expect("it is decided");
+    after.clock.set(NOON - 24 * 60 * 60 * 1_000);
+    after.clock.advance(MINUTE);
+    assert_eq!(after.webhook.recv_timeout(PATIENCE).map(|_| ()), Ok(()), "the webhook is called");
+    after.until_nothing_waits(&store).await;
+    after.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_session_did_not_acknowledge_takes_the_same_roads() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let world = world(Setup { store: store.clone(), ..setup(true) }).with_room(&["ada", "ben"]).await;
+    world.connect("ben", true);
+    let ben = world.user("ben");
+    let position = || [world.engine.store.last_position(); LANES];
+    let before = Cursor { epoch: world.engine.store.epoch(), positions: position() };
+    world.say("hello").await;
+    let until_now = position();
+    let (engine, user) = (world.engine.clone(), ben.clone());
+    let session = SilentSession { session: ben.no.0, stays: true, acknowledges: false };
+    let tell = move || engine.push_unacknowledged(&user, session, &before, until_now).unwrap();
+    tokio::task::spawn_blocking(tell).await.unwrap();
+    // What nodes have stored is read once a second.
+    world.clock.advance(Duration::from_secs(1));
+    assert_eq!(next(&world.fcm).0, "ben");
+    assert_eq!(waiting(&store), 1);
+    assert!(world.webhook.try_recv().is_err());
+    // He has a session still, but it did not acknowledge the message.
+    world.clock.advance(MINUTE);
+    assert_eq!(world.next_event(), ["ben"]);
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_road_that_is_due_with_one_before_it_waits_for_that_ones_outcome() {
+    let mut at_once = plan();
+    at_once.roads[1].after_ms = 0;
+    let world = world(Setup { plan: at_once, ..setup(true) }).with_room(&["ada", "ben", "cleo"]).await;
+    world.register("cleo", "phone", None).await.unwrap();
+    world.say("hello").await;
+    assert_eq!(world.next_event(), ["cleo"], "she has no device, so there is no outcome to wait for");
+    world.until_counted("retried", 1).await;
+    world.clock.advance(Duration::from_secs(10));
+    assert_eq!(world.next_event(), ["ben"]);
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_group_waits_in_rows_of_bounded_size() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let world = world(Setup { store: store.clone(), ..setup(false) });
+    let members: Vec<String> = (0..6_001).map(|n| format!("u{n}")).collect();
+    for users in members.chunks(1_000) {
+        let users = users.iter().map(|id| UserUpsert { id: id.clone(), ..UserUpsert::default() }).collect();
+        world.engine.upsert_users(users).await.unwrap();
+    }
+    let room = json!({ "id": "room", "kind": "official", "name": "Room" });
+    world.engine.create_conversation(&Actor::App, serde_json::from_value(room).unwrap()).await.unwrap();
+    for users in members.chunks(1_000) {
+        let change = json!({ "add": users });
+        world.engine.change_members(&Actor::App, "room", serde_json::from_value(change).unwrap()).await.unwrap();
+    }
+    world.send(json!({ "conversation": "room", "body": { "text": "hello" } })).await;
+    let rows = async {
+        while waiting(&store) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, rows).await.expect("rows");
+    world.clock.advance(MINUTE);
+    let mut named = std::collections::BTreeSet::new();
+    while named.len() < members.len() {
+        let delivery = world.webhook.recv_timeout(PATIENCE).expect("a call of the webhook");
+        let body: Value = serde_json::from_slice(&delivery.body).unwrap();
+        for event in body["events"].as_array().unwrap() {
+            for user in event["recipients"].as_array().unwrap() {
+                assert!(named.insert(user.as_str().unwrap().to_owned()), "{user} is named twice");
+            }
+        }
+    }
+    world.until_nothing_waits(&store).await;
+    world.engine.stop();
+}
