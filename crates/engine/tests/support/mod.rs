@@ -484,15 +484,18 @@ impl RowStore for Troubled {
 /// Histories of one store. A resume looks at all conversations, so that more would make it slow.
 pub const HISTORIES_PER_STORE: usize = 100;
 
-/// Runs as many random histories as the variable `HISTORIES` says, or `default`. Each store has a seed of its own, and
-/// several stores run at once, since most of a history's time is spent waiting for its store.
+/// Runs as many random histories as the variable `HISTORIES` says, or `default`. Each store has a seed of its own, the first one
+/// `first_seed` or what the variable `FIRST_SEED` says, so that a long run goes on where it was stopped. Several stores run
+/// at once, since most of a history's time is spent waiting for its store.
 pub fn run_histories(
     default: usize,
     first_seed: u64,
     run: impl Fn(u64, usize, Arc<dyn Store>) + Sync,
     store: impl Fn() -> Arc<dyn Store> + Sync,
 ) {
-    let count = std::env::var("HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(default);
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect(name));
+    let count = number("HISTORIES").map_or(default, |count| count as usize);
+    let first_seed = number("FIRST_SEED").unwrap_or(first_seed);
     let chunks = (0..count).step_by(HISTORIES_PER_STORE).map(|first| (count - first).min(HISTORIES_PER_STORE));
     let chunks = Mutex::new((first_seed..).zip(chunks));
     let work = || {
