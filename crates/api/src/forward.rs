@@ -59,12 +59,15 @@ pub struct Forwarder {
     in_flight: Arc<Semaphore>,
 }
 
-/// Whether the leader serves a path: push, devices, popups and bulk sends.
+/// Whether the leader serves a path: push, devices, popups, bulk sends and the reach policy.
 pub(crate) fn is_leader_path(path: &str) -> bool {
     let Some(path) = path.strip_prefix("/v1/") else { return false };
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next()) {
-        (Some("push" | "bulk-sends" | "popups" | "popup-settings" | "popup-segments" | "popup-events"), ..) => true,
+        (
+            Some("push" | "reach" | "bulk-sends" | "popups" | "popup-settings" | "popup-segments" | "popup-events"),
+            ..,
+        ) => true,
         // Tokens of devices at vendors are proposals, which every node commits.
         (Some("users"), Some(_), Some("devices")) => parts.nth(1) != Some("push_token"),
         _ => false,

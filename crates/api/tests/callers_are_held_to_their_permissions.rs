@@ -155,6 +155,22 @@ fn a_revoked_token_is_refused() {
 }
 
 #[test]
+fn language_and_time_zone_are_shown_to_the_user_and_app_servers_alone() {
+    let server = Server::start().with_people();
+    let locale = r#"{"language":"de","time_zone":"Europe/Berlin"}"#;
+    assert_eq!(call(&mut server.user("bob"), "PUT", "/v1/users/alice/locale", locale).0, 403, "of another user");
+    assert_eq!(call(&mut server.user("alice"), "PUT", "/v1/users/me/locale", locale).0, 204);
+    let seen = |http: &mut HttpClient| {
+        let card: Value = serde_json::from_str(&expect_status(http, "GET", "/v1/users/alice", "", 200)).unwrap();
+        (card["language"].clone(), card["time_zone"].clone())
+    };
+    let all = (json!("de"), json!("Europe/Berlin"));
+    assert_eq!(seen(&mut server.app()), all);
+    assert_eq!(seen(&mut server.user("alice")), all);
+    assert_eq!(seen(&mut server.user("bob")), (json!(null), json!(null)));
+}
+
+#[test]
 fn only_configured_attributes_are_public() {
     let check = |public: &[&str], shown: Value| {
         let engine = EngineConfig {

@@ -45,6 +45,31 @@ fn every_described_operation_can_be_called() {
     app.check("GET /v1/users/{user}", "/v1/users/alice", "", 200, r#""do_not_disturb":{"start":"22:00""#);
     app.check("PUT /v1/users/{user}/do-not-disturb", path, r#"{"window":null}"#, 204, "");
 
+    let (operation, path) = ("PUT /v1/users/{user}/locale", "/v1/users/alice/locale");
+    app.check(operation, path, r#"{"language":"de-AT","time_zone":"Europe/Vienna"}"#, 204, "");
+    let locale = r#""language":"de-AT","time_zone":"Europe/Vienna"}"#;
+    app.check("GET /v1/users/{user}", "/v1/users/alice", "", 200, locale);
+    app.check(operation, path, r#"{"language":"de_AT"}"#, 400, "language: ");
+    app.check(operation, path, r#"{"time_zone":"Europe/Wien"}"#, 400, "time_zone: ");
+    let users = r#"{"users":[{"id":"alice","language":"","time_zone":"Asia/Tokyo"}]}"#;
+    app.check("PUT /v1/users", "/v1/users", users, 200, r#""updated":1"#);
+    let alice = app.check("GET /v1/users/{user}", "/v1/users/alice", "", 200, r#""time_zone":"Asia/Tokyo""#);
+    assert!(!alice.contains("language"), "{alice}");
+    app.check("PUT /v1/users", "/v1/users", r#"{"users":[{"id":"alice","language":"1"}]}"#, 400, "language: ");
+    app.check(operation, path, "{}", 204, "");
+
+    let (set, path) = ("PUT /v1/users/{user}/reach", "/v1/users/alice/reach");
+    let preferences = r#"{"group":{"only_mentions":true},"off":["webhook"],"snooze_until":1767225600000}"#;
+    app.check(set, path, preferences, 204, "");
+    assert_eq!(app.check("GET /v1/users/{user}/reach", path, "", 200, ""), preferences);
+    app.check(set, path, r#"{"off":["session"]}"#, 400, "off[0]: ");
+    app.check(set, path, r#"{"off":["popup","popup"]}"#, 400, "off[1]: ");
+    app.check(set, path, r#"{"direct":{"off":["session"]}}"#, 400, "direct.off[0]: ");
+    app.check(set, path, r#"{"off":["mail"]}"#, 400, "off[0]");
+    app.check(set, path, r#"{"snooze_until":99999999999999999}"#, 400, "snooze_until: ");
+    app.check(set, path, "{}", 204, "");
+    assert_eq!(app.check("GET /v1/users/{user}/reach", path, "", 200, ""), "{}");
+
     let group = r#"{"id":"g","kind":"group","name":"G","owner":"alice"}"#;
     app.check("POST /v1/conversations", "/v1/conversations", group, 201, r#""id":"g","kind":"group""#);
     app.check("POST /v1/conversations", "/v1/conversations", group, 200, r#""id":"g""#);
@@ -53,6 +78,27 @@ fn every_described_operation_can_be_called() {
     app.check("GET /v1/conversations/{conversation}", "/v1/conversations/g", "", 200, r#""member_count":1"#);
     let operation = "PATCH /v1/conversations/{conversation}";
     app.check(operation, "/v1/conversations/g", r#"{"name":"Gee"}"#, 200, r#""name":"Gee""#);
+
+    let path = "/v1/reach/policy";
+    app.check("GET /v1/reach/policy", path, "", 200, r#"{"version":0,"policy":{"rules":[{"id":"default""#);
+    let policy = r#"{"rules":[{"id":"mentions","when":{"attribute":"mention","op":"eq","value":true},
+        "roads":[{"road":"session"},{"road":"vendors","after_s":5},{"road":"webhook","after_s":60}]},
+        {"id":"rest","roads":[{"road":"session"}]}]}"#;
+    app.check("PUT /v1/reach/policy", path, policy, 200, r#""version":1"#);
+    app.check("PUT /v1/reach/policy", path, r#"{"rules":[{"id":""}]}"#, 400, "rules[0].id: ");
+    let ask = r#"{"user":"alice","conversation":"g","from":"bob","body":{"text":"hello"},"mentions":["alice"]}"#;
+    let explained = app.check("POST /v1/reach/explain", "/v1/reach/explain", ask, 200, r#""rule":"mentions""#);
+    assert!(
+        explained.contains(r#""road":"webhook""#) && explained.contains(r#""outcome":"not_set_up""#),
+        "{explained}"
+    );
+    let ask = r#"{"user":"alice","conversation":"g","from":"bob","body":1}"#;
+    let passed = r#""passed_over":[{"rule":"mentions","because":"when"}]"#;
+    app.check("POST /v1/reach/explain", "/v1/reach/explain", ask, 200, passed);
+    app.check("DELETE /v1/reach/policy", path, "", 200, r#""version":2"#);
+    let versions =
+        app.check("GET /v1/reach/policy/versions", "/v1/reach/policy/versions", "", 200, r#""removed":true"#);
+    assert!(versions.contains(r#""id":"rest""#), "{versions}");
 
     let path = "/v1/conversations/g/members";
     let operation = "POST /v1/conversations/{conversation}/members";

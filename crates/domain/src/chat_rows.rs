@@ -25,6 +25,8 @@
 //! | `e` time, position, part | what a road is to tell some people of a message at that time |
 //! | `z` day, position, user | the road that reached the user with a message of that day |
 //! | `q` day, conversation, seq, source, part, chunk | what was decided about who is told of a message, and what became of it |
+//! | `j` 0 | which versions of the reach policy are kept |
+//! | `j` 1, version, part | a part of a version |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 pub use crate::row_keys::{key, number_in};
@@ -33,7 +35,8 @@ use crate::{
     store::PreferencesPatch,
     store_error::{StoreError, StoreResult},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use tidings_protocol::http::ReachPreferences;
 
 /// Messages of a conversation whose reactions can wait to be told. With more, all are told at once.
 pub const UNTOLD_MAX: usize = 50;
@@ -231,6 +234,16 @@ pub fn reach_before(day: u64) -> (Vec<u8>, Vec<u8>) {
     (vec![b'q'], key(b'q', &[day]))
 }
 
+/// Which versions of the reach policy are kept.
+pub fn policy_head_key() -> Vec<u8> {
+    key(b'j', &[0])
+}
+
+/// A part of a version of the reach policy.
+pub fn policy_version_key(version: u32, part: u64) -> Vec<u8> {
+    key(b'j', &[1, version.into(), part])
+}
+
 /// The note of a recall: a message that was recalled at this time and whose body may still be in the store's files.
 pub fn recall_key(at: u64, conversation: ConversationNo, seq: u64) -> Vec<u8> {
     key(b'R', &[at, conversation.0, seq])
@@ -256,7 +269,7 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 ///
 /// # Errors
 /// [`StoreError::Damaged`]: the row is not of this type.
-pub fn decode<T: Default + serde::de::DeserializeOwned>(row: Option<&[u8]>) -> StoreResult<T> {
+pub fn decode<T: Default + DeserializeOwned>(row: Option<&[u8]>) -> StoreResult<T> {
     let Some(row) = row else { return Ok(T::default()) };
     serde_json::from_slice(row).map_err(|error| StoreError::Damaged(format!("a chat row: {error}")))
 }
@@ -297,13 +310,23 @@ pub fn decode_stored(row: Option<&[u8]>) -> StoreResult<[Position; LANES]> {
     Ok(positions)
 }
 
-/// What a user has set for all conversations.
+fn readable<'de, T: Default + DeserializeOwned, D: Deserializer<'de>>(text: D) -> Result<T, D::Error> {
+    Ok(serde_json::from_value(serde_json::Value::deserialize(text)?).unwrap_or_default())
+}
+
+/// What a user has set for all conversations. The fields are in the order of their names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserSettings {
+    /// By which roads the user wants to be told. What a newer version wrote and this one cannot read counts as not set.
+    #[serde(deserialize_with = "readable", skip_serializing_if = "is_default")]
+    pub reach: ReachPreferences,
     /// Others do not learn what the user has read, and the user does not learn what others have read.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub receipts_off: bool,
+    /// What newer versions have set: it is kept.
+    #[serde(flatten)]
+    pub others: serde_json::Map<String, serde_json::Value>,
 }
 
 impl UserSettings {
@@ -313,6 +336,13 @@ impl UserSettings {
     /// The row is damaged.
     pub fn decode(row: Option<&[u8]>) -> StoreResult<UserSettings> {
         decode(row)
+    }
+
+    /// The user with these settings.
+    #[must_use]
+    pub fn of_user(self, user: User) -> User {
+        let reach = (self.reach != ReachPreferences::default()).then(|| Box::new(self.reach));
+        User { receipts_off: self.receipts_off, reach, ..user }
     }
 
     /// The row; absent for the defaults.

@@ -75,9 +75,12 @@ impl Change {
             (Proposal::PutUsers(patches), Outcome::Users { updated: 1.., .. }) => {
                 Some(Change::Users(patches.iter().map(|patch| patch.id.clone()).collect()))
             }
-            (Proposal::SetDoNotDisturb { user, .. } | Proposal::SetReceipts { user, .. }, _) => {
-                Some(Change::DoNotDisturb(*user))
-            }
+            (
+                Proposal::SetDoNotDisturb { user, .. }
+                | Proposal::SetReceipts { user, .. }
+                | Proposal::SetReach { user, .. },
+                _,
+            ) => Some(Change::DoNotDisturb(*user)),
             (Proposal::SetPreferences { .. }, Outcome::Preferences { moved: false }) => None,
             (Proposal::SetMute { conversation, user, .. } | Proposal::SetPreferences { conversation, user, .. }, _) => {
                 Some(Change::Mute { conversation: *conversation, user: *user })

@@ -126,7 +126,7 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
             keys
         }
         Proposal::SetStored(told) => told.iter().map(|(user, _)| chat_rows::stored_key(*user)).collect(),
-        Proposal::SetReceipts { user, .. } => vec![chat_rows::settings_key(*user)],
+        Proposal::SetReceipts { user, .. } | Proposal::SetReach { user, .. } => vec![chat_rows::settings_key(*user)],
         Proposal::SetPushToken { user, device, token, former, owner } => {
             push_token_keys(*user, device, token.as_ref(), former.as_ref(), owner.as_ref())
         }
@@ -251,7 +251,12 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             }
             Proposal::SetPreferences { conversation, user, patch } => self.set_preferences(*conversation, *user, patch),
             Proposal::SetStored(told) => self.set_stored(told),
-            Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send),
+            Proposal::SetReceipts { user, send } => {
+                self.change_settings(*user, |settings| settings.receipts_off = !send)
+            }
+            Proposal::SetReach { user, preferences } => {
+                self.change_settings(*user, |settings| settings.reach = (**preferences).clone())
+            }
             Proposal::SetPushToken { user, device, token, former, owner } => {
                 self.set_push_token((*user, device), token.as_ref(), *former, owner.as_ref())
             }
@@ -386,6 +391,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             user.name = patch.name.clone().or(user.name);
             user.avatar = patch.avatar.clone().or(user.avatar);
             user.attributes = patch.attributes.clone().or(user.attributes);
+            user.change_locale(patch.language.as_deref(), patch.time_zone.as_deref());
             self.rows.put_user(user);
         }
         Ok(Outcome::Users { created, updated })
@@ -401,8 +407,10 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             attributes: None,
             created_at: self.now_ms,
             do_not_disturb: None,
+            locale: None,
             revoked_at: 0,
             receipts_off: false,
+            reach: None,
             agent: None,
         }
     }

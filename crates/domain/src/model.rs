@@ -4,7 +4,7 @@ use std::sync::Arc;
 pub use tidings_protocol::{
     cursor::{Cursor, LANES},
     entry::EntryKind,
-    http::{ConversationKind, DailyWindow, HistoryVisibility, MentionAll, ReceiptsMode, Role},
+    http::{ConversationKind, DailyWindow, HistoryVisibility, MentionAll, ReachPreferences, ReceiptsMode, Role},
     limits::{RECEIPTS_COUNT_MAX, RECEIPTS_LIST_MAX},
 };
 
@@ -67,18 +67,62 @@ pub struct User {
     pub created_at: u64,
     /// Boxed because it is rare and the cache holds 100,000 users.
     pub do_not_disturb: Option<Box<DailyWindow>>,
+    /// The language and the time zone; boxed for the same reason.
+    pub locale: Option<Box<Locale>>,
     /// Tokens issued before this time (milliseconds since 1970 UTC) are refused; 0: none were revoked.
     pub revoked_at: u64,
     /// Others do not learn what the user has read, and the user does not learn what others have read.
     pub receipts_off: bool,
+    /// By which roads the user wants to be told; boxed since most users set nothing.
+    pub reach: Option<Box<ReachPreferences>>,
     /// Of an account as a caller: the agent who acts for it. Never stored.
     pub agent: Option<Box<Sender>>,
 }
 
 impl User {
+    /// The user's language as a BCP 47 tag, if it is known.
+    pub fn language(&self) -> Option<&str> {
+        self.locale.as_ref()?.language.as_deref()
+    }
+
+    /// The user's IANA time zone, if it is known.
+    pub fn time_zone(&self) -> Option<&str> {
+        self.locale.as_ref()?.time_zone.as_deref()
+    }
+
+    /// Changes the given ones of language and time zone; an empty text removes one.
+    pub fn change_locale(&mut self, language: Option<&str>, time_zone: Option<&str>) {
+        let locale = self.locale.take().map(|locale| *locale).unwrap_or_default().with(language, time_zone);
+        self.locale = (locale != Locale::default()).then(|| Box::new(locale));
+    }
+
     /// The person behind the caller, whose rates and shares count: the agent, of an account for which one acts.
     pub fn person(&self) -> UserNo {
         self.agent.as_ref().map_or(self.no, |agent| agent.no)
+    }
+}
+
+/// In which language, and by which clock, a user is told of things.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Locale {
+    /// A BCP 47 language tag, as it was written.
+    #[serde(skip_serializing_if = "is_default")]
+    pub language: Option<String>,
+    /// An IANA time zone, as it was written.
+    #[serde(skip_serializing_if = "is_default")]
+    pub time_zone: Option<String>,
+}
+
+impl Locale {
+    /// The locale after a change: of a field that is given, an empty text removes the former one.
+    #[must_use]
+    pub fn with(self, language: Option<&str>, time_zone: Option<&str>) -> Locale {
+        let change = |former: Option<String>, new: Option<&str>| match new {
+            Some(new) => Some(new.to_owned()).filter(|new| !new.is_empty()),
+            None => former,
+        };
+        Locale { language: change(self.language, language), time_zone: change(self.time_zone, time_zone) }
     }
 }
 

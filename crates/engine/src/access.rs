@@ -167,6 +167,7 @@ mod tests {
     fn a_token_from_before_the_revocation_is_refused() {
         let user = |revoked_at| User {
             receipts_off: false,
+            reach: None,
             agent: None,
             no: UserNo(1),
             id: "ada".into(),
@@ -175,6 +176,7 @@ mod tests {
             attributes: None,
             created_at: 0,
             do_not_disturb: None,
+            locale: None,
             revoked_at,
         };
         let check = |issued_at, revoked_at, signed_by_node| {

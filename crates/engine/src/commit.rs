@@ -342,6 +342,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::SetMute { user, .. }
         | Proposal::SetDoNotDisturb { user, .. }
         | Proposal::SetReceipts { user, .. }
+        | Proposal::SetReach { user, .. }
         | Proposal::SetPreferences { user, .. }
         | Proposal::SetPushToken { user, .. }
         | Proposal::Kick { user, .. } => FlowKey::User(*user),

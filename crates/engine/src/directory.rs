@@ -274,6 +274,7 @@ impl Directory {
             (
                 Proposal::SetDoNotDisturb { user, .. }
                 | Proposal::SetReceipts { user, .. }
+                | Proposal::SetReach { user, .. }
                 | Proposal::Revoke { user, .. },
                 _,
             ) => self.invalidate_user(*user),

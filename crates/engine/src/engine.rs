@@ -10,7 +10,7 @@
 //! - `users`, `conversations`: cards, members, mutes;
 //! - `presence`, `watching`: who is online;
 //! - `offline_push`: dead letters, and messages that a session did not acknowledge; `push_tokens`: where vendors reach devices;
-//! - `reach`: why a user was, or was not, told of a message;
+//! - `reach`: why a user was, or was not, told of a message; `reach_explain`: what would become of one that was not sent;
 //! - `bulk_sends`: one message to some of an account's followers;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every door;
@@ -37,6 +37,7 @@ mod presence;
 mod purge;
 mod push_tokens;
 mod reach;
+mod reach_explain;
 mod reactions;
 mod reads;
 mod receipts;
@@ -64,6 +65,7 @@ use crate::{
         Presence,
         worker::{PresenceWorker, PresenceWorkerParts},
     },
+    reach_policy::{CompiledPolicy, PolicyParts, ReachPolicies},
     reach_stage::{ReachStage, Roads, StageProgress, WebhookRoad},
     reach_trace::ReachTrace,
     reaction_teller::{ReactionTeller, ReactionTellerParts},
@@ -114,6 +116,8 @@ pub struct Engine {
     /// Absent without a vendor.
     vendor_push: Option<VendorPush>,
     trace: Arc<ReachTrace>,
+    /// By which roads people are told of messages.
+    pub reach_policies: Arc<ReachPolicies>,
     presence_worker: PresenceWorker,
     reaction_teller: ReactionTeller,
     receipts: Arc<Receipts>,
@@ -306,7 +310,15 @@ impl Engine {
         });
         let vendor_push = vendors.map(|vendors| VendorPush::start(context.clone(), vendors, &signals));
         let reach_stage = has_roads.then(|| ReachStage::start(context, roads, signals, progress));
+        let reach_policies = ReachPolicies::start(PolicyParts {
+            store: store.clone(),
+            clock: clock.clone(),
+            lead: lead.clone(),
+            popups: popups.clone(),
+            default: CompiledPolicy::default_document(vendor_push.is_some(), outbox.is_some()),
+        });
         let engine = Arc::new(Engine {
+            reach_policies,
             directory,
             presence,
             presence_worker,
@@ -407,6 +419,7 @@ impl Engine {
         self.stream_worker.stop();
         self.desk_worker.stop();
         self.list_worker.get().into_iter().for_each(ListWorker::stop);
+        self.reach_policies.stop();
         self.committer.stop();
         if let Some(cluster) = &self.cluster {
             cluster.stop();

@@ -49,6 +49,8 @@ mod list_worker;
 mod offline_recipients;
 pub mod outbox;
 pub mod presence;
+mod reach_gate;
+pub mod reach_policy;
 mod reach_stage;
 mod reach_trace;
 mod reached_marks;

@@ -2,9 +2,9 @@
 
 use crate::{
     commit::Committer,
-    daily_window::{window_covers, window_end},
     directory::{Directory, MemberList},
     presence::Presence,
+    reach_gate::{self, Unwanted, WantedMessage},
     reach_trace::{ReachTrace, Record, Source},
 };
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tidings_domain::{
     model::*,
     store::{End, OutboxItem, RowChange, RowSpace, Store, StoreResult},
 };
-use tidings_protocol::http::ReachOutcome;
+use tidings_protocol::http::{PolicyRoad, ReachOutcome};
 
 /// The members of a conversation up to which it is recorded who was not told, and why: in larger ones most are not, and each costs a part of
 /// a row with each message.
@@ -52,34 +52,12 @@ enum Members {
     None,
 }
 
-/// Why a user is not to know of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unwanted {
-    pub(crate) outcome: ReachOutcome,
-    /// Until when that holds, if an end is known.
-    pub(crate) until: Option<u64>,
-}
-
 /// Some members of a conversation, and whether they are to be told of an entry.
 #[derive(Default)]
 pub(crate) struct RecipientPage {
     pub(crate) told: Vec<Arc<User>>,
     /// Those who are not, and why; without the sender, and those who were no members yet.
     pub(crate) left_out: Vec<(UserNo, ReachOutcome)>,
-}
-
-impl RecipientPage {
-    fn add(&mut self, context: &OfflinePushContext, user: UserNo, is_active: bool, now_ms: u64) -> StoreResult<()> {
-        if is_active {
-            self.left_out.push((user, ReachOutcome::Active));
-            return Ok(());
-        }
-        match context.directory.user(user)? {
-            Some(card) if is_disturbed(&card, now_ms) => self.left_out.push((user, ReachOutcome::DoNotDisturb)),
-            card => self.told.extend(card),
-        }
-        Ok(())
-    }
 }
 
 impl OfflineRecipients {
@@ -145,15 +123,46 @@ impl OfflineRecipients {
                 }
                 continue;
             }
+            let mute = membership.mute;
             if !is_account(no) {
-                page.add(context, *no, context.presence.is_active(*no), now_ms)?;
+                self.add(&mut page, context, (*no, mute), context.presence.is_active(*no), now_ms)?;
                 continue;
             }
             let people = self.people_of(context, *no)?;
             let is_active = people.iter().any(|person| context.presence.is_active(*person));
-            people.into_iter().try_for_each(|person| page.add(context, person, is_active, now_ms))?;
+            for person in people {
+                self.add(&mut page, context, (person, mute), is_active, now_ms)?;
+            }
         }
         Ok(Some(page))
+    }
+
+    /// Adds a person, who wants to be told by some road at least or does not. Each road asks again about itself.
+    fn add(
+        &self,
+        page: &mut RecipientPage,
+        context: &OfflinePushContext,
+        (person, mute): (UserNo, MuteState),
+        is_active: bool,
+        now_ms: u64,
+    ) -> StoreResult<()> {
+        if is_active {
+            page.left_out.push((person, ReachOutcome::Active));
+            return Ok(());
+        }
+        let Some(user) = context.directory.user(person)? else { return Ok(()) };
+        match reach_gate::why_not_by_any(self.wanted(&user, mute), &user, now_ms) {
+            Some(Unwanted { outcome, .. }) => page.left_out.push((person, outcome)),
+            None => page.told.push(user),
+        }
+        Ok(())
+    }
+
+    /// The entry, as far as a person's wishes go.
+    fn wanted(&self, user: &User, mute: MuteState) -> WantedMessage {
+        let content = &self.entry.content;
+        let mentions_person = content.mentions_all() || content.mentioned_ids().any(|id| id == user.id);
+        WantedMessage { kind: self.conversation.kind, mentions_person, mute }
     }
 
     /// Records what was decided of these members. Of conversations above [`TRACED_MEMBERS_MAX`] nothing is recorded.
@@ -170,21 +179,37 @@ impl OfflineRecipients {
         }
     }
 
-    /// Why this one user, online or not, is not to know of the entry; `None`: the user is.
-    pub(crate) fn why_unwanted_by(&self, context: &OfflinePushContext, user: &User) -> StoreResult<Option<Unwanted>> {
+    /// Why this one user, online or not, is not to know of the entry by this road; `None`: the user is.
+    pub(crate) fn why_unwanted_by(
+        &self,
+        context: &OfflinePushContext,
+        user: &User,
+        road: PolicyRoad,
+    ) -> StoreResult<Option<Unwanted>> {
+        self.why_unwanted_or(context, user, |message, now_ms| reach_gate::why_not_by(road, message, user, now_ms))
+    }
+
+    /// Why this one user, online or not, is to know of the entry by none of the roads that disturb; `None`: by one at least.
+    pub(crate) fn why_unwanted(&self, context: &OfflinePushContext, user: &User) -> StoreResult<Option<Unwanted>> {
+        self.why_unwanted_or(context, user, |message, now_ms| reach_gate::why_not_by_any(message, user, now_ms))
+    }
+
+    fn why_unwanted_or(
+        &self,
+        context: &OfflinePushContext,
+        user: &User,
+        why_not: impl FnOnce(WantedMessage, u64) -> Option<Unwanted>,
+    ) -> StoreResult<Option<Unwanted>> {
         let now_ms = context.clock.now_ms();
         // An agent is told for the account.
         let sides = context.directory.desks.sides(self.conversation.pair);
         let served = sides.filter(|sides| user.no != sides.customer && sides.desk.has_agent(user.no));
         let no = served.map_or(user.no, |sides| sides.desk.desk.user.no);
         let Some(membership) = context.directory.membership(self.conversation.no, no)? else {
-            return Ok(Some(Unwanted { outcome: ReachOutcome::NotAMember, until: None }));
+            return Ok(Some(Unwanted::always(ReachOutcome::NotAMember)));
         };
         let why = self.why_unwanted_by_member(no, &membership, now_ms);
-        Ok(why.or_else(|| {
-            let window = user.do_not_disturb.as_ref().filter(|_| is_disturbed(user, now_ms))?;
-            Some(Unwanted { outcome: ReachOutcome::DoNotDisturb, until: window_end(window, now_ms) })
-        }))
+        Ok(why.or_else(|| why_not(self.wanted(user, membership.mute), now_ms)))
     }
 
     /// Whether the member has read the entry, sent it, was no member yet, or has muted the conversation.
@@ -194,14 +219,10 @@ impl OfflineRecipients {
             (Some(user) == sender, ReachOutcome::Sender),
             (membership.joined_seq >= self.entry.seq, ReachOutcome::JoinedLater),
             (membership.read_seq >= self.entry.seq, ReachOutcome::Read),
-            (membership.mute.is_muted(now_ms), ReachOutcome::Muted),
         ];
-        let (_, outcome) = causes.into_iter().find(|(holds, _)| *holds)?;
-        let until = match (outcome, membership.mute) {
-            (ReachOutcome::Muted, MuteState::Until(end)) => Some(end),
-            _ => None,
-        };
-        Some(Unwanted { outcome, until })
+        let cause = causes.into_iter().find(|(holds, _)| *holds);
+        // Asked ahead of all that the person decides, since it costs no look-up.
+        cause.map(|(_, outcome)| Unwanted::always(outcome)).or_else(|| reach_gate::muted(membership.mute, now_ms))
     }
 
     /// Who is to be told in a member's place: of an account the agent who has the conversation, or all agents if nobody has it.
@@ -219,9 +240,4 @@ impl OfflineRecipients {
 
 pub(crate) fn is_recalled(entry: &StoredEntry) -> bool {
     entry.content.details().recalled.is_some()
-}
-
-/// Whether the user's do-not-disturb window covers this time.
-fn is_disturbed(user: &User, now_ms: u64) -> bool {
-    user.do_not_disturb.as_ref().is_some_and(|window| window_covers(window, now_ms))
 }

@@ -18,6 +18,8 @@ mod badge;
 mod rendering;
 mod vendor_worker;
 
+pub(crate) use badge::badge_of;
+
 use crate::{
     offline_recipients::OfflinePushContext,
     road_jobs::{Job, JobRoad, JobSignals},

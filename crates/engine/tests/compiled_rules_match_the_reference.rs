@@ -66,6 +66,7 @@ impl Case {
                 Some(since) => since + older_than_s * 1_000 <= self.now_ms,
                 None => false,
             },
+            Rule::TimeOfDay { .. } => unreachable!("the time of day is for messages"),
         }
     }
 

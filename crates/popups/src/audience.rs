@@ -3,9 +3,10 @@
 use super::{
     PopupService, UserKey,
     context::MissingContext,
-    rules::{self, AttributeSlots, Attributes, CompiledRule},
+    rules::{self, AttributeSlots, Attributes, CompiledRule, Segment},
 };
 use serde_json::value::RawValue;
+use std::sync::Arc;
 use tidings_protocol::error::Refusal;
 
 /// A rule that was compiled with the segments as they were.
@@ -30,6 +31,14 @@ impl PopupService {
             let segment = |name: &str| catalog.segments.get(name).map(|(_, users)| users.clone());
             Ok(Audience { rule: rules::compile(&rule, &mut slots, &segment), slots })
         })
+    }
+
+    /// The users of a segment; `None` if there is no such segment.
+    ///
+    /// # Errors
+    /// Another node leads, or the catalog cannot be read.
+    pub fn segment_users(&self, id: &str) -> Result<Option<Arc<Segment>>, Refusal> {
+        self.shared()?.read_catalog(|catalog| Ok(catalog.segments.get(id).map(|(_, users)| users.clone())))
     }
 
     /// Whether a user suits the rule now. The user has no attributes but those of the card. Blocks.

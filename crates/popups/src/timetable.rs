@@ -51,6 +51,26 @@ pub struct Window {
     to: u16,
 }
 
+impl Window {
+    /// Reads a window.
+    ///
+    /// # Errors
+    /// The part that is wrong, such as `from`, and why.
+    pub fn parse(window: &PopupWindow) -> Result<Window, (&'static str, &'static str)> {
+        checked_window(window)
+    }
+
+    /// Whether the clock of this zone shows a time within the window at this instant.
+    pub fn shows(&self, zone: &TimeZone, now_ms: u64) -> bool {
+        let now = zone.to_datetime(timestamp(now_ms));
+        let minute = now.hour() as u16 * 60 + now.minute() as u16;
+        let begins_on = |day: i8| self.days & (1 << day.rem_euclid(7)) != 0;
+        let today = now.weekday().to_monday_zero_offset();
+        let is_in = |minute: u16| (self.from..self.to).contains(&minute);
+        begins_on(today) && is_in(minute) || begins_on(today - 1) && is_in(minute + MINUTES_PER_DAY)
+    }
+}
+
 /// Parses a popup's windows.
 ///
 /// # Errors
@@ -66,7 +86,12 @@ pub fn parse_windows(windows: &[PopupWindow]) -> Result<Vec<Window>, Refusal> {
 }
 
 fn parse_window(index: usize, window: &PopupWindow) -> Result<Window, Refusal> {
-    let refuse = |part: &str, why: &str| Err(Refusal::field(&format!("windows[{index}].{part}"), why));
+    Window::parse(window).map_err(|(part, why)| Refusal::field(&format!("windows[{index}].{part}"), why))
+}
+
+/// Checks the parts of a window; the error is the wrong part and why.
+fn checked_window(window: &PopupWindow) -> Result<Window, (&'static str, &'static str)> {
+    let refuse = |part, why| Err((part, why));
     let Some(from) = minutes(&window.from).filter(|minutes| *minutes < MINUTES_PER_DAY) else {
         return refuse("from", "must be HH:MM, from 00:00 to 23:59");
     };

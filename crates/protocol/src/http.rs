@@ -11,6 +11,9 @@ mod presence;
 mod push;
 mod push_tokens;
 mod reach;
+mod reach_explain;
+mod reach_policy;
+mod reach_preferences;
 mod reading;
 mod users;
 
@@ -24,6 +27,9 @@ pub use presence::*;
 pub use push::*;
 pub use push_tokens::*;
 pub use reach::*;
+pub use reach_explain::*;
+pub use reach_policy::*;
+pub use reach_preferences::*;
 pub use reading::*;
 pub use users::*;
 

@@ -55,6 +55,25 @@ pub fn check_name(field: &str, name: Option<&str>) -> Result<(), Refusal> {
     }
 }
 
+/// The longest language tag. RFC 5646 advises to make room for this many characters.
+const LANGUAGE_BYTES_MAX: usize = 35;
+
+/// Checks a language tag: the form of BCP 47, without looking the subtags up.
+///
+/// # Errors
+/// `invalid_field`, naming `field`.
+pub fn check_language(field: &str, language: &str) -> Result<(), Refusal> {
+    let mut subtags = language.split('-');
+    let is_language = |tag: &str| (2..=8).contains(&tag.len()) && tag.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let is_subtag = |tag: &str| (1..=8).contains(&tag.len()) && tag.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let fits =
+        language.len() <= LANGUAGE_BYTES_MAX && subtags.next().is_some_and(is_language) && subtags.all(is_subtag);
+    match fits {
+        true => Ok(()),
+        false => Err(Refusal::field(field, format!("{language:?} is not a BCP 47 language tag, such as \"de-AT\""))),
+    }
+}
+
 /// The id of the direct conversation of two users, in whichever order they are named.
 pub fn direct_id(a: &str, b: &str) -> String {
     let (first, second) = if a <= b { (a, b) } else { (b, a) };
@@ -84,6 +103,17 @@ mod tests {
         }
         for good in ["...", "Me", "@bob", "a.b", "all"] {
             assert!(check_new_id("id", good).is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn a_language_is_a_well_formed_tag() {
+        for bad in ["", "d", "de_AT", "-de", "de-", "de--AT", "1e", "deutschland", "de-oesterreich", "dé", "de AT"] {
+            assert!(check_language("language", bad).is_err(), "{bad:?}");
+        }
+        assert!(check_language("language", &format!("de{}", "-abcdefgh".repeat(4))).is_err(), "too long");
+        for good in ["de", "de-AT", "zh-Hant-TW", "sr-Latn", "gsw", "es-419", "en-a-bbb-x-a-ccc"] {
+            assert!(check_language("language", good).is_ok(), "{good:?}");
         }
     }
 

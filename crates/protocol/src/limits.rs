@@ -105,6 +105,22 @@ pub const POPUP_WEIGHTS_MAX: u32 = 1_000_000;
 pub const POPUP_GAP_S_MAX: u64 = 10 * 366 * 24 * 60 * 60;
 /// Placements with settings of their own.
 pub const PLACEMENT_SETTINGS_MAX: usize = 1_000;
+/// The reach policy as JSON text, in bytes.
+pub const REACH_POLICY_BYTES_MAX: usize = 64 * 1024;
+/// Versions of the reach policy that are kept; the oldest are removed.
+pub const REACH_POLICY_VERSIONS_MAX: usize = 50;
+/// Rules of the reach policy.
+pub const REACH_RULES_MAX: usize = 100;
+/// Roads of one rule.
+pub const REACH_ROADS_MAX: usize = 10;
+/// Types of messages that one rule names.
+pub const REACH_TYPES_MAX: usize = 100;
+/// Languages in which one road has templates.
+pub const REACH_LANGUAGES_MAX: usize = 50;
+/// A title or a text of a template, in bytes.
+pub const REACH_TEMPLATE_BYTES_MAX: usize = 1_024;
+/// The longest delay and the longest expiry of a road, in seconds: 28 days.
+pub const REACH_DELAY_S_MAX: u64 = PUSH_TTL_S_MAX;
 /// How deep rules may be nested.
 pub const RULE_DEPTH_MAX: usize = 16;
 /// Conditions in one rule.

@@ -239,8 +239,9 @@ fn check_ids(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<()> {
 fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<HashMap<u64, u64>> {
     scan_meta(kv, b'U', |key, row| {
         report.users += 1;
-        if let Err(error) = decode::<UserRow>(row) {
-            report.fault(format_args!("user {:?}: {error}", number_at(key, 1)));
+        let no = number_at(key, 1);
+        if let Err(error) = decode_user(UserNo(no.unwrap_or(0)), row) {
+            report.fault(format_args!("user {no:?}: {error}"));
         }
     })?;
     let mut members: HashMap<u64, u64> = HashMap::new();

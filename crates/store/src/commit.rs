@@ -280,7 +280,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
     }
 
     fn put_user(&mut self, user: User) {
-        self.batch.put(Space::Meta, key(b'U', &[user.no.0]), encode(&UserRow::of(&user)));
+        self.batch.put(Space::Meta, key(b'U', &[user.no.0]), encode_user(&user));
         self.users.insert(user.no, user);
     }
 

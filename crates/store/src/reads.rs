@@ -21,8 +21,8 @@ pub(crate) fn read_user(kv: &dyn KvRead, no: UserNo) -> StoreResult<Option<User>
     let revoked = kv.get(Space::Meta, &key(b'v', &[no.0])).map_err(store_error)?;
     let revoked_at = revoked.and_then(|row| number_at(&row, 0)).unwrap_or(0);
     let settings = kv.get(Space::Meta, &chat_key(&settings_key(no))).map_err(store_error)?;
-    let receipts_off = UserSettings::decode(settings.as_deref())?.receipts_off;
-    Ok(Some(User { revoked_at, receipts_off, ..decode::<UserRow>(&row)?.user(no) }))
+    let user = User { revoked_at, ..decode_user(no, &row)? };
+    Ok(Some(UserSettings::decode(settings.as_deref())?.of_user(user)))
 }
 
 pub(crate) fn read_conversation(kv: &dyn KvRead, no: ConversationNo) -> StoreResult<Option<Conversation>> {

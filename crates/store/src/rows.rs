@@ -148,8 +148,13 @@ pub(crate) fn encode<T: Serialize>(row: &T) -> Vec<u8> {
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> StoreResult<T> {
+    decode_with_rest(bytes).map(|(row, _)| row)
+}
+
+/// Decodes a row, and yields what follows it.
+fn decode_with_rest<T: DeserializeOwned>(bytes: &[u8]) -> StoreResult<(T, &[u8])> {
     match bytes.split_first() {
-        Some((&ROW_VERSION, row)) => postcard::from_bytes(row).map_err(|e| damaged(format_args!("a row: {e}"))),
+        Some((&ROW_VERSION, row)) => postcard::take_from_bytes(row).map_err(|e| damaged(format_args!("a row: {e}"))),
         Some((version, _)) => {
             Err(damaged(format_args!("a row has encoding version {version}; was it written by a newer program?")))
         }
@@ -158,7 +163,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> StoreResult<T> {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct UserRow {
+struct UserRow {
     id: String,
     name: Option<String>,
     avatar: Option<String>,
@@ -168,13 +173,13 @@ pub(crate) struct UserRow {
 }
 
 impl UserRow {
-    pub(crate) fn of(user: &User) -> Self {
+    fn of(user: &User) -> Self {
         let window = user.do_not_disturb.clone().map(|w| (w.start, w.end, w.time_zone));
         let User { id, name, avatar, attributes, created_at, .. } = user.clone();
         UserRow { id, name, avatar, attributes, created_at, window }
     }
 
-    pub(crate) fn user(self, no: UserNo) -> User {
+    fn user(self, no: UserNo, locale: Option<Box<Locale>>) -> User {
         let UserRow { id, name, avatar, attributes, created_at, window } = self;
         let do_not_disturb = window.map(|(start, end, time_zone)| Box::new(DailyWindow { start, end, time_zone }));
         User {
@@ -185,11 +190,36 @@ impl UserRow {
             attributes,
             created_at,
             do_not_disturb,
+            locale,
             revoked_at: 0,
             receipts_off: false,
+            reach: None,
             agent: None,
         }
     }
+}
+
+/// Encodes a user's card. A language or time zone follows the row as JSON; older programs pass over it.
+pub(crate) fn encode_user(user: &User) -> Vec<u8> {
+    let mut bytes = encode(&UserRow::of(user));
+    if let Some(locale) = &user.locale {
+        // Writing to memory cannot fail.
+        bytes.extend(serde_json::to_vec(locale).unwrap_or_default());
+    }
+    bytes
+}
+
+/// Decodes a row of [`encode_user`].
+pub(crate) fn decode_user(no: UserNo, bytes: &[u8]) -> StoreResult<User> {
+    let (row, after): (UserRow, &[u8]) = decode_with_rest(bytes)?;
+    let locale = match after {
+        [] => None,
+        text => {
+            let locale = serde_json::from_slice(text);
+            Some(Box::new(locale.map_err(|error| damaged(format_args!("the row of user {}: {error}", no.0)))?))
+        }
+    };
+    Ok(row.user(no, locale))
 }
 
 #[derive(Serialize, Deserialize)]

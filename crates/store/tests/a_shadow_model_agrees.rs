@@ -13,7 +13,7 @@ use tidings_domain::{
     push_tokens::TokenDigest,
     store::*,
 };
-use tidings_protocol::http::PushToken;
+use tidings_protocol::http::{PushToken, ReachPreferences};
 use tidings_testkit::MemoryStore;
 
 const USERS: u64 = 6;
@@ -223,12 +223,17 @@ fn dead() -> impl Strategy<Value = Vec<DeadNotification>> {
 }
 
 fn proposal() -> impl Strategy<Value = Proposal> {
-    let patch = (1..=USERS, text(), text(), text()).prop_map(|(id, name, avatar, attributes)| UserPatch {
-        id: format!("u{id}"),
-        name,
-        avatar,
-        attributes,
-    });
+    let one_of = |word: &'static str| prop::option::of(prop_oneof![Just(word.to_owned()), Just(String::new())]);
+    let patch = (1..=USERS, text(), text(), text(), one_of("de-AT"), one_of("Europe/Vienna")).prop_map(
+        |(id, name, avatar, attributes, language, time_zone)| UserPatch {
+            id: format!("u{id}"),
+            name,
+            avatar,
+            attributes,
+            language,
+            time_zone,
+        },
+    );
     let mute = prop_oneof![Just(MuteState::Off), Just(MuteState::Forever), (1..99u64).prop_map(MuteState::Until)];
     let window = prop::option::of(Just(DailyWindow {
         start: "22:00".into(),
@@ -254,6 +259,10 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         2 => prop::collection::vec((user(), any::<[u8; LANES]>().prop_map(|told| told.map(u64::from))), 0..4)
             .prop_map(Proposal::SetStored),
         1 => (user(), any::<bool>()).prop_map(|(user, send)| Proposal::SetReceipts { user, send }),
+        1 => (user(), prop::option::of(1..9u64)).prop_map(|(user, snooze_until)| {
+            let preferences = Box::new(ReachPreferences { snooze_until, ..ReachPreferences::default() });
+            Proposal::SetReach { user, preferences }
+        }),
         3 => (room(), user(), preferences())
             .prop_map(|(conversation, user, patch)| Proposal::SetPreferences { conversation, user, patch }),
         4 => (room(), members(4), prop::collection::vec(user(), 0..3), 2..8u64, prop::option::of(entry()))

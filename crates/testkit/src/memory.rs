@@ -265,6 +265,7 @@ impl State {
             }
             Proposal::SetStored(told) => self.set_stored(told),
             Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send)?,
+            Proposal::SetReach { user, preferences } => self.set_reach(*user, preferences)?,
             Proposal::SetPushToken { user, device, token, former, owner } => {
                 self.set_push_token((*user, device), token.as_ref(), *former, owner.as_ref(), now_ms)?
             }
@@ -306,8 +307,10 @@ impl State {
                         attributes: None,
                         created_at: now_ms,
                         do_not_disturb: None,
+                        locale: None,
                         revoked_at: 0,
                         receipts_off: false,
+                        reach: None,
                         agent: None,
                     });
                     no
@@ -317,6 +320,15 @@ impl State {
             user.name = patch.name.clone().or(user.name.take());
             user.avatar = patch.avatar.clone().or(user.avatar.take());
             user.attributes = patch.attributes.clone().or(user.attributes.take());
+            let mut locale = user.locale.take().map(|locale| *locale).unwrap_or_default();
+            for (own, new) in [(&mut locale.language, &patch.language), (&mut locale.time_zone, &patch.time_zone)] {
+                match new.as_deref() {
+                    Some("") => *own = None,
+                    Some(new) => *own = Some(new.to_owned()),
+                    None => {}
+                }
+            }
+            user.locale = (locale != Locale::default()).then(|| Box::new(locale));
         }
         Outcome::Users { created, updated }
     }

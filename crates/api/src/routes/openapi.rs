@@ -40,6 +40,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
         (name = "push", description = "Data to devices, stored until they have it"),
         (name = "popups", description = "Which in-app message suits a user now, and what became of it"),
         (name = "bulk_sends", description = "One message to some of an official account's followers"),
+        (name = "reach", description = "By which roads people are told of messages"),
         (name = "outbox", description = "Offline push: what failed, and why users were told or not"),
         (name = "operations", description = "For those who run the server"),
     )

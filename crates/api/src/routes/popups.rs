@@ -23,14 +23,14 @@ use tidings_protocol::{
     http::{Popup as PopupCard, *},
 };
 
-fn author(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+pub(super) fn author(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(author) = headers.get(AUTHOR) else { return Ok(None) };
     let author = std::str::from_utf8(author.as_bytes());
     let author = author.map_err(|_| Refusal::field("Tidings-Author", "is not text in UTF-8"))?;
     Ok(Some(author.to_owned()))
 }
 
-fn precondition(headers: &HeaderMap) -> Result<Precondition, Refusal> {
+pub(super) fn precondition(headers: &HeaderMap) -> Result<Precondition, Refusal> {
     if let Some(version) = headers.get(header::IF_MATCH) {
         let text = version.to_str().unwrap_or_default().trim_matches('"');
         let version = text.parse().map_err(|_| Refusal::field("If-Match", "is not a version"))?;

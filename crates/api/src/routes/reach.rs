@@ -1,18 +1,24 @@
-//! Why users were, or were not, told of messages.
+//! Why users were, or were not, told of messages; the policy that says by which roads they are, and what users want.
 
 use super::{
     Answer, AnswerResult,
     ids::{ConversationId, Id},
-    refusals::{Conflict, Refusals},
+    popups::{author, precondition},
+    refusals::{Conflict, OtherMethods, Refusals, TakesBody},
 };
 use crate::{
     Api,
-    extract::{AppServer, PathIds, Query},
+    extract::{AppServer, Caller, Json, PathIds, Query, RawJson},
+    problem::RefusalResponse,
 };
-use axum::extract::State;
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_protocol::http::MessageReach;
+use tidings_engine::access::Scope;
+use tidings_protocol::http::*;
 
 /// Of whom it is asked.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -38,4 +44,106 @@ pub(super) async fn get_message_reach(
     Query(Whom { user }): Query<Whom>,
 ) -> AnswerResult<MessageReach> {
     Ok(Answer::ok(api.read(move |engine| engine.message_reach(&conversation, seq, &user)).await?))
+}
+
+/// The reach policy as it is stored; without one, the default.
+#[utoipa::path(get, path = "/v1/reach/policy", tag = "reach",
+    responses((status = 200, description = "The policy", body = StoredReachPolicy), Refusals))]
+pub(super) async fn get_reach_policy(State(api): State<Arc<Api>>, _: AppServer) -> AnswerResult<StoredReachPolicy> {
+    Ok(Answer::ok(api.read(|engine| engine.reach_policies.get()).await?))
+}
+
+/// Replace the reach policy as a whole.
+///
+/// It holds for messages that are decided about from then on, on every node within two seconds. Every write is a version;
+/// `Tidings-Author` is kept with it. `If-Match` makes it conditional on the newest version.
+#[utoipa::path(put, path = "/v1/reach/policy", tag = "reach", request_body = ReachPolicy,
+    params(("Tidings-Author" = Option<String>, Header, description = "Who writes it: kept with the version"),
+           ("If-Match" = Option<String>, Header, description = "The version that it must still have; 0: none was ever stored"),
+           ("If-None-Match" = Option<String>, Header, description = "`*`: none may have been stored yet")),
+    responses((status = 200, description = "The policy as it is now", body = StoredReachPolicy),
+        Refusals, TakesBody, Conflict))]
+pub(super) async fn put_reach_policy(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    headers: HeaderMap,
+    RawJson(body): RawJson,
+) -> AnswerResult<StoredReachPolicy> {
+    let (author, precondition) = (author(&headers)?, precondition(&headers)?);
+    let put =
+        move |engine: &Arc<tidings_engine::Engine>| engine.reach_policies.put(&body, author.as_deref(), precondition);
+    Ok(Answer::ok(api.read(put).await?))
+}
+
+/// Remove the reach policy, so that the default holds.
+///
+/// This is a version, too: the former ones stay listed.
+#[utoipa::path(delete, path = "/v1/reach/policy", tag = "reach",
+    params(("Tidings-Author" = Option<String>, Header, description = "Who removes it: kept with the version"),
+           ("If-Match" = Option<String>, Header, description = "The version that it must still have"),
+           ("If-None-Match" = Option<String>, Header, description = "`*`: none may have been stored yet")),
+    responses((status = 200, description = "The default, which holds now", body = StoredReachPolicy), Refusals, Conflict))]
+pub(super) async fn remove_reach_policy(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    headers: HeaderMap,
+) -> AnswerResult<StoredReachPolicy> {
+    let (author, precondition) = (author(&headers)?, precondition(&headers)?);
+    let remove =
+        move |engine: &Arc<tidings_engine::Engine>| engine.reach_policies.remove(author.as_deref(), precondition);
+    Ok(Answer::ok(api.read(remove).await?))
+}
+
+/// The versions of the reach policy, newest first; the newest 50 are kept.
+#[utoipa::path(get, path = "/v1/reach/policy/versions", tag = "reach",
+    responses((status = 200, description = "The versions", body = ReachPolicyVersions), Refusals))]
+pub(super) async fn reach_policy_versions(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+) -> AnswerResult<ReachPolicyVersions> {
+    Ok(Answer::ok(api.read(|engine| engine.reach_policies.versions()).await?))
+}
+
+/// What each road would do for a person, if a message were sent now.
+///
+/// The body is that of a send, with the `user` about whom it is asked. Nothing is sent or stored.
+#[utoipa::path(post, path = "/v1/reach/explain", tag = "reach", request_body = ExplainReach,
+    responses((status = 200, description = "The rule that decides, and each of its roads", body = ReachExplanation),
+        Refusals, TakesBody))]
+pub(super) async fn explain_reach(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Json(request): Json<ExplainReach>,
+) -> AnswerResult<ReachExplanation> {
+    Ok(Answer::ok(api.read(move |engine| engine.explain_reach(&request)).await?))
+}
+
+/// By which roads a user wants to be told of messages.
+#[utoipa::path(get, path = "/v1/users/{user}/reach", tag = "users",
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
+    responses((status = 200, description = "The preferences", body = ReachPreferences), Refusals, OtherMethods))]
+pub(super) async fn get_reach_preferences(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds(user): PathIds<String>,
+) -> AnswerResult<ReachPreferences> {
+    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    Ok(Answer::ok(api.read(move |engine| engine.reach_preferences(&user.id)).await?))
+}
+
+/// Set by which roads a user wants to be told of messages.
+///
+/// They replace the former ones; `{}` removes all.
+#[utoipa::path(put, path = "/v1/users/{user}/reach", tag = "users", request_body = ReachPreferences,
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
+    responses((status = 204, description = "They hold from now on"), Refusals, OtherMethods, TakesBody))]
+pub(super) async fn set_reach_preferences(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds(user): PathIds<String>,
+    Json(request): Json<ReachPreferences>,
+) -> Result<StatusCode, RefusalResponse> {
+    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    api.engine.set_reach_preferences(&user.id, request).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -13,7 +13,9 @@ use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
 use tidings_domain::model::Actor;
 use tidings_engine::access::Scope;
-use tidings_protocol::http::{Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, UserCard, UsersUpsert, UsersUpserted};
+use tidings_protocol::http::{
+    Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, SetLocale, UserCard, UsersUpsert, UsersUpserted,
+};
 
 /// Create or change users.
 ///
@@ -31,8 +33,8 @@ pub(super) async fn upsert_users(
 
 /// A user's profile card.
 ///
-/// Name and avatar are shown to every user; `attributes` and `do_not_disturb` to the user and to app servers alone. Of
-/// others' attributes a user's token is shown those that the setting `public_attributes` names.
+/// Name and avatar are shown to every user; `attributes`, `do_not_disturb`, `language` and `time_zone` to the user and to
+/// app servers alone. Of others' attributes a user's token is shown those that the setting `public_attributes` names.
 #[utoipa::path(get, path = "/v1/users/{user}", tag = "users",
     params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
     responses((status = 200, description = "The card", body = UserCard), Refusals))]
@@ -62,6 +64,24 @@ pub(super) async fn set_do_not_disturb(
 ) -> Result<StatusCode, crate::problem::RefusalResponse> {
     let user = caller.may(Scope::Read)?.user(&api, &user)?;
     api.engine.set_do_not_disturb(&user.id, request.window).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Set a user's language and time zone.
+///
+/// Notifications are written in this language, and days and daily windows of popups and of the reach policy are those of
+/// this time zone. What is absent or `null` is removed.
+#[utoipa::path(put, path = "/v1/users/{user}/locale", tag = "users", request_body = SetLocale,
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
+    responses((status = 204, description = "They hold from now on"), Refusals, TakesBody))]
+pub(super) async fn set_locale(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds(user): PathIds<String>,
+    Json(request): Json<SetLocale>,
+) -> Result<StatusCode, crate::problem::RefusalResponse> {
+    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    api.engine.set_locale(&user.id, request).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

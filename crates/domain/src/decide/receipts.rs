@@ -1,4 +1,5 @@
-//! What receipts are derived from: how far clients have stored what they were handed, and who sends read receipts.
+//! What receipts are derived from: how far clients have stored what they were handed, and what users have set for
+//! all conversations: who sends read receipts, and who is told by which roads.
 
 use super::{Decider, ProposalError, StagedRows};
 use crate::{chat_rows::*, model::*, store::*};
@@ -19,11 +20,15 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         Ok(Outcome::Stored(moved))
     }
 
-    pub(super) fn set_receipts(&mut self, user: UserNo, send: bool) -> Result<Outcome, ProposalError> {
+    pub(super) fn change_settings(
+        &mut self,
+        user: UserNo,
+        change: impl FnOnce(&mut UserSettings),
+    ) -> Result<Outcome, ProposalError> {
         self.rows.user(user)?.ok_or(Rejection::NoSuchUser(user))?;
         let key = settings_key(user);
         let mut settings = UserSettings::decode(self.rows.chat_row(&key)?.as_deref())?;
-        settings.receipts_off = !send;
+        change(&mut settings);
         self.rows.put_chat_row(key, settings.encode());
         Ok(Outcome::Done)
     }

@@ -161,6 +161,13 @@ pub enum Proposal {
         /// Whether they do.
         send: bool,
     },
+    /// Sets by which roads the user wants to be told of messages.
+    SetReach {
+        /// The user whose preferences they are.
+        user: UserNo,
+        /// They replace the former ones.
+        preferences: Box<ReachPreferences>,
+    },
     /// Sets or removes the token by which a vendor reaches a device. A token that another device had moves to this one.
     SetPushToken {
         /// The user of the device.
@@ -251,6 +258,10 @@ pub struct UserPatch {
     pub avatar: Option<String>,
     /// The new attributes, as JSON text, in place of all former ones.
     pub attributes: Option<String>,
+    /// The new language, as a BCP 47 tag; an empty text removes it.
+    pub language: Option<String>,
+    /// The new IANA time zone; an empty text removes it.
+    pub time_zone: Option<String>,
 }
 
 /// A conversation to be created.

@@ -2,9 +2,7 @@
 //! holds now.
 
 use crate::{
-    engine::Engine,
-    offline_recipients::{OfflineRecipients, Unwanted},
-    reach_trace::Recorded,
+    engine::Engine, offline_recipients::OfflineRecipients, reach_gate::Unwanted, reach_trace::Recorded,
     vendor_push::Waiting,
 };
 use std::sync::Arc;
@@ -17,12 +15,12 @@ use tidings_domain::{
 };
 use tidings_protocol::{
     error::Refusal,
-    http::{MessageReach, PushVendor, ReachOutcome, ReachRoad, ReachStep},
+    http::{MessageReach, PolicyRoad, PushVendor, ReachOutcome, ReachRoad, ReachStep},
     limits::PUSH_TOKENS_PER_USER_MAX,
 };
 
 /// The outcomes in the order in which they decide: the first of them among the steps says why.
-const DECISIVE: [ReachOutcome; 22] = [
+const DECISIVE: [ReachOutcome; 25] = [
     ReachOutcome::Sender,
     ReachOutcome::Read,
     ReachOutcome::Acknowledged,
@@ -41,6 +39,9 @@ const DECISIVE: [ReachOutcome; 22] = [
     ReachOutcome::Active,
     ReachOutcome::Muted,
     ReachOutcome::DoNotDisturb,
+    ReachOutcome::Snoozed,
+    ReachOutcome::RoadOff,
+    ReachOutcome::OnlyMentions,
     ReachOutcome::Unacknowledged,
     ReachOutcome::NotRecorded,
     ReachOutcome::NoDevice,
@@ -118,11 +119,20 @@ impl Engine {
         let (lane, position) = (conversation.lane() as usize, message.position);
         let found = OfflineRecipients::for_one(conversation, message);
         let context = self.offline_push_context();
-        let unwanted = found.why_unwanted_by(&context, user)?;
+        // What holds for both of these roads is one step without a road.
+        let by_vendors = found.why_unwanted_by(&context, user, PolicyRoad::Vendors)?;
+        let by_webhook = found.why_unwanted_by(&context, user, PolicyRoad::Webhook)?;
+        let unwanted = by_vendors.filter(|_| by_vendors == by_webhook);
         if let Some(Unwanted { outcome, until }) = unwanted {
             steps.push(ReachStep { until, ..step(outcome, None) });
             if matches!(outcome, ReachOutcome::Sender | ReachOutcome::NotAMember | ReachOutcome::JoinedLater) {
                 return Ok(steps);
+            }
+        } else {
+            let of_vendors = PushVendor::ALL.map(|vendor| (by_vendors, ReachRoad::from(vendor)));
+            for (unwanted, road) in of_vendors.into_iter().chain([(by_webhook, ReachRoad::Webhook)]) {
+                let step = |Unwanted { outcome, until }| ReachStep { until, ..step(outcome, Some(road)) };
+                steps.extend(unwanted.map(step));
             }
         }
         let stored = self.stored_positions(user.no)?;
@@ -141,7 +151,7 @@ impl Engine {
         let has_device = self.add_steps_of_vendors(user, position, is_decided, &mut steps)?;
         self.add_steps_of_webhook(user, position, is_decided, &mut steps)?;
         let tells = |step: &ReachStep| matches!(step.outcome, ReachOutcome::Acknowledged | ReachOutcome::Waiting);
-        let is_told = unwanted.is_some() || is_recorded || steps.iter().any(tells);
+        let is_told = by_vendors.or(by_webhook).is_some() || is_recorded || steps.iter().any(tells);
         if !is_told && (has_device || self.outbox.is_some()) {
             steps.push(step(ReachOutcome::NotRecorded, None));
         }
@@ -236,6 +246,9 @@ fn summary(user: &str, step: &ReachStep) -> String {
         ReachOutcome::Recalled => "the message was recalled".into(),
         ReachOutcome::Muted => format!("{user} had muted the conversation{at}{until}"),
         ReachOutcome::DoNotDisturb => format!("the do-not-disturb window of {user} covered the time{at}{until}"),
+        ReachOutcome::Snoozed => format!("{user} had snoozed notifications{at}{until}"),
+        ReachOutcome::RoadOff => format!("{user} had turned {road} off{at}"),
+        ReachOutcome::OnlyMentions => format!("{user} wanted to be told of mentions alone{at}"),
         ReachOutcome::NoDevice => format!("{user} has no device for {road}"),
         ReachOutcome::NotSetUp => format!("{road} is not set up"),
         ReachOutcome::Waiting if step.at.is_some() => format!("a road waits for its time to tell {user}{until}{cause}"),
@@ -255,6 +268,11 @@ fn summary(user: &str, step: &ReachStep) -> String {
         ReachOutcome::Expired => format!("{road} took no notification for {user}{device} in time; it was given up{at}"),
         ReachOutcome::NotRecorded => format!("nothing is recorded of {user} and this message"),
     }
+}
+
+/// The sentence for a person who is not told now.
+pub(super) fn held_back(user: &str, outcome: ReachOutcome, until: Option<u64>) -> String {
+    summary(user, &ReachStep { until, ..step(outcome, None) })
 }
 
 fn time(at: u64) -> String {

@@ -112,7 +112,7 @@ impl Engine {
         let rows = self.store.rows_of(RowSpace::Chat, &keys)?;
         let progress = members.into_iter().zip(rows.chunks_exact(2)).map(|((user, membership), rows)| {
             let stored = decode_stored(rows[0].as_deref())?;
-            let UserSettings { receipts_off } = UserSettings::decode(rows[1].as_deref())?;
+            let UserSettings { receipts_off, .. } = UserSettings::decode(rows[1].as_deref())?;
             Ok(MemberProgress { user, membership, stored, receipts_off })
         });
         progress.collect()

@@ -13,13 +13,46 @@ use tidings_domain::{
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
-    ids::{check_name, check_new_id},
+    ids::{check_language, check_name, check_new_id},
     limits::*,
 };
 
 /// The refusal for an outcome that this kind of proposal cannot have.
 pub(crate) fn unexpected_outcome() -> Refusal {
     Refusal::new(ErrorCode::Internal, "the store answered with an outcome of another kind")
+}
+
+fn check_time_zone(field: &str, zone: &str) -> Result<(), Refusal> {
+    match TimeZone::get(zone) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Refusal::field(field, format!("{zone:?} is not an IANA time zone"))),
+    }
+}
+
+/// Times after the year 9000 are refused: they are not milliseconds since 1970.
+const TIME_MAX: u64 = 221_845_392_000_000;
+
+fn check_roads_off(field: &str, roads: &[PolicyRoad]) -> Result<(), Refusal> {
+    for (at, road) in roads.iter().enumerate() {
+        let why = match road {
+            PolicyRoad::Session => "a live session is handed each message: its app decides what it shows",
+            _ if roads[..at].contains(road) => "is there twice",
+            _ => continue,
+        };
+        return Err(Refusal::field(&format!("{field}[{at}]"), why));
+    }
+    Ok(())
+}
+
+/// Checks a language and a time zone that are to be stored; an empty text removes one.
+fn check_locale(language: Option<&str>, time_zone: Option<&str>) -> Result<(), Refusal> {
+    if let Some(language) = language.filter(|language| !language.is_empty()) {
+        check_language("language", language)?;
+    }
+    match time_zone.filter(|zone| !zone.is_empty()) {
+        Some(zone) => check_time_zone("time_zone", zone),
+        None => Ok(()),
+    }
 }
 
 impl Engine {
@@ -37,7 +70,9 @@ impl Engine {
             check_name("name", user.name.as_deref())?;
             check_name("avatar", user.avatar.as_deref())?;
             let attributes = check_attributes(user.attributes.as_ref())?;
-            patches.push(UserPatch { id: user.id, name: user.name, avatar: user.avatar, attributes });
+            check_locale(user.language.as_deref(), user.time_zone.as_deref())?;
+            let UserUpsert { id, name, avatar, language, time_zone, .. } = user;
+            patches.push(UserPatch { id, name, avatar, attributes, language, time_zone });
         }
         match self.committer.propose(None, Proposal::PutUsers(patches)).await? {
             Outcome::Users { created, updated } => Ok(UsersUpserted { created, updated }),
@@ -58,6 +93,8 @@ impl Engine {
             attributes: self.attributes_shown(&user, private),
             created_at: user.created_at,
             do_not_disturb: user.do_not_disturb.as_deref().filter(|_| private).cloned(),
+            language: user.language().filter(|_| private).map(str::to_owned),
+            time_zone: user.time_zone().filter(|_| private).map(str::to_owned),
         })
     }
 
@@ -87,12 +124,23 @@ impl Engine {
                     return Err(Refusal::field(field, format!("{time:?} is not a time as HH:MM")));
                 }
             }
-            if TimeZone::get(&window.time_zone).is_err() {
-                let zone = &window.time_zone;
-                return Err(Refusal::field("window.time_zone", format!("{zone:?} is not an IANA time zone")));
-            }
+            check_time_zone("window.time_zone", &window.time_zone)?;
         }
         self.committer.propose(None, Proposal::SetDoNotDisturb { user: user.no, window }).await?;
+        Ok(())
+    }
+
+    /// Replaces a user's language and time zone.
+    ///
+    /// # Errors
+    /// `not_found`, `invalid_field`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
+    pub async fn set_locale(&self, user: &str, locale: SetLocale) -> Result<(), Refusal> {
+        let user = self.directory.require_user(user)?;
+        check_locale(locale.language.as_deref(), locale.time_zone.as_deref())?;
+        let given = |text: Option<String>| Some(text.unwrap_or_default());
+        let (language, time_zone) = (given(locale.language), given(locale.time_zone));
+        let patch = UserPatch { id: user.id.clone(), language, time_zone, ..UserPatch::default() };
+        self.committer.propose(None, Proposal::PutUsers(vec![patch])).await?;
         Ok(())
     }
 
@@ -103,6 +151,33 @@ impl Engine {
     pub async fn set_receipts(&self, user: &str, send: bool) -> Result<(), Refusal> {
         let user = self.directory.require_user(user)?.no;
         self.committer.propose(None, Proposal::SetReceipts { user, send }).await?;
+        Ok(())
+    }
+
+    /// By which roads a user wants to be told of messages.
+    ///
+    /// # Errors
+    /// `not_found`; `store_unavailable`.
+    pub fn reach_preferences(&self, user: &str) -> Result<ReachPreferences, Refusal> {
+        Ok(self.directory.require_user(user)?.reach.as_deref().cloned().unwrap_or_default())
+    }
+
+    /// Replaces by which roads a user wants to be told of messages.
+    ///
+    /// # Errors
+    /// `not_found`, `invalid_field`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
+    pub async fn set_reach_preferences(&self, user: &str, preferences: ReachPreferences) -> Result<(), Refusal> {
+        let user = self.directory.require_user(user)?.no;
+        check_roads_off("off", &preferences.off)?;
+        let kinds =
+            [("direct", &preferences.direct), ("group", &preferences.group), ("official", &preferences.official)];
+        for (kind, set) in kinds {
+            set.as_ref().map_or(Ok(()), |set| check_roads_off(&format!("{kind}.off"), &set.off))?;
+        }
+        if preferences.snooze_until.is_some_and(|until| until > TIME_MAX) {
+            return Err(Refusal::field("snooze_until", "is not a time in milliseconds since 1970 UTC"));
+        }
+        self.committer.propose(None, Proposal::SetReach { user, preferences: Box::new(preferences) }).await?;
         Ok(())
     }
 

@@ -8,7 +8,8 @@ use super::OutboxContext;
 use crate::{
     attributes::attributes_value,
     entry_view::encode_entry,
-    offline_recipients::{OfflineRecipients, Unwanted},
+    offline_recipients::OfflineRecipients,
+    reach_gate::Unwanted,
     reach_trace::Record,
     reached_marks,
     road_jobs::{Job, PARTS_PER_USER, UNACKNOWLEDGED_PARTS},
@@ -21,7 +22,7 @@ use tidings_domain::{
     model::*,
     store::{RowChange, StoreResult},
 };
-use tidings_protocol::http::ReachOutcome;
+use tidings_protocol::http::{PolicyRoad, ReachOutcome};
 
 /// The bits of an event's id that are the number of its part.
 const PARTS_BITS: u32 = 12;
@@ -53,7 +54,7 @@ pub(super) fn event_of_job(context: &OutboxContext, job: &Job, part: u64) -> Sto
     let (mut recipients, mut marks) = (Vec::new(), Vec::new());
     for no in job.users() {
         let Some(user) = context.directory.user(no)? else { continue };
-        match found.why_unwanted_by(context, &user)? {
+        match found.why_unwanted_by(context, &user, PolicyRoad::Webhook)? {
             Some(Unwanted { outcome, .. }) => left_out.push(record(no, outcome)),
             None => {
                 recipients.push(user.id.clone());

@@ -3,7 +3,8 @@
 
 use super::{ReachStage, decision::RoadWriters, worker::Worker};
 use crate::{
-    offline_recipients::{OfflineRecipients, Unwanted, is_recalled},
+    offline_recipients::{OfflineRecipients, is_recalled},
+    reach_gate::Unwanted,
     reach_trace::{Record, Source},
     road_jobs::{PARTS_PER_USER, UNACKNOWLEDGED_PARTS},
 };
@@ -77,7 +78,7 @@ impl ReachStage {
             }
             let stored = Unacknowledged { user: user.no.0, conversation: conversation.no.0, seq: entry.seq };
             let found = OfflineRecipients::for_one(conversation, entry);
-            if found.why_unwanted_by(context, user).map_err(store_refusal)?.is_some() {
+            if found.why_unwanted(context, user).map_err(store_refusal)?.is_some() {
                 continue;
             }
             rows.push(DeadNotification {
@@ -155,7 +156,7 @@ impl Worker {
                 context.trace.add((conversation, seq), source, at, [record], &mut changes);
             };
             record(0, ReachOutcome::Unacknowledged);
-            if let Some(Unwanted { outcome, .. }) = recipients.why_unwanted_by(&context, &card)? {
+            if let Some(Unwanted { outcome, .. }) = recipients.why_unwanted(&context, &card)? {
                 record(1, outcome);
                 continue;
             }

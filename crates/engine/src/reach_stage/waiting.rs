@@ -3,7 +3,8 @@
 
 use super::{decision::RoadWriters, worker::Worker};
 use crate::{
-    offline_recipients::{OfflineRecipients, Unwanted},
+    offline_recipients::OfflineRecipients,
+    reach_gate::Unwanted,
     reach_trace::{Record, Source},
     reached_marks::{marks_of, remove_old_marks},
     road_jobs::Job,
@@ -80,7 +81,7 @@ impl Worker {
                         leave(no, ReachOutcome::Cancelled, Some(reached_by.name()));
                     } else if !job.even_online && context.presence.is_active(no) {
                         leave(no, ReachOutcome::Cancelled, Some("session"));
-                    } else if let Some(Unwanted { outcome, .. }) = found.why_unwanted_by(context, &user)? {
+                    } else if let Some(Unwanted { outcome, .. }) = found.why_unwanted(context, &user)? {
                         leave(no, outcome, None);
                     } else if !writers.take(step, no, &devices, changes) {
                         leave(no, ReachOutcome::NoDevice, None);

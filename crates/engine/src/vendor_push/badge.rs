@@ -10,7 +10,7 @@ use tidings_domain::{
 };
 use tidings_protocol::limits::CONVERSATIONS_PER_USER_MAX;
 
-pub(super) fn badge_of(context: &OfflinePushContext, user: &User) -> StoreResult<u64> {
+pub(crate) fn badge_of(context: &OfflinePushContext, user: &User) -> StoreResult<u64> {
     let states = context.store.conversation_states(user.no, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX)?;
     let now_ms = context.clock.now_ms();
     let mut ranges = Vec::new();

@@ -2,7 +2,8 @@
 
 use super::{StopSignal, VendorPushConfig, badge::badge_of, rendering::MessageText};
 use crate::{
-    offline_recipients::{OfflinePushContext, OfflineRecipients, Unwanted},
+    offline_recipients::{OfflinePushContext, OfflineRecipients},
+    reach_gate::Unwanted,
     reach_trace::{Record, Source},
     reached_marks,
     road_jobs::{Job, JobQueue, JobRoad, JobSignals, Target},
@@ -23,7 +24,7 @@ use tidings_domain::{
     store::*,
     vendors::*,
 };
-use tidings_protocol::http::ReachOutcome;
+use tidings_protocol::http::{PolicyRoad, ReachOutcome};
 
 /// How often the rows are read when none was due.
 const POLL: Duration = Duration::from_millis(100);
@@ -233,7 +234,7 @@ impl VendorWorker {
                     settle(target, ReachOutcome::Active);
                     continue;
                 }
-                if let Some(Unwanted { outcome, .. }) = found.why_unwanted_by(&context, &user)? {
+                if let Some(Unwanted { outcome, .. }) = found.why_unwanted_by(&context, &user, PolicyRoad::Vendors)? {
                     settle(target, outcome);
                     continue;
                 }

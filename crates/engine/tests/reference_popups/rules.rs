@@ -33,7 +33,7 @@ impl Person<'_> {
             }
             Rule::Percent { salt, from, to } => (*from..*to).contains(&bucket(self.key, salt)),
             Rule::Segment(name) => self.segments.get(name).is_some_and(|users| users.contains(self.id)),
-            Rule::UnreadDirect { .. } => false,
+            Rule::UnreadDirect { .. } | Rule::TimeOfDay { .. } => false,
         }
     }
 }

@@ -2,7 +2,8 @@
 //! conditions come before expensive ones.
 
 use super::{Attributes, Comparison, Predicate, Rule, Scalar, Segment, Value, Values, Version, bucket};
-use crate::UserKey;
+use crate::{UserKey, timetable::Window};
+use jiff::tz::TimeZone;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -77,7 +78,7 @@ impl AttributeSlots {
                 versions.push((slot as u16, version));
             }
         }
-        Profile { user, unread_since, now_ms, slots, versions }
+        Profile { user, unread_since, now_ms, zone: TimeZone::UTC, slots, versions }
     }
 }
 
@@ -91,6 +92,8 @@ pub struct Profile<'p> {
     /// When the user's oldest unread direct message was sent, in milliseconds since 1970 UTC.
     pub unread_since: Option<u64>,
     pub now_ms: u64,
+    /// The zone whose clock decides conditions on the time of day that name none.
+    pub zone: TimeZone,
     slots: SmallVec<[Option<&'p Value<'p>>; SLOTS_INLINE]>,
     versions: SmallVec<[(u16, Version); 2]>,
 }
@@ -204,6 +207,7 @@ pub(super) enum Node {
     Percent { salt: Box<str>, from: u32, to: u32 },
     Segment(Arc<Segment>),
     Unread { age_ms: u64 },
+    TimeOfDay { window: Window, zone: Option<TimeZone> },
 }
 
 /// A rule of a list, with its position in the text: rules are evaluated in the order of their cost.
@@ -261,6 +265,7 @@ fn node(rule: &Rule, slots: &mut AttributeSlots, segment: &dyn Fn(&str) -> Optio
         Rule::Percent { salt, from, to } => Node::Percent { salt: salt.as_str().into(), from: *from, to: *to },
         Rule::Segment(name) => Node::Segment(segment(name).unwrap_or_default()),
         Rule::UnreadDirect { older_than_s } => Node::Unread { age_ms: older_than_s.saturating_mul(1_000) },
+        Rule::TimeOfDay { window, zone } => Node::TimeOfDay { window: *window, zone: zone.clone() },
     }
 }
 
@@ -357,6 +362,7 @@ impl Node {
             Node::Unread { age_ms } => {
                 profile.unread_since.is_some_and(|since| since.saturating_add(*age_ms) <= now_ms)
             }
+            Node::TimeOfDay { window, zone } => window.shows(zone.as_ref().unwrap_or(&profile.zone), now_ms),
         }
     }
 
@@ -395,6 +401,7 @@ impl Node {
             Node::Version { .. } => 4,
             Node::Texts { .. } | Node::Numbers { .. } | Node::Percent { .. } => 8,
             Node::Contains { .. } => 20,
+            Node::TimeOfDay { .. } => 50,
             // A segment's pages are seldom in the processor's cache.
             Node::Segment(_) => 100,
         }

@@ -13,11 +13,14 @@ mod version;
 
 pub use compile::{AttributeSlots, CompiledRule, Profile, compile};
 pub use index::RuleIndex;
-pub use parse::{parse, parse_event_condition};
+pub use parse::{parse, parse_event_condition, parse_message_condition};
 pub use segment::{Segment, bucket};
 pub(super) use value::TextSeed;
 pub use value::{Attributes, Value};
 pub use version::Version;
+
+use crate::timetable::Window;
+use jiff::tz::TimeZone;
 
 /// A rule as it was written. Decisions evaluate its compiled form, [`CompiledRule`].
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +41,11 @@ pub enum Rule {
     Segment(String),
     UnreadDirect {
         older_than_s: u64,
+    },
+    /// A clock shows a time within the window: that of the zone, or of the profile's if there is none.
+    TimeOfDay {
+        window: Window,
+        zone: Option<TimeZone>,
     },
 }
 
@@ -108,7 +116,8 @@ impl Rule {
         names
     }
 
-    fn visit<'r>(&'r self, seen: &mut dyn FnMut(&'r Rule)) {
+    /// Calls the function with the rule and all of its parts.
+    pub fn visit<'r>(&'r self, seen: &mut dyn FnMut(&'r Rule)) {
         seen(self);
         match self {
             Rule::All(rules) | Rule::Any(rules) => rules.iter().for_each(|rule| rule.visit(seen)),

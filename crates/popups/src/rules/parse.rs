@@ -7,11 +7,13 @@ use super::{
     Comparison, Predicate, Rule, Scalar, Values, Version,
     value::{Pairs, TextSeed},
 };
+use crate::timetable::Window;
 use serde::de::DeserializeSeed;
 use serde_json::value::RawValue;
 use std::{borrow::Cow, fmt::Write};
 use tidings_protocol::{
     error::Refusal,
+    http::{PopupWindow, Weekday},
     limits::{ATTRIBUTE_VALUE_BYTES_MAX, RULE_CONDITIONS_MAX, RULE_DEPTH_MAX, RULE_NAME_BYTES_MAX, RULE_VALUES_MAX},
 };
 
@@ -20,7 +22,7 @@ use tidings_protocol::{
 /// # Errors
 /// The text is no rule, or goes beyond a limit (`invalid_field`).
 pub fn parse(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
-    RuleParser { path: field.to_owned(), event_condition: false, depth: 0, conditions: 0 }.rule(text)
+    RuleParser::of(field, Subject::User).rule(text)
 }
 
 /// Parses a condition on an event. It can test the event's properties, and of the user only segments and percentages.
@@ -28,18 +30,40 @@ pub fn parse(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
 /// # Errors
 /// Those of [`parse`], and a condition on the user's card or unread messages.
 pub fn parse_event_condition(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
-    RuleParser { path: field.to_owned(), event_condition: true, depth: 0, conditions: 0 }.rule(text)
+    RuleParser::of(field, Subject::Event).rule(text)
+}
+
+/// Parses a condition on a message and a person. It can test these attributes of the message, all that an audience can test of
+/// the user, and the time of day.
+///
+/// # Errors
+/// Those of [`parse`], and an attribute that messages do not have.
+pub fn parse_message_condition(field: &str, text: &RawValue, known: &'static [&'static str]) -> Result<Rule, Refusal> {
+    RuleParser::of(field, Subject::Message(known)).rule(text)
+}
+
+/// What a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    /// The user of a question, with any attributes.
+    User,
+    /// An event, with any properties.
+    Event,
+    /// A message with these attributes, and a person.
+    Message(&'static [&'static str]),
 }
 
 /// The known operators, for a refusal.
 const OPERATORS: &str = "eq, ne, lt, lte, gt, gte, in, not_in, contains, not_contains, starts_with, ends_with, version_eq, \
                          version_lt, version_lte, version_gt, version_gte, exists, absent";
 const FORMS: &str = "all, any, not, attribute, percent, segment, unread_direct";
+/// The forms of conditions on messages.
+const MESSAGE_FORMS: &str = "all, any, not, attribute, percent, segment, unread_direct, time_of_day";
 
 struct RuleParser {
     /// The path of the part that is being parsed.
     path: String,
-    event_condition: bool,
+    subject: Subject,
     depth: usize,
     conditions: usize,
 }
@@ -47,6 +71,17 @@ struct RuleParser {
 type Fields<'t> = Vec<(Cow<'t, str>, &'t RawValue)>;
 
 impl RuleParser {
+    fn of(field: &str, subject: Subject) -> RuleParser {
+        RuleParser { path: field.to_owned(), subject, depth: 0, conditions: 0 }
+    }
+
+    fn forms(&self) -> &'static str {
+        match self.subject {
+            Subject::User | Subject::Event => FORMS,
+            Subject::Message(_) => MESSAGE_FORMS,
+        }
+    }
+
     fn refuse<T>(&self, why: impl std::fmt::Display) -> Result<T, Refusal> {
         Err(Refusal::field(&self.path, why))
     }
@@ -81,9 +116,10 @@ impl RuleParser {
             return self.attribute(fields);
         }
         let [(form, value)] = fields.as_slice() else {
-            return match fields.iter().find(|(name, _)| !FORMS.split(", ").any(|form| form == name)) {
-                Some((name, _)) => self.unknown(name, FORMS),
-                None => self.refuse(format_args!("a rule has exactly one of: {FORMS}")),
+            let forms = self.forms();
+            return match fields.iter().find(|(name, _)| !forms.split(", ").any(|form| form == name)) {
+                Some((name, _)) => self.unknown(name, forms),
+                None => self.refuse(format_args!("a rule has exactly one of: {forms}")),
             };
         };
         match form.as_ref() {
@@ -98,7 +134,10 @@ impl RuleParser {
                 parser.name(value).map(Rule::Segment)
             }),
             "unread_direct" => self.within(format_args!(".unread_direct"), |parser| parser.unread_direct(value)),
-            name => self.unknown(name, FORMS),
+            "time_of_day" if matches!(self.subject, Subject::Message(_)) => {
+                self.within(format_args!(".time_of_day"), |parser| parser.time_of_day(value))
+            }
+            name => self.unknown(name, self.forms()),
         }
     }
 
@@ -217,7 +256,7 @@ impl RuleParser {
 
     fn unread_direct(&mut self, text: &RawValue) -> Result<Rule, Refusal> {
         self.count_condition()?;
-        if self.event_condition {
+        if self.subject == Subject::Event {
             return self.refuse("a condition on an event is about the event: unread messages are for the audience");
         }
         let fields = self.fields(text)?;
@@ -228,6 +267,30 @@ impl RuleParser {
                 Err(_) => parser.refuse(format_args!("must be a whole number of seconds, from 0 to {}", u32::MAX)),
             })?;
         Ok(Rule::UnreadDirect { older_than_s })
+    }
+
+    fn time_of_day(&mut self, text: &RawValue) -> Result<Rule, Refusal> {
+        self.count_condition()?;
+        let fields = self.fields(text)?;
+        let [from, to, days, zone] = self.take_fields(fields, ["from", "to", "days", "time_zone"])?;
+        let from = self.required(".from", from, |parser, text| parser.text(text))?.into_owned();
+        let to = self.required(".to", to, |parser, text| parser.text(text))?.into_owned();
+        let days = self.within(format_args!(".days"), |parser| match days {
+            None => Ok(Vec::new()),
+            Some(text) => match serde_json::from_str::<Vec<Weekday>>(text.get()) {
+                Ok(days) => Ok(days),
+                Err(_) => parser.refuse("must be a list of mon, tue, wed, thu, fri, sat, sun"),
+            },
+        })?;
+        let zone = self.within(format_args!(".time_zone"), |parser| {
+            let Some(text) = zone else { return Ok(None) };
+            let name = parser.text(text)?;
+            crate::timetable::zone(&parser.path, &name).map(Some)
+        })?;
+        match Window::parse(&PopupWindow { days, from, to }) {
+            Ok(window) => Ok(Rule::TimeOfDay { window, zone }),
+            Err((part, why)) => self.within(format_args!(".{part}"), |parser| parser.refuse(why)),
+        }
     }
 
     // ---- parts of all forms
@@ -304,11 +367,20 @@ impl RuleParser {
         if name == super::compile::CARD_PREFIX {
             return self.refuse("names no attribute of the user's card");
         }
-        if self.event_condition && name.starts_with(super::compile::CARD_PREFIX) {
-            return self
-                .refuse("a condition on an event names the event's properties: the user's card is for the audience");
+        let of_card = name.starts_with(super::compile::CARD_PREFIX);
+        match self.subject {
+            Subject::Event if of_card => {
+                self.refuse("a condition on an event names the event's properties: the user's card is for the audience")
+            }
+            Subject::Message(known) if !of_card && !known.contains(&name.as_str()) => {
+                let known = known.join(", ");
+                self.refuse(format_args!(
+                    "messages have no attribute {}; known are {known}, and user.x for x of the user's card",
+                    quoted(&name)
+                ))
+            }
+            _ => Ok(name),
         }
-        Ok(name)
     }
 
     fn value_text(&mut self, text: &RawValue) -> Result<String, Refusal> {

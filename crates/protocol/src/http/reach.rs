@@ -58,6 +58,12 @@ pub enum ReachOutcome {
     Muted,
     /// The user's do-not-disturb window covers the time.
     DoNotDisturb,
+    /// The user wants nothing that disturbs for a time.
+    Snoozed,
+    /// The user has turned this road off, for all messages or for this kind of conversation.
+    RoadOff,
+    /// The user wants to be told of mentions alone, in this kind of conversation.
+    OnlyMentions,
     /// No device of the user is registered for this road.
     NoDevice,
     /// The settings of this road are missing.

@@ -19,6 +19,12 @@ pub struct UserUpsert {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub attributes: Option<serde_json::Value>,
+    /// A BCP 47 language tag, such as `de-AT`; an empty text removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
+    /// An IANA time zone, such as `Europe/Vienna`; an empty text removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
 }
 
 /// Users to create or to change.
@@ -59,6 +65,12 @@ pub struct UserCard {
     /// Only in answers to the user and to app servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub do_not_disturb: Option<DailyWindow>,
+    /// A BCP 47 language tag. Only in answers to the user and to app servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
+    /// An IANA time zone. Only in answers to the user and to app servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
 }
 
 /// A daily time in which no offline push goes out, by the user's wall clock.
@@ -80,6 +92,19 @@ pub struct DailyWindow {
 pub struct SetDoNotDisturb {
     /// `null` ends it.
     pub window: Option<DailyWindow>,
+}
+
+/// The language and the time zone of a user. They replace the former ones: what is absent or `null` is removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "language": "de-AT", "time_zone": "Europe/Vienna" }))]
+#[serde(deny_unknown_fields)]
+pub struct SetLocale {
+    /// A BCP 47 language tag, such as `de-AT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
+    /// An IANA time zone, such as `Europe/Vienna`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
 }
 
 /// Whether others learn what the user has read.

@@ -6,7 +6,7 @@ use super::{
     failure::Failure,
     staged_batch::LoadedState,
 };
-use crate::rows::{UserRow, damaged, decode, decode_content, decode_conversation};
+use crate::rows::{damaged, decode_content, decode_conversation, decode_user};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 use tidings_domain::{chat_rows, decide::chat_row_keys, model::*, store::*};
@@ -106,7 +106,8 @@ impl<'a> TouchedKeys<'a> {
             }
             Proposal::SetDoNotDisturb { user, .. }
             | Proposal::Revoke { user, .. }
-            | Proposal::SetReceipts { user, .. } => drop(self.users.insert(*user)),
+            | Proposal::SetReceipts { user, .. }
+            | Proposal::SetReach { user, .. } => drop(self.users.insert(*user)),
             // A user's chat rows are changed under the lock of the user: another node may change the same ones.
             Proposal::SetStored(told) => self.users.extend(told.iter().map(|(user, _)| *user)),
             Proposal::SetPushToken { user, owner, .. } => {
@@ -268,7 +269,7 @@ fn read_entry(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
 
 fn read_user(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
     let no = UserNo(number(row, 0));
-    let user = decode::<UserRow>(row.get(1))?.user(no);
+    let user = decode_user(no, row.get(1))?;
     state.user_nos.insert(user.id.clone(), no);
     state.users.insert(no, user);
     Ok(())

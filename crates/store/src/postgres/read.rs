@@ -6,7 +6,7 @@ use super::{
     failure::Failure,
     load::membership,
 };
-use crate::rows::{DeadRow, UserRow, decode, decode_content, decode_conversation, kind_byte, kind_of};
+use crate::rows::{DeadRow, decode, decode_content, decode_conversation, decode_user, kind_byte, kind_of};
 use std::sync::atomic::Ordering;
 use tidings_domain::{
     chat_rows::{UserSettings, settings_key},
@@ -90,8 +90,8 @@ impl Store for PostgresStore {
             "SELECT u.card, u.revoked_at, s.value FROM users u LEFT JOIN chat_rows s ON s.key = $2 WHERE u.no = $1";
         let rows = self.query(sql, &[&bigint(no.0), &settings_key(no)])?;
         let user = |row: &Row| {
-            let receipts_off = UserSettings::decode(row.get(2))?.receipts_off;
-            Ok(User { revoked_at: number(row, 1), receipts_off, ..decode::<UserRow>(row.get(0))?.user(no) })
+            let user = User { revoked_at: number(row, 1), ..decode_user(no, row.get(0))? };
+            Ok(UserSettings::decode(row.get(2))?.of_user(user))
         };
         rows.first().map(user).transpose()
     }

@@ -9,7 +9,7 @@ use super::{
     partitions::Partitions,
     staged_batch::{BATCH_RELATIVE, Changes, LoadedState},
 };
-use crate::rows::{DeadRow, UserRow, encode, encode_content, encode_conversation, kind_byte};
+use crate::rows::{DeadRow, encode, encode_content, encode_conversation, encode_user, kind_byte};
 use std::collections::BTreeSet;
 use tidings_domain::{
     desks::{INDEX, indexed},
@@ -94,7 +94,7 @@ impl<'a> Columns<'a> {
         let places = |joined: bool| changes.joined.iter().filter(move |(_, is)| **is == joined).map(|(key, _)| key);
         let gone = changes.memberships.iter().filter(|key| !state.memberships.contains_key(key));
         Columns {
-            users: unzip3(users.map(|user| (bigint(user.no.0), user.id.as_str(), encode(&UserRow::of(user))))),
+            users: unzip3(users.map(|user| (bigint(user.no.0), user.id.as_str(), encode_user(user)))),
             conversations: unzip3(
                 conversations.map(|card| (bigint(card.no.0), card.id.as_str(), encode_conversation(card))),
             ),

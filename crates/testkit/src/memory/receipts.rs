@@ -3,6 +3,7 @@
 use super::{State, index};
 use std::collections::BTreeMap;
 use tidings_domain::{model::*, store::*};
+use tidings_protocol::http::ReachPreferences;
 
 impl State {
     pub(super) fn set_stored(&mut self, told: &[(UserNo, [Position; LANES])]) -> Outcome {
@@ -23,16 +24,30 @@ impl State {
 
     pub(super) fn set_receipts(&mut self, user: UserNo, send: bool) -> Result<Outcome, Rejection> {
         self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(user))?.receipts_off = !send;
+        let setting = (!send).then_some(serde_json::Value::Bool(true));
+        self.set_setting(user, "receipts_off", setting);
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn set_reach(&mut self, user: UserNo, preferences: &ReachPreferences) -> Result<Outcome, Rejection> {
+        let is_set = *preferences != ReachPreferences::default();
+        let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(user))?;
+        found.reach = is_set.then(|| Box::new(preferences.clone()));
+        let setting = serde_json::to_value(preferences).ok().filter(|_| is_set);
+        self.set_setting(user, "reach", setting);
+        Ok(Outcome::Done)
+    }
+
+    fn set_setting(&mut self, user: UserNo, name: &str, value: Option<serde_json::Value>) {
         let key = (RowSpace::Chat, [&b"u"[..], &user.0.to_be_bytes()].concat());
         let row = self.rows.remove(&key).unwrap_or_else(|| b"{}".to_vec());
-        let mut settings: BTreeMap<String, bool> = serde_json::from_slice(&row).unwrap_or_default();
-        match send {
-            true => drop(settings.remove("receipts_off")),
-            false => drop(settings.insert("receipts_off".into(), true)),
+        let mut settings: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&row).unwrap_or_default();
+        match value {
+            None => drop(settings.remove(name)),
+            Some(value) => drop(settings.insert(name.into(), value)),
         }
         if !settings.is_empty() {
             self.rows.insert(key, serde_json::to_vec(&settings).unwrap_or_default());
         }
-        Ok(Outcome::Done)
     }
 }

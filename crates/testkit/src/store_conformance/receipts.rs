@@ -2,10 +2,12 @@
 
 use super::*;
 use tidings_domain::chat_rows::{decode_stored, stored_key};
+use tidings_protocol::http::{KindPreferences, PolicyRoad, ReachPreferences};
 
 pub(super) const CHECKS: &[Check] = &[
     ("stored positions move forward in each lane, and never back", stored),
     ("a user's read receipts are turned off and on", receipts_off),
+    ("a user's preferences about roads are set and removed", reach_preferences),
     ("a conversation keeps its settings", settings),
 ];
 
@@ -42,6 +44,27 @@ fn receipts_off(store: &dyn Store) {
     assert!(is_off(u[0]));
     let unknown = Proposal::SetReceipts { user: UserNo(5), send: false };
     assert_eq!(commit(store, unknown), Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
+}
+
+fn reach_preferences(store: &dyn Store) {
+    let u = users(store, 2);
+    let of = |user| store.user(user).unwrap().unwrap().reach.map(|reach| *reach);
+    let set = |user, preferences: &ReachPreferences| {
+        commit(store, Proposal::SetReach { user, preferences: Box::new(preferences.clone()) })
+    };
+    let group = Some(KindPreferences { off: vec![PolicyRoad::Vendors], only_mentions: true });
+    let preferences =
+        ReachPreferences { off: vec![PolicyRoad::Popup], group, snooze_until: Some(NOON), ..Default::default() };
+    assert_eq!(set(u[0], &preferences), Outcome::Done);
+    assert_eq!((of(u[0]), of(u[1])), (Some(preferences.clone()), None));
+    // Each setting of a user leaves the others alone.
+    commit(store, Proposal::SetReceipts { user: u[0], send: false });
+    assert_eq!(of(u[0]), Some(preferences));
+    assert_eq!(set(u[0], &ReachPreferences::default()), Outcome::Done);
+    let user = store.user(u[0]).unwrap().unwrap();
+    assert_eq!((user.reach, user.receipts_off), (None, true));
+    let unknown = set(UserNo(5), &ReachPreferences::default());
+    assert_eq!(unknown, Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
 }
 
 fn settings(store: &dyn Store) {

@@ -17,6 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("a read mark moves forward only, and not past the head", mark_read),
     ("a mute is stored", mute),
     ("do-not-disturb is set and ended", do_not_disturb),
+    ("a user's language and time zone are set, kept and removed", locale),
     ("tokens are revoked for good", revoke),
     ("a user's conversations are listed with and without direct ones", conversations_of),
     ("a member who joins again starts at the head", rejoin),
@@ -24,7 +25,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 fn patch(id: &str, name: Option<&str>, avatar: Option<&str>, attributes: Option<&str>) -> UserPatch {
     let [name, avatar, attributes] = [name, avatar, attributes].map(|field| field.map(str::to_owned));
-    UserPatch { id: id.into(), name, avatar, attributes }
+    UserPatch { id: id.into(), name, avatar, attributes, ..UserPatch::default() }
 }
 
 fn upsert(store: &dyn Store) {
@@ -272,6 +273,35 @@ fn do_not_disturb(store: &dyn Store) {
     }
     let unknown = Proposal::SetDoNotDisturb { user: UserNo(5), window: None };
     assert_eq!(commit(store, unknown), Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
+}
+
+fn locale(store: &dyn Store) {
+    let u = users(store, 2);
+    let put = |language: Option<&str>, time_zone: Option<&str>, name: Option<&str>| {
+        let [language, time_zone, name] = [language, time_zone, name].map(|text| text.map(str::to_owned));
+        commit(
+            store,
+            Proposal::PutUsers(vec![UserPatch { id: "u1".into(), language, time_zone, name, ..UserPatch::default() }]),
+        );
+        let user = store.user(u[0]).unwrap().unwrap();
+        (user.language().map(str::to_owned), user.time_zone().map(str::to_owned))
+    };
+    let known = |language: &str, time_zone: &str| {
+        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        (some(language), some(time_zone))
+    };
+    assert_eq!(put(Some("de-AT"), None, None), known("de-AT", ""));
+    assert_eq!(put(None, Some("Europe/Vienna"), None), known("de-AT", "Europe/Vienna"));
+    // Other changes of the card, and of the user's settings, keep them.
+    assert_eq!(put(None, None, Some("Ada")), known("de-AT", "Europe/Vienna"));
+    let window = DailyWindow { start: "22:00".into(), end: "07:30".into(), time_zone: "UTC".into() };
+    commit(store, Proposal::SetDoNotDisturb { user: u[0], window: Some(window.clone()) });
+    commit(store, Proposal::SetReceipts { user: u[0], send: false });
+    let user = store.user(u[0]).unwrap().unwrap();
+    assert_eq!((user.language(), user.do_not_disturb.as_deref()), (Some("de-AT"), Some(&window)));
+    assert_eq!(put(Some(""), None, None), known("", "Europe/Vienna"));
+    assert_eq!(put(None, Some(""), None), known("", ""));
+    assert_eq!(store.user(u[1]).unwrap().unwrap().locale, None);
 }
 
 fn revoke(store: &dyn Store) {
