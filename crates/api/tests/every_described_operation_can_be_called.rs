@@ -49,24 +49,24 @@ fn every_described_operation_can_be_called() {
     app.check(operation, path, r#"{"language":"de-AT","time_zone":"Europe/Vienna"}"#, 204, "");
     let locale = r#""language":"de-AT","time_zone":"Europe/Vienna"}"#;
     app.check("GET /v1/users/{user}", "/v1/users/alice", "", 200, locale);
-    app.check(operation, path, r#"{"language":"de_AT"}"#, 400, "language: ");
-    app.check(operation, path, r#"{"time_zone":"Europe/Wien"}"#, 400, "time_zone: ");
+    app.check(operation, path, r#"{"language":"de_AT"}"#, 422, "language: ");
+    app.check(operation, path, r#"{"time_zone":"Europe/Wien"}"#, 422, "time_zone: ");
     let users = r#"{"users":[{"id":"alice","language":"","time_zone":"Asia/Tokyo"}]}"#;
     app.check("PUT /v1/users", "/v1/users", users, 200, r#""updated":1"#);
     let alice = app.check("GET /v1/users/{user}", "/v1/users/alice", "", 200, r#""time_zone":"Asia/Tokyo""#);
     assert!(!alice.contains("language"), "{alice}");
-    app.check("PUT /v1/users", "/v1/users", r#"{"users":[{"id":"alice","language":"1"}]}"#, 400, "language: ");
+    app.check("PUT /v1/users", "/v1/users", r#"{"users":[{"id":"alice","language":"1"}]}"#, 422, "language: ");
     app.check(operation, path, "{}", 204, "");
 
     let (set, path) = ("PUT /v1/users/{user}/reach", "/v1/users/alice/reach");
     let preferences = r#"{"group":{"only_mentions":true},"off":["webhook"],"snooze_until":1767225600000}"#;
     app.check(set, path, preferences, 204, "");
     assert_eq!(app.check("GET /v1/users/{user}/reach", path, "", 200, ""), preferences);
-    app.check(set, path, r#"{"off":["session"]}"#, 400, "off[0]: ");
-    app.check(set, path, r#"{"off":["popup","popup"]}"#, 400, "off[1]: ");
-    app.check(set, path, r#"{"direct":{"off":["session"]}}"#, 400, "direct.off[0]: ");
-    app.check(set, path, r#"{"off":["mail"]}"#, 400, "off[0]");
-    app.check(set, path, r#"{"snooze_until":99999999999999999}"#, 400, "snooze_until: ");
+    app.check(set, path, r#"{"off":["session"]}"#, 422, "off[0]: ");
+    app.check(set, path, r#"{"off":["popup","popup"]}"#, 422, "off[1]: ");
+    app.check(set, path, r#"{"direct":{"off":["session"]}}"#, 422, "direct.off[0]: ");
+    app.check(set, path, r#"{"off":["mail"]}"#, 422, "off[0]");
+    app.check(set, path, r#"{"snooze_until":99999999999999999}"#, 422, "snooze_until: ");
     app.check(set, path, "{}", 204, "");
     assert_eq!(app.check("GET /v1/users/{user}/reach", path, "", 200, ""), "{}");
 
@@ -85,7 +85,7 @@ fn every_described_operation_can_be_called() {
         "roads":[{"road":"session"},{"road":"vendors","after_s":5},{"road":"webhook","after_s":60}]},
         {"id":"rest","roads":[{"road":"session"}]}]}"#;
     app.check("PUT /v1/reach/policy", path, policy, 200, r#""version":1"#);
-    app.check("PUT /v1/reach/policy", path, r#"{"rules":[{"id":""}]}"#, 400, "rules[0].id: ");
+    app.check("PUT /v1/reach/policy", path, r#"{"rules":[{"id":""}]}"#, 422, "rules[0].id: ");
     let ask = r#"{"user":"alice","conversation":"g","from":"bob","body":{"text":"hello"},"mentions":["alice"]}"#;
     let explained = app.check("POST /v1/reach/explain", "/v1/reach/explain", ask, 200, r#""rule":"mentions""#);
     assert!(

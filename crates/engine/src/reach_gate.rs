@@ -82,3 +82,79 @@ pub(crate) fn disturbed_until(user: &User, now_ms: u64) -> Option<Unwanted> {
     let window = user.do_not_disturb.as_ref().filter(|window| window_covers(window, now_ms))?;
     Some(Unwanted { outcome: ReachOutcome::DoNotDisturb, until: window_end(window, now_ms) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_protocol::http::{KindPreferences, ReachPreferences};
+
+    const NOON: u64 = 1_767_268_800_000;
+
+    fn user(reach: ReachPreferences) -> User {
+        let window = DailyWindow { start: "22:00".into(), end: "07:00".into(), time_zone: "UTC".into() };
+        User {
+            no: UserNo(1),
+            id: "ben".into(),
+            name: None,
+            avatar: None,
+            attributes: None,
+            created_at: 0,
+            do_not_disturb: Some(Box::new(window)),
+            locale: None,
+            revoked_at: 0,
+            receipts_off: false,
+            reach: Some(Box::new(reach)),
+            agent: None,
+        }
+    }
+
+    /// For each road in the order of [`PolicyRoad::ALL`]: the outcome that holds it back, and until when.
+    fn held(reach: ReachPreferences, message: WantedMessage, now_ms: u64) -> Vec<Option<(ReachOutcome, Option<u64>)>> {
+        let why = |road| why_not_by(road, message, &user(reach.clone()), now_ms).map(|why| (why.outcome, why.until));
+        PolicyRoad::ALL.map(why).to_vec()
+    }
+
+    #[test]
+    fn each_wish_holds_back_the_roads_that_it_is_about() {
+        let plain = WantedMessage { kind: ConversationKind::Group, mentions_person: false, mute: MuteState::Off };
+        let nothing = ReachPreferences::default;
+        let roads = |session, device_push, vendors, popup, webhook| vec![session, device_push, vendors, popup, webhook];
+        let all_but_session = |why| roads(None, Some(why), Some(why), Some(why), Some(why));
+        let disturbing = |why| roads(None, Some(why), Some(why), None, Some(why));
+        assert_eq!(held(nothing(), plain, NOON), roads(None, None, None, None, None));
+        let muted = WantedMessage { mute: MuteState::Until(NOON + 5), ..plain };
+        assert_eq!(held(nothing(), muted, NOON), all_but_session((ReachOutcome::Muted, Some(NOON + 5))));
+        assert_eq!(held(nothing(), muted, NOON + 5), roads(None, None, None, None, None), "the mute is over");
+        let forever = WantedMessage { mute: MuteState::Forever, ..plain };
+        assert_eq!(held(nothing(), forever, NOON), all_but_session((ReachOutcome::Muted, None)));
+        let night = NOON + 11 * 60 * 60 * 1_000;
+        let morning = NOON + 19 * 60 * 60 * 1_000;
+        assert_eq!(held(nothing(), plain, night), disturbing((ReachOutcome::DoNotDisturb, Some(morning))));
+        let snoozing = ReachPreferences { snooze_until: Some(NOON + 1), ..nothing() };
+        assert_eq!(held(snoozing.clone(), plain, NOON), disturbing((ReachOutcome::Snoozed, Some(NOON + 1))));
+        assert_eq!(held(snoozing, plain, NOON + 1), roads(None, None, None, None, None), "it is over");
+        let off = |of| KindPreferences { off: of, only_mentions: false };
+        let group = Some(off(vec![PolicyRoad::Popup]));
+        let direct = Some(off(vec![PolicyRoad::Webhook]));
+        let some_off = ReachPreferences { off: vec![PolicyRoad::Vendors], group, direct, ..nothing() };
+        let is_off = Some((ReachOutcome::RoadOff, None));
+        assert_eq!(held(some_off, plain, NOON), roads(None, None, is_off, is_off, None));
+        let only = Some(KindPreferences { off: vec![], only_mentions: true });
+        let only = ReachPreferences { group: only, ..nothing() };
+        assert_eq!(held(only.clone(), plain, NOON), all_but_session((ReachOutcome::OnlyMentions, None)));
+        let mention = WantedMessage { mentions_person: true, ..plain };
+        assert_eq!(held(only.clone(), mention, NOON), roads(None, None, None, None, None));
+        let elsewhere = WantedMessage { kind: ConversationKind::Direct, ..plain };
+        assert_eq!(held(only, elsewhere, NOON), roads(None, None, None, None, None));
+    }
+
+    #[test]
+    fn a_person_is_asked_by_no_road_only_if_all_that_disturb_are_held_back() {
+        let plain = WantedMessage { kind: ConversationKind::Group, mentions_person: false, mute: MuteState::Off };
+        let off = |off: &[PolicyRoad]| ReachPreferences { off: off.to_vec(), ..ReachPreferences::default() };
+        let [push, vendors, webhook] = [PolicyRoad::DevicePush, PolicyRoad::Vendors, PolicyRoad::Webhook];
+        assert_eq!(why_not_by_any(plain, &user(off(&[vendors, webhook])), NOON), None);
+        let why = why_not_by_any(plain, &user(off(&[vendors, webhook, push])), NOON);
+        assert_eq!(why.map(|why| why.outcome), Some(ReachOutcome::RoadOff));
+    }
+}
