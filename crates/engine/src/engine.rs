@@ -315,7 +315,7 @@ impl Engine {
             clock: clock.clone(),
             lead: lead.clone(),
             popups: popups.clone(),
-            default: CompiledPolicy::default_document(vendor_push.is_some(), outbox.is_some()),
+            default: CompiledPolicy::default_document(&config.road_plan, vendor_push.is_some(), outbox.is_some()),
         });
         let engine = Arc::new(Engine {
             reach_policies,

@@ -8,6 +8,7 @@
 //! - [`config`]: the settings;
 //! - [`cluster`]: several nodes on one store;
 //! - [`outbox`]: offline push by webhook; [`vendor_push`]: by vendors;
+//! - [`reach_policy`]: what the app server says about roads; `reach_gate`: what people say about them;
 //! - `reach_stage`: decides who is told of a message; `road_plan`: in which order; `road_jobs`: what roads are
 //!   still to do; `reached_marks`: whom they reached; `offline_recipients`: who is to be
 //!   told; `reach_trace`: records of it;

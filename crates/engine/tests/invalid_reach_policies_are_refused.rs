@@ -39,8 +39,14 @@ fn each_wrong_part_is_named() {
     refused(one(json!({"id": "a", "for": {"kind": []}})), "rules[0].for.kind: ");
     refused(one(json!({"id": "a", "ack_timeout_ms": 99})), "rules[0].ack_timeout_ms: must be from 100 to 600000");
     refused(one(json!({"id": "a", "ack_timeout_ms": 600_001})), "rules[0].ack_timeout_ms: must be");
-    refused(one(json!({"id": "a", "when": {"attribute": "kind", "op": "eq", "value": 1}})), "rules[0].when.attribute: messages have no attribute \"kind\"");
-    refused(one(json!({"id": "a", "when": {"all": [{"attribute": "sender", "op": "is", "value": 1}]}})), "rules[0].when.all[0].op: unknown operator");
+    refused(
+        one(json!({"id": "a", "when": {"attribute": "kind", "op": "eq", "value": 1}})),
+        "rules[0].when.attribute: messages have no attribute \"kind\"",
+    );
+    refused(
+        one(json!({"id": "a", "when": {"all": [{"attribute": "sender", "op": "is", "value": 1}]}})),
+        "rules[0].when.all[0].op: unknown operator",
+    );
     refused(one(json!({"id": "a", "when": {"quiet": {}}})), "rules[0].when: unknown name \"quiet\"");
     let at = |time: Value| one(json!({"id": "a", "when": {"time_of_day": time}}));
     refused(at(json!({"from": "22:00"})), "rules[0].when.time_of_day.to: is missing");
@@ -58,20 +64,38 @@ fn each_wrong_field_of_a_road_is_named() {
     refused(step(json!({"road": "mail"})), "rules[0].roads[1].road");
     refused(step(json!({})), "rules[0].roads[1].road");
     refused(step(json!({"road": "session"})), "rules[0].roads[1].road: session can only be the first road");
-    refused(with_roads(json!([{"road": "session", "after_s": 5}])), "rules[0].roads[0].after_s: the road session has none");
+    refused(
+        with_roads(json!([{"road": "session", "after_s": 5}])),
+        "rules[0].roads[0].after_s: the road session has none",
+    );
     refused(step(json!({"road": "vendors", "after_s": -1})), "rules[0].roads[1].after_s");
-    refused(step(json!({"road": "vendors", "after_s": 2_419_201})), "rules[0].roads[1].after_s: must be at most 2419200");
-    refused(step(json!({"road": "vendors", "after_s": 5, "expires_s": 5})), "rules[0].roads[1].expires_s: must be above after_s, 5");
+    refused(
+        step(json!({"road": "vendors", "after_s": 2_592_001})),
+        "rules[0].roads[1].after_s: must be at most 2592000",
+    );
+    refused(
+        step(json!({"road": "vendors", "after_s": 5, "expires_s": 5})),
+        "rules[0].roads[1].expires_s: must be above after_s, 5",
+    );
     refused(step(json!({"road": "vendors", "expires_s": 0})), "rules[0].roads[1].expires_s: must be above");
     refused(step(json!({"road": "webhook", "when": {"any": 1}})), "rules[0].roads[1].when.any: ");
     refused(step(json!({"road": "vendors", "vendors": []})), "rules[0].roads[1].vendors: names none");
-    refused(step(json!({"road": "vendors", "vendors": ["apns", "apns"]})), "rules[0].roads[1].vendors[1]: is there twice");
+    refused(
+        step(json!({"road": "vendors", "vendors": ["apns", "apns"]})),
+        "rules[0].roads[1].vendors[1]: is there twice",
+    );
     refused(step(json!({"road": "vendors", "vendors": ["pigeon"]})), "rules[0].roads[1].vendors[0]");
-    refused(step(json!({"road": "webhook", "vendors": ["apns"]})), "rules[0].roads[1].vendors: the road webhook has none");
+    refused(
+        step(json!({"road": "webhook", "vendors": ["apns"]})),
+        "rules[0].roads[1].vendors: the road webhook has none",
+    );
     refused(step(json!({"road": "webhook", "badge": true})), "rules[0].roads[1].badge: the road webhook has none");
     refused(step(json!({"road": "popup"})), "rules[0].roads[1].event: is missing");
     refused(step(json!({"road": "vendors", "event": "x"})), "rules[0].roads[1].event: the road vendors has none");
-    refused(step(json!({"road": "device_push", "sound": "x"})), "rules[0].roads[1].sound: the road device_push has none");
+    refused(
+        step(json!({"road": "device_push", "sound": "x"})),
+        "rules[0].roads[1].sound: the road device_push has none",
+    );
     refused(step(json!({"road": "vendors", "sound": "x".repeat(65)})), "rules[0].roads[1].sound: must have");
     refused(step(json!({"road": "vendors", "priority": "low"})), "rules[0].roads[1].priority");
     refused(step(json!({"road": "vendors", "collapse": "all"})), "rules[0].roads[1].collapse");
@@ -79,14 +103,29 @@ fn each_wrong_field_of_a_road_is_named() {
     let template = |template: Value| step(json!({"road": "vendors", "template": template}));
     refused(template(json!({"title": "x"})), "rules[0].roads[1].template.body");
     refused(template(json!({"title": "", "body": ""})), "rules[0].roads[1].template: title and body are both empty");
-    refused(template(json!({"title": "{sendr}", "body": ""})), "rules[0].roads[1].template.title: there is no {sendr}; known are {sender}, ");
-    refused(template(json!({"title": "x", "body": "a {text} {user.name}"})), "rules[0].roads[1].template.body: there is no {user.name}");
+    refused(
+        template(json!({"title": "{sendr}", "body": ""})),
+        "rules[0].roads[1].template.title: there is no {sendr}; known are {sender}, ",
+    );
+    refused(
+        template(json!({"title": "x", "body": "a {text} {user.name}"})),
+        "rules[0].roads[1].template.body: there is no {user.name}",
+    );
     refused(template(json!({"title": "x".repeat(1_025), "body": ""})), "rules[0].roads[1].template.title (bytes)");
-    refused(template(json!({"title": "x", "body": "", "image": "http://a.example/x.png"})), "rules[0].roads[1].template.image: must begin with https://");
+    refused(
+        template(json!({"title": "x", "body": "", "image": "http://a.example/x.png"})),
+        "rules[0].roads[1].template.image: must begin with https://",
+    );
     let templates = |templates: Value| step(json!({"road": "vendors", "templates": templates}));
     refused(templates(json!({"de_AT": {"title": "x", "body": "y"}})), "rules[0].roads[1].templates.de_AT: ");
-    refused(templates(json!({"DE": {"title": "x", "body": "y"}, "de": {"title": "x", "body": "y"}})), "rules[0].roads[1].templates.de: the language is there twice");
-    refused(templates(json!({"de": {"title": "{x}", "body": "y"}})), "rules[0].roads[1].templates.de.title: there is no {x}");
+    refused(
+        templates(json!({"DE": {"title": "x", "body": "y"}, "de": {"title": "x", "body": "y"}})),
+        "rules[0].roads[1].templates.de: the language is there twice",
+    );
+    refused(
+        templates(json!({"de": {"title": "{x}", "body": "y"}})),
+        "rules[0].roads[1].templates.de.title: there is no {x}",
+    );
 }
 
 #[test]
@@ -101,7 +140,10 @@ fn what_is_at_a_limit_is_accepted_and_what_is_above_is_refused() {
     read(&types(100)).unwrap();
     refused(types(101), "rules[0].for.types");
     let template = json!({"title": "x".repeat(1_024), "body": "braces { } {} {0 stay"});
-    read(&with_roads(json!([{"road": "vendors", "sound": "", "after_s": 2_419_199, "expires_s": 2_419_200, "template": template}]))).unwrap();
+    read(&with_roads(
+        json!([{"road": "vendors", "sound": "", "after_s": 2_591_999, "expires_s": 2_592_000, "template": template}]),
+    ))
+    .unwrap();
 }
 
 #[test]
@@ -143,4 +185,28 @@ fn clients_have_the_longest_time_of_the_rules_that_may_decide() {
     assert_eq!(compiled.ack_timeout_ms(Official, "text", 20_000), 20_000, "that of the settings");
     let none = read(&json!({"rules": []})).unwrap();
     assert_eq!(none.ack_timeout_ms(Group, "text", 5_000), 5_000);
+}
+
+#[test]
+fn the_default_policy_says_what_the_settings_say() {
+    use tidings_engine::road_plan::{PlanRoad, PlannedRoad, RoadPlan};
+    let document = |plan: &RoadPlan, vendors, webhook| {
+        let policy = CompiledPolicy::default_document(plan, vendors, webhook);
+        let json = serde_json::to_value(&policy).unwrap();
+        check(policy).unwrap();
+        json["rules"][0]["roads"].clone()
+    };
+    let session = json!({"road": "session"});
+    let [vendors, webhook] = ["vendors", "webhook"].map(|road| json!({"road": road, "on_success": "continue"}));
+    let at_once = RoadPlan::default();
+    assert_eq!(document(&at_once, true, true), json!([session, vendors, webhook]));
+    assert_eq!(document(&at_once, false, true), json!([session, webhook]));
+    assert_eq!(document(&at_once, false, false), json!([session]));
+    let planned = |road, after_ms, stops_others| PlannedRoad { road, after_ms, stops_others };
+    let days = 30 * 24 * 60 * 60;
+    let plan = RoadPlan {
+        roads: vec![planned(PlanRoad::Vendors, 0, true), planned(PlanRoad::Webhook, days * 1_000, false)],
+    };
+    let later = json!({"road": "webhook", "after_s": days, "on_success": "continue"});
+    assert_eq!(document(&plan, true, true), json!([session, {"road": "vendors", "on_success": "stop"}, later]));
 }

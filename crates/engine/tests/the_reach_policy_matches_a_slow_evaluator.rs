@@ -69,7 +69,8 @@ fn holds(facts: &Facts, rule: &Value, policy_zone: i64) -> bool {
         let length = if to > from { to - from } else { to + 24 - from };
         return (0..length).any(|back| {
             let begin = local_hours - back;
-            let weekday = ["thu", "fri", "sat", "sun", "mon", "tue", "wed"][begin.div_euclid(24).rem_euclid(7) as usize];
+            let weekday =
+                ["thu", "fri", "sat", "sun", "mon", "tue", "wed"][begin.div_euclid(24).rem_euclid(7) as usize];
             begin.rem_euclid(24) == from && (days.is_empty() || days.contains(&json!(weekday)))
         });
     }

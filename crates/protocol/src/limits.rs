@@ -119,8 +119,8 @@ pub const REACH_TYPES_MAX: usize = 100;
 pub const REACH_LANGUAGES_MAX: usize = 50;
 /// A title or a text of a template, in bytes.
 pub const REACH_TEMPLATE_BYTES_MAX: usize = 1_024;
-/// The longest delay and the longest expiry of a road, in seconds: 28 days.
-pub const REACH_DELAY_S_MAX: u64 = PUSH_TTL_S_MAX;
+/// The longest delay and the longest expiry of a road, in seconds: 30 days.
+pub const REACH_DELAY_S_MAX: u64 = 30 * 24 * 60 * 60;
 /// How deep rules may be nested.
 pub const RULE_DEPTH_MAX: usize = 16;
 /// Conditions in one rule.

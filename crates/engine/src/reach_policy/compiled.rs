@@ -5,6 +5,7 @@ use super::{
     check::{CheckedPolicy, RuleConditions, asks_for},
     facts::{MessageFacts, PersonFacts},
 };
+use crate::road_plan::{PlanRoad, RoadPlan};
 use jiff::tz::TimeZone;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -127,8 +128,8 @@ impl Shown {
 
 impl CompiledPolicy {
     /// The policy that holds while none is stored: live sessions first, then, for those who are not reached by them, all that is
-    /// set up.
-    pub fn default_document(has_vendors: bool, has_webhook: bool) -> ReachPolicy {
+    /// set up, as the settings' plan says.
+    pub fn default_document(plan: &RoadPlan, has_vendors: bool, has_webhook: bool) -> ReachPolicy {
         let step = |road: PolicyRoad, on_success: Option<OnSuccess>| ReachRoadStep {
             road,
             after_s: None,
@@ -145,9 +146,17 @@ impl CompiledPolicy {
             event: None,
         };
         let mut roads = vec![step(PolicyRoad::Session, None)];
-        let others = [(has_vendors, PolicyRoad::Vendors), (has_webhook, PolicyRoad::Webhook)];
-        let set_up = others.into_iter().filter(|(is_set_up, _)| *is_set_up);
-        roads.extend(set_up.map(|(_, road)| step(road, Some(OnSuccess::Continue))));
+        for planned in &plan.roads {
+            let (road, is_set_up) = match planned.road {
+                PlanRoad::Vendors => (PolicyRoad::Vendors, has_vendors),
+                PlanRoad::Webhook => (PolicyRoad::Webhook, has_webhook),
+            };
+            let on_success = if planned.stops_others { OnSuccess::Stop } else { OnSuccess::Continue };
+            let after_s = Some(planned.after_ms / 1_000).filter(|seconds| *seconds > 0);
+            if is_set_up {
+                roads.push(ReachRoadStep { after_s, ..step(road, Some(on_success)) });
+            }
+        }
         let rule = ReachRule { id: "default".into(), scope: None, when: None, ack_timeout_ms: None, roads };
         ReachPolicy { time_zone: None, rules: vec![rule] }
     }
