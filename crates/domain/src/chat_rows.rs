@@ -23,6 +23,7 @@
 //! | `N` 1 | how far the stage has come that decides who is told of messages |
 //! | `n` road, position, part | what a road is still to tell some people of a message |
 //! | `e` time, position, part | what a road is to tell some people of a message at that time |
+//! | `h` user, conversation, vendor, device | the message of which the device was notified last, and until when that may be shown |
 //! | `z` day, position, user | the road that reached the user with a message of that day |
 //! | `q` day, conversation, seq, source, part, chunk | what was decided about who is told of a message, and what became of it |
 //! | `j` 0 | which versions of the reach policy are kept |
@@ -36,7 +37,7 @@ use crate::{
     store_error::{StoreError, StoreResult},
 };
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
-use tidings_protocol::http::ReachPreferences;
+use tidings_protocol::http::{PushVendor, ReachPreferences};
 
 /// Messages of a conversation whose reactions can wait to be told. With more, all are told at once.
 pub const UNTOLD_MAX: usize = 50;
@@ -190,6 +191,59 @@ pub fn reach_position_key() -> Vec<u8> {
 /// What a road is still to tell some people of a message. They come in the order of the messages' positions.
 pub fn road_job_key(road: u64, position: Position, part: u64) -> Vec<u8> {
     key(b'n', &[road, position, part])
+}
+
+/// What a device may still show of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownNotification {
+    /// Whose device it is.
+    pub user: UserNo,
+    /// The conversation.
+    pub conversation: ConversationNo,
+    /// By which vendor it was notified.
+    pub vendor: PushVendor,
+    /// The device's id.
+    pub device: String,
+    /// The message of which it was notified last.
+    pub seq: u64,
+    /// From here on it does not show it any more, in milliseconds since 1970 UTC.
+    pub expires_at: u64,
+}
+
+/// The key of what a device may still show of a conversation.
+pub fn shown_key(user: UserNo, conversation: ConversationNo, vendor: PushVendor, device: &str) -> Vec<u8> {
+    [&key(b'h', &[user.0, conversation.0, vendor as u64])[..], device.as_bytes()].concat()
+}
+
+/// The range of what a user's devices may still show of a conversation.
+pub fn shown_of(user: UserNo, conversation: ConversationNo) -> (Vec<u8>, Vec<u8>) {
+    (key(b'h', &[user.0, conversation.0]), key(b'h', &[user.0, conversation.0, u64::MAX]))
+}
+
+/// The range of what all devices may still show.
+pub fn all_shown() -> (Vec<u8>, Vec<u8>) {
+    (vec![b'h'], key(b'h', &[u64::MAX; 3]))
+}
+
+impl ShownNotification {
+    /// The value of a row.
+    pub fn value(seq: u64, expires_at: u64) -> Vec<u8> {
+        [seq.to_be_bytes(), expires_at.to_be_bytes()].concat()
+    }
+
+    /// What a row says; `None`: nothing that this version knows.
+    pub fn of_row(key: &[u8], row: &[u8]) -> Option<ShownNotification> {
+        let vendor = number_in(key, 2)?;
+        let (seq, expires_at) = row.split_first_chunk::<8>()?;
+        Some(ShownNotification {
+            user: UserNo(number_in(key, 0)?),
+            conversation: ConversationNo(number_in(key, 1)?),
+            vendor: PushVendor::ALL.into_iter().find(|known| *known as u64 == vendor)?,
+            device: std::str::from_utf8(key.get(25..)?).ok()?.to_owned(),
+            seq: u64::from_be_bytes(*seq),
+            expires_at: u64::from_be_bytes(expires_at.try_into().ok()?),
+        })
+    }
 }
 
 /// What a road is to tell some people of a message at this time, in milliseconds since 1970 UTC.

@@ -30,6 +30,8 @@ pub struct Notification {
     pub conversation: String,
     /// The message that it tells of.
     pub seq: u64,
+    /// It shows nothing: the device is to take away what it shows under the collapse key.
+    pub withdraws: bool,
 }
 
 /// A notification for one device.

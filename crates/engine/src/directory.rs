@@ -8,6 +8,7 @@
 mod cards;
 mod member_lists;
 mod push_devices;
+mod shown;
 mod unread;
 
 pub(crate) use member_lists::MemberList;
@@ -16,6 +17,7 @@ use crate::desks::Desks;
 use member_lists::MemberLists;
 use push_devices::{PushDevices, PushDevicesCache};
 use quick_cache::sync::{Cache, GuardResult};
+use shown::ShownIndex;
 use std::{
     borrow::Borrow,
     hash::Hash,
@@ -46,6 +48,7 @@ pub struct Directory {
     pub(crate) desks: Arc<Desks>,
     member_lists: MemberLists,
     push_devices: PushDevicesCache,
+    pub(crate) shown: ShownIndex,
     /// The position through which nothing here is older than the store.
     current: AtomicU64,
     /// Whether other nodes change the store too.
@@ -89,6 +92,7 @@ impl Directory {
             desks: Desks::new(store.clone()),
             member_lists: MemberLists::default(),
             push_devices: PushDevicesCache::default(),
+            shown: ShownIndex::default(),
             current: AtomicU64::new(store.last_position()),
             store,
             user_nos: Cache::new(entries),
@@ -372,6 +376,7 @@ impl Directory {
     fn invalidate_read(&self, conversation: ConversationNo, user: UserNo, seq: u64) {
         self.memberships.remove(&(conversation, user));
         self.member_lists.note_read(conversation, user, seq);
+        self.shown.note_read(user, conversation);
         self.unread.invalidate(user);
     }
 }

@@ -17,11 +17,12 @@
 //! A road that is to be taken later is a row under its time; when it is due its people are looked at again ([`waiting`]).
 //!
 //! In reading order: this file, [`worker`], [`decision`] (the rows of one message), [`waiting`], [`unacknowledged`] (messages that a
-//! session did not acknowledge).
+//! session did not acknowledge), [`withdrawal`] (what was read is taken away from devices).
 
 mod decision;
 mod unacknowledged;
 mod waiting;
+mod withdrawal;
 mod worker;
 
 use crate::{

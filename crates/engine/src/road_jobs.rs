@@ -101,6 +101,9 @@ pub(crate) struct Job {
     /// Success cancels roads that wait for their time.
     #[serde(rename = "m", default, skip_serializing_if = "is_default")]
     pub(crate) stops_others: bool,
+    /// The devices are to take away what they show of the message.
+    #[serde(rename = "w", default, skip_serializing_if = "is_default")]
+    pub(crate) withdraws: bool,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -154,6 +157,13 @@ impl JobWriter {
     #[must_use]
     pub(crate) fn of_step(mut self, step: u32, stops_others: bool) -> JobWriter {
         (self.job.step, self.job.stops_others) = (step, stops_others);
+        self
+    }
+
+    /// The devices are to take away what they show of the message.
+    #[must_use]
+    pub(crate) fn withdrawing(mut self) -> JobWriter {
+        self.job.withdraws = true;
         self
     }
 

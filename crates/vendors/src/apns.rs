@@ -11,6 +11,7 @@ use crate::{
 use parking_lot::Mutex;
 use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -150,12 +151,12 @@ impl Apns {
             .post(url.clone())
             .header("apns-id", uuid(&notification.id))
             .header("apns-topic", &self.topic)
-            .header("apns-push-type", "alert")
+            .header("apns-push-type", if notification.withdraws { "background" } else { "alert" })
             .header("apns-priority", if notification.urgent { "10" } else { "5" })
             .header("apns-expiration", notification.expires_at / 1_000)
             .header("apns-collapse-id", &notification.collapse_key)
             .header("content-type", "application/json")
-            .body(payload(&notification));
+            .body(if notification.withdraws { withdrawal(&notification) } else { payload(&notification) });
         if let Some(tokens) = &self.tokens {
             let Some(header) = tokens.header(&*self.pool.clock) else {
                 return VendorAnswer::Unreachable { reason: "no randomness".into(), retry_after: None };
@@ -187,6 +188,13 @@ impl Vendor for Apns {
     fn stop(&self) {
         self.pool.stop();
     }
+}
+
+/// What wakes the app in the background, so that it removes the notifications with this thread id.
+fn withdrawal(notification: &Notification) -> Vec<u8> {
+    let Notification { conversation, seq, .. } = notification;
+    let aps = json!({ "content-available": 1 });
+    json!({ "aps": aps, "withdrawn": true, "conversation": conversation, "seq": seq }).to_string().into_bytes()
 }
 
 fn payload(notification: &Notification) -> Vec<u8> {

@@ -10,6 +10,7 @@ use crate::{
 };
 use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::{
     collections::BTreeMap,
     sync::Arc,
@@ -183,7 +184,10 @@ impl Fcm {
             .post(self.send_url.clone())
             .header("authorization", format!("Bearer {access_token}"))
             .header("content-type", "application/json")
-            .body(message(&notification, &token, self.pool.clock.now_ms()));
+            .body(match notification.withdraws {
+                true => withdrawal(&notification, &token, self.pool.clock.now_ms()),
+                false => message(&notification, &token, self.pool.clock.now_ms()),
+            });
         let answer = match self.pool.request(&self.send_url, request).await {
             Ok(answer) => answer,
             Err(unreachable) => return unreachable,
@@ -207,6 +211,16 @@ impl Vendor for Fcm {
     fn stop(&self) {
         self.pool.stop();
     }
+}
+
+/// A data message, which shows nothing: the app removes the notification with this tag.
+fn withdrawal(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
+    let Notification { conversation, seq, collapse_key, expires_at, .. } = notification;
+    let seq = seq.to_string();
+    let data = json!({ "withdrawn": "true", "conversation": conversation, "seq": seq, "tag": collapse_key });
+    let ttl = format!("{}s", expires_at.saturating_sub(now_ms) / 1_000);
+    let android = json!({ "collapse_key": collapse_key, "priority": "NORMAL", "ttl": ttl });
+    json!({ "message": { "token": token, "data": data, "android": android } }).to_string().into_bytes()
 }
 
 fn message(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {

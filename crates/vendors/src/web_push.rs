@@ -14,6 +14,7 @@ use crate::{
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use reqwest::{StatusCode, Url};
 use serde::Serialize;
+use serde_json::json;
 use std::sync::Arc;
 use tidings_domain::{
     clock::Clock,
@@ -154,6 +155,11 @@ impl Vendor for WebPush {
 
 /// What the service worker gets.
 fn payload(notification: &Notification) -> Vec<u8> {
+    if notification.withdraws {
+        let Notification { conversation, seq, collapse_key, .. } = notification;
+        let payload = json!({ "withdrawn": true, "conversation": conversation, "seq": seq, "tag": collapse_key });
+        return payload.to_string().into_bytes();
+    }
     #[derive(Serialize)]
     struct Payload<'a> {
         title: &'a str,
@@ -217,6 +223,7 @@ mod tests {
     #[test]
     fn the_longest_notification_fits_into_what_push_services_take() {
         let notification = Notification {
+            withdraws: false,
             id: [0; 16],
             collapse_key: "k".repeat(32),
             title: "\"".repeat(200),

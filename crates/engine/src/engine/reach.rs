@@ -20,7 +20,7 @@ use tidings_protocol::{
 };
 
 /// The outcomes in the order in which they decide: the first of them among the steps says why.
-const DECISIVE: [ReachOutcome; 25] = [
+const DECISIVE: [ReachOutcome; 26] = [
     ReachOutcome::Sender,
     ReachOutcome::Read,
     ReachOutcome::Acknowledged,
@@ -35,6 +35,7 @@ const DECISIVE: [ReachOutcome; 25] = [
     ReachOutcome::Refused,
     ReachOutcome::TokenGone,
     ReachOutcome::Expired,
+    ReachOutcome::Withdrawn,
     ReachOutcome::Cancelled,
     ReachOutcome::Active,
     ReachOutcome::Muted,
@@ -252,6 +253,9 @@ fn summary(user: &str, step: &ReachStep) -> String {
         ReachOutcome::NoDevice => format!("{user} has no device for {road}"),
         ReachOutcome::NotSetUp => format!("{road} is not set up"),
         ReachOutcome::Waiting if step.at.is_some() => format!("a road waits for its time to tell {user}{until}{cause}"),
+        ReachOutcome::Withdrawn => {
+            format!("{road} was asked to take the notification away{device}{at}, since {user} has read it")
+        }
         ReachOutcome::Cancelled => format!("a road was not taken to {user} any more{at}{cause}"),
         ReachOutcome::Waiting => format!("{road} is still to be asked to tell {user}{device}"),
         ReachOutcome::Accepted => format!("{road} took a notification for {user}{device}{at}"),

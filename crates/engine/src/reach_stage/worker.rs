@@ -56,6 +56,10 @@ pub(super) struct Worker {
     has_waited: bool,
     /// The time by which roads were last due, and the monotonic time then.
     pub(super) last_time: Option<(u64, Instant)>,
+    /// Where to go on with looking at all that devices may show.
+    pub(super) sweep: Option<Vec<u8>>,
+    /// Tells withdrawals apart.
+    pub(super) withdrawals: u32,
     /// The hour in which old marks were last removed.
     pub(super) marks_removed_at: Option<u64>,
 }
@@ -80,6 +84,8 @@ impl Worker {
             unacknowledged_at: None,
             has_waited: false,
             last_time: None,
+            sweep: None,
+            withdrawals: rand::random(),
             marks_removed_at: None,
         }
     }
@@ -112,6 +118,7 @@ impl Worker {
 
     fn lose_term(&mut self) {
         self.term = None;
+        self.context.directory.shown.end();
         self.progress.set(0);
         self.context.metrics.vendor_lag.set(0);
     }
@@ -125,6 +132,8 @@ impl Worker {
         self.decided = position(0)?.max(self.cut);
         self.vendors_told = position(1)?;
         (self.uncut, self.unacknowledged_at, self.has_waited) = (usize::from(self.decided > self.cut), None, false);
+        self.sweep = Some(chat_rows::all_shown().0);
+        self.context.directory.shown.begin();
         self.progress.set(self.decided);
         self.term = Some(term);
         Ok(())
@@ -150,6 +159,8 @@ impl Worker {
             worked |= taken;
         }
         worked |= self.take_due(term)?;
+        let now_ms = self.due_time();
+        worked |= self.withdraw(term, now_ms)?;
         let mut items = store.outbox(self.decided, ITEMS_PER_ROUND)?;
         let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);
         self.context.metrics.vendor_lag.set(lag as i64);

@@ -93,19 +93,9 @@ impl MessageText {
 
     /// The notification for the device with this token.
     pub(super) fn notification(&self, token: TokenDigest, badge: Option<u64>) -> Notification {
-        let key = Sha256::new().chain_update(self.conversation.as_bytes()).finalize();
-        let mut hash = Sha256::new().chain_update(self.epoch.to_be_bytes());
-        hash.update(self.conversation_no.0.to_be_bytes());
-        hash.update(self.seq.to_be_bytes());
-        hash.update(token.bytes());
-        let mut id = [0; 16];
-        id.copy_from_slice(&hash.finalize()[..16]);
-        // A UUID of version 8, whose other bits are ours to choose (RFC 9562).
-        id[6] = id[6] & 0x0f | 0x80;
-        id[8] = id[8] & 0x3f | 0x80;
         Notification {
-            id,
-            collapse_key: key[..16].iter().map(|byte| format!("{byte:02x}")).collect(),
+            id: notification_id(self.epoch, self.conversation_no, self.seq, token, b""),
+            collapse_key: collapse_key(&self.conversation),
             title: self.title.clone(),
             body: self.body.clone(),
             badge,
@@ -113,7 +103,50 @@ impl MessageText {
             urgent: true,
             conversation: self.conversation.clone(),
             seq: self.seq,
+            withdraws: false,
         }
+    }
+}
+
+/// The same for each attempt at the same notification.
+fn notification_id(epoch: u64, conversation: ConversationNo, seq: u64, token: TokenDigest, kind: &[u8]) -> [u8; 16] {
+    let mut hash = Sha256::new().chain_update(epoch.to_be_bytes());
+    hash.update(conversation.0.to_be_bytes());
+    hash.update(seq.to_be_bytes());
+    hash.update(token.bytes());
+    hash.update(kind);
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash.finalize()[..16]);
+    // A UUID of version 8, whose other bits are ours to choose (RFC 9562).
+    id[6] = id[6] & 0x0f | 0x80;
+    id[8] = id[8] & 0x3f | 0x80;
+    id
+}
+
+fn collapse_key(conversation: &str) -> String {
+    let key = Sha256::new().chain_update(conversation.as_bytes()).finalize();
+    key[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What has the device with this token take away what it shows of a conversation.
+pub(super) fn withdrawal(
+    conversation: &Conversation,
+    seq: u64,
+    expires_at: u64,
+    epoch: u64,
+    token: TokenDigest,
+) -> Notification {
+    Notification {
+        id: notification_id(epoch, conversation.no, seq, token, b"withdrawal"),
+        collapse_key: collapse_key(&conversation.id),
+        title: String::new(),
+        body: String::new(),
+        badge: None,
+        expires_at,
+        urgent: false,
+        conversation: conversation.id.clone(),
+        seq,
+        withdraws: true,
     }
 }
 

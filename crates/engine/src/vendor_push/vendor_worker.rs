@@ -1,5 +1,7 @@
 //! The thread of one vendor: takes the rows that are due, sends their notifications, and stores what became of them.
 
+mod withdrawals;
+
 use super::{StopSignal, VendorPushConfig, badge::badge_of, rendering::MessageText};
 use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients},
@@ -16,7 +18,7 @@ use std::{
     time::Duration,
 };
 use tidings_domain::{
-    chat_rows::number_in,
+    chat_rows::{ShownNotification, number_in, shown_key},
     leadership::Term,
     metrics::{VendorLabel, VendorOutcomeLabel},
     model::*,
@@ -63,6 +65,8 @@ struct OpenJob {
     sent_at: u64,
     /// Users whom the vendor reaches by this round, if that stops other roads.
     reached: Vec<UserNo>,
+    /// Changes of what devices show.
+    shown: Vec<RowChange>,
     /// The longest time for which the vendor asked.
     retry_after: Option<Duration>,
 }
@@ -173,6 +177,7 @@ impl VendorWorker {
                 records: Vec::new(),
                 sent_at: 0,
                 reached: Vec::new(),
+                shown: Vec::new(),
                 retry_after: None,
             });
         }
@@ -197,6 +202,14 @@ impl VendorWorker {
         let (mut taken, mut badges) = (HashSet::new(), HashMap::new());
         let (mut addressed, mut shipments) = (Vec::new(), Vec::new());
         for at in order {
+            if open[at].job.withdraws {
+                let prepared = self.prepare_withdrawal(at, &mut open[at], &mut taken)?;
+                for (to, shipment) in prepared {
+                    addressed.push(to);
+                    shipments.push(shipment);
+                }
+                continue;
+            }
             let OpenJob { job: Job { conversation, seq, targets, even_online, .. }, records, sent_at, .. } =
                 &mut open[at];
             let mut settle = |target: &Target, outcome: ReachOutcome| {
@@ -274,7 +287,19 @@ impl VendorWorker {
         let Addressed { job, target, digest, registered_at } = to;
         let open = &mut open[job];
         let (label, outcome, cause) = match answer {
+            VendorAnswer::Accepted { id } if open.job.withdraws => {
+                let (user, conversation) = (UserNo(target.0), ConversationNo(open.job.conversation));
+                let key = shown_key(user, conversation, self.vendor.vendor(), &target.1);
+                open.shown.push(RowChange { key, value: None });
+                ("withdrawn", ReachOutcome::Withdrawn, id)
+            }
             VendorAnswer::Accepted { id } => {
+                let (user, conversation) = (UserNo(target.0), ConversationNo(open.job.conversation));
+                let key = shown_key(user, conversation, self.vendor.vendor(), &target.1);
+                let time_to_live_ms = u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX);
+                let until = open.sent_at.saturating_add(time_to_live_ms);
+                let value = Some(ShownNotification::value(open.job.seq, until));
+                open.shown.push(RowChange { key, value });
                 self.latest.insert((open.job.conversation, target.0), open.job.seq);
                 if open.job.stops_others {
                     open.reached.push(UserNo(target.0));
@@ -319,11 +344,12 @@ impl VendorWorker {
         let mut changes = Vec::new();
         let mut again = Vec::new();
         let now_ms = self.context.clock.now_ms();
-        for OpenJob { key, job, left, records, sent_at, reached, retry_after } in open {
+        for OpenJob { key, job, left, records, sent_at, reached, shown, retry_after } in open {
             let part = number_in(&key, 2).unwrap_or_default();
             let position = number_in(&key, 1).unwrap_or_default();
             let mark = |user| reached_marks::mark(sent_at, position, user, PlanRoad::Vendors);
             changes.extend(reached.into_iter().map(mark));
+            changes.extend(shown);
             let source = Source::Vendor { vendor: self.vendor.vendor(), part, attempt: job.attempts.into() };
             let message = (ConversationNo(job.conversation), job.seq);
             self.context.trace.add(message, source, now_ms, records, &mut changes);
@@ -350,6 +376,7 @@ impl VendorWorker {
                 return Ok(false);
             }
         }
+        self.note_shown(&changes)?;
         for (key, due) in again {
             self.queue.put(key, due);
         }

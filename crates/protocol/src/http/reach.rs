@@ -82,6 +82,8 @@ pub enum ReachOutcome {
     Superseded,
     /// Another road, or a session, had reached the user before the time of this road.
     Cancelled,
+    /// The device was asked to take away what it showed, since the user has read it.
+    Withdrawn,
     /// Nobody took it in the time that was left.
     Expired,
     /// Nothing is recorded: the message is older than what is kept, or its conversation is too large.

@@ -1,0 +1,78 @@
+//! Withdrawals: notifications without a text that have a device take away what it shows of a conversation.
+
+use super::{Addressed, OpenJob, VendorWorker};
+use crate::{road_jobs::Target, vendor_push::rendering::withdrawal};
+use std::{collections::HashSet, time::Duration};
+use tidings_domain::{
+    chat_rows::{ShownNotification, shown_key},
+    model::*,
+    store::*,
+    vendors::Shipment,
+};
+use tidings_protocol::http::ReachOutcome;
+
+/// A withdrawal that a vendor did not take by then is given up: the person has read the message anyway.
+const TIME_TO_LIVE: Duration = Duration::from_secs(60 * 60);
+/// Attempts at one withdrawal.
+const ATTEMPTS_MAX: u32 = 5;
+
+impl VendorWorker {
+    /// Notes what devices show from now on. What its user has read while the vendor was asked is withdrawn.
+    pub(super) fn note_shown(&self, changes: &[RowChange]) -> StoreResult<()> {
+        let directory = &self.context.directory;
+        for RowChange { key, value } in changes.iter().filter(|change| change.key.first() == Some(&b'h')) {
+            let shown = value.as_ref().and_then(|value| ShownNotification::of_row(key, value));
+            let Some(ShownNotification { user, conversation, seq, .. }) = shown else { continue };
+            directory.shown.note_shown(user, conversation);
+            let membership = directory.membership(conversation, user)?;
+            if membership.is_some_and(|membership| membership.read_seq >= seq) {
+                directory.shown.note_read(user, conversation);
+            }
+        }
+        Ok(())
+    }
+
+    /// The shipments of a row that withdraws, for the devices that still show this message and no newer one.
+    pub(super) fn prepare_withdrawal(
+        &self,
+        at: usize,
+        open: &mut OpenJob,
+        taken: &mut HashSet<(u64, Target)>,
+    ) -> StoreResult<Vec<(Addressed, Shipment)>> {
+        let context = &*self.context;
+        let (number, seq) = (open.job.conversation, open.job.seq);
+        let conversation = context.directory.conversation(ConversationNo(number))?;
+        let mut prepared = Vec::new();
+        for target in &open.job.targets {
+            let user = UserNo(target.0);
+            let key = shown_key(user, ConversationNo(number), self.vendor.vendor(), &target.1);
+            let row = context.store.row(RowSpace::Chat, &key)?;
+            let shown = row.as_ref().and_then(|row| ShownNotification::of_row(&key, row)).map(|shown| shown.seq);
+            let is_newer_told = self.latest.peek(&(number, target.0)).is_some_and(|told| *told > seq);
+            let is_obsolete = shown != Some(seq) || is_newer_told || !taken.insert((number, target.clone()));
+            let outcome = match (&conversation, is_obsolete, open.job.attempts >= ATTEMPTS_MAX) {
+                (Some(_), false, false) => None,
+                (Some(_), false, true) | (None, ..) => Some(ReachOutcome::Expired),
+                (Some(_), true, _) => Some(ReachOutcome::Superseded),
+            };
+            if let Some(outcome) = outcome {
+                self.count(super::settled_label(outcome));
+                if outcome == ReachOutcome::Expired {
+                    open.shown.push(RowChange { key, value: None });
+                }
+                continue;
+            }
+            let (Some(conversation), Some((digest, token))) = (&conversation, self.token_of(user, &target.1)?) else {
+                open.shown.push(RowChange { key, value: None });
+                continue;
+            };
+            let expires_at = context.clock.now_ms() + TIME_TO_LIVE.as_millis() as u64;
+            let notification = withdrawal(conversation, seq, expires_at, context.store.epoch(), digest);
+            prepared.push((
+                Addressed { job: at, target: target.clone(), digest, registered_at: token.registered_at },
+                Shipment { notification, token: token.token },
+            ));
+        }
+        Ok(prepared)
+    }
+}
