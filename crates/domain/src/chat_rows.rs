@@ -465,3 +465,23 @@ impl Preferences {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn settings_of_other_versions_are_read_and_what_is_not_known_is_kept() {
+        let read = |text: &str| UserSettings::decode(Some(text.as_bytes())).unwrap();
+        let older = read(r#"{"receipts_off":true}"#);
+        assert_eq!((older.receipts_off, older.reach), (true, ReachPreferences::default()));
+        let newer = r#"{"reach":{"snooze_until":5},"receipts_off":true,"theme":"dark"}"#;
+        assert_eq!(String::from_utf8(read(newer).encode().unwrap()).unwrap(), newer);
+        assert_eq!(read(newer).reach.snooze_until, Some(5));
+        let unreadable = read(r#"{"reach":{"off":["pigeon"]},"receipts_off":true}"#);
+        assert_eq!((unreadable.receipts_off, unreadable.reach), (true, ReachPreferences::default()));
+        assert_eq!(UserSettings::decode(None).unwrap().encode(), None);
+    }
+}

@@ -204,9 +204,8 @@ fn the_default_policy_says_what_the_settings_say() {
     assert_eq!(document(&at_once, false, false), json!([session]));
     let planned = |road, after_ms, stops_others| PlannedRoad { road, after_ms, stops_others };
     let days = 30 * 24 * 60 * 60;
-    let plan = RoadPlan {
-        roads: vec![planned(PlanRoad::Vendors, 0, true), planned(PlanRoad::Webhook, days * 1_000, false)],
-    };
+    let plan =
+        RoadPlan { roads: vec![planned(PlanRoad::Vendors, 0, true), planned(PlanRoad::Webhook, days * 1_000, false)] };
     let later = json!({"road": "webhook", "after_s": days, "on_success": "continue"});
     assert_eq!(document(&plan, true, true), json!([session, {"road": "vendors", "on_success": "stop"}, later]));
 }

@@ -142,7 +142,7 @@ mod tests {
         field::<UsersUpsert>(r#"{"users":[{"id":"a"},{"name":"b"}]}"#, "users[1].id: is missing");
         field::<UsersUpsert>(
             r#"{"users":[{"id":"a","nmae":"b"}]}"#,
-            "users[0].nmae: is no known field; known are id, name, avatar, attributes",
+            "users[0].nmae: is no known field; known are id, name, avatar, attributes, language, time_zone",
         );
         field::<UsersUpsert>(r#"[{"id":"a"}]"#, "body: must be an object, got an array");
         field::<UsersUpsert>("7", "body: must be an object, got the number 7");

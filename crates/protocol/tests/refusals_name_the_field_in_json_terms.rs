@@ -93,6 +93,20 @@ fn check<T: DeserializeOwned>(good: Value) {
 fn every_request_field_is_refused_in_json_terms() {
     check::<UsersUpsert>(json!({"users": [{"id": "a", "name": "A", "avatar": "x", "attributes": {"vip": true}}]}));
     check::<SetDoNotDisturb>(json!({"window": {"start": "22:00", "end": "07:00", "time_zone": "UTC"}}));
+    check::<SetLocale>(json!({"language": "de-AT", "time_zone": "Europe/Vienna"}));
+    check::<ReachPreferences>(
+        json!({"off": ["webhook"], "group": {"off": ["popup"], "only_mentions": true}, "snooze_until": 1}),
+    );
+    check::<ReachPolicy>(
+        json!({"time_zone": "UTC", "rules": [{"id": "a", "for": {"kinds": ["group"], "types": ["text"]}, "ack_timeout_ms": 500,
+        "roads": [{"road": "vendors", "after_s": 1, "expires_s": 5, "on_success": "stop", "vendors": ["apns"], "sound": "x",
+            "template": {"title": "t", "body": "b", "image": "https://a.example"}, "templates": {"de": {"title": "t", "body": "b"}},
+            "priority": "high", "collapse": "none", "badge": true}, {"road": "popup", "event": "e"}]}]}),
+    );
+    check::<ExplainReach>(
+        json!({"user": "b", "conversation": "g", "to": "b", "from": "a", "type": "text", "mentions": ["b"],
+        "silent": true, "skip_push": false}),
+    );
     check::<CreateConversation>(json!({"id": "g", "kind": "group", "owner": "a", "members": ["b"], "name": "G"}));
     check::<UpdateConversation>(json!({"name": "G", "avatar": "x", "attributes": {}}));
     check::<ChangeMembers>(json!({"add": ["a"], "remove": ["b"], "role": "admin"}));

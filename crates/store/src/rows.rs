@@ -500,3 +500,40 @@ fn split_rest(rest: &[u8], has_details: bool) -> Option<(Vec<String>, Option<&[u
 pub(crate) fn parts_of(entry: &NewEntry) -> u16 {
     encode_entry(entry, 0, 0).1.len() as u16
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn ada() -> User {
+        let window = DailyWindow { start: "22:00".into(), end: "07:00".into(), time_zone: "UTC".into() };
+        let row = UserRow {
+            id: "ada".into(),
+            name: Some("Ada".into()),
+            avatar: None,
+            attributes: None,
+            created_at: 7,
+            window: Some((window.start, window.end, window.time_zone)),
+        };
+        row.user(UserNo(3), None)
+    }
+
+    #[test]
+    fn user_rows_of_older_programs_are_read_and_newer_ones_are_read_by_them() {
+        let locale = Locale { language: Some("de-AT".into()), time_zone: Some("Europe/Vienna".into()) };
+        let with_locale = User { locale: Some(Box::new(locale)), ..ada() };
+        for user in [ada(), with_locale.clone()] {
+            assert_eq!(decode_user(UserNo(3), &encode_user(&user)).unwrap(), user);
+        }
+        // A program from before languages wrote and reads the row alone.
+        assert_eq!(decode_user(UserNo(3), &encode(&UserRow::of(&with_locale))).unwrap(), ada());
+        assert_eq!(decode::<UserRow>(&encode_user(&with_locale)).unwrap().user(UserNo(3), None), ada());
+        // What a later program adds is passed over.
+        let row = [encode(&UserRow::of(&ada())), br#"{"language":"de","calendar":"x"}"#.to_vec()].concat();
+        assert_eq!(decode_user(UserNo(3), &row).unwrap().language(), Some("de"));
+        let damaged = [encode(&UserRow::of(&ada())), b"{".to_vec()].concat();
+        assert!(decode_user(UserNo(3), &damaged).is_err() && decode_user(UserNo(3), &[]).is_err());
+    }
+}
