@@ -5,12 +5,14 @@ pub use crate::{
     bare_server::BareServerArgs,
     broadcast::BroadcastArgs,
     brokers::{BrokersArgs, ComparedServer},
+    ceiling::CeilingArgs,
     chaos::args::ChaosArgs,
     cluster_cost::args::ClusterCostArgs,
     compare::CompareArgs,
     crash::CrashArgs,
     devices::args::{BareAcceptArgs, ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, StormArgs},
     direct::DirectArgs,
+    driver::DriverArgs,
     group::GroupArgs,
     growth::{GrowthArgs, GrowthPart},
     isolation::{Flood, IsolationArgs},
@@ -82,6 +84,8 @@ pub enum Bench {
     PopupCrash(PopupCrashArgs),
     /// The same load on servers that others wrote: nats-server, mosquitto, and a loop that only writes
     Brokers(BrokersArgs),
+    /// The lab measures itself: several times a load of Tidings on a loop that only writes
+    Ceiling(CeilingArgs),
     /// Lend this machine to a bench that runs elsewhere with `--agents`
     Agent(AgentArgs),
     #[command(hide = true)]
@@ -143,6 +147,7 @@ impl Bench {
             Bench::Isolation(args) => Some(&args.target),
             Bench::Growth(args) => Some(&args.target),
             Bench::Brokers(args) => Some(&args.target),
+            Bench::Ceiling(args) => Some(&args.target),
             Bench::Popup(args) => Some(&args.target),
             Bench::PopupCaps(args) => Some(&args.target),
             Bench::Connect(args) => Some(&args.devices.target),
@@ -164,6 +169,9 @@ impl Bench {
                 | Bench::Replay(_)
                 | Bench::Direct(_)
                 | Bench::Isolation(_)
+                | Bench::Connect(_)
+                | Bench::Storm(_)
+                | Bench::Push(_)
         )
     }
 }

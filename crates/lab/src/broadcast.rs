@@ -2,23 +2,17 @@
 
 use crate::{
     Finished, LabError, Verdict,
+    bare_load::BareLoad,
     group::{GroupFixture, GroupSpec},
-    load_client::{LoadClient, Participants},
     mix::share::MixShare,
     options::{SendProtocol, TargetArgs, parse_duration},
-    process,
     report::{self, outcome_json},
     server::Target,
-    setup,
-    worker_protocol::{Content, Conversation, LoadModel, Outcome, Phase},
+    worker_protocol::{LoadModel, Outcome},
 };
 use clap::Args;
 use serde_json::json;
-use std::{
-    io::{BufRead, BufReader},
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
 #[derive(Debug, Clone, Args)]
 pub struct BroadcastArgs {
@@ -58,7 +52,7 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Finished, LabError> {
     let check = target.finish()?;
     // Agents load from elsewhere; a loop on this machine would say nothing about the server's.
     let bare = match args.target.load_agents.agents.is_empty() {
-        true => Some(run_bare(&args.target, args.members, model, args.body_bytes)?),
+        true => Some(BareLoad::rounds(args.members, model, args.body_bytes).run(&args.target)?),
         false => None,
     };
     report::print_outcome(&title, &outcome);
@@ -81,44 +75,6 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Finished, LabError> {
         "outcome": outcome_json(&outcome), "bare": bare.as_ref().map(outcome_json), "check": check,
     });
     Ok(Finished { verdict, figures: value })
-}
-
-/// The same load on a loop that only writes.
-pub(crate) fn run_bare(
-    args: &TargetArgs,
-    members: usize,
-    model: LoadModel,
-    body_bytes: usize,
-) -> Result<Outcome, LabError> {
-    let conversation = format!("group-{}", process::run_tag());
-    let mut child = Command::new(std::env::current_exe()?)
-        .args(["bench", "bare-server", "--receivers", &members.to_string(), "--conversation", &conversation])
-        .args(["--avoid-core", &args.client_core.unwrap_or_else(process::last_core).to_string()])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line)?;
-    }
-    let result = match line.trim().parse() {
-        Err(_) => Err(LabError::Server("bare loop did not say where it listens".into())),
-        Ok(address) => {
-            let online = setup::numbered_ids(&format!("{conversation}-m"), members);
-            let participants = Participants {
-                http_senders: 1,
-                ..Participants::of_group(Conversation { id: conversation, base_seq: 0 }, &online)
-            };
-            LoadClient::open_bare(address, child.id(), args, participants).and_then(|mut load| {
-                let content = Content::Generated { body_bytes, senders: online[..1].to_vec() };
-                load.run("bare loop", Phase { model, content, batch: 1, pipeline: 1, retry: false, tell_series: false })
-            })
-        }
-    };
-    // The bare server ends when its sender has closed; after a failed run it may still wait for receivers.
-    let _ = child.kill();
-    child.wait()?;
-    result
 }
 
 /// The times of all rounds to the last receiver, in milliseconds.

@@ -27,6 +27,14 @@ pub(crate) enum Marking {
     Text { run: String, phase: u32 },
 }
 
+/// Who gets what is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Audience {
+    Everybody,
+    /// What sender `n` publishes is for receiver `n` alone.
+    Pairs,
+}
+
 /// A message that was published.
 struct Published {
     planned: u64,
@@ -52,12 +60,14 @@ enum Identity {
 /// promise none.
 pub(crate) struct Ledger {
     marking: Marking,
-    receivers: usize,
+    audience: Audience,
+    /// How many receivers a message has.
+    per_message: u32,
     body_bytes: usize,
     published: Vec<Published>,
     /// The messages of each sender.
     sent_by: Vec<Vec<u32>>,
-    /// By receiver and sender: the number of the next message.
+    /// By receiver and sender, of pairs by receiver: the number of the next message.
     next: Vec<u32>,
     /// Numbers that were skipped: (receiver, sender, number).
     skipped: HashSet<(u32, u32, u32)>,
@@ -84,13 +94,30 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// `start` is when the phase begins, in nanoseconds of the clock of all times.
     pub(crate) fn new(marking: Marking, start: u64, (receivers, senders): (usize, usize), body_bytes: usize) -> Self {
+        let next = vec![0; receivers * senders];
+        Ledger::of(marking, start, (Audience::Everybody, receivers as u32), (next, senders), body_bytes)
+    }
+
+    /// Of so many pairs, each a sender and a receiver.
+    pub(crate) fn of_pairs(marking: Marking, start: u64, pairs: usize, body_bytes: usize) -> Self {
+        Ledger::of(marking, start, (Audience::Pairs, 1), (vec![0; pairs], pairs), body_bytes)
+    }
+
+    fn of(
+        marking: Marking,
+        start: u64,
+        (audience, per_message): (Audience, u32),
+        (next, senders): (Vec<u32>, usize),
+        body_bytes: usize,
+    ) -> Self {
         Ledger {
             marking,
-            receivers,
+            audience,
+            per_message,
             body_bytes,
             published: Vec::new(),
             sent_by: vec![Vec::new(); senders],
-            next: vec![0; receivers * senders],
+            next,
             skipped: HashSet::new(),
             outstanding: 0,
             delivered: 0,
@@ -128,7 +155,7 @@ impl Ledger {
         let number = self.published.len() as u32;
         let of_sender = self.sent_by[sender].len() as u32;
         self.sent_by[sender].push(number);
-        let missing = self.receivers as u32;
+        let missing = self.per_message;
         self.published.push(Published {
             planned,
             sender: sender as u32,
@@ -179,7 +206,7 @@ impl Ledger {
         if !std::mem::replace(&mut published.refused, true) {
             self.refused += 1;
             *self.refused_by_code.entry(code.to_owned()).or_default() += 1;
-            if published.missing == self.receivers as u32 && published.missing > 0 {
+            if published.missing == self.per_message && published.missing > 0 {
                 self.outstanding -= 1;
             }
             self.note(format!("refused message {number}: {why}"));
@@ -205,7 +232,14 @@ impl Ledger {
             }
         };
         let Published { sender, of_sender, .. } = self.published[number];
-        let place = receiver * self.sent_by.len() + sender as usize;
+        if self.audience == Audience::Pairs && sender as usize != receiver {
+            self.altered += 1;
+            return self.note(format!("receiver {receiver} got a message that is for receiver {sender}"));
+        }
+        let place = match self.audience {
+            Audience::Everybody => receiver * self.sent_by.len() + sender as usize,
+            Audience::Pairs => receiver,
+        };
         let expected = self.next[place];
         let key = |number| (receiver as u32, sender, number);
         if of_sender < expected {
@@ -227,7 +261,7 @@ impl Ledger {
         record(&mut self.latency, published.planned, now);
         self.series.delivered(published.planned, now);
         // It was no longer waited for.
-        if published.refused && published.missing == self.receivers as u32 {
+        if published.refused && published.missing == self.per_message {
             self.outstanding += 1;
         }
         published.missing -= 1;
@@ -295,9 +329,9 @@ impl Ledger {
     /// The outcome of the phase; with `is_rounds`, of each message the time to its last receiver.
     pub(crate) fn outcome(mut self, is_rounds: bool) -> Outcome {
         let sent = self.published();
-        let is_expected = |message: &&Published| !message.refused || message.missing < self.receivers as u32;
+        let is_expected = |message: &&Published| !message.refused || message.missing < self.per_message;
         let committed = self.published.iter().filter(is_expected).count() as u64;
-        let expected = committed * self.receivers as u64;
+        let expected = committed * u64::from(self.per_message);
         if let Some((receiver, sender, number)) = self.first_missing() {
             self.note(format!("receiver {receiver} never got message {number} of sender {sender}"));
         }
@@ -330,14 +364,17 @@ impl Ledger {
     fn first_missing(&self) -> Option<(usize, usize, u32)> {
         let is_expected = |sender: u32, number: u32| {
             let message = &self.published[self.sent_by[sender as usize][number as usize] as usize];
-            !message.refused || message.missing < self.receivers as u32
+            !message.refused || message.missing < self.per_message
         };
         let skipped = self.skipped.iter().filter(|(_, sender, number)| is_expected(*sender, *number)).min();
         let skipped = skipped.map(|(receiver, sender, number)| (*receiver as usize, *sender as usize, *number));
         let senders = self.sent_by.len();
         let behind = || {
             (0..self.next.len()).find_map(|place| {
-                let (receiver, sender) = (place / senders, place % senders);
+                let (receiver, sender) = match self.audience {
+                    Audience::Everybody => (place / senders, place % senders),
+                    Audience::Pairs => (place, place),
+                };
                 let mut rest = self.next[place]..self.sent_by[sender].len() as u32;
                 rest.find(|number| is_expected(sender as u32, *number)).map(|number| (receiver, sender, number))
             })
@@ -438,6 +475,23 @@ mod tests {
         });
         assert_eq!(outcome.lost, 200_000);
         assert_eq!(outcome.problems, ["receiver 4 never got message 0 of sender 0"]);
+    }
+
+    #[test]
+    fn a_message_of_a_pair_is_for_its_receiver_alone() {
+        let marking = || Marking::Text { run: "r".into(), phase: 0 };
+        let (mut ledger, mut payload) = (Ledger::of_pairs(marking(), 0, 3, 0), Vec::new());
+        for pair in [0, 2, 2, 1] {
+            ledger.publish(pair, (0, 0, 0), &mut payload);
+            ledger.deliver(pair, &payload, 10);
+        }
+        assert_eq!(ledger.outstanding, 0);
+        ledger.publish(1, (0, 0, 0), &mut payload);
+        ledger.deliver(0, &payload, 20);
+        let outcome = ledger.outcome(false);
+        assert_eq!((outcome.expected, outcome.delivered, outcome.lost, outcome.altered), (5, 4, 1, 1));
+        let named = ["receiver 0 got a message that is for receiver 1", "receiver 1 never got message 1 of sender 1"];
+        assert_eq!(outcome.problems, named);
     }
 
     #[test]

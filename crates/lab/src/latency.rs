@@ -58,6 +58,8 @@ pub struct Percentiles {
     pub p99_9: f64,
     pub p99_99: f64,
     pub max: f64,
+    #[serde(default)]
+    pub mean: f64,
 }
 
 impl Percentiles {
@@ -71,6 +73,7 @@ impl Percentiles {
             p99_9: at(0.999),
             p99_99: at(0.9999),
             max: histogram.max() as f64 / 1e3,
+            mean: if histogram.is_empty() { 0.0 } else { histogram.mean() / 1e3 },
         }
     }
 }

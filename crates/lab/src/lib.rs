@@ -17,10 +17,12 @@
 //! - `webhook_double`: a webhook that counts what is told of messages to members who are offline;
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
-//! - `bare_server`: a loop that only writes, the baseline of broadcasts; `brokers`: the same load on servers that others wrote;
+//! - `bare_server`: a loop that only writes, the baseline of messages; `bare_load`: a load on it; `ceiling`: how much of it the lab keeps up;
+//! - `brokers`: the same load on servers that others wrote;
 //! - `driver`: servers that others wrote, described by a file; `delivery_ledger`: the verifier of servers without a `seq`;
 //! - `rate_profile`: rates that change over time, and the planned times that follow;
-//! - `latency`, `series`, `sampler`: histograms and percentiles, figures over time, samples of the processes;
+//! - `latency`, `series`, `sampler`, `kernel`: histograms and percentiles, figures over time, samples of the processes and of the
+//!   kernel's counters;
 //! - `live`: the curves of what runs, on the terminal;
 //! - `report`: printed tables, and the report of a run as a page, as JSON and as CSV;
 //! - `toml_file`: mistakes in users' files, shown with their line;
@@ -28,9 +30,11 @@
 
 mod agent;
 pub mod args;
+mod bare_load;
 mod bare_server;
 mod broadcast;
 mod brokers;
+mod ceiling;
 mod chaos;
 mod clock;
 mod cluster_cost;
@@ -47,6 +51,7 @@ mod group;
 mod growth;
 mod interrupt;
 mod isolation;
+mod kernel;
 mod latency;
 mod live;
 mod load_client;
@@ -295,6 +300,7 @@ fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
         Bench::Push(args) => devices::push::run(args),
         Bench::Compare(args) => compare::run(args),
         Bench::Brokers(args) => brokers::run(args),
+        Bench::Ceiling(args) => ceiling::run(args),
         Bench::Agent(_)
         | Bench::Worker
         | Bench::DeviceWorker

@@ -1,7 +1,10 @@
 //! Samples of the processes of a phase while it runs: CPU and memory of the server and of the lab, the machine's other work, and
-//! the server's queues by its public `/metrics`.
+//! the server's queues by its public `/metrics`, the kernel's counters of connections.
 
-use crate::process::{self, ServerProcesses};
+use crate::{
+    kernel::{self, TcpCounters},
+    process::{self, ServerProcesses},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,6 +40,9 @@ pub struct Samples {
     pub machine_cores: Vec<f64>,
     /// Metrics of the first server, by name and labels, as long as they are not 0 throughout.
     pub metrics: BTreeMap<String, Vec<Option<f64>>>,
+    /// What the kernel counted of the machine's connections between two samples, and what waited, by name.
+    #[serde(default)]
+    pub kernel: BTreeMap<String, Vec<f64>>,
 }
 
 /// The processes that a sampler looks at.
@@ -98,10 +104,12 @@ fn sample_until(watched: &Watched, stopped: &mpsc::Receiver<()>) -> Samples {
     let start = Instant::now();
     let mut before = CpuTimes::read(watched);
     let mut rows: Vec<BTreeMap<String, f64>> = Vec::new();
+    let mut tcp = vec![(0.0, TcpCounters::read())];
     while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(interval) {
         let now = CpuTimes::read(watched);
         let seconds = (now.at - before.at).as_secs_f64().max(1e-9);
         samples.at.push(start.elapsed().as_secs_f64());
+        tcp.push((start.elapsed().as_secs_f64(), TcpCounters::read()));
         // A server that has ended, be it by a fault of the run, uses none from then on.
         let server = now.server.zip(before.server).map(|(now, before)| (now - before) / seconds);
         samples.server_cores.push(server.filter(|cores| *cores >= 0.0));
@@ -113,6 +121,8 @@ fn sample_until(watched: &Watched, stopped: &mpsc::Receiver<()>) -> Samples {
         if samples.at.len() >= SAMPLES_MAX {
             samples.drop_every_other();
             rows = every_other(rows);
+            let first = tcp[0];
+            tcp = std::iter::once(first).chain(every_other(tcp.split_off(1))).collect();
             interval *= 2;
         }
     }
@@ -120,6 +130,7 @@ fn sample_until(watched: &Watched, stopped: &mpsc::Receiver<()>) -> Samples {
         rows.iter().flat_map(BTreeMap::iter).filter(|(_, v)| **v != 0.0).map(|p| p.0).collect();
     let column = |name: &String| rows.iter().map(|row| row.get(name).copied()).collect();
     samples.metrics = names.into_iter().take(METRICS_MAX).map(|name| (name.clone(), column(name))).collect();
+    samples.kernel = kernel::columns_of(&tcp);
     samples
 }
 

@@ -6,6 +6,8 @@
 
 #[path = "support/foreign_server.rs"]
 mod foreign_server;
+#[path = "support/tls_proxy.rs"]
+mod tls_proxy;
 
 use clap::Parser;
 use foreign_server::{Fault, ForeignServer};
@@ -40,9 +42,33 @@ population = "g"
 rate = 60
 [[phase]]
 name = "flood"
-duration = "100ms"
+duration = "500ms"
 [[phase.work]]
 population = "g"
+rate = "max"
+window = 20
+"#;
+
+/// Five conversations, four messages each: the twentieth message is the last of the fifth pair.
+const DIRECT: &str = r#"
+name = "described-pairs"
+about = "Direct conversations on a server that others wrote."
+[population.p]
+kind = "direct"
+pairs = 5
+senders = 2
+body_bytes = 80
+[[phase]]
+name = "even"
+duration = "500ms"
+[[phase.work]]
+population = "p"
+rate = 60
+[[phase]]
+name = "flood"
+duration = "500ms"
+[[phase.work]]
+population = "p"
 rate = "max"
 window = 20
 "#;
@@ -113,16 +139,27 @@ fn bench(folder: &Path, scenario: &str, options: &str) -> (ExitCode, Option<Valu
 }
 
 fn run(fault: Fault, driver: DriverFile) -> Run {
+    run_scenario(SCENARIO, fault, driver, false)
+}
+
+/// `over_tls`: through a proxy that encrypts.
+fn run_scenario(scenario: &str, fault: Fault, driver: DriverFile, over_tls: bool) -> Run {
     let server = ForeignServer::start(fault);
     let folder = tempfile::tempdir().unwrap();
+    let mut url = server.url.clone();
+    if over_tls {
+        let (address, certificate) = tls_proxy::start(url.strip_prefix("http://").unwrap().parse().unwrap());
+        fs::write(folder.path().join("ca.pem"), certificate).unwrap();
+        url = format!("https://localhost:{} --ca {}", address.port(), folder.path().join("ca.pem").display());
+    }
     let driver = match driver {
         DriverFile::Centrifugo => "--driver centrifugo --api-key secret-key --token-key t".to_owned(),
         DriverFile::Words => format!("--driver {}", folder.path().join("words.toml").display()),
     };
     // Where something is lost for good, nothing is waited for: what a run without faults needs comes in milliseconds.
-    let patience = if matches!(fault, Fault::None | Fault::Double | Fault::Reorder) { "60s" } else { "2s" };
-    let (code, report) =
-        bench(folder.path(), SCENARIO, &format!("--url {} {driver} --patience {patience}", server.url));
+    let patience =
+        if matches!(fault, Fault::None | Fault::Fragments | Fault::Double | Fault::Reorder) { "60s" } else { "2s" };
+    let (code, report) = bench(folder.path(), scenario, &format!("--url {url} {driver} --patience {patience}"));
     let phases = report.as_ref().map_or(Vec::new(), |report| report["phases"].as_array().cloned().unwrap_or_default());
     let outcomes = phases.iter().map(|phase| phase["works"][0].clone()).collect();
     Run { code, outcomes, server }
@@ -165,6 +202,58 @@ fn each_fault_is_counted_and_named() {
     ] {
         for driver in BOTH {
             let run = run(fault, driver);
+            let counts = ["lost", "doubled", "out_of_order", "altered"].map(|count| run.sum(count));
+            assert_eq!(counts, [lost, doubled, reordered, altered], "{fault:?}, {driver:?}: {}", run.problems());
+            assert!(run.problems().contains(named), "{fault:?}, {driver:?}: {}", run.problems());
+            assert_eq!(run.code, ExitCode::from(FAILED), "{fault:?}, {driver:?}");
+        }
+    }
+}
+
+#[test]
+fn messages_may_come_in_several_frames_and_encrypted() {
+    for driver in BOTH {
+        for (fault, over_tls) in [(Fault::Fragments, false), (Fault::None, true), (Fault::Fragments, true)] {
+            let run = run_scenario(SCENARIO, fault, driver, over_tls);
+            assert_eq!(run.code, ExitCode::SUCCESS, "{driver:?}, {fault:?}, TLS {over_tls}: {:#?}", run.outcomes);
+            assert_eq!(run.sum("delivered"), 3 * run.sum("sent"));
+        }
+        let lost = run_scenario(SCENARIO, Fault::Lose, driver, true);
+        assert_eq!((lost.code, lost.sum("lost")), (ExitCode::from(FAILED), 1), "{driver:?}: {}", lost.problems());
+    }
+}
+
+#[test]
+fn a_server_that_is_not_trusted_gets_nothing() {
+    let server = ForeignServer::start(Fault::None);
+    let folder = tempfile::tempdir().unwrap();
+    let (address, _) = tls_proxy::start(server.url.strip_prefix("http://").unwrap().parse().unwrap());
+    // The certificate of another server.
+    fs::write(folder.path().join("ca.pem"), tls_proxy::start("127.0.0.1:9".parse().unwrap()).1).unwrap();
+    let options = format!(
+        "--url https://localhost:{} --ca {} --driver {}",
+        address.port(),
+        folder.path().join("ca.pem").display(),
+        folder.path().join("words.toml").display()
+    );
+    assert_eq!(bench(folder.path(), SCENARIO, &options).0, ExitCode::from(FAILED));
+}
+
+#[test]
+fn direct_messages_reach_their_receiver_alone() {
+    for driver in BOTH {
+        let clean = run_scenario(DIRECT, Fault::None, driver, false);
+        assert_eq!(clean.code, ExitCode::SUCCESS, "{driver:?}: {:#?}", clean.outcomes);
+        let even = &clean.outcomes[0];
+        assert_eq!((&even["planned"], &even["expected"], &even["delivered"]), (&30.into(), &30.into(), &30.into()));
+        assert_eq!(clean.sum("delivered"), clean.sum("sent"));
+        for (fault, [lost, doubled, reordered, altered], named) in [
+            (Fault::Lose, [1, 0, 0, 0], " never got message "),
+            (Fault::Double, [0, 1, 0, 0], " twice"),
+            (Fault::Alter, [1, 0, 0, 1], "that nobody sent: lab."),
+            (Fault::Stray, [0, 0, 0, 1], "got a message that is for receiver "),
+        ] {
+            let run = run_scenario(DIRECT, fault, driver, false);
             let counts = ["lost", "doubled", "out_of_order", "altered"].map(|count| run.sum(count));
             assert_eq!(counts, [lost, doubled, reordered, altered], "{fault:?}, {driver:?}: {}", run.problems());
             assert!(run.problems().contains(named), "{fault:?}, {driver:?}: {}", run.problems());
@@ -219,7 +308,7 @@ fn what_a_driver_cannot_do_is_wrong_usage() {
     let phase = "[[phase]]\nname = \"p\"\nduration = \"1s\"\n[[phase.work]]\npopulation = \"g\"\nrate = 1\n";
     for (scenario, options) in [
         // Another kind of population.
-        (format!("{head}{server}[population.g]\nkind = \"direct\"\npairs = 2\n{phase}"), ""),
+        (format!("{head}{server}[population.g]\nkind = \"new-conversations\"\npairs = 2\n{phase}"), ""),
         (
             format!("{head}[population.g]\nkind = \"devices\"\ndevices = 2\n{phase}"),
             "--url http://127.0.0.1:9 --driver centrifugo",
@@ -230,6 +319,9 @@ fn what_a_driver_cannot_do_is_wrong_usage() {
         (format!("{head}{group}{phase}"), "--url http://127.0.0.1:9 --driver centrifuge"),
         (format!("{head}{group}{phase}"), "--url http://127.0.0.1:9 --driver not/there.toml"),
         (format!("{head}{}{group}{phase}", server.replace("words", "scenario")), ""),
+        // Certificates for a server without TLS, and a file without one.
+        (format!("{head}{group}{phase}"), "--url http://127.0.0.1:9 --driver centrifugo --ca words.toml"),
+        (format!("{head}{group}{phase}"), "--url https://127.0.0.1:9 --driver centrifugo --ca /etc/hostname"),
         // The driver's token is signed with a key that is not given.
         (format!("{head}{group}{phase}"), "--url http://127.0.0.1:9 --driver centrifugo --api-key k"),
     ] {

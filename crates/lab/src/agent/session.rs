@@ -2,7 +2,10 @@
 
 use super::{
     machine::Machine,
-    wire::{AgentLine, CoordinatorLine, LINE_BYTES_MAX, Line, LineReader, Refusal, RefusalCode, parse, write_line},
+    wire::{
+        AgentLine, CoordinatorLine, LINE_BYTES_MAX, Line, LineReader, LoadClientKind, Refusal, RefusalCode, parse,
+        write_line,
+    },
 };
 use crate::clock::machine_ns;
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -36,9 +39,9 @@ struct LoadProcess {
 }
 
 impl LoadProcess {
-    fn start(coordinator: Coordinator) -> io::Result<Self> {
+    fn start(kind: LoadClientKind, coordinator: Coordinator) -> io::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["bench", "worker"])
+            .args(["bench", kind.command()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -103,8 +106,8 @@ pub(super) fn relay(stream: &TcpStream, lines: &mut LineReader<&TcpStream>) -> R
         let answer = match line {
             CoordinatorLine::Ping { id } => Some(AgentLine::Pong { id, clock_ns: machine_ns() }),
             CoordinatorLine::Inspect => Some(AgentLine::Machine(Machine::inspect())),
-            CoordinatorLine::Launch if load.is_none() => {
-                load = Some(LoadProcess::start(coordinator.clone()).map_err(machine)?);
+            CoordinatorLine::Launch(kind) if load.is_none() => {
+                load = Some(LoadProcess::start(kind, coordinator.clone()).map_err(machine)?);
                 None
             }
             CoordinatorLine::Command(command) => {
@@ -124,7 +127,7 @@ pub(super) fn relay(stream: &TcpStream, lines: &mut LineReader<&TcpStream>) -> R
                 file.write_all(&bytes).map_err(machine)?;
                 is_last.then(|| AgentLine::Stored { path: file.path().display().to_string() })
             }
-            CoordinatorLine::Authenticate(_) | CoordinatorLine::Launch => {
+            CoordinatorLine::Authenticate(_) | CoordinatorLine::Launch(_) => {
                 return Err(RefusalCode::BadLine.because("a line that comes once came again"));
             }
         };

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Raised whenever lines change, those of load clients included.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The longest line before both sides have proved that they know the token.
@@ -32,8 +32,8 @@ pub(crate) enum CoordinatorLine {
     Ping {
         id: u64,
     },
-    /// Start a load client; its reports follow.
-    Launch,
+    /// Start a load client of this kind; its reports follow.
+    Launch(LoadClientKind),
     /// A command for the load client.
     Command(Box<RawValue>),
     /// Answered by `Machine`.
@@ -43,6 +43,24 @@ pub(crate) enum CoordinatorLine {
         data: String,
         is_last: bool,
     },
+}
+
+/// What a load client loads with, and so which commands it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LoadClientKind {
+    Messages,
+    Devices,
+}
+
+impl LoadClientKind {
+    /// The command of `tidings bench` that is such a client.
+    pub(crate) fn command(self) -> &'static str {
+        match self {
+            LoadClientKind::Messages => "worker",
+            LoadClientKind::Devices => "device-worker",
+        }
+    }
 }
 
 /// What a coordinator proves itself with.

@@ -38,6 +38,8 @@ struct Link {
 
 pub(super) struct BrokerClient {
     protocol: Protocol,
+    /// Of this client alone, so that nothing of another run comes in.
+    topic: String,
     poll: Poll,
     events: Option<Events>,
     /// The receivers, then the senders.
@@ -58,6 +60,8 @@ impl BrokerClient {
     ) -> Result<(Self, Duration), LabError> {
         let mut client = BrokerClient {
             protocol,
+            // Without a slash, which subjects of NATS may not have.
+            topic: format!("lab-{}", process::run_tag()),
             poll: Poll::new()?,
             events: Some(Events::with_capacity(4096)),
             links: Vec::with_capacity(receivers + senders),
@@ -134,7 +138,7 @@ impl BrokerClient {
             return Ok(false);
         }
         ledger.publish(sender, (planned, planned, process::monotonic_ns()), payload);
-        self.protocol.put_publish(payload, link.socket.out());
+        self.protocol.put_publish(&self.topic, payload, link.socket.out()).map_err(LabError::Worker)?;
         link.socket.flush()?;
         Ok(true)
     }
@@ -175,7 +179,10 @@ impl BrokerClient {
         }
         if !*has_greeted {
             *has_greeted = true;
-            protocol.put_hello(&format!("lab-{number}"), is_receiver, socket.out());
+            // A broker ends the older of two sessions of one name, so names differ between runs.
+            let name = format!("{}-{number}", self.topic.trim_start_matches("lab-"));
+            let subscribes_to = is_receiver.then_some(self.topic.as_str());
+            protocol.put_hello(&name, subscribes_to, socket.out()).map_err(LabError::Worker)?;
         }
         let (mut answers, mut has_become_ready) = (Vec::new(), false);
         let read = socket.read(&mut self.buffer, |bytes| {

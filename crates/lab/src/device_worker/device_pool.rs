@@ -11,12 +11,13 @@ use super::{
     wire::{put_bind, put_handshake, put_heartbeat},
 };
 use crate::{
+    clock::machine_ns,
     devices::{
         device_counts::{DeviceCounts, PROBLEMS_MAX, SerializedHistogram},
         worker_protocol::{DeviceProtocol, DeviceWorkerConfig},
     },
     latency::{new_histogram, record},
-    process::monotonic_ns,
+    process,
 };
 use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token, event::Event};
@@ -101,7 +102,7 @@ impl DevicePool {
             tokens,
             timers: TimerWheel::new(),
             due: Vec::new(),
-            started_ns: monotonic_ns(),
+            started_ns: machine_ns(),
             schedule: ConnectSchedule::default(),
             connecting: 0,
             limited_by_server: false,
@@ -159,7 +160,7 @@ impl DevicePool {
     pub(crate) fn poll_once(&mut self, timeout_max: Duration) -> io::Result<()> {
         let all_started = self.start_due_connects();
         self.handle_timers();
-        let now = monotonic_ns();
+        let now = machine_ns();
         let mut timeout = timeout_max.min(Duration::from_millis(TICK_MS));
         if !all_started {
             timeout = Duration::ZERO;
@@ -189,7 +190,7 @@ impl DevicePool {
     /// Starts connects that are due; returns whether no more can be started now.
     fn start_due_connects(&mut self) -> bool {
         for _ in 0..CONNECTS_PER_TURN_MAX {
-            let now = monotonic_ns();
+            let now = machine_ns();
             let is_due = self.schedule.wait_ns(now) == Some(0);
             self.limited_by_server = is_due && (self.limited_by_server || self.is_at_connecting_max());
             if self.is_at_connecting_max() {
@@ -284,7 +285,7 @@ impl DevicePool {
         device.heartbeat_sent_ns = 0;
         if device.state == DeviceState::Live {
             self.counts.live -= 1;
-            device.planned_ns = monotonic_ns();
+            device.planned_ns = machine_ns();
             *self.counts.disconnects.entry(ending.cause.clone()).or_default() += 1;
         } else {
             self.connecting -= 1;
@@ -312,7 +313,7 @@ impl DevicePool {
     }
 
     fn handle_timers(&mut self) {
-        let now_ms = (monotonic_ns() - self.started_ns) / 1_000_000;
+        let now_ms = (machine_ns() - self.started_ns) / 1_000_000;
         let mut due = std::mem::take(&mut self.due);
         while let Some(tick) = self.timers.advance(now_ms, &mut due) {
             for number in due.drain(..) {
@@ -345,7 +346,7 @@ impl DevicePool {
                 device.due_tick = self.timers.schedule(number, heartbeat_interval_ms(device) / 10)
             }
             DeviceState::Live => {
-                device.heartbeat_sent_ns = monotonic_ns();
+                device.heartbeat_sent_ns = machine_ns();
                 device.due_tick = self.timers.schedule(number, heartbeat_interval_ms(device));
                 self.counts.heartbeats_sent += 1;
                 self.scratch.clear();
@@ -376,8 +377,21 @@ impl DevicePool {
             pushes,
             push,
             altered: self.pushes.altered,
+            first_planned_ns: self.of_bench(self.counts.first_planned_ns),
+            last_bound_ns: self.of_bench(self.counts.last_bound_ns),
+            client_cpu_seconds: process::cpu_seconds(std::process::id()),
             ..self.counts.clone()
         }
+    }
+
+    /// A time of this machine's clock by that of the bench; 0 is none.
+    pub(crate) fn of_bench(&self, here_ns: u64) -> u64 {
+        if here_ns == 0 { 0 } else { here_ns.wrapping_add_signed(-self.config.clock_ahead_ns) }
+    }
+
+    /// A time of the bench's clock by that of this machine.
+    pub(crate) fn of_here(&self, bench_ns: u64) -> u64 {
+        bench_ns.wrapping_add_signed(self.config.clock_ahead_ns)
     }
 
     fn add_problem(&mut self, what: String) {

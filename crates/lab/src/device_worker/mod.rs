@@ -14,8 +14,9 @@ mod timer_wheel;
 mod wire;
 
 use crate::{
+    clock::machine_ns,
     devices::worker_protocol::{DeviceCommand, DeviceReport},
-    process::{self, monotonic_ns},
+    process,
 };
 use connect_schedule::ConnectSchedule;
 use device_pool::{DevicePool, WAKER};
@@ -104,10 +105,12 @@ fn start_task(command: DeviceCommand, pool: &mut DevicePool) -> Task {
         DeviceCommand::Open(_) => Task::None,
         DeviceCommand::Connect { per_second, within_ms } => {
             pool.reset_measurement();
-            pool.schedule = ConnectSchedule::at_rate(monotonic_ns(), per_second, pool.take_unconnected());
+            pool.schedule = ConnectSchedule::at_rate(machine_ns(), per_second, pool.take_unconnected());
             Task::Connect { until: Instant::now() + Duration::from_millis(within_ms) }
         }
-        DeviceCommand::Storm { at_ns, within_ms } => Task::Storm { at_ns, within: Duration::from_millis(within_ms) },
+        DeviceCommand::Storm { at_ns, within_ms } => {
+            Task::Storm { at_ns: pool.of_here(at_ns), within: Duration::from_millis(within_ms) }
+        }
         DeviceCommand::Settle { within_ms } => {
             pool.settling = true;
             Task::Settle { until: Instant::now() + Duration::from_millis(within_ms) }
@@ -130,7 +133,7 @@ fn start_task(command: DeviceCommand, pool: &mut DevicePool) -> Task {
 
 fn advance_task(task: Task, pool: &mut DevicePool) -> Task {
     match task {
-        Task::Storm { at_ns, within } if monotonic_ns() >= at_ns => {
+        Task::Storm { at_ns, within } if machine_ns() >= at_ns => {
             pool.reset_measurement();
             pool.disconnect_all();
             pool.schedule = ConnectSchedule::at_once(at_ns, pool.take_unconnected());

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<Finished, LabError> {
     let verdict = ramp_up.verdict().and(held_verdict(&end)).and(presence.verdict()).and(check_verdict(&check));
     let verdict = push.iter().map(PushRound::verdict).fold(verdict, Verdict::and);
     let value = json!({
-        "bench": "connect", "via": devices.via, "ramp": output::ramp_up_json(&ramp_up), "per_connection_bytes": each,
+        "bench": "connect", "via": devices.via, "ramp": output::ramp_up_json("connecting", &ramp_up), "per_connection_bytes": each,
         "before": before, "after": after, "at_end": later, "hold_seconds": args.hold.as_secs_f64(),
         "hold": hold_json(&held, args.hold, server, after.server_bytes()), "hold_client_cpu_seconds": clients,
         "push": push,

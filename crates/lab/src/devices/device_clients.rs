@@ -1,55 +1,84 @@
-//! The load clients of a run with devices: worker processes, each with a part of the devices.
+//! The load clients of a run with devices, each with a part of the devices: worker processes of this machine, or of agents.
 
 use super::{
-    device_counts::DeviceCounts,
+    client_link::{ClientLink, Events},
+    device_counts::{DeviceCounts, LATENESS_MS_MAX},
+    server_under_test::DEVICES_PER_PROCESS,
     worker_protocol::{DeviceCommand, DeviceReport, DeviceWorkerConfig},
 };
 use crate::{
-    LabError, interrupt,
+    LabError,
+    agent::{
+        machine::Machine,
+        read_token,
+        wire::{CoordinatorLine, LoadClientKind},
+    },
+    clock::{ClockOffset, machine_ns},
+    fleet::{
+        connection::{AgentConnection, AgentEvent},
+        split::{capacities, split_within},
+    },
     live::{LiveBlock, WorkLength},
+    options::AgentsArgs,
+    phase_part::AgentOutcome,
     process,
 };
 use std::{
-    io::{BufRead, BufReader, Write},
-    os::unix::process::CommandExt,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
-    time::Duration,
+    sync::mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    time::{Duration, Instant},
 };
 
 /// A worker without a report for so long has failed: workers report progress four times a second.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Reports per worker that may wait to be read.
 const REPORTS_MAX: usize = 64;
+/// Load clients at most: all agents share the channel of their reports.
+const WORKERS_MAX: usize = 256;
+/// Questions for an agent's clock; the one with the shortest round trip counts.
+const CLOCK_QUESTIONS: u64 = 16;
 
 pub(crate) struct DeviceClients {
     workers: Vec<Worker>,
-    reports: Receiver<(usize, DeviceReport)>,
+    reports: Receiver<(usize, AgentEvent<DeviceReport>)>,
     pub(crate) devices: usize,
 }
 
 struct Worker {
-    child: Child,
-    stdin: Option<ChildStdin>,
+    link: ClientLink,
+    devices: usize,
+    /// Of an agent: its machine, and how far its clock is ahead of this one.
+    agent: Option<(Machine, ClockOffset)>,
+    /// As it counted at the end of the last command.
+    counts: DeviceCounts,
 }
 
 impl DeviceClients {
-    /// Starts the workers, each with its part of the devices; returns when all have signed their tokens.
-    pub(crate) fn open(config: &DeviceWorkerConfig, workers: usize) -> Result<Self, LabError> {
-        let (sender, reports) = sync_channel(REPORTS_MAX * workers);
+    /// Starts `workers` processes, or has agents start as many as they need, each with its part of the devices; returns when all
+    /// have signed their tokens.
+    pub(crate) fn open(config: &DeviceWorkerConfig, workers: usize, agents: &AgentsArgs) -> Result<Self, LabError> {
+        let (sender, reports) = sync_channel(REPORTS_MAX * workers.max(WORKERS_MAX));
         let mut clients = DeviceClients { workers: Vec::new(), reports, devices: config.count };
+        match agents.agents.is_empty() {
+            true => clients.start_processes(config, workers, &sender)?,
+            false => clients.connect_agents(config, agents, &sender)?,
+        }
+        drop(sender);
         let mut first = config.first;
         // Concurrent runs differ in the second byte of their source addresses, workers of one run in the third.
         let (a, b) = config.source;
-        for number in 0..workers {
-            let count = config.count / workers + usize::from(number < config.count % workers);
-            let part = DeviceWorkerConfig { first, count, source: (a, b.wrapping_add(number as u8)), ..config.clone() };
-            first += count;
-            clients.start(number, sender.clone())?;
-            clients.send(number, &DeviceCommand::Open(Box::new(part)))?;
+        for (number, worker) in clients.workers.iter_mut().enumerate() {
+            let source = (a, b.wrapping_add(number as u8));
+            let part = DeviceWorkerConfig { first, count: worker.devices, source, ..config.clone() };
+            let part = match &worker.agent {
+                None => part,
+                // Which cores of the agent's machine are free, this one does not know.
+                Some((_, clock)) => DeviceWorkerConfig { core: None, clock_ahead_ns: clock.ahead_ns, ..part },
+            };
+            first += worker.devices;
+            worker.link.send(&DeviceCommand::Open(Box::new(part)))?;
         }
         let mut opened = 0;
-        while opened < workers {
+        while opened < clients.workers.len() {
             match clients.receive()? {
                 (_, DeviceReport::Opened) => opened += 1,
                 (_, other) => return Err(LabError::Worker(format!("reported {other:?} instead of opening"))),
@@ -58,19 +87,106 @@ impl DeviceClients {
         Ok(clients)
     }
 
-    fn start(&mut self, number: usize, sender: SyncSender<(usize, DeviceReport)>) -> Result<(), LabError> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "device-worker"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if interrupt::is_installed() {
-            command.process_group(0);
+    fn start_processes(
+        &mut self,
+        config: &DeviceWorkerConfig,
+        workers: usize,
+        events: &Events,
+    ) -> Result<(), LabError> {
+        for number in 0..workers {
+            let devices = config.count / workers + usize::from(number < config.count % workers);
+            let link = ClientLink::start_process(number, events.clone())?;
+            self.workers.push(Worker { link, devices, agent: None, counts: DeviceCounts::default() });
         }
-        let mut child = command.spawn()?;
-        let stdin = child.stdin.take();
-        let stdout = child.stdout.take();
-        self.workers.push(Worker { child, stdin });
-        let Some(stdout) = stdout else { return Err(LabError::Worker("has no output".into())) };
-        std::thread::spawn(move || forward_reports(number, stdout, &sender));
         Ok(())
+    }
+
+    /// Connects to all agents, splits the devices by what their machines have, and has each start its load clients.
+    fn connect_agents(
+        &mut self,
+        config: &DeviceWorkerConfig,
+        args: &AgentsArgs,
+        events: &Events,
+    ) -> Result<(), LabError> {
+        let token = read_token(args.agent_token.as_deref(), args.agent_token_file.as_deref(), "--agent-token")?;
+        let connect = |number: usize, address: &str| {
+            let agent = AgentConnection::open(number, address, &token, args.agent_timeout, events.clone())?;
+            agent.send(&CoordinatorLine::Launch(LoadClientKind::Devices))?;
+            Ok::<_, LabError>(agent)
+        };
+        let is_loopback = config.doors.iter().all(|door| door.ip().is_loopback());
+        let mut agents = Vec::new();
+        for (number, address) in args.agents.iter().enumerate() {
+            if args.agents[..number].contains(address) {
+                return Err(LabError::Usage(format!("--agents names {address} twice")));
+            }
+            let agent = connect(number, address)?;
+            if is_loopback && !agent.is_loopback {
+                let why = format!("--agents {address}: it cannot reach a server on this machine's loopback");
+                return Err(LabError::Usage(format!(
+                    "{why}; name the server by --url and --doors as the agents reach it"
+                )));
+            }
+            agents.push(agent);
+        }
+        let machines: Vec<&Machine> = agents.iter().map(|agent| &agent.machine).collect();
+        let capacities = capacities(&machines, config.doors.len(), is_loopback);
+        let weights: Vec<f64> = capacities.iter().map(|capacity| capacity.weight).collect();
+        // An agent starts one load client for each 18,000: the more it has cores, the more it can hold.
+        let bounds: Vec<usize> = (capacities.iter().zip(&machines))
+            .map(|(capacity, machine)| {
+                capacity.connections_max.min(DEVICES_PER_PROCESS) * machine.cores.max(1) as usize
+            })
+            .collect();
+        let shares = split_within(config.count, &weights, &bounds)
+            .ok_or_else(|| LabError::Usage(format!("{} devices: the agents hold {bounds:?}", config.count)))?;
+        let mut more = Vec::new();
+        for (agent, share) in agents.into_iter().zip(shares) {
+            let Machine { cores, descriptors, ports, load, .. } = agent.machine;
+            println!(
+                "agent          {}: {share} devices ({cores} cores, {descriptors} descriptors, {ports} ports, load {load})",
+                agent.address
+            );
+            let clients = share.div_ceil(DEVICES_PER_PROCESS).max(1);
+            more.extend((1..clients).map(|_| (agent.address.clone(), share / clients)));
+            self.add_agent(agent, share / clients + share % clients)?;
+        }
+        // After the first load client of each agent, so that events have the numbers of their workers.
+        for (address, devices) in more {
+            let agent = connect(self.workers.len(), &address)?;
+            self.add_agent(agent, devices)?;
+        }
+        Ok(())
+    }
+
+    fn add_agent(&mut self, agent: AgentConnection, devices: usize) -> Result<(), LabError> {
+        let machine = agent.machine.clone();
+        let clock = self.measure_clock(self.workers.len(), &agent)?;
+        let link = ClientLink::Agent(agent);
+        self.workers.push(Worker { link, devices, agent: Some((machine, clock)), counts: DeviceCounts::default() });
+        Ok(())
+    }
+
+    /// Measures how far an agent's clock is ahead of this one.
+    fn measure_clock(&self, number: usize, agent: &AgentConnection) -> Result<ClockOffset, LabError> {
+        let mut best: Option<ClockOffset> = None;
+        for question in 1..=CLOCK_QUESTIONS {
+            let (asked, sent_ns) = (Instant::now(), machine_ns());
+            agent.send(&CoordinatorLine::Ping { id: question })?;
+            let offset = loop {
+                match self.reports.recv_timeout(REPORT_TIMEOUT) {
+                    Ok((from, AgentEvent::Pong { id, clock_ns, received_ns })) if (from, id) == (number, question) => {
+                        break ClockOffset::of_round_trip(sent_ns, clock_ns, received_ns);
+                    }
+                    Ok((from, AgentEvent::Gone(why))) if from == number => return Err(agent.failed(&why)),
+                    // Another agent that is gone is told of by the next command.
+                    Ok(_) if asked.elapsed() < REPORT_TIMEOUT => {}
+                    _ => return Err(agent.failed("did not tell its clock in time")),
+                }
+            };
+            best = Some(best.filter(|best| best.error_ns <= offset.error_ns).unwrap_or(offset));
+        }
+        best.ok_or_else(|| agent.failed("did not tell its clock"))
     }
 
     /// Has every worker carry out a command, shows progress, and adds up their counts.
@@ -81,7 +197,7 @@ impl DeviceClients {
 
     /// Sends a command to every worker and returns at once; [`finish`](Self::finish) waits for all.
     pub(crate) fn begin(&mut self, command: &DeviceCommand) -> Result<(), LabError> {
-        (0..self.workers.len()).try_for_each(|number| self.send(number, command))
+        self.workers.iter_mut().try_for_each(|worker| worker.link.send(command))
     }
 
     pub(crate) fn finish(&mut self, title: &str) -> Result<DeviceCounts, LabError> {
@@ -96,12 +212,13 @@ impl DeviceClients {
                     let all = at.iter().fold((0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2));
                     live.note(format!("{} of {} bound, {} attempts, {} gave up", all.0, self.devices, all.1, all.2));
                 }
-                (_, DeviceReport::Done(counts)) => {
+                (worker, DeviceReport::Done(counts)) => {
                     sum.add(&counts);
+                    self.workers[worker].counts = *counts;
                     waiting -= 1;
                 }
                 (_, DeviceReport::Opened) => {}
-                (_, DeviceReport::Failed { why }) => return Err(LabError::Worker(why)),
+                (worker, DeviceReport::Failed { why }) => return Err(self.workers[worker].link.failed(&why)),
             }
         }
         drop(live);
@@ -113,10 +230,42 @@ impl DeviceClients {
         self.finish("counting")
     }
 
-    pub(crate) fn pids(&self) -> Vec<u32> {
-        self.workers.iter().map(|worker| worker.child.id()).collect()
+    /// What each agent did in the last command, and whether it kept up.
+    pub(crate) fn agents(&self) -> Vec<AgentOutcome> {
+        let mut outcomes: Vec<AgentOutcome> = Vec::new();
+        let mut counts: Vec<DeviceCounts> = Vec::new();
+        for worker in &self.workers {
+            let (ClientLink::Agent(agent), Some((machine, clock))) = (&worker.link, &worker.agent) else { continue };
+            let place = outcomes.iter().position(|outcome| outcome.address == agent.address).unwrap_or_else(|| {
+                outcomes.push(AgentOutcome {
+                    address: agent.address.clone(),
+                    machine: serde_json::to_value(machine).unwrap_or_default(),
+                    load_after: machine.load,
+                    clock_offset_ms: clock.ahead_ns as f64 / 1e6,
+                    clock_error_ms: clock.error_ns as f64 / 1e6,
+                    ..AgentOutcome::default()
+                });
+                counts.push(DeviceCounts::default());
+                outcomes.len() - 1
+            });
+            counts[place].add(&worker.counts);
+        }
+        for (outcome, counts) in outcomes.iter_mut().zip(&counts) {
+            (outcome.receivers, outcome.expected) = (counts.devices, counts.devices);
+            (outcome.planned, outcome.sent, outcome.delivered) = (counts.devices, counts.attempts, counts.live);
+            outcome.lost = counts.devices.saturating_sub(counts.live);
+            outcome.client_cpu_seconds = counts.client_cpu_seconds;
+            (outcome.latency, outcome.lateness) = (counts.bind.percentiles(), counts.lateness.percentiles());
+            outcome.lagged = outcome.lateness.p99 > LATENESS_MS_MAX || counts.client_failures > 0;
+        }
+        outcomes
     }
 
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.workers.iter().filter_map(|worker| worker.link.pid()).collect()
+    }
+
+    /// Of processes of this machine.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         self.pids().into_iter().map(process::cpu_seconds).sum()
     }
@@ -125,46 +274,27 @@ impl DeviceClients {
         self.workers.len()
     }
 
-    fn send(&mut self, number: usize, command: &DeviceCommand) -> Result<(), LabError> {
-        let Some(stdin) = &mut self.workers[number].stdin else { return Err(LabError::Worker("has ended".into())) };
-        let mut line = serde_json::to_vec(command).map_err(std::io::Error::from)?;
-        line.push(b'\n');
-        stdin.write_all(&line)?;
-        Ok(stdin.flush()?)
-    }
-
     fn receive(&mut self) -> Result<(usize, DeviceReport), LabError> {
-        match self.reports.recv_timeout(REPORT_TIMEOUT) {
-            Ok((_, DeviceReport::Failed { why })) => Err(LabError::Worker(why)),
-            Ok(report) => Ok(report),
-            Err(RecvTimeoutError::Timeout) => Err(LabError::Worker("sent no report for a minute".into())),
-            Err(RecvTimeoutError::Disconnected) => Err(LabError::Worker("ended without a report".into())),
+        loop {
+            match self.reports.recv_timeout(REPORT_TIMEOUT) {
+                Ok((worker, AgentEvent::Report(report))) => match *report {
+                    DeviceReport::Failed { why } => return Err(self.workers[worker].link.failed(&why)),
+                    report => return Ok((worker, report)),
+                },
+                Ok((worker, AgentEvent::Gone(why))) => return Err(self.workers[worker].link.gone(&why)),
+                // Late answers to questions for the clock.
+                Ok((_, AgentEvent::Pong { .. } | AgentEvent::Machine(_) | AgentEvent::Stored(_))) => {}
+                Err(RecvTimeoutError::Timeout) => return Err(LabError::Worker("sent no report for a minute".into())),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(LabError::Worker("ended without a report".into()));
+                }
+            }
         }
     }
-}
-
-fn forward_reports(number: usize, stdout: ChildStdout, sender: &SyncSender<(usize, DeviceReport)>) {
-    let mut lines = BufReader::new(stdout).lines();
-    while let Some(Ok(line)) = lines.next() {
-        let report = serde_json::from_str(&line).unwrap_or_else(|error| DeviceReport::Failed {
-            why: format!("sent a report that does not parse: {error}"),
-        });
-        if sender.send((number, report)).is_err() {
-            return;
-        }
-    }
-    // The worker has ended: at the end of a run, when no report is read any more, or by a crash.
-    let _ = sender.send((number, DeviceReport::Failed { why: "ended without a report".into() }));
 }
 
 impl Drop for DeviceClients {
     fn drop(&mut self) {
-        // A worker ends when its input ends.
-        for worker in &mut self.workers {
-            worker.stdin = None;
-        }
-        for worker in &mut self.workers {
-            let _ = worker.child.wait();
-        }
+        self.workers.iter_mut().for_each(|worker| worker.link.close());
     }
 }

@@ -1,12 +1,14 @@
 //! The counts of a worker with devices, and their sums over workers.
 
-use crate::latency::Percentiles;
+use crate::latency::{Curve, Percentiles, curve_of, new_histogram};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The most pushes of one run: each device has one bit per push.
 pub(crate) const PUSHES_MAX: usize = 128;
+/// Above this lateness at the 99th percentile the load client distorts what it measures.
+pub(crate) const LATENESS_MS_MAX: f64 = 100.0;
 /// How many faults are described in words; the rest are only counted.
 pub(crate) const PROBLEMS_MAX: usize = 10;
 
@@ -26,12 +28,20 @@ impl SerializedHistogram {
     }
 
     pub(crate) fn percentiles(&self) -> Percentiles {
-        let mut histogram = crate::latency::new_histogram();
+        Percentiles::of(&self.histogram())
+    }
+
+    pub(crate) fn curve(&self) -> Curve {
+        curve_of(&self.histogram())
+    }
+
+    fn histogram(&self) -> Histogram<u64> {
+        let mut histogram = new_histogram();
         for (value, count) in &self.0 {
             // Within the bounds: the values come from a histogram of the same bounds.
             let _ = histogram.record_n(*value, *count);
         }
-        Percentiles::of(&histogram)
+        histogram
     }
 }
 
@@ -62,7 +72,7 @@ pub(crate) struct DeviceCounts {
     pub(crate) attempts: u64,
     pub(crate) bound: u64,
     pub(crate) failures: BTreeMap<String, u64>,
-    /// The monotonic times of the first planned connect and of the last bind.
+    /// The times of the first planned connect and of the last bind, by the bench's clock.
     pub(crate) first_planned_ns: u64,
     pub(crate) last_bound_ns: u64,
     /// Latency from planned connect to bound.
@@ -87,6 +97,8 @@ pub(crate) struct DeviceCounts {
     pub(crate) altered: u64,
     /// Connects that failed on the client's side, without a port or a descriptor.
     pub(crate) client_failures: u64,
+    /// CPU time of the worker since it started.
+    pub(crate) client_cpu_seconds: f64,
     pub(crate) problems: Vec<String>,
 }
 
@@ -124,6 +136,7 @@ impl DeviceCounts {
         self.push.add(&other.push);
         self.altered += other.altered;
         self.client_failures += other.client_failures;
+        self.client_cpu_seconds += other.client_cpu_seconds;
         self.problems.extend(other.problems.iter().cloned());
         self.problems.truncate(PROBLEMS_MAX);
     }

@@ -10,7 +10,7 @@ use super::{
     server_under_test::ServerUnderTest,
     worker_protocol::{DeviceCommand, DeviceProtocol, DeviceWorkerConfig},
 };
-use crate::{Finished, LabError, Verdict, process, setup};
+use crate::{Finished, LabError, Verdict, options::AgentsArgs, process, setup};
 use serde::Serialize;
 use serde_json::json;
 use std::{
@@ -197,7 +197,7 @@ impl FaultRun<'_> {
     fn sockets_that_never_bind(&mut self, count: usize) -> Result<FaultStep, LabError> {
         // All connect at once: since none of them binds, a limit on concurrent connects would stop the rest.
         let config = DeviceWorkerConfig { never_binds: true, connecting_max: count, ..self.worker_config(count) };
-        let mut clients = DeviceClients::open(&config, 1)?;
+        let mut clients = DeviceClients::open(&config, 1, &AgentsArgs::default())?;
         let within_ms = SERVER_PATIENCE.as_millis() as u64;
         let counts = clients.run("never bound", &DeviceCommand::Connect { per_second: None, within_ms })?;
         let timed_out = counts.failures.get("bind_timeout").copied().unwrap_or(0);
@@ -207,7 +207,7 @@ impl FaultRun<'_> {
 
     /// Stops the heartbeats of devices: each must be ended with `heartbeat_timeout`.
     fn stopped_heartbeats(&mut self) -> Result<FaultStep, LabError> {
-        let mut clients = DeviceClients::open(&self.worker_config(self.args.silent), 1)?;
+        let mut clients = DeviceClients::open(&self.worker_config(self.args.silent), 1, &AgentsArgs::default())?;
         let within_ms = SERVER_PATIENCE.as_millis() as u64;
         clients.run("binding", &DeviceCommand::Connect { per_second: None, within_ms })?;
         clients.run("falling silent", &DeviceCommand::StopHeartbeats)?;
@@ -291,14 +291,14 @@ fn out_of_descriptors(args: &ExceptionsArgs) -> Result<FaultStep, LabError> {
     };
     let within_ms = SERVER_PATIENCE.as_millis() as u64;
     let connect = DeviceCommand::Connect { per_second: None, within_ms };
-    let mut clients = DeviceClients::open(&config, 1)?;
+    let mut clients = DeviceClients::open(&config, 1, &AgentsArgs::default())?;
     let full = clients.run("more than fit", &connect)?;
     let refused = full.failures.get("queue_full").copied().unwrap_or(0);
     let http = server.http().is_ready();
     let stayed = clients.run("settling", &DeviceCommand::Settle { within_ms })?;
     drop(clients);
     let few = DeviceWorkerConfig { count: (full.live / 2).max(1) as usize, attempts_max: 40, ..config };
-    let again = DeviceClients::open(&few, 1)?.run("room again", &connect)?;
+    let again = DeviceClients::open(&few, 1, &AgentsArgs::default())?.run("room again", &connect)?;
     let passed = full.live > 0
         && refused > 0
         && full.live + refused == full.devices

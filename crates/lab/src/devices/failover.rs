@@ -41,7 +41,8 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Finished, LabError> {
     let ramp_up = fixture.connect(&devices)?;
     if ramp_up.verdict() == Verdict::Failed {
         output::print_ramp_up("before the kill", &ramp_up);
-        let value = json!({ "bench": "failover", "devices": victims, "ramp": output::ramp_up_json(&ramp_up) });
+        let value =
+            json!({ "bench": "failover", "devices": victims, "ramp": output::ramp_up_json("connecting", &ramp_up) });
         return Ok(Finished { verdict: Verdict::Failed, figures: value });
     }
     let result = fail_over(&mut fixture, args, victims)?;

@@ -3,12 +3,20 @@
 use super::args::DeviceArgs;
 use super::{
     device_clients::DeviceClients,
-    device_counts::DeviceCounts,
+    device_counts::{DeviceCounts, LATENESS_MS_MAX},
     memory::Memory,
     server_under_test::{DEVICES_PER_PROCESS, ServerUnderTest},
     worker_protocol::{DeviceCommand, DeviceWorkerConfig},
 };
-use crate::{LabError, Verdict, options::Rate, process, report, server::StoreCheck, setup};
+use crate::{
+    LabError, Verdict,
+    options::Rate,
+    phase_part::AgentOutcome,
+    process, report,
+    sampler::{Sampler, Samples, Watched},
+    server::StoreCheck,
+    setup,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tidings_protocol::http::{ComparePresence, PresenceComparison};
@@ -43,6 +51,9 @@ impl DeviceFixture {
         if args.devices == 0 || args.under_way == 0 {
             return Err(LabError::Usage("--devices and --under-way must be at least 1".into()));
         }
+        if args.clients.is_some() && !args.target.load_agents.agents.is_empty() {
+            return Err(LabError::Usage("--clients: agents start as many load clients as they need".into()));
+        }
         let workers = args.clients.unwrap_or(args.devices.div_ceil(DEVICES_PER_PROCESS)).max(1);
         if args.devices.div_ceil(workers) > DEVICES_PER_PROCESS {
             let why = format!("{} devices: one client process holds {DEVICES_PER_PROCESS}", args.devices);
@@ -71,7 +82,7 @@ impl DeviceFixture {
             first_door_devices,
             ..DeviceFixture::worker_config(args)
         };
-        let clients = DeviceClients::open(&config, workers)?;
+        let clients = DeviceClients::open(&config, workers, &args.target.load_agents)?;
         let before = Memory::now(&server.processes(), &clients.pids());
         Ok(DeviceFixture { server, clients, tag, before })
     }
@@ -104,6 +115,7 @@ impl DeviceFixture {
             bare: false,
             never_binds: false,
             core: args.target.client_core,
+            clock_ahead_ns: 0,
         }
     }
 
@@ -119,11 +131,19 @@ impl DeviceFixture {
     /// Runs a command that binds devices, and measures it.
     pub(crate) fn ramp_up(&mut self, title: &str, command: &DeviceCommand) -> Result<RampUp, LabError> {
         let (server_cpu, clients_cpu) = (self.server.cpu_seconds(), self.clients.cpu_seconds());
-        let counts = self.clients.run(title, command)?;
+        let sampler = Sampler::start(Watched {
+            server: self.server.processes().into_iter().map(|(_, pid)| pid).collect(),
+            metrics_address: Some(self.server.target.address()),
+            lab_pids: self.clients.pids(),
+        });
+        let counts = self.clients.run(title, command);
+        let samples = sampler.finish();
         Ok(RampUp {
             server_cpu_seconds: self.server.cpu_seconds() - server_cpu,
             client_cpu_seconds: self.clients.cpu_seconds() - clients_cpu,
-            counts,
+            counts: counts?,
+            samples,
+            agents: self.clients.agents(),
         })
     }
 
@@ -162,6 +182,9 @@ pub(crate) struct RampUp {
     pub(crate) counts: DeviceCounts,
     pub(crate) server_cpu_seconds: f64,
     pub(crate) client_cpu_seconds: f64,
+    pub(crate) samples: Samples,
+    /// Where agents loaded: what each did.
+    pub(crate) agents: Vec<AgentOutcome>,
 }
 
 impl RampUp {
@@ -170,13 +193,11 @@ impl RampUp {
         if counts.live != counts.devices || counts.given_up > 0 || counts.altered > 0 {
             return if counts.client_failures > 0 { Verdict::LabFellBehind } else { Verdict::Failed };
         }
-        let fell_behind = counts.client_failures > 0 || counts.lateness.percentiles().p99 > LATENESS_MS_MAX;
+        let is_late = counts.lateness.percentiles().p99 > LATENESS_MS_MAX;
+        let fell_behind = counts.client_failures > 0 || is_late || self.agents.iter().any(|agent| agent.lagged);
         if fell_behind { Verdict::LabFellBehind } else { Verdict::Passed }
     }
 }
-
-/// Above this lateness at the 99th percentile the load client distorts what it measures.
-const LATENESS_MS_MAX: f64 = 100.0;
 
 /// The server's comparison of the sessions that it holds with those that are registered.
 #[derive(Debug, Clone)]

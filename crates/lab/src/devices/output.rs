@@ -1,7 +1,7 @@
 //! Figures of benches with devices, printed and as JSON.
 
 use super::{
-    device_counts::{DeviceCounts, SerializedHistogram},
+    device_counts::{DeviceCounts, LATENESS_MS_MAX, SerializedHistogram},
     fixture::RampUp,
     memory::{BytesPerConnection, Memory},
 };
@@ -33,6 +33,15 @@ pub(crate) fn print_ramp_up(title: &str, ramp: &RampUp) {
     println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
     print_latency("bound", &counts.bind);
     print_latency("client late", &counts.lateness);
+    for agent in &ramp.agents {
+        println!(
+            "  agent {}: {} of {} bound, attempts {}, late p99 {:.2} ms, clock off by {:.3} ms at most",
+            agent.address, agent.delivered, agent.expected, agent.sent, agent.lateness.p99, agent.clock_error_ms
+        );
+        if agent.lagged {
+            println!("  ! agent {} could not keep up", agent.address);
+        }
+    }
     print_problems(counts);
 }
 
@@ -91,13 +100,15 @@ pub(crate) fn print_memory(before: &Memory, after: &Memory, each: &BytesPerConne
     );
 }
 
-pub(crate) fn ramp_up_json(ramp: &RampUp) -> Value {
+/// A measured part of the report: its latency is that of a bind, and its answers are binds.
+pub(crate) fn ramp_up_json(title: &str, ramp: &RampUp) -> Value {
     let counts = &ramp.counts;
     json!({
-        "devices": counts.devices, "live": counts.live, "gave_up": counts.given_up, "attempts": counts.attempts,
+        "title": title, "latency": counts.bind.percentiles(), "latency_curve": counts.bind.curve(), "answers": counts.bound,
+        "lateness": counts.lateness.percentiles(), "lag_max_ms": LATENESS_MS_MAX, "samples": ramp.samples,
+        "agents": ramp.agents, "devices": counts.devices, "live": counts.live, "gave_up": counts.given_up, "attempts": counts.attempts,
         "seconds": counts.seconds(), "binds_per_second": counts.binds_per_second(),
         "failures": counts.failures, "redirects": counts.redirects,
-        "bound_ms": counts.bind.percentiles(), "lateness_ms": counts.lateness.percentiles(),
         "server_cpu_seconds": ramp.server_cpu_seconds, "client_cpu_seconds": ramp.client_cpu_seconds,
         "problems": counts.problems,
     })

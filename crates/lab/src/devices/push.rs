@@ -60,7 +60,7 @@ pub(crate) fn run(args: &DevicePushArgs) -> Result<Finished, LabError> {
     }
     let chat = chat.map(|(alone, beside)| json!({ "alone": outcome_json(&alone), "beside": outcome_json(&beside) }));
     let value = json!({
-        "bench": "push", "via": args.devices.via, "ramp": output::ramp_up_json(&ramp_up), "rounds": rounds,
+        "bench": "push", "via": args.devices.via, "ramp": output::ramp_up_json("connecting", &ramp_up), "rounds": rounds,
         "device_ms": end.push.percentiles(), "server_cpu_seconds": server, "client_cpu_seconds": clients,
         "heartbeats": output::heartbeats_json(&end), "chat": chat, "check": check,
     });

@@ -9,7 +9,7 @@ use super::{
     output,
     worker_protocol::{DeviceCommand, DeviceProtocol, DeviceWorkerConfig},
 };
-use crate::{Finished, LabError, Verdict, process::monotonic_ns};
+use crate::{Finished, LabError, Verdict, options::AgentsArgs, process::monotonic_ns};
 use serde_json::json;
 use std::time::Duration;
 
@@ -30,7 +30,10 @@ pub(crate) fn run(args: &StormArgs) -> Result<Finished, LabError> {
     let presence = fixture.compare_presence()?;
     let (doors, workers) = (fixture.server.doors.len(), fixture.clients.workers());
     let check = fixture.end()?;
-    let bare = if args.no_bare { None } else { Some(run_baseline(devices, args.rounds, (doors, workers))?) };
+    // Agents load from elsewhere: a loop on this machine would say nothing about the server's.
+    let has_agents = !devices.target.load_agents.agents.is_empty();
+    let bare =
+        if args.no_bare || has_agents { None } else { Some(run_baseline(devices, args.rounds, (doors, workers))?) };
 
     output::print_ramp_up(&format!("{} devices over {}, first connect", devices.devices, devices.via), &first);
     for storm in &storms {
@@ -56,13 +59,18 @@ pub(crate) fn run(args: &StormArgs) -> Result<Finished, LabError> {
         println!("median rate    {rate:.0}/s, bare loop {limit:.0}/s, ratio {:.2}", rate / limit);
     }
     let value = json!({
-        "bench": "storm", "via": devices.via, "first": output::ramp_up_json(&first),
-        "storms": storms.iter().map(output::ramp_up_json).collect::<Vec<_>>(),
-        "bare": bare.as_ref().map(|ramp_ups| ramp_ups.iter().map(output::ramp_up_json).collect::<Vec<_>>()),
+        "bench": "storm", "via": devices.via, "first": output::ramp_up_json("first connect", &first),
+        "storms": numbered("storm", &storms),
+        "bare": bare.as_ref().map(|ramp_ups| numbered("bare loop", ramp_ups)),
         "rate": rate, "ratio": bare.as_ref().map(|bare| rate / median(bare)),
         "heartbeats": output::heartbeats_json(&end), "presence": presence.json(), "check": check,
     });
     Ok(Finished { verdict, figures: value })
+}
+
+fn numbered(title: &str, ramp_ups: &[RampUp]) -> Vec<serde_json::Value> {
+    let all = ramp_ups.iter().enumerate();
+    all.map(|(number, ramp_up)| output::ramp_up_json(&format!("{title} {}", number + 1), ramp_up)).collect()
 }
 
 /// Runs the same storms with the same clients on as many processes of the baseline.
@@ -81,7 +89,7 @@ fn run_baseline(
         bare: true,
         ..DeviceFixture::worker_config(devices)
     };
-    let mut clients = DeviceClients::open(&config, workers)?;
+    let mut clients = DeviceClients::open(&config, workers, &AgentsArgs::default())?;
     let within_ms = devices.within.as_millis() as u64;
     clients.run("bare loop", &DeviceCommand::Connect { per_second: None, within_ms })?;
     let mut ramp_ups = Vec::new();
@@ -90,7 +98,7 @@ fn run_baseline(
         let at_ns = monotonic_ns() + START_DELAY.as_nanos() as u64;
         let counts = clients.run("bare storm", &DeviceCommand::Storm { at_ns, within_ms })?;
         let client_cpu_seconds = clients.cpu_seconds() - cpu_before;
-        ramp_ups.push(RampUp { counts, server_cpu_seconds: 0.0, client_cpu_seconds });
+        ramp_ups.push(RampUp { counts, server_cpu_seconds: 0.0, client_cpu_seconds, ..RampUp::default() });
     }
     Ok(ramp_ups)
 }

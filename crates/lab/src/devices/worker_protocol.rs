@@ -87,6 +87,8 @@ pub(crate) struct DeviceWorkerConfig {
     pub(crate) never_binds: bool,
     /// The core that the worker is pinned to.
     pub(crate) core: Option<usize>,
+    /// How far the clock of the worker's machine is ahead of the bench's: all times that both speak of are the bench's.
+    pub(crate) clock_ahead_ns: i64,
 }
 
 /// A report of a worker.

@@ -6,11 +6,13 @@ use super::{
     link::{Client, Common, Link, LinkError, Role, Stage, take_answer},
     message::Message,
     schedule::Schedule,
+    socket::LinkSocket,
+    target::{DriverTarget, ReadWrite},
     template::{Placeholder, Values},
 };
 use crate::{
     LabError,
-    delivery_ledger::{Ledger, Marking},
+    delivery_ledger::{Audience, Ledger, Marking},
     interrupt,
     live::{LiveBlock, WorkLength},
     process::{self, monotonic_ns},
@@ -18,17 +20,8 @@ use crate::{
     worker_protocol::{LoadModel, Outcome},
 };
 use mio::{Events, Interest, Poll, Token};
-use std::{
-    collections::VecDeque,
-    io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
-    sync::Arc,
-    time::Duration,
-};
-use tidings_client::{
-    nonblocking::{NonblockingSocket, ReadOutcome},
-    token,
-};
+use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use tidings_client::{nonblocking::ReadOutcome, token};
 
 /// Concurrent handshakes, as of the load client for Tidings.
 const OPENING_MAX: usize = 200;
@@ -41,31 +34,30 @@ const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(20);
 /// So long after the last delivery a second one of the same message is still looked for.
 const QUIET_NS: u64 = 200_000_000;
 
-/// Where the server is, and the keys that the driver's placeholders may need.
-#[derive(Debug, Clone)]
-pub(crate) struct DriverTarget {
-    pub(crate) addresses: Vec<SocketAddr>,
-    /// As `--url` names it.
-    pub(crate) host: String,
-    pub(crate) api_key: Option<String>,
-    pub(crate) token_key: Option<String>,
-    pub(crate) patience: Duration,
+/// The clients of a server that others wrote.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DriverClients {
+    pub(crate) audience: Audience,
+    pub(crate) receivers: usize,
+    pub(crate) senders: usize,
+    /// Unanswered publishes on one session.
+    pub(crate) pipeline: usize,
 }
 
 pub(crate) struct DriverClient {
     common: Common,
-    addresses: Vec<SocketAddr>,
+    target: DriverTarget,
     run: String,
     phase: u32,
     poll: Poll,
     events: Option<Events>,
     /// The receivers, then the senders.
     links: Vec<Link>,
-    receivers: usize,
-    /// Unanswered publishes on one session.
-    pipeline: usize,
+    clients: DriverClients,
     /// The sender whose turn it is.
     turn: usize,
+    /// Of pairs: how many messages each sender has published, by which its conversations take turns.
+    sent_by: Vec<usize>,
     buffer: Vec<u8>,
     patience_ns: u64,
     next_heartbeat: u64,
@@ -73,14 +65,27 @@ pub(crate) struct DriverClient {
     between: Ledger,
 }
 
+impl DriverClients {
+    /// What is published and delivered from now on.
+    fn ledger(&self, marking: Marking, body_bytes: usize) -> Ledger {
+        let DriverClients { audience, receivers, senders, .. } = *self;
+        match audience {
+            Audience::Everybody => Ledger::new(marking, monotonic_ns(), (receivers, senders), body_bytes),
+            Audience::Pairs => Ledger::of_pairs(marking, monotonic_ns(), receivers, body_bytes),
+        }
+    }
+}
+
 impl DriverClient {
     /// Logs in receivers and senders, and waits until the server has accepted all.
-    pub(crate) fn open(
-        driver: Arc<Driver>,
-        target: &DriverTarget,
-        (receivers, senders): (usize, usize),
-        pipeline: usize,
-    ) -> Result<Self, LabError> {
+    pub(crate) fn open(driver: Arc<Driver>, target: &DriverTarget, clients: DriverClients) -> Result<Self, LabError> {
+        let DriverClients { audience, receivers, mut senders, .. } = clients;
+        if audience == Audience::Pairs {
+            // A session that is made for one channel cannot publish to others.
+            let is_bound = driver.publishes_on_sessions() && driver.binds_sessions_to_channels();
+            senders = if is_bound { receivers } else { senders.min(receivers) };
+        }
+        let clients = DriverClients { senders, ..clients };
         let needs = |placeholder, value: &Option<String>, option: &str| match value {
             None if driver.needs(placeholder) => {
                 Err(LabError::Usage(format!("the driver {} needs {option}", driver.name)))
@@ -93,18 +98,18 @@ impl DriverClient {
             None => needs(Placeholder::Token, &target.token_key, "--token-key, which its tokens are signed with")?,
         };
         let run = process::run_tag();
-        let common = Common { driver, host: target.host.clone(), api_key, channel: format!("lab-{run}") };
+        let common = Common { driver, host: target.host.clone(), api_key };
         let mut client = DriverClient {
-            between: Ledger::new(Marking::Text { run: run.clone(), phase: 0 }, monotonic_ns(), (receivers, senders), 0),
+            between: clients.ledger(Marking::Text { run: run.clone(), phase: 0 }, 0),
             common,
-            addresses: target.addresses.clone(),
+            target: target.clone(),
             phase: 0,
             poll: Poll::new()?,
             events: Some(Events::with_capacity(4096)),
             links: Vec::with_capacity(receivers + senders),
-            receivers,
-            pipeline,
+            clients,
             turn: 0,
+            sent_by: vec![0; senders],
             buffer: vec![0; BUFFER_BYTES],
             patience_ns: target.patience.as_nanos() as u64,
             next_heartbeat: u64::MAX,
@@ -130,7 +135,8 @@ impl DriverClient {
                 };
                 let Some(user) = opened.next() else { break };
                 let socket = client.connect(number)?;
-                client.links.push(Link { socket, client: Client::new(role, user) });
+                let channel = client.channel(if number < receivers { number } else { number - receivers });
+                client.links.push(Link { socket, client: Client::new(role, user, channel) });
             }
             client.wait(POLL_TIMEOUT_MAX)?;
             if monotonic_ns() - started > client.patience_ns.max(1) * (1 + all as u64 / 1_000) {
@@ -155,8 +161,17 @@ impl DriverClient {
         }
     }
 
-    fn connect(&mut self, number: usize) -> io::Result<NonblockingSocket> {
-        let mut socket = NonblockingSocket::connect(self.addresses[number % self.addresses.len()], None)?;
+    /// What the receiver of this number is subscribed to.
+    fn channel(&self, receiver: usize) -> String {
+        match self.clients.audience {
+            Audience::Everybody => format!("lab-{}", self.run),
+            Audience::Pairs => format!("lab-{}-{receiver}", self.run),
+        }
+    }
+
+    fn connect(&mut self, number: usize) -> io::Result<LinkSocket> {
+        let addresses = &self.target.addresses;
+        let mut socket = LinkSocket::connect(addresses[number % addresses.len()], self.target.trust.as_ref())?;
         self.poll.registry().register(socket.stream(), Token(number), Interest::READABLE | Interest::WRITABLE)?;
         Ok(socket)
     }
@@ -167,19 +182,19 @@ impl DriverClient {
             return Ok(users.iter().map(|user| token::sign(token_key, user, TOKEN_LIFETIME)).collect());
         };
         let timeout = Duration::from_nanos(self.patience_ns);
-        let mut stream: Option<TcpStream> = None;
+        let mut stream: Option<Box<dyn ReadWrite>> = None;
         let mut tokens = Vec::with_capacity(users.len());
-        for user in users {
+        for (number, user) in users.iter().enumerate() {
             let mut bytes = Vec::new();
-            let (api_key, channel) = (self.common.api_key.as_str(), self.common.channel.as_str());
-            request.put(&Values { user, api_key, channel, ..Values::default() }, &self.common.host, &mut bytes);
+            let channel = self.channel(number.checked_sub(self.clients.receivers).unwrap_or(number));
+            let values = Values { user, api_key: &self.common.api_key, channel: &channel, ..Values::default() };
+            request.put(&values, &self.common.host, &mut bytes);
             let mut open = match stream.take() {
                 Some(open) => open,
-                None => TcpStream::connect_timeout(&self.addresses[0], timeout)?,
+                None => self.target.connect_blocking(timeout)?,
             };
-            open.set_read_timeout(Some(timeout))?;
-            open.set_nodelay(true)?;
             open.write_all(&bytes)?;
+            open.flush()?;
             let mut answer = Vec::new();
             let (status, body, closes) = loop {
                 if let Some(answer) = take_answer(&answer).map_err(LabError::Server)? {
@@ -221,11 +236,8 @@ impl DriverClient {
         let mut schedule = Schedule::of(model)?;
         self.phase += 1;
         let marking = |phase| Marking::Text { run: self.run.clone(), phase };
-        let ends = (self.receivers, self.links.len() - self.receivers);
-        let (mut ledger, next) = (
-            Ledger::new(marking(self.phase), monotonic_ns(), ends, body_bytes),
-            Ledger::new(marking(self.phase + 1), monotonic_ns(), ends, 0),
-        );
+        let mut ledger = self.clients.ledger(marking(self.phase), body_bytes);
+        let next = self.clients.ledger(marking(self.phase + 1), 0);
         let stray = std::mem::replace(&mut self.between, next).outcome(false);
         let mut live = LiveBlock::begin(title, WorkLength::of_model(model));
         let sampler = Sampler::start(Watched::default());
@@ -290,20 +302,36 @@ impl DriverClient {
         {
             waiting.pop_front();
             let (planned, now) = (start + due, monotonic_ns());
-            let link = &mut self.links[self.receivers + sender];
+            let source = self.source_of(sender);
+            let channel = self.channel(source);
+            let link = &mut self.links[self.clients.receivers + sender];
             let could_send = planned.max(link.client.free_since).min(now);
-            let number = ledger.publish(sender, (planned, could_send, now), &mut marker);
-            link.client.publish(&self.common, number, &String::from_utf8_lossy(&marker));
+            let number = ledger.publish(source, (planned, could_send, now), &mut marker);
+            link.client.publish(&self.common, number, (&channel, &String::from_utf8_lossy(&marker)));
             link.flush()?;
             self.turn = sender + 1;
+            self.sent_by[sender] += 1;
         }
         Ok(())
+    }
+
+    /// Whose message this sender publishes next: its own, or of pairs that of the conversation whose turn it is. A conversation
+    /// has one sender, so that its messages keep their order.
+    fn source_of(&self, sender: usize) -> usize {
+        let DriverClients { audience, receivers, senders, .. } = self.clients;
+        match audience {
+            Audience::Everybody => sender,
+            Audience::Pairs => {
+                let conversations = (receivers - sender).div_ceil(senders);
+                sender + senders * (self.sent_by[sender] % conversations)
+            }
+        }
     }
 
     /// How many messages one sender may have under way.
     fn places(&self) -> usize {
         match (self.common.driver.publishes_on_sessions(), self.common.driver.has_answers()) {
-            (true, true) => self.pipeline,
+            (true, true) => self.clients.pipeline,
             (true, false) => usize::MAX,
             (false, _) => 1,
         }
@@ -311,19 +339,20 @@ impl DriverClient {
 
     fn room(&self) -> usize {
         let places = self.places();
-        let free = self.links[self.receivers..].iter().map(|link| places.saturating_sub(link.client.in_flight.len()));
+        let free =
+            self.links[self.clients.receivers..].iter().map(|link| places.saturating_sub(link.client.in_flight.len()));
         free.fold(0, usize::saturating_add)
     }
 
     fn is_answered(&self) -> bool {
-        self.links[self.receivers..].iter().all(|link| link.client.in_flight.is_empty())
+        self.links[self.clients.receivers..].iter().all(|link| link.client.in_flight.is_empty())
     }
 
     /// The next sender in turn that can publish now.
     fn free_sender(&mut self) -> Option<usize> {
-        let (places, senders) = (self.places(), self.links.len() - self.receivers);
+        let (places, senders) = (self.places(), self.clients.senders);
         (0..senders).map(|step| (self.turn + step) % senders).find(|sender| {
-            let link = &mut self.links[self.receivers + sender];
+            let link = &mut self.links[self.clients.receivers + sender];
             let Client { stage, in_flight, .. } = &link.client;
             *stage == Stage::Ready && in_flight.len() < places && link.has_room(UNWRITTEN_BYTES_MAX)
         })

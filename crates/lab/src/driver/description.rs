@@ -94,10 +94,7 @@ impl Driver {
     /// Whether a placeholder needs a value from the options.
     pub(super) fn needs(&self, placeholder: Placeholder) -> bool {
         let in_exchange = |exchange: &Option<Exchange>| exchange.as_ref().is_some_and(|one| one.frame.has(placeholder));
-        let in_request = |request: &Request| {
-            let headers = request.headers.iter().any(|(_, value)| value.has(placeholder));
-            headers || request.path.has(placeholder) || request.body.has(placeholder)
-        };
+        let in_request = |request: &Request| request.has(placeholder);
         let in_publish = match &self.publish {
             Publish::Frame(exchange) => exchange.frame.has(placeholder),
             Publish::Request(request) => in_request(request),
@@ -112,6 +109,16 @@ impl Driver {
             || self.path.has(placeholder)
             || self.headers.iter().any(|(_, value)| value.has(placeholder))
             || self.token.as_ref().is_some_and(|(request, _)| in_request(request))
+    }
+
+    /// Whether a session is made for one channel, by its path, its headers or its login.
+    pub(super) fn binds_sessions_to_channels(&self) -> bool {
+        let has = |template: &Template| template.has(Placeholder::Channel);
+        let token = self.token.as_ref().is_some_and(|(request, _)| request.has(Placeholder::Channel));
+        has(&self.path)
+            || self.headers.iter().any(|(_, value)| has(value))
+            || self.login.as_ref().is_some_and(|login| has(&login.frame))
+            || token
     }
 
     /// Whether senders have a session of their own, and publish on it.
@@ -145,6 +152,11 @@ impl Request {
             headers: headers_of(&file.headers, known)?,
             body: file.body.as_ref().map(|body| Template::of(body, known)).transpose()?.unwrap_or_default(),
         })
+    }
+
+    fn has(&self, placeholder: Placeholder) -> bool {
+        let headers = self.headers.iter().any(|(_, value)| value.has(placeholder));
+        headers || self.path.has(placeholder) || self.body.has(placeholder)
     }
 
     pub(super) fn put(&self, values: &Values<'_>, host: &str, out: &mut Vec<u8>) {

@@ -3,16 +3,16 @@
 use super::{
     description::{Driver, Exchange, Publish, put_head},
     message::{Matcher, Message},
+    socket::LinkSocket,
     template::{Template, Values},
 };
 use crate::delivery_ledger::Ledger;
 use std::{collections::VecDeque, io, sync::Arc};
 use tidings_client::{
-    nonblocking::NonblockingSocket,
     session::{SERVER_FRAME_BYTES_MAX, closed_error, random_mask},
     wire::{parse_response_head, take_chunks},
 };
-use tidings_protocol::ws::{Control, Data, OpCode, generate_key, put_client_frame, take_frame};
+use tidings_protocol::ws::{Assembly, Control, Data, OpCode, Received, generate_key, put_client_frame, take_frame};
 
 /// Of a text that the server wrote, in a problem.
 const SHOWN_CHARS: usize = 200;
@@ -23,7 +23,6 @@ pub(super) struct Common {
     pub(super) driver: Arc<Driver>,
     pub(super) host: String,
     pub(super) api_key: String,
-    pub(super) channel: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +48,7 @@ pub(super) enum Stage {
 /// A connection: the socket, and the client's side of what is spoken over it.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) socket: NonblockingSocket,
+    pub(super) socket: LinkSocket,
     pub(super) client: Client,
 }
 
@@ -59,6 +58,10 @@ pub(super) struct Client {
     pub(super) stage: Stage,
     pub(super) user: String,
     pub(super) token: String,
+    /// What it is subscribed to; of a sender with several conversations, the first of them.
+    pub(super) channel: String,
+    /// Joins messages that come in several frames.
+    assembly: Assembly,
     /// Frames that were sent.
     frames: u64,
     /// Published and not answered, in this order.
@@ -99,23 +102,25 @@ pub(super) fn take_answer(bytes: &[u8]) -> Result<Option<(u16, String, bool)>, S
 impl Link {
     /// Writes what the client has to say, as far as the kernel takes it.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.socket.out().append(&mut self.client.out);
+        self.socket.write(&mut self.client.out)?;
         self.socket.flush()
     }
 
     /// Whether less is unwritten than a sender may have.
     pub(super) fn has_room(&mut self, bytes_max: usize) -> bool {
-        self.socket.out().len() <= bytes_max
+        self.socket.unwritten() <= bytes_max
     }
 }
 
 impl Client {
-    pub(super) fn new(role: Role, (user, token): (String, String)) -> Self {
+    pub(super) fn new(role: Role, (user, token): (String, String), channel: String) -> Self {
         Client {
             role,
             stage: Stage::Connecting,
             user,
             token,
+            channel,
+            assembly: Assembly::default(),
             frames: 0,
             in_flight: VecDeque::new(),
             free_since: 0,
@@ -130,8 +135,8 @@ impl Client {
             self.stage = Stage::Ready;
             return;
         }
-        let Client { user, token, .. } = &*self;
-        let values = Values { user, token, api_key: &common.api_key, channel: &common.channel, ..Values::default() };
+        let Client { user, token, channel, .. } = &*self;
+        let values = Values { user, token, api_key: &common.api_key, channel, ..Values::default() };
         let mut head = Vec::new();
         put_head(&mut head, "GET", (&common.driver.path, &common.driver.headers), (&values, &common.host));
         let key = generate_key();
@@ -146,12 +151,18 @@ impl Client {
     }
 
     fn put_frame(&mut self, common: &Common, template: &Template, (marker, id): (&str, &str)) {
+        let channel = std::mem::take(&mut self.channel);
+        self.put_frame_for(&channel, common, template, (marker, id));
+        self.channel = channel;
+    }
+
+    fn put_frame_for(&mut self, channel: &str, common: &Common, template: &Template, (marker, id): (&str, &str)) {
         self.frames += 1;
         let text = template.fill(&Values {
             user: &self.user,
             token: &self.token,
             api_key: &common.api_key,
-            channel: &common.channel,
+            channel,
             number: self.frames,
             marker,
             id,
@@ -167,19 +178,18 @@ impl Client {
         }
     }
 
-    /// Publishes message `number` with this marker.
-    pub(super) fn publish(&mut self, common: &Common, number: u32, marker: &str) {
+    /// Publishes message `number` with this marker to a channel.
+    pub(super) fn publish(&mut self, common: &Common, number: u32, (channel, marker): (&str, &str)) {
         match &common.driver.publish {
             Publish::Frame(exchange) => {
-                self.put_frame(common, &exchange.frame, (marker, ""));
+                self.put_frame_for(channel, common, &exchange.frame, (marker, ""));
                 if exchange.answer.is_some() {
                     self.in_flight.push_back(number);
                 }
             }
             Publish::Request(request) => {
                 let Client { user, token, out, .. } = self;
-                let (api_key, channel) = (common.api_key.as_str(), common.channel.as_str());
-                let values = Values { user, token, api_key, channel, marker, ..Values::default() };
+                let values = Values { user, token, api_key: &common.api_key, channel, marker, ..Values::default() };
                 request.put(&values, &common.host, out);
                 self.in_flight.push_back(number);
             }
@@ -212,32 +222,32 @@ impl Client {
         {
             let payload = taken + frame.payload.start..taken + frame.payload.end;
             taken = payload.end;
-            match frame.opcode {
-                OpCode::Control(Control::Ping) => {
-                    put_client_frame(&mut self.out, OpCode::Control(Control::Pong), &bytes[payload], random_mask());
+            let payload = &bytes[payload];
+            let received = self.assembly.take(&frame, payload, SERVER_FRAME_BYTES_MAX);
+            match received.map_err(|error| LinkError::Protocol(error.to_string()))? {
+                Received::Ping => {
+                    put_client_frame(&mut self.out, OpCode::Control(Control::Pong), payload, random_mask());
                 }
-                OpCode::Control(Control::Close) => {
-                    return Err(LinkError::Protocol(closed_error(&bytes[payload]).to_string()));
-                }
-                OpCode::Data(_) if !frame.is_final => {
-                    return Err(LinkError::Protocol("a message in several frames, which drivers do not read".into()));
-                }
-                OpCode::Data(_) => {
-                    let text = std::str::from_utf8(&bytes[payload])
+                Received::Close(_) => return Err(LinkError::Protocol(closed_error(payload).to_string())),
+                Received::Text(text) => self.take_text(&text, common, ledger, now)?,
+                Received::Binary(data) => {
+                    let text = std::str::from_utf8(&data)
                         .map_err(|_| LinkError::Protocol("a message that is not text".into()))?;
-                    match common.driver.lines {
-                        true => {
-                            for line in text.lines().filter(|line| !line.is_empty()) {
-                                self.take_message(&Message::new(line), common, ledger, now)?;
-                            }
-                        }
-                        false => self.take_message(&Message::new(text), common, ledger, now)?,
-                    }
+                    self.take_text(text, common, ledger, now)?;
                 }
-                OpCode::Control(_) => {}
+                Received::Part | Received::Pong => {}
             }
         }
         Ok(taken)
+    }
+
+    /// Takes the messages that a text has.
+    fn take_text(&mut self, text: &str, common: &Common, ledger: &mut Ledger, now: u64) -> Result<(), LinkError> {
+        match common.driver.lines {
+            true => (text.lines().filter(|line| !line.is_empty()))
+                .try_for_each(|line| self.take_message(&Message::new(line), common, ledger, now)),
+            false => self.take_message(&Message::new(text), common, ledger, now),
+        }
     }
 
     /// Sends the frame of the stage, and goes on at once where none is wanted or none is answered.

@@ -11,8 +11,8 @@ use crate::{
         },
     },
     clock::machine_ns,
-    worker_protocol::WorkerReport,
 };
+use serde::de::DeserializeOwned;
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs},
@@ -24,10 +24,10 @@ use std::{
 const BUSY_ATTEMPTS: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
-/// What an agent says.
+/// What an agent says; `R` is what its load client reports.
 #[derive(Debug)]
-pub(super) enum AgentEvent {
-    Report(Box<WorkerReport>),
+pub(crate) enum AgentEvent<R> {
+    Report(Box<R>),
     Pong {
         id: u64,
         clock_ns: u64,
@@ -41,10 +41,10 @@ pub(super) enum AgentEvent {
 
 /// An agent that has greeted this coordinator.
 #[derive(Debug)]
-pub(super) struct AgentConnection {
-    pub(super) address: String,
-    pub(super) is_loopback: bool,
-    pub(super) machine: Machine,
+pub(crate) struct AgentConnection {
+    pub(crate) address: String,
+    pub(crate) is_loopback: bool,
+    pub(crate) machine: Machine,
     stream: Arc<Mutex<TcpStream>>,
 }
 
@@ -69,12 +69,12 @@ fn session() -> &'static str {
 impl AgentConnection {
     /// Connects, and has a thread turn what the agent says into events, with its `number`. An agent that says nothing for
     /// `timeout` has vanished.
-    pub(super) fn open(
+    pub(crate) fn open<R: DeserializeOwned + Send + 'static>(
         number: usize,
         address: &str,
         token: &str,
         timeout: Duration,
-        events: SyncSender<(usize, AgentEvent)>,
+        events: SyncSender<(usize, AgentEvent<R>)>,
     ) -> Result<Self, LabError> {
         let failed = |why: String| LabError::Environment(format!("agent {address}: {why}"));
         let resolved = address.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
@@ -96,12 +96,12 @@ impl AgentConnection {
         Ok(connection)
     }
 
-    pub(super) fn send(&self, line: &CoordinatorLine) -> Result<(), LabError> {
+    pub(crate) fn send(&self, line: &CoordinatorLine) -> Result<(), LabError> {
         send(&self.stream, line).map_err(|error| self.failed(&format!("has vanished: {error}")))
     }
 
     /// The run ends for want of this agent.
-    pub(super) fn failed(&self, why: &str) -> LabError {
+    pub(crate) fn failed(&self, why: &str) -> LabError {
         LabError::Environment(format!("agent {}: {why}", self.address))
     }
 }
@@ -181,12 +181,12 @@ fn read_greeting(lines: &mut LineReader<TcpStream>) -> Result<AgentLine, NoGreet
 }
 
 /// Turns lines into events until the agent or the coordinator is gone, and says to the agent that the coordinator is there.
-fn read_events(
+fn read_events<R: DeserializeOwned>(
     number: usize,
     mut lines: LineReader<TcpStream>,
     stream: &Mutex<TcpStream>,
     timeout: Duration,
-    events: &SyncSender<(usize, AgentEvent)>,
+    events: &SyncSender<(usize, AgentEvent<R>)>,
 ) {
     let (mut heard, mut pinged) = (Instant::now(), Instant::now());
     loop {

@@ -6,15 +6,19 @@
 //! In reading order: [`connection`], the line to an agent; [`split`], who gets what; [`phase_run`], a phase while it runs;
 //! [`ledger`], what was sent and received over all agents; [`merge`], the outcome of all.
 
-mod connection;
+pub(crate) mod connection;
 mod ledger;
 mod merge;
 mod phase_run;
-mod split;
+pub(crate) mod split;
 
 use crate::{
     LabError,
-    agent::{machine::Machine, read_token, wire::CoordinatorLine},
+    agent::{
+        machine::Machine,
+        read_token,
+        wire::{CoordinatorLine, LoadClientKind},
+    },
     clock::{ClockOffset, machine_ns},
     options::AgentsArgs,
     phase_part::{AgentOutcome, PhasePart, Slots},
@@ -50,7 +54,7 @@ const WAIT: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Fleet {
     agents: Vec<AgentConnection>,
-    events: Receiver<(usize, AgentEvent)>,
+    events: Receiver<(usize, AgentEvent<WorkerReport>)>,
     timeout: Duration,
     lag_max_ms: f64,
     config: WorkerConfig,
@@ -73,7 +77,7 @@ impl Fleet {
                 return Err(LabError::Usage(format!("--agents names {address} twice")));
             }
             let agent = AgentConnection::open(number, address, &token, args.agent_timeout, sender.clone())?;
-            agent.send(&CoordinatorLine::Launch)?;
+            agent.send(&CoordinatorLine::Launch(LoadClientKind::Messages))?;
             agents.push(agent);
         }
         Ok(Fleet {
@@ -331,7 +335,7 @@ impl Fleet {
     }
 
     /// An event, unless it ends the run: an agent that is gone, or a load client that failed.
-    fn check(&self, agent: usize, event: AgentEvent) -> Result<AgentEvent, LabError> {
+    fn check(&self, agent: usize, event: AgentEvent<WorkerReport>) -> Result<AgentEvent<WorkerReport>, LabError> {
         match event {
             AgentEvent::Gone(why) => Err(self.agents[agent].failed(&why)),
             AgentEvent::Report(report) => match *report {
@@ -349,7 +353,7 @@ impl Fleet {
         &mut self,
         what: &str,
         timeout: Duration,
-        answer: impl Fn(AgentEvent) -> Option<T>,
+        answer: impl Fn(AgentEvent<WorkerReport>) -> Option<T>,
     ) -> Result<Vec<T>, LabError> {
         let asked = Instant::now();
         let mut answers: Vec<Option<T>> = self.agents.iter().map(|_| None).collect();

@@ -20,13 +20,13 @@ impl Share {
 
 /// An agent's weight and what it can hold.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Capacity {
-    pub(super) weight: f64,
-    pub(super) connections_max: usize,
+pub(crate) struct Capacity {
+    pub(crate) weight: f64,
+    pub(crate) connections_max: usize,
 }
 
 /// The weight of a machine is the least of its descriptors, ports and cores, each as a part of what the best machine has.
-pub(super) fn capacities(machines: &[&Machine], addresses: usize, is_loopback: bool) -> Vec<Capacity> {
+pub(crate) fn capacities(machines: &[&Machine], addresses: usize, is_loopback: bool) -> Vec<Capacity> {
     let best = |of: fn(&Machine) -> u64| machines.iter().map(|machine| of(machine)).max().unwrap_or(1).max(1) as f64;
     let (descriptors, ports, cores) = (best(|m| m.descriptors), best(|m| m.ports), best(|m| m.cores));
     let capacity = |machine: &&Machine| {
@@ -59,7 +59,7 @@ fn split(total: usize, weights: &[f64]) -> Vec<usize> {
 }
 
 /// The same with bounds; what one cannot hold the others get. `None`: all together cannot hold so many.
-fn split_within(total: usize, weights: &[f64], bounds: &[usize]) -> Option<Vec<usize>> {
+pub(crate) fn split_within(total: usize, weights: &[f64], bounds: &[usize]) -> Option<Vec<usize>> {
     let mut weights = weights.to_vec();
     let mut fixed = vec![0; weights.len()];
     loop {

@@ -16,6 +16,9 @@ const PLOT_STYLE: &str = include_str!("page/uPlot.min.css");
 /// The columns of a series over time.
 const SERIES: [&str; 8] = ["planned", "sent", "acknowledged", "delivered", "p50", "p99", "max", "lag_max"];
 const SAMPLES: [&str; 4] = ["server_cores", "server_bytes", "lab_cores", "machine_cores"];
+/// Those of the kernel, which stand in a place of their own.
+const KERNEL: [&str; 6] =
+    ["accepted_per_second", "listen_overflows", "listen_drops", "retransmits", "time_wait", "backlog"];
 
 pub(crate) fn write_json(file: &Path, document: &Value) -> Result<(), LabError> {
     let text = serde_json::to_string_pretty(document).map_err(std::io::Error::from)?;
@@ -89,11 +92,13 @@ fn series_csv(parts: &[Part<'_>]) -> String {
 }
 
 fn samples_csv(parts: &[Part<'_>]) -> String {
-    let mut text = format!("part,seconds,{}\n", SAMPLES.join(","));
+    let mut text = format!("part,seconds,{},{}\n", SAMPLES.join(","), KERNEL.join(","));
     for part in parts {
         let Some(samples) = part.get("samples") else { continue };
         for row in 0..samples["at"].as_array().map_or(0, Vec::len) {
-            let cells: Vec<String> = SAMPLES.iter().map(|name| cell(samples.get(name), row)).collect();
+            let cells = SAMPLES.iter().map(|name| cell(samples.get(name), row));
+            let kernel = KERNEL.iter().map(|name| cell(samples["kernel"].get(name), row));
+            let cells: Vec<String> = cells.chain(kernel).collect();
             let _ = writeln!(text, "{},{},{}", field(&part.title), cell(samples.get("at"), row), cells.join(","));
         }
     }

@@ -1,5 +1,6 @@
 //! The machine of a run: what it is, and whether it swapped or held the lab back meanwhile.
 
+use crate::kernel::{TcpCounters, read};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -10,13 +11,7 @@ pub(super) struct MachineCounters {
     swapped_pages: u64,
     /// Times that the control group of this process used up its share of CPU time.
     throttled: u64,
-    listen_overflows: u64,
-    listen_drops: u64,
-    retransmits: u64,
-}
-
-fn read(file: &str) -> String {
-    std::fs::read_to_string(file).unwrap_or_default()
+    tcp: TcpCounters,
 }
 
 /// The number behind a name in a file of lines `name number`.
@@ -25,23 +20,13 @@ fn counter(text: &str, name: &str) -> u64 {
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
 
-/// A counter of `/proc/net/snmp` or `netstat`: a line of names above a line of numbers, both beginning with the protocol.
-fn network_counter(text: &str, protocol: &str, name: &str) -> u64 {
-    let mut lines = text.lines().filter(|line| line.strip_prefix(protocol).is_some_and(|rest| rest.starts_with(':')));
-    let (Some(names), Some(numbers)) = (lines.next(), lines.next()) else { return 0 };
-    let place = names.split_whitespace().position(|known| known == name);
-    place.and_then(|place| numbers.split_whitespace().nth(place)?.parse().ok()).unwrap_or(0)
-}
-
 impl MachineCounters {
     pub(super) fn read() -> Self {
-        let (vmstat, netstat) = (read("/proc/vmstat"), read("/proc/net/netstat"));
+        let vmstat = read("/proc/vmstat");
         MachineCounters {
             swapped_pages: counter(&vmstat, "pswpin") + counter(&vmstat, "pswpout"),
             throttled: counter(&read(&format!("/sys/fs/cgroup{}/cpu.stat", own_group())), "nr_throttled"),
-            listen_overflows: network_counter(&netstat, "TcpExt", "ListenOverflows"),
-            listen_drops: network_counter(&netstat, "TcpExt", "ListenDrops"),
-            retransmits: network_counter(&read("/proc/net/snmp"), "Tcp", "RetransSegs"),
+            tcp: TcpCounters::read(),
         }
     }
 
@@ -57,8 +42,8 @@ impl MachineCounters {
             doubts.push(format!("The lab was held back {throttled} times by the CPU share of its control group."));
         }
         let value = json!({
-            "swapped_pages": swapped, "throttled": throttled, "listen_overflows": grown(|c| c.listen_overflows),
-            "listen_drops": grown(|c| c.listen_drops), "retransmits": grown(|c| c.retransmits),
+            "swapped_pages": swapped, "throttled": throttled, "listen_overflows": grown(|c| c.tcp.listen_overflows),
+            "listen_drops": grown(|c| c.tcp.listen_drops), "retransmits": grown(|c| c.tcp.retransmits),
         });
         (value, doubts)
     }
@@ -114,9 +99,6 @@ mod tests {
     #[test]
     fn kernel_counters_are_read_by_name() {
         assert_eq!(counter("pswpin 3\npswpin_zero 9\n", "pswpin"), 3);
-        let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 22 333\nIpExt: A\nIpExt: 4\n";
-        assert_eq!(network_counter(text, "TcpExt", "ListenDrops"), 333);
-        assert_eq!(network_counter(text, "TcpExt", "Missing"), 0);
     }
 
     #[test]

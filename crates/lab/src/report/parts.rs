@@ -105,6 +105,12 @@ impl Part<'_> {
         Some(self.number(&["server_cpu_seconds"])? / self.number(&["seconds"])?.max(1e-9))
     }
 
+    /// How much of the time the server's store was at work, as its metrics tell.
+    pub(crate) fn store_percent(&self) -> Option<f64> {
+        let busy = self.number(&["metrics", "store_busy_seconds"])?;
+        Some(100.0 * busy / self.number(&["seconds"])?.max(1e-9))
+    }
+
     /// The share of what went wrong: of planned messages those refused, of expected deliveries those lost, doubled and so on.
     pub(crate) fn error_percent(&self) -> Option<f64> {
         let planned = ["planned", "answers", "pieces"].iter().find_map(|name| self.number(&[name]))?;

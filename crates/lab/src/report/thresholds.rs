@@ -22,6 +22,8 @@ enum Figure {
     Rate,
     ServerCores,
     ServerMemory,
+    /// The share of the time in which the server's store was at work.
+    Store,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,17 +35,19 @@ enum Relation {
 }
 
 /// The names of all figures, with what they are in the report and their unit.
-const FIGURES: [(&str, Figure, &str); 10] = [
+const FIGURES: [(&str, Figure, &str); 12] = [
     ("p50", Figure::Latency("p50"), "ms"),
     ("p90", Figure::Latency("p90"), "ms"),
     ("p99", Figure::Latency("p99"), "ms"),
     ("p99.9", Figure::Latency("p99_9"), "ms"),
     ("p99.99", Figure::Latency("p99_99"), "ms"),
     ("max", Figure::Latency("max"), "ms"),
+    ("mean", Figure::Latency("mean"), "ms"),
     ("errors", Figure::Errors, "%"),
     ("rate", Figure::Rate, "/s"),
     ("server-cpu", Figure::ServerCores, "cores"),
     ("server-memory", Figure::ServerMemory, "MiB"),
+    ("store", Figure::Store, "%"),
 ];
 /// Longer ones first: `<=` begins with `<`.
 const RELATIONS: [(&str, Relation); 4] =
@@ -99,6 +103,7 @@ impl Threshold {
             Figure::Errors => part.error_percent(),
             Figure::Rate => part.rate(),
             Figure::ServerCores => part.server_cores(),
+            Figure::Store => part.store_percent(),
             Figure::ServerMemory => part.number(&["server_rss_bytes"]).map(|bytes| bytes / 1_048_576.0),
         };
         let met = value.is_some_and(|value| match self.relation {
@@ -125,7 +130,7 @@ mod tests {
 
     fn met(threshold: &str) -> bool {
         let figures = json!({ "outcome": {
-            "title": "t", "latency": { "p50": 1.0, "p99": 12.0 }, "planned": 1000, "refused": 10, "expected": 2000,
+            "title": "t", "latency": { "p50": 1.0, "p99": 12.0, "mean": 2.5 }, "metrics": { "store_busy_seconds": 0.5 }, "planned": 1000, "refused": 10, "expected": 2000,
             "lost": 0, "committed": 990, "seconds": 2.0,
         }});
         #[allow(clippy::unwrap_used)]
@@ -144,6 +149,9 @@ mod tests {
             ("rate>=495", true),
             ("rate>495", false),
             ("server-cpu<2", false),
+            ("mean<3ms", true),
+            ("store<50%", true),
+            ("store<10", false),
         ] {
             assert_eq!(met(threshold), expected, "{threshold}");
         }

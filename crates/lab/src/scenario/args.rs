@@ -1,6 +1,6 @@
 //! The options of `bench run` and `bench scenario`.
 
-use crate::options::TargetArgs;
+use crate::{driver::DriverArgs, options::TargetArgs};
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Clone, Args)]
@@ -11,10 +11,11 @@ pub struct RunArgs {
     /// --url is loaded instead of the server that the scenario wants
     #[command(flatten)]
     pub target: TargetArgs,
-    /// The server at --url is one that others wrote, and this file says how to speak to it; or the name of a driver that ships with
-    /// the program: centrifugo, socket-io
-    #[arg(long, value_name = "FILE")]
-    pub driver: Option<String>,
+    #[command(flatten)]
+    pub described: DriverArgs,
+    /// On a cluster of so many nodes instead of the server that the scenario wants, with PostgreSQL and Redis; 1 is one server
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=9))]
+    pub nodes: Option<u8>,
     /// Added to each command of the scenario, such as `-- --devices 200000`
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,

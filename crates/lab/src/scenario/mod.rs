@@ -26,18 +26,27 @@ pub(crate) const ALL: &str = "all";
 
 /// The shipped scenarios with what each is about.
 pub(crate) fn shipped() -> impl Iterator<Item = (&'static str, String)> {
-    library::SHIPPED.iter().map(|(name, text)| (*name, Plan::read(text, &[]).map_or(String::new(), |plan| plan.about)))
+    with_about(library::SHIPPED)
+}
+
+fn with_about(list: &'static [(&'static str, &'static str)]) -> impl Iterator<Item = (&'static str, String)> {
+    list.iter().map(|(name, text)| (*name, Plan::read(text, &[]).map_or(String::new(), |plan| plan.about)))
 }
 
 /// Runs the scenario that is named, or that is in the file.
 pub(crate) fn run(args: &RunArgs) -> Result<Finished, LabError> {
-    let plan = read(&args.scenario, &args.options)?;
+    let mut plan = read(&args.scenario, &args.options)?;
+    if let Some(nodes) = args.nodes {
+        let is_own = args.target.url.is_none();
+        plan.run_on(nodes.into(), is_own).map_err(|why| LabError::Usage(format!("--nodes: {why}")))?;
+    }
     // A file is named from where the command is typed, and in a scenario from where that is.
     let beside = Path::new(&args.scenario).parent().unwrap_or(Path::new(""));
-    let named = args.driver.as_ref().map(|name| (name, Path::new("")));
+    let named = args.described.driver.as_ref().map(|name| (name, Path::new("")));
     let named = named.or(plan.server.driver.as_ref().map(|name| (name, beside)));
     let driver = named.map(|(name, folder)| driver::read(name, folder)).transpose()?;
-    runner::run(&plan, &args.target, driver.map(Arc::new))
+    let driver = driver.map(|driver| (Arc::new(driver), args.described.ca.as_deref()));
+    runner::run(&plan, &args.target, driver)
 }
 
 /// The settings of the scenario's own server; none if it cannot be read, which [`run`] tells.
@@ -50,7 +59,11 @@ pub(crate) fn show(args: &ScenarioArgs) -> Result<(), LabError> {
     match &args.action {
         ScenarioAction::List => {
             for (name, about) in shipped() {
-                println!("{name:<26} {about}");
+                println!("{name:<29} {about}");
+            }
+            println!("\nat full size, each by its name alone (`all` leaves them out):");
+            for (name, about) in with_about(library::FULL) {
+                println!("{name:<29} {about}");
             }
         }
         ScenarioAction::Show { name } => {
@@ -75,7 +88,7 @@ fn read(scenario: &str, options: &[String]) -> Result<Plan, LabError> {
 }
 
 fn unknown(name: &str) -> LabError {
-    let known: Vec<&str> = library::SHIPPED.iter().map(|(name, _)| *name).collect();
+    let known: Vec<&str> = library::SHIPPED.iter().chain(library::FULL).map(|(name, _)| *name).collect();
     LabError::Usage(format!(
         "there is no scenario {name:?} in this program, and no such file; there are {}",
         known.join(", ")
@@ -99,7 +112,7 @@ mod tests {
 
     #[test]
     fn every_shipped_scenario_can_be_read_and_is_named_as_its_file() {
-        for (name, text) in library::SHIPPED {
+        for (name, text) in library::SHIPPED.iter().chain(library::FULL) {
             let plan = Plan::read(text, &[]).unwrap_or_else(|mistake| panic!("{}", mistake.show(name, text)));
             assert_eq!(plan.name, *name);
             assert!(plan.about.ends_with('.'), "{name}: {:?} is no sentence", plan.about);
@@ -218,6 +231,24 @@ mod tests {
         });
         let wrong: Vec<String> = wrong.collect();
         assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    }
+
+    #[test]
+    fn a_scenario_is_run_on_as_many_nodes_as_are_asked_for_where_that_means_something() {
+        let on = |name: &str, nodes, is_own| {
+            let mut plan = read(name, &[]).unwrap_or_else(|error| panic!("{error}"));
+            plan.run_on(nodes, is_own).map(|()| plan.server.nodes)
+        };
+        assert_eq!((on("group-ladder", 5, true), on("group-ladder", 1, true)), (Ok(Some(5)), Ok(None)));
+        for (name, nodes, is_own, why) in [
+            ("group-ladder", 3, false, "--url"),
+            ("popup", 3, true, "commands"),
+            ("faults", 3, true, "faults"),
+            ("cluster-faults", 1, true, "faults"),
+            ("ramp-until-it-breaks", 3, true, "descriptors"),
+        ] {
+            assert!(on(name, nodes, is_own).is_err_and(|answer| answer.contains(why)), "{name}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -30,18 +31,23 @@ use std::{
 /// Changes of a rate that are marked on a plot, at most.
 const RATE_MARKS_MAX: usize = 12;
 
-pub(crate) fn run(plan: &Plan, args: &TargetArgs, driver: Option<Arc<Driver>>) -> Result<Finished, LabError> {
-    check_options(plan, args, driver.as_deref())?;
+/// `driver`: how a server that others wrote is spoken to, and the file of the certificates that its own must be signed by.
+pub(crate) fn run(
+    plan: &Plan,
+    args: &TargetArgs,
+    driver: Option<(Arc<Driver>, Option<&Path>)>,
+) -> Result<Finished, LabError> {
+    check_options(plan, args, driver.is_some())?;
     println!("{}: {}", plan.name, plan.about);
     let mut figures = json!({ "bench": "run", "scenario": plan.name, "about": plan.about });
     let mut verdict = Verdict::Passed;
     if !plan.phases.is_empty() {
         let server = match driver {
             None => ScenarioServer::start(&plan.server, args)?,
-            Some(driver) => {
+            Some((driver, ca)) => {
                 figures["driver"] = json!({ "name": driver.name, "about": driver.about });
                 println!("driver         {}", driver.about);
-                ScenarioServer::of_others(&plan.server, args, driver)?
+                ScenarioServer::of_others(&plan.server, args, (driver, ca))?
             }
         };
         let mut stage = Stage { plan, args, server, open: BTreeMap::new() };
@@ -91,9 +97,9 @@ pub(crate) fn run(plan: &Plan, args: &TargetArgs, driver: Option<Arc<Driver>>) -
 }
 
 /// Refuses options that a part of the scenario would ignore.
-fn check_options(plan: &Plan, args: &TargetArgs, driver: Option<&Driver>) -> Result<(), LabError> {
+fn check_options(plan: &Plan, args: &TargetArgs, has_driver: bool) -> Result<(), LabError> {
     let has_agents = !args.load_agents.agents.is_empty();
-    if driver.is_some() {
+    if has_driver {
         if let Some(what) = plan.beyond_drivers() {
             return Err(LabError::Usage(format!("--driver: {what}")));
         }

@@ -14,7 +14,7 @@ use crate::{
     topology::{Topology, TopologySpec},
 };
 use rustix::process::Signal;
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, path::Path, sync::Arc};
 
 pub(crate) struct ScenarioServer {
     pub(crate) target: Target,
@@ -49,25 +49,22 @@ impl ScenarioServer {
     }
 
     /// A server that others wrote, and that runs already.
-    pub(crate) fn of_others(wanted: &Server, args: &TargetArgs, driver: Arc<Driver>) -> Result<Self, LabError> {
+    pub(crate) fn of_others(
+        wanted: &Server,
+        args: &TargetArgs,
+        (driver, ca): (Arc<Driver>, Option<&Path>),
+    ) -> Result<Self, LabError> {
         let Some(url) = args.url.as_ref().or(wanted.url.as_ref()) else {
             return Err(LabError::Usage("a driver needs --url: the lab starts no server that others wrote".into()));
         };
-        let keys = [&args.api_key, &args.token_key].map(|key| Some(key.clone().unwrap_or_default()));
-        let [api_key, token_key] = keys;
-        let target = Target::resolve(&TargetArgs { url: Some(url.clone()), api_key, token_key, ..args.clone() })?;
-        let host = url.split(',').next().unwrap_or_default();
-        let driven = Driven {
-            driver,
-            target: DriverTarget {
-                addresses: target.addresses(),
-                host: host.trim_start_matches("http://").trim_end_matches('/').to_owned(),
-                api_key: args.api_key.clone(),
-                token_key: args.token_key.clone(),
-                patience: args.patience,
-            },
+        let target = DriverTarget::of(url, args, ca)?;
+        let running = Target::Running {
+            addresses: target.addresses.clone(),
+            api_key: args.api_key.clone().unwrap_or_default(),
+            token_key: args.token_key.clone().unwrap_or_default(),
         };
-        Ok(ScenarioServer { target, topology: None, driven: Some(driven) })
+        let driven = Driven { driver, target };
+        Ok(ScenarioServer { target: running, topology: None, driven: Some(driven) })
     }
 
     /// Where devices connect: of a server that runs already, nothing is known.

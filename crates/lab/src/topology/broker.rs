@@ -32,9 +32,9 @@ impl BrokerKind {
     pub(crate) fn settings(self) -> &'static str {
         match self {
             BrokerKind::Mosquitto => {
-                "MQTT 3.1.1, QoS 0; allow_anonymous true, persistence false, max_queued_messages 0, set_tcp_nodelay true"
+                "allow_anonymous true, persistence false, max_queued_messages 0, set_tcp_nodelay true"
             }
-            BrokerKind::Nats => "NATS core; as it comes",
+            BrokerKind::Nats => "as it comes",
         }
     }
 

@@ -32,6 +32,10 @@ pub(crate) enum Fault {
     RefuseLogin,
     /// Publishes are never answered.
     NoAnswer,
+    /// None, but messages come in several frames, with pings between them.
+    Fragments,
+    /// The message also reaches the first subscriber of all, whatever that one is subscribed to.
+    Stray,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -233,7 +237,10 @@ impl ForeignServer {
         let has_starved = self.fault == Fault::Starve && state.published >= 20;
         let held = state.held.take();
         let id = state.published;
-        for (number, subscriber) in state.subscribers.iter_mut().filter(|one| one.channel == channel).enumerate() {
+        let is_stray = is_faulty && self.fault == Fault::Stray;
+        let all = state.subscribers.iter_mut().enumerate();
+        let meant = all.filter(|(number, one)| one.channel == channel || is_stray && *number == 0);
+        for (number, (_, subscriber)) in meant.enumerate() {
             let mut markers = vec![marker.to_owned()];
             if number == 0 {
                 match self.fault {
@@ -258,12 +265,12 @@ impl ForeignServer {
             match subscriber.protocol {
                 // Several messages in one frame, as the protocol allows.
                 Protocol::Centrifugo => {
-                    write_frame(&mut subscriber.stream, &frames.collect::<Vec<_>>().join("\n"));
+                    self.deliver(&mut subscriber.stream, &frames.collect::<Vec<_>>().join("\n"));
                 }
                 Protocol::Text => {
                     for frame in frames {
                         subscriber.unacknowledged += 1;
-                        write_frame(&mut subscriber.stream, &frame);
+                        self.deliver(&mut subscriber.stream, &frame);
                     }
                 }
             }
@@ -272,6 +279,13 @@ impl ForeignServer {
             state.held = Some(marker.to_owned());
         }
         !(is_faulty && self.fault == Fault::RefuseAndDeliver)
+    }
+
+    fn deliver(&self, stream: &mut TcpStream, text: &str) {
+        match self.fault {
+            Fault::Fragments => write_fragments(stream, text),
+            _ => write_frame(stream, text),
+        }
     }
 
     /// Whether every subscriber has answered the server's ping.
@@ -284,5 +298,28 @@ fn write_frame(stream: &mut TcpStream, payload: &str) {
     let mut bytes = Vec::new();
     put_server_frame(&mut bytes, OpCode::Data(Data::Text), payload.as_bytes());
     // Fails when the client has disconnected.
+    let _ = stream.write_all(&bytes);
+}
+
+/// A message in three frames, with a ping between them.
+fn write_fragments(stream: &mut TcpStream, text: &str) {
+    const TEXT: u8 = 1;
+    const CONTINUATION: u8 = 0;
+    const FINAL: u8 = 0x80;
+    const PING: u8 = 0x89;
+    let (first, rest) = text.as_bytes().split_at(text.len() / 3);
+    let (second, third) = rest.split_at(rest.len() / 2);
+    let mut bytes = Vec::new();
+    for (head, payload) in [(TEXT, first), (PING, b"there?"), (CONTINUATION, second), (CONTINUATION | FINAL, third)] {
+        bytes.push(head);
+        match payload.len() {
+            length @ 0..126 => bytes.push(length as u8),
+            length => {
+                bytes.push(126);
+                bytes.extend_from_slice(&(length as u16).to_be_bytes());
+            }
+        }
+        bytes.extend_from_slice(payload);
+    }
     let _ = stream.write_all(&bytes);
 }

@@ -2,13 +2,13 @@
 
 use super::{DevicePool, heartbeat_interval_ms, user_id};
 use crate::{
+    clock::machine_ns,
     device_worker::{
         backoff::{ConnectionEnd, RetryTarget},
         device::{DeviceState, ReadOutcome},
         wire::{ServerMessage, put_ack, put_pong, take_message},
     },
     latency::record,
-    process::monotonic_ns,
 };
 use mio::event::Event;
 use rand::RngExt;
@@ -102,15 +102,16 @@ impl DevicePool {
                 let device = &mut self.devices[index];
                 if device.heartbeat_sent_ns != 0 {
                     self.counts.heartbeats_answered += 1;
-                    record(&mut self.heartbeat, device.heartbeat_sent_ns, monotonic_ns());
+                    record(&mut self.heartbeat, device.heartbeat_sent_ns, machine_ns());
                     device.heartbeat_sent_ns = 0;
                 }
                 Ok(())
             }
             ServerMessage::Push { id, body } => {
                 pushes.push(id);
+                let now_of_bench = self.of_bench(machine_ns());
                 let received = &mut self.devices[index].received;
-                if let Err(why) = self.pushes.receive(received, id, body, monotonic_ns()) {
+                if let Err(why) = self.pushes.receive(received, id, body, now_of_bench) {
                     self.add_problem(format!("device {index}: {why}"));
                 }
                 Ok(())
@@ -160,7 +161,7 @@ impl DevicePool {
                 self.protocol_violation(index, &format!("bound as {user:?} with a heartbeat of {heartbeat_ms} ms"))
             );
         }
-        let now = monotonic_ns();
+        let now = machine_ns();
         let device = &mut self.devices[index];
         device.state = DeviceState::Live;
         device.attempts = 0;

@@ -24,12 +24,13 @@
   // ---- numbers as people read them
 
   const number = (value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: digits });
-  const milliseconds = (value) => (value >= 10_000 ? `${number(value / 1_000, 1)} s` : `${number(value, value < 1 ? 2 : value < 100 ? 1 : 0)} ms`);
+  const milliseconds = (value) => (value >= 1_000 ? `${number(value / 1_000, value < 10_000 ? 2 : 1)} s` : `${number(value, value < 1 ? 2 : value < 100 ? 1 : 0)} ms`);
   const count = (value) => (value >= 1e6 ? `${number(value / 1e6, 1)} M` : value >= 1e4 ? `${number(value / 1e3, 1)} k` : number(value, value < 10 ? 1 : 0));
   const perSecond = (value) => `${count(value)}/s`;
   const cores = (value) => number(value, 2);
   const bytes = (value) => (value >= 2 ** 30 ? `${number(value / 2 ** 30, 2)} GiB` : `${number(value / 2 ** 20, value < 10 * 2 ** 20 ? 1 : 0)} MiB`);
   const seconds = (value) => (value >= 120 ? `${Math.floor(value / 60)}:${String(Math.round(value % 60)).padStart(2, "0")} min` : `${number(value, value < 10 ? 2 : 1)} s`);
+  const greatestOf = (values) => values.reduce((most, value) => (isNumber(value) && value > most ? value : most), 0);
   const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
   // ---- the measured parts, as crates/lab/src/report/parts.rs finds them
@@ -72,7 +73,7 @@
    * @param options.x values of the horizontal axis; @param options.series `{ label, values, colour, dash, fill }` each.
    * `log`: the vertical axis counts in powers of ten. `xLabels`: what stands at the axis; `marks`: moments with a name.
    */
-  function plot({ title, note, x, series, format, log = false, xFormat = seconds, xSplits, wide = false, height = 220, highest, step = false, marks = [] }) {
+  function plot({ title, note, x, series, format, bounds = [], log = false, xFormat = seconds, xSplits, wide = false, height = 220, highest, step = false, marks = [] }) {
     const drawn = series.filter(({ values }) => values.some(isNumber));
     if (drawn.length === 0 || x.length === 0) return undefined;
     const place = element("div", { "aria-hidden": "true" });
@@ -85,12 +86,11 @@
     });
     const legend = element("ul", { class: "legend" }, drawn.map(({ label }, index) => element("li", {}, swatches[index], `${label} `, values[index])));
     const figure = element("figure", { class: wide ? "plot is-wide" : "plot" }, element("figcaption", {}, element("b", {}, title), at), place, legend);
-    const greatest = (list) => list.reduce((most, value) => (isNumber(value) && value > most ? value : most), 0);
     // Without a pointer the legend tells the greatest value of each line, since that is what one looks for.
     const show = (index) => {
       at.textContent = index === undefined ? note ?? "" : xFormat(x[index]);
       drawn.forEach((line, which) => {
-        const value = index === undefined ? greatest(line.values) : line.values[index];
+        const value = index === undefined ? greatestOf(line.values) : line.values[index];
         values[which].textContent = isNumber(value) ? `${index === undefined ? "max " : ""}${format(value)}` : "–";
       });
     };
@@ -100,7 +100,7 @@
       own?.destroy();
       const soft = palette("text-soft"), line = palette("line");
       const axis = { stroke: soft, font: "12px system-ui, sans-serif", grid: { stroke: line, width: 1 }, ticks: { show: false } };
-      const most = Math.max(...drawn.map((one) => greatest(one.values)), highest ?? 0);
+      const most = Math.max(...drawn.map((one) => greatestOf(one.values)), highest ?? 0);
       const positive = drawn.flatMap((one) => one.values).filter((value) => isNumber(value) && value > 0);
       const least = positive.reduce((one, other) => Math.min(one, other), Infinity);
       const scale = log ? { distr: 3, range: () => [10 ** Math.floor(Math.log10(least)), 10 ** Math.ceil(Math.log10(Math.max(most, least) * 1.02))] } : { range: () => [0, most > 0 ? most * 1.12 : 1] };
@@ -118,7 +118,7 @@
             const stroke = palette(colour ?? `plot-${index % 6}`);
             return { label, stroke, width: width ?? 2, dash, spanGaps: true, fill: fill ? withAlpha(stroke, 0.13) : undefined, points: { show: drawn[index].values.filter(isNumber).length < 3, size: 7 }, paths: step ? uPlot.paths.stepped({ align: 1 }) : undefined };
           })],
-          hooks: { setCursor: [({ cursor: { idx } }) => show(idx ?? undefined)], draw: [(drawnPlot) => drawMarks(drawnPlot, marks)] },
+          hooks: { setCursor: [({ cursor: { idx } }) => show(idx ?? undefined)], draw: [(drawnPlot) => { drawMarks(drawnPlot, marks); drawBounds(drawnPlot, bounds); }] },
         },
         [x, ...drawn.map((one) => one.values.map((value) => (isNumber(value) && (!log || value > 0) ? value : null)))],
         place,
@@ -152,6 +152,33 @@
     });
     ctx.restore();
   }
+
+  /** A line for each threshold of what is plotted, with its name above it. */
+  function drawBounds({ ctx, bbox, scales, valToPos }, bounds) {
+    const ratio = devicePixelRatio || 1;
+    for (const { at, name } of bounds.filter(({ at: value }) => value > scales.y.min && value < scales.y.max)) {
+      const y = Math.round(valToPos(at, "y", true));
+      ctx.save();
+      ctx.strokeStyle = ctx.fillStyle = palette("bad");
+      ctx.lineWidth = ratio;
+      ctx.setLineDash([6 * ratio, 4 * ratio]);
+      ctx.beginPath();
+      ctx.moveTo(bbox.left, y);
+      ctx.lineTo(bbox.left + bbox.width, y);
+      ctx.stroke();
+      ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+      ctx.textAlign = "right";
+      ctx.textBaseline = "bottom";
+      ctx.fillText(name, bbox.left + bbox.width - 4 * ratio, y - 3 * ratio);
+      ctx.restore();
+    }
+  }
+
+  /** The thresholds of a part's latency, which are drawn where it is plotted over time. */
+  const latencyBounds = (part) => (report.run?.criteria ?? [])
+    .filter((criterion) => criterion.name === "threshold" && criterion.part === part.title)
+    .map(({ bound }) => ({ name: bound, at: Number(/^(?:p[\d.]+|max|mean) <=? ([\d.]+) ms$/u.exec(bound)?.[1]) }))
+    .filter(({ at }) => isNumber(at));
 
   const POWERS_OF_TWO = Array.from({ length: 24 }, (_, index) => 2 ** (16 + index));
 
@@ -196,24 +223,30 @@
   function timePlots(part) {
     const { series, samples } = part;
     const figures = [];
+    // What never happened is left out.
+    const some = (values) => (values?.some((value) => value > 0) ? values : []);
     const timed = (options) => plot({ ...options, marks: part.marks });
     const width = series?.bin_s ?? 1;
     const bins = series?.planned?.length ?? 0;
     if (bins > 0) {
       const x = series.planned.map((_, index) => index * width);
       // What a run does not count at all is left out: a closed loop plans nothing, popups deliver nothing.
-      const some = (values) => (values.some((value) => value > 0) ? values.map((value) => value / width) : []);
+      const rates = (values) => some(values).map((value) => value / width);
       const spread = Math.max(...series.max.filter(isNumber), 0) / Math.max(0.01, Math.min(...series.p50.filter((value) => value > 0)));
+      const bounds = latencyBounds(part);
+      const farthest = greatestOf(bounds.map(({ at }) => at));
       figures.push(timed({
-        title: "Latency over time", note: `of what was due in each ${seconds(width)}`, x, wide: true, height: 260, format: milliseconds, log: spread > 30,
+        title: "Latency over time", note: `of what was due in each ${seconds(width)}`, x, wide: true, height: 260, format: milliseconds, log: spread > 30, bounds,
+        // A bound that is near is shown, one that is far would flatten the curves.
+        highest: farthest < 4 * greatestOf(series.max) ? farthest : 0,
         series: [{ label: "p100", values: series.max, colour: "plot-4", width: 1.5 }, { label: "p99", values: series.p99, colour: "plot-2" }, { label: "p50", values: series.p50, colour: "plot-0" }],
       }));
       figures.push(curves([["delivered", part.latency_curve, "plot-0"], ["acknowledged", part.acknowledged_curve, "plot-1"]]));
       figures.push(timed({
         title: "Rate", note: "planned and achieved", x, format: perSecond,
-        series: [{ label: "planned", values: some(series.planned), colour: "plot-6", dash: [6, 4], width: 1.5 }, { label: "sent", values: some(series.sent), colour: "plot-2", width: 1.5 }, { label: "acknowledged", values: some(series.acknowledged), colour: "plot-1" }],
+        series: [{ label: "planned", values: rates(series.planned), colour: "plot-6", dash: [6, 4], width: 1.5 }, { label: "sent", values: rates(series.sent), colour: "plot-2", width: 1.5 }, { label: "acknowledged", values: rates(series.acknowledged), colour: "plot-1" }],
       }));
-      figures.push(timed({ title: "Deliveries", x, format: perSecond, series: [{ label: "delivered", values: some(series.delivered), colour: "plot-0", fill: true }] }));
+      figures.push(timed({ title: "Deliveries", x, format: perSecond, series: [{ label: "delivered", values: rates(series.delivered), colour: "plot-0", fill: true }] }));
       figures.push(timed({ title: "The lab's own lag", note: "sent later than planned, by its own fault", x, format: milliseconds, highest: 1, series: [{ label: "worst", values: series.lag_max, colour: "plot-3", fill: true, width: 1.5 }] }));
     } else {
       figures.push(curves([["delivered", part.latency_curve, "plot-0"], ["acknowledged", part.acknowledged_curve, "plot-1"]]));
@@ -229,6 +262,13 @@
       const label = (name) => name.replace(/^tidings_/u, "").replace(/^queue_depth\{queue="(.*)"\}$/u, "$1").replaceAll("_", " ");
       figures.push(timed({ title: "Queues of the server", note: "what waits, from /metrics", x, format: count, series: Object.entries(samples.metrics).map(([name, values]) => ({ label: label(name), values })).sort((one, other) => Math.max(...other.values.filter(isNumber)) - Math.max(...one.values.filter(isNumber))).slice(0, 6) }));
     }
+    const kernel = samples?.kernel;
+    if (samples?.at?.length > 1 && kernel) {
+      const x = samples.at;
+      figures.push(timed({ title: "Connections accepted", note: "by all listeners of this machine", x, format: perSecond, series: [{ label: "accepted", values: some(kernel.accepted_per_second), colour: "plot-0", fill: true }] }));
+      figures.push(timed({ title: "What waits at the kernel", note: "backlog of the fullest listener, ports in TIME-WAIT", x, format: count, series: [{ label: "backlog", values: some(kernel.backlog), colour: "plot-2" }, { label: "TIME-WAIT", values: some(kernel.time_wait), colour: "plot-6", dash: [6, 4], width: 1.5 }] }));
+      figures.push(timed({ title: "What the kernel dropped or sent again", note: "since the sample before", x, format: count, series: [{ label: "listen overflows", values: some(kernel.listen_overflows), colour: "plot-4" }, { label: "listen drops", values: some(kernel.listen_drops), colour: "plot-3" }, { label: "retransmits", values: some(kernel.retransmits), colour: "plot-1" }] }));
+    }
     if (part.rounds?.length > 1) {
       figures.push(plot({ title: "To the last receiver", note: "round by round", x: part.rounds.map((_, index) => index + 1), xFormat: (value) => number(value, 0), format: milliseconds, series: [{ label: "round", values: part.rounds, colour: "plot-0" }] }));
     }
@@ -240,13 +280,13 @@
 
   function tiles(part) {
     const shown = [];
-    const add = (title, value, unit) => shown.push(element("div", { class: "tile" }, element("dt", {}, title), element("dd", {}, value, unit ? element("small", {}, ` ${unit}`) : undefined)));
-    if (isNumber(rateOf(part))) add(isNumber(part.committed) ? "Messages" : isNumber(part.pieces) ? "Pieces" : "Answers", count(rateOf(part)), "a second");
-    if (isNumber(part.delivered)) add("Deliveries", count(part.delivered / Math.max(1e-9, part.seconds)), "a second");
+    const add = (title, value, unit) => shown.push(element("div", { class: "tile" }, element("dt", {}, title), element("dd", {}, value, unit ? element("small", {}, unit.startsWith("/") ? unit : ` ${unit}`) : undefined)));
+    if (isNumber(rateOf(part))) add(isNumber(part.committed) ? "Messages" : isNumber(part.pieces) ? "Pieces" : "Answers", count(rateOf(part)), "/s");
+    if (isNumber(part.delivered)) add("Deliveries", count(part.delivered / Math.max(1e-9, part.seconds)), "/s");
     add("Latency p50", milliseconds(part.latency.p50));
     add("p99", milliseconds(part.latency.p99));
     add("p100", milliseconds(part.latency.max));
-    if (isNumber(part.lost)) add("Lost, doubled, altered", number(part.lost + part.doubled + part.out_of_order + part.altered), `of ${count(part.expected)}`);
+    if (isNumber(part.lost)) add("Faults", number(part.lost + part.doubled + part.out_of_order + part.altered), `of ${count(part.expected)}`);
     if (isNumber(part.server_cpu_seconds)) add("Server CPU", cores(part.server_cpu_seconds / Math.max(1e-9, part.seconds)), "cores");
     return element("dl", { class: "tiles" }, shown);
   }
@@ -294,7 +334,7 @@
     ]);
     return [
       element("h3", {}, "Agents"), table(columns, rows),
-      element("p", { class: "soft" }, `A latency from one agent to another is off by ${number(part.clock_error_ms, 3)} ms at most. ${number(part.negative_latencies)} deliveries came before their time by the corrected clocks, by ${number(part.negative_latency_max_ms, 3)} ms at most, and count as 0.`),
+      isNumber(part.clock_error_ms) ? element("p", { class: "soft" }, `A latency from one agent to another is off by ${number(part.clock_error_ms, 3)} ms at most. ${number(part.negative_latencies)} deliveries came before their time by the corrected clocks, by ${number(part.negative_latency_max_ms, 3)} ms at most, and count as 0.`) : undefined,
     ];
   }
 
@@ -308,12 +348,16 @@
     return element("div", { class: `verdict ${tone}` }, element("span", { class: "mark", "aria-hidden": "true" }, mark), element("div", {}, element("strong", {}, title), run.sentence));
   }
 
+  /** Long whole numbers in a text, with their thousands apart. */
+  const grouped = (text) => text.replace(/(?<![.\d])\d{5,}(?![.\d])/gu, (digits) => number(Number(digits)));
+
   function criteria(run) {
     if (!run.criteria?.length) return undefined;
-    const several = new Set(run.criteria.map(({ part }) => part)).size > 1;
+    // With one part, each line speaks of it.
+    const several = partsOf(report).length > 1 || run.criteria.some(({ name }) => name === "the agent's own lag");
     return element("section", {}, element("h2", {}, "Held to"), table(
       [{ title: "" }, { title: "What" }, ...(several ? [{ title: "Where" }] : []), { title: "Bound" }, { title: "Measured", number: true }],
-      run.criteria.map(({ name, part, bound, value, met }) => [{ text: met ? "✓ met" : "✕ missed", class: `state ${met ? "met" : "missed"}` }, name, ...(several ? [part] : []), bound, value]),
+      run.criteria.map(({ name, part, bound, value, met }) => [{ text: met ? "✓ met" : "✕ missed", class: `state ${met ? "met" : "missed"}` }, name, ...(several ? [part] : []), bound, name === "threshold" && value !== "" && isNumber(Number(value)) ? `${number(Number(value), 2)} ${bound.split(" ").at(-1)}` : grouped(value)]),
     ));
   }
 

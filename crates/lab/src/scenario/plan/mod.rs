@@ -89,8 +89,9 @@ impl Plan {
         let used: Vec<&Worker> = phases.iter().flat_map(|phase| &phase.works).map(|work| &work.worker).collect();
         for (name, written) in &file.population {
             check_use(name, &populations[name], &used).map_err(|what| Mistake::at(written.span(), what))?;
-            if server.driver.is_some() && !populations[name].is_one_conversation() {
-                let what = "by a `driver`, groups and official accounts are loaded, and no other kind";
+            if server.driver.is_some() && !populations[name].can_be_driven() {
+                let what =
+                    "by a `driver`, groups, official accounts and direct conversations are loaded, and no other kind";
                 return Err(Mistake::at(written.get_ref().kind.span(), what));
             }
         }
@@ -118,13 +119,31 @@ impl Plan {
         })
     }
 
+    /// Has it run on so many nodes instead of on the server that its file wants.
+    pub(crate) fn run_on(&mut self, nodes: usize, is_own: bool) -> Result<(), String> {
+        if !is_own {
+            return Err("the server at --url has as many as it has".into());
+        }
+        if !self.commands.is_empty() {
+            return Err("the commands of this scenario start servers of their own".into());
+        }
+        if self.has_faults() {
+            return Err("the faults of this scenario happen to the server that its file wants".into());
+        }
+        if self.server.descriptors.is_some() {
+            return Err("the file sets `descriptors` of one server".into());
+        }
+        self.server.nodes = (nodes > 1).then_some(nodes);
+        Ok(())
+    }
+
     /// What a server that others wrote cannot be asked for, if there is something.
     pub(crate) fn beyond_drivers(&self) -> Option<String> {
-        let other = self.populations.iter().find(|(_, population)| !population.is_one_conversation());
+        let other = self.populations.iter().find(|(_, population)| !population.can_be_driven());
         let has_batches = self.phases.iter().flat_map(|phase| &phase.works).any(|work| work.batch > 1);
         match (other, self.scripts.keys().next()) {
             (Some((name, _)), _) | (None, Some(name)) => {
-                Some(format!("`{name}` is neither a group nor an official account"))
+                Some(format!("`{name}` is neither a group nor an official account nor direct conversations"))
             }
             _ if self.has_faults() => Some("the faults of this scenario happen to a server of its own".into()),
             _ if !self.commands.is_empty() => Some("the commands of this scenario load Tidings".into()),

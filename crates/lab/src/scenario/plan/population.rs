@@ -131,9 +131,9 @@ impl Population {
         matches!(self.members, Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. })
     }
 
-    /// Whether every message is for all that are online.
-    pub(crate) fn is_one_conversation(&self) -> bool {
-        matches!(self.members, Members::Conversation { .. })
+    /// Whether a driver can load it: conversations that there are from the beginning.
+    pub(crate) fn can_be_driven(&self) -> bool {
+        matches!(self.members, Members::Conversation { .. } | Members::Direct { .. })
     }
 
     pub(crate) fn of(written: &Spanned<PopulationFile>) -> Result<Self, Mistake> {

@@ -1,10 +1,11 @@
-//! Messages to a group on a server that a driver describes, by a load client in a thread of its own: it answers the server's
+//! Messages to a group, or in direct conversations, on a server that a driver describes, by a load client in a thread of its own: it answers the server's
 //! pings between phases, too.
 
 use super::{Job, WorkResult, messages};
 use crate::{
     LabError, Verdict,
-    driver::{Driver, DriverClient, DriverTarget},
+    delivery_ledger::Audience,
+    driver::{Driver, DriverClient, DriverClients, DriverTarget},
     process,
     report::{outcome_json, print_outcome},
     scenario::plan::population::{Members, Population},
@@ -40,9 +41,14 @@ impl DrivenWorker {
         population: &Population,
         (client_core, lag_max): (Option<usize>, Duration),
     ) -> Result<Self, LabError> {
-        let Members::Conversation { online, senders, texts, .. } = population.members else {
-            return Err(LabError::Usage("a driver loads groups and official accounts".into()));
+        let (audience, receivers, senders, texts) = match population.members {
+            Members::Conversation { online, senders, texts, .. } => (Audience::Everybody, online, senders, texts),
+            Members::Direct { pairs, senders, texts, .. } => (Audience::Pairs, pairs, senders, texts),
+            _ => {
+                return Err(LabError::Usage("a driver loads groups, official accounts and direct conversations".into()));
+            }
         };
+        let clients = DriverClients { audience, receivers, senders, pipeline: texts.pipeline };
         let core = client_core.unwrap_or_else(process::last_core);
         let is_pinned = !population.background;
         let (jobs, inbox) = sync_channel::<Command>(1);
@@ -52,7 +58,7 @@ impl DrivenWorker {
                 true => process::pin_to_core(core).map_err(LabError::from),
                 false => Ok(()),
             };
-            let opened = opened.and_then(|()| DriverClient::open(driver, &target, (online, senders), texts.pipeline));
+            let opened = opened.and_then(|()| DriverClient::open(driver, &target, clients));
             let mut client = match opened {
                 Ok(client) => client,
                 Err(error) => return drop(tell.send(Err(error))),

@@ -98,7 +98,7 @@ impl PopupWorker {
         let trouble = trouble_of(verdict, &measured);
         let value = json!({
             "title": job.title, "stretch": measured.stretch, "server_cpu_seconds": measured.server_cpu_seconds,
-            "server_rss_bytes": measured.server_rss_bytes, "samples": measured.samples, "tally": counts,
+            "server_rss_bytes": measured.server_rss_bytes, "samples": measured.samples, "metrics": measured.metrics, "tally": counts,
             "balance": balance,
         });
         let print = move |title: &str| {
