@@ -278,7 +278,8 @@ mod tests {
             let operations = [&item.get, &item.put, &item.post, &item.delete, &item.patch];
             for operation in operations.into_iter().flatten() {
                 let tags = operation.tags.clone().unwrap_or_default();
-                let is_one_nodes = tags.iter().any(|tag| ["push", "popups", "bulk_sends"].contains(&tag.as_str()));
+                let is_one_nodes =
+                    tags.iter().any(|tag| ["push", "popups", "bulk_sends", "reach"].contains(&tag.as_str()));
                 assert_eq!(is_leader_path(path), is_one_nodes, "{path} {tags:?}");
             }
         }

@@ -195,6 +195,8 @@ fn every_described_operation_can_be_called() {
     app.check("POST /v1/push", "/v1/push", &later, 202, r#"{"push":2,"state":"scheduled""#);
     app.check("DELETE /v1/push/{push}", "/v1/push/2", "", 200, r#""state":"cancelled""#);
     server.register("alice", "a1");
+    let reach = r#""devices":[{"device_id":"a1""#;
+    app.check("GET /v1/push/{push}/reach", "/v1/push/1/reach?user=alice", "", 200, reach);
     let path = "/v1/users/alice/devices/a1/tags";
     let operation = "PUT /v1/users/{user}/devices/{device_id}/tags";
     app.check(operation, path, r#"{"tags":["news"]}"#, 200, r#""tags":["news"]"#);
@@ -219,6 +221,14 @@ fn every_described_operation_can_be_called() {
     app.check("GET /v1/outbox/dead-letters", path, "", 200, r#"{"dead_letters":[]}"#);
     let operation = "POST /v1/outbox/dead-letters/replay";
     app.check(operation, "/v1/outbox/dead-letters/replay", "{}", 200, r#"{"replayed":0}"#);
+    let none = r#""code":"conflict""#;
+    let path = "/v1/reach/dead-letters";
+    app.check("GET /v1/reach/dead-letters", &format!("{path}?vendor=huawei&cause=x&limit=5"), "", 409, none);
+    for verb in ["replay", "delete"] {
+        let body = r#"{"vendor":"apns","outcome":"refused"}"#;
+        app.check(&format!("POST /v1/reach/dead-letters/{verb}"), &format!("{path}/{verb}"), body, 409, none);
+    }
+    app.check("GET /v1/reach/stats", "/v1/reach/stats", "", 200, r#""roads":["#);
     let made = r#"{"path":"/backups/monday","bytes":42}"#;
     app.check("POST /v1/admin/backup", "/v1/admin/backup", r#"{"path":"monday"}"#, 200, made);
     let metrics = app.check("GET /metrics", "/metrics", "", 200, "tidings_committed_entries_total");

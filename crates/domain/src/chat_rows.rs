@@ -19,6 +19,7 @@
 //! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its pieces, as a number |
 //! | `t` digest of a token | whose device the vendor reaches by it: see [`push_tokens`](crate::push_tokens) |
 //! | `v` user, device | the digest of the device's token |
+//! | `V` user | how often a device of the user that had no token got one, in eight bytes |
 //! | `N` | how far offline push by vendors has come |
 //! | `N` 1 | how far the stage has come that decides who is told of messages |
 //! | `n` road, position, part | what a road is still to tell some people of a message |
@@ -28,6 +29,8 @@
 //! | `q` day, conversation, seq, source, part, chunk | what was decided about who is told of a message, and what became of it |
 //! | `j` 0 | which versions of the reach policy are kept |
 //! | `j` 1, version, part | a part of a version |
+//! | `x` time and number | a notification for a vendor that was given up |
+//! | `S` hour since 1970 UTC, boot of a node, road | how often the road was tried, and what came of it: see [`reach_counts`](crate::reach_counts) |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 pub use crate::row_keys::{key, number_in};
@@ -37,7 +40,7 @@ use crate::{
     store_error::{StoreError, StoreResult},
 };
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
-use tidings_protocol::http::{PushVendor, ReachPreferences};
+use tidings_protocol::http::{PushVendor, ReachPreferences, ReachRoad};
 
 /// Messages of a conversation whose reactions can wait to be told. With more, all are told at once.
 pub const UNTOLD_MAX: usize = 50;
@@ -296,6 +299,21 @@ pub fn policy_head_key() -> Vec<u8> {
 /// A part of a version of the reach policy.
 pub fn policy_version_key(version: u32, part: u64) -> Vec<u8> {
     key(b'j', &[1, version.into(), part])
+}
+
+/// A notification for a vendor that was given up. Ids grow with time.
+pub fn vendor_dead_letter_key(id: u64) -> Vec<u8> {
+    key(b'x', &[id])
+}
+
+/// What a boot of a node counted on a road in an hour since 1970 UTC.
+pub fn reach_counts_key(hour: u64, boot: u64, road: ReachRoad) -> Vec<u8> {
+    key(b'S', &[hour, boot, road as u64])
+}
+
+/// The range of all that was counted in these hours, both included.
+pub fn reach_counts_of(first: u64, last: u64) -> (Vec<u8>, Vec<u8>) {
+    (key(b'S', &[first]), key(b'S', &[last, u64::MAX, u64::MAX]))
 }
 
 /// The note of a recall: a message that was recalled at this time and whose body may still be in the store's files.

@@ -127,7 +127,7 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
         }
         Proposal::SetStored(told) => told.iter().map(|(user, _)| chat_rows::stored_key(*user)).collect(),
         Proposal::SetReceipts { user, .. } | Proposal::SetReach { user, .. } => vec![chat_rows::settings_key(*user)],
-        Proposal::SetPushToken { user, device, token, former, owner } => {
+        Proposal::SetPushToken { user, device, token, former, owner, .. } => {
             push_token_keys(*user, device, token.as_ref(), former.as_ref(), owner.as_ref())
         }
         Proposal::SetPreferences { conversation, user, .. } => vec![chat_rows::preferences_key(*user, *conversation)],
@@ -257,11 +257,17 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             Proposal::SetReach { user, preferences } => {
                 self.change_settings(*user, |settings| settings.reach = (**preferences).clone())
             }
-            Proposal::SetPushToken { user, device, token, former, owner } => {
-                self.set_push_token((*user, device), token.as_ref(), *former, owner.as_ref())
+            Proposal::SetPushToken { user, device, token, former, owner, additions } => {
+                self.set_push_token((*user, device), token.as_ref(), *former, owner.as_ref(), *additions)
             }
             Proposal::SetLastSeen(seen) => {
                 seen.iter().for_each(|(user, at)| self.rows.put_last_seen(*user, *at));
+                Ok(Outcome::Done)
+            }
+            Proposal::SetReachCounts(counts) => {
+                for (hour, boot, road, row) in counts {
+                    self.rows.put_chat_row(chat_rows::reach_counts_key(*hour, *boot, *road), Some(row.clone()));
+                }
                 Ok(Outcome::Done)
             }
             Proposal::Kick { .. } => Ok(Outcome::Done),

@@ -9,7 +9,7 @@
 //! - [`push_tokens`], [`token_digest`], [`vendors`]: where vendors reach devices, and the port by which they do;
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
 //! - [`leadership`]: whether this node leads, and the port that says so;
-//! - [`clock`], [`rate`], [`user_limiter`], [`refusals`], [`metrics`]: time, rate limits, refusals for callers, and counters.
+//! - [`clock`], [`rate`], [`user_limiter`], [`refusals`], [`metrics`], [`reach_counts`]: time, rate limits, refusals for callers, and counters.
 #![warn(missing_docs)]
 
 pub mod bus;
@@ -25,6 +25,7 @@ pub mod model;
 pub mod push_store;
 pub mod push_tokens;
 pub mod rate;
+pub mod reach_counts;
 pub mod refusals;
 pub mod row_keys;
 pub mod store;

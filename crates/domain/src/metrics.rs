@@ -1,6 +1,6 @@
 //! The metrics, in Prometheus' terms. Handles are plain atomics: counting costs no look-up.
 
-use crate::{model::Lane, store::StoreStats};
+use crate::{model::Lane, reach_counts::ReachCounts, store::StoreStats};
 use parking_lot::RwLock;
 use prometheus_client::{
     collector::Collector,
@@ -183,9 +183,11 @@ metrics! {
         outbox_unheard: Counter = "outbox_unheard", "Notifications of messages that a session was handed and did not answer for";
         /// A retry counts again.
         vendor_notifications: Family<VendorOutcomeLabel, Counter> = "vendor_notifications", "Notifications for vendors, by what became of them";
-        vendor_waiting: Family<VendorLabel, Gauge> = "vendor_waiting", "Messages of which a vendor is still to be told, up to 10,000";
+        vendor_waiting: Family<VendorLabel, Gauge> = "vendor_waiting", "Messages of which a vendor is still to be told, up to 10,000 for each of its services";
         /// Else 0.
         vendor_failing: Family<VendorLabel, Gauge> = "vendor_failing", "1 while a vendor takes nothing";
+        /// At most 10,000.
+        vendor_dead_letters: Gauge = "vendor_dead_letters", "Notifications that vendors did not take and that are kept to be looked at or replayed";
         vendor_lag: Gauge = "vendor_lag", "Commit positions between the head and the search for devices that vendors reach";
         /// Else 0.
         ready: Gauge = "ready", "1 while the node can do its work, as /readyz says";
@@ -230,6 +232,8 @@ metrics! {
         /// What nodes measure of each other.
         pub cluster: ClusterMetrics,
         popup_decisions: [Counter; 3],
+        /// How often each road was tried. Not exported, but stored: it answers for hours that are past.
+        pub reach: ReachCounts,
     }
 }
 
@@ -266,8 +270,8 @@ impl Metrics {
         let commit_seconds = seconds();
         registry.register("commit_seconds", "One batch: write and fsync", commit_seconds.clone());
         let cluster = ClusterMetrics::registered(&mut registry);
-        let empty = RwLock::default();
-        let metrics = Metrics::registered(&mut registry, empty, lanes, commit_seconds, cluster, popup_decisions);
+        let (empty, reach) = (RwLock::default(), ReachCounts::default());
+        let metrics = Metrics::registered(&mut registry, empty, lanes, commit_seconds, cluster, popup_decisions, reach);
         *metrics.registry.write() = registry;
         metrics
     }

@@ -89,6 +89,20 @@ pub fn encode_digest(digest: TokenDigest) -> Vec<u8> {
     digest.bytes().to_vec()
 }
 
+/// The key of a user's row that counts the devices which got a token while they had none.
+pub fn additions_key(user: UserNo) -> Vec<u8> {
+    key(b'V', &[user.0])
+}
+
+/// The count of a row of [`additions_key`]; 0 without a row.
+///
+/// # Errors
+/// The row is damaged.
+pub fn additions_in(row: Option<&[u8]>) -> StoreResult<u64> {
+    let Some(row) = row else { return Ok(0) };
+    row.try_into().map(u64::from_be_bytes).map_err(|_| damaged("the count of a user's registrations"))
+}
+
 /// The rows that a change of a device's token reads or writes.
 pub fn row_keys(
     user: UserNo,
@@ -101,6 +115,7 @@ pub fn row_keys(
     keys.extend(token.map(|token| token_key(TokenDigest::of(token))));
     keys.extend(former.map(|former| token_key(*former)));
     keys.extend(owner.map(|(user, device)| device_key(*user, device)));
+    keys.extend((token.is_some() && former.is_none()).then(|| additions_key(user)));
     keys
 }
 

@@ -1,4 +1,4 @@
-//! The port of vendors' push services: APNs, FCM, and those of browsers.
+//! The port of vendors' push services: APNs, FCM, Huawei Push Kit, and those of browsers.
 //!
 //! Who is notified of what, and when a notification is tried again, is decided by the caller. An implementation knows one
 //! vendor's protocol, bounds its connections, requests in flight and rate, and stops asking a service that is away.
@@ -92,6 +92,16 @@ pub trait Vendor: Send + Sync + 'static {
     /// `invalid_field` for the address of a push service that the settings do not name.
     fn check_token(&self, _token: &PushToken) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    /// How many services the vendor has, each of which can be away by itself: browsers have several.
+    fn services(&self) -> usize {
+        1
+    }
+
+    /// The service that a token is of: a number below [`Vendor::services`], which may be another one after a restart.
+    fn service_of(&self, _token: &PushToken) -> u64 {
+        0
     }
 
     /// Sends notifications, many at the same time; answers in their order.

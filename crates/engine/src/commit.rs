@@ -370,6 +370,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::PutUsers(_)
         | Proposal::SetStored(_)
         | Proposal::SetLastSeen(_)
+        | Proposal::SetReachCounts(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::CheckpointStream { .. }
         | Proposal::DeleteDeadLetters { .. } => FlowKey::Server,

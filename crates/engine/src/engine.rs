@@ -38,6 +38,8 @@ mod purge;
 mod push_tokens;
 mod reach;
 mod reach_explain;
+mod reach_sentences;
+mod reach_stats;
 mod reactions;
 mod reads;
 mod receipts;
@@ -67,10 +69,12 @@ use crate::{
     },
     reach_policy::{CompiledPolicy, PolicyParts, ReachPolicies},
     reach_stage::{ReachStage, Roads, StageProgress, WebhookRoad},
+    reach_stats::{ReachStatsParts, ReachStatsWorker},
     reach_trace::ReachTrace,
     reaction_teller::{ReactionTeller, ReactionTellerParts},
     receipts::Receipts,
     receipts_worker::{ReceiptsWorker, ReceiptsWorkerParts},
+    recent_acknowledgements::RecentAcknowledgements,
     road_jobs::JobSignals,
     shards::{ShardReceivers, Shards, Wake},
     stream_worker::{StreamWorker, StreamWorkerParts},
@@ -118,6 +122,8 @@ pub struct Engine {
     trace: Arc<ReachTrace>,
     /// By which roads people are told of messages.
     pub reach_policies: Arc<ReachPolicies>,
+    reach_stats_worker: ReachStatsWorker,
+    recent_acknowledgements: RecentAcknowledgements,
     presence_worker: PresenceWorker,
     reaction_teller: ReactionTeller,
     receipts: Arc<Receipts>,
@@ -284,6 +290,15 @@ impl Engine {
             lead: lead.clone(),
         });
         let trace = Arc::new(ReachTrace::new(config.reach_trace_days));
+        let reach_stats_worker = ReachStatsWorker::start(ReachStatsParts {
+            store: store.clone(),
+            clock: clock.clone(),
+            committer: committer.clone(),
+            metrics: metrics.clone(),
+            lead: lead.clone(),
+            boot,
+            days: config.reach_trace_days,
+        });
         let offline_push_context = || OfflinePushContext {
             store: store.clone(),
             clock: clock.clone(),
@@ -333,6 +348,8 @@ impl Engine {
             outbox,
             vendor_push,
             trace,
+            reach_stats_worker,
+            recent_acknowledgements: RecentAcknowledgements::default(),
             streams,
             stream_worker,
             desk_worker,
@@ -416,6 +433,7 @@ impl Engine {
         self.presence_worker.stop();
         self.reaction_teller.stop();
         self.receipts_worker.stop();
+        self.reach_stats_worker.stop();
         self.stream_worker.stop();
         self.desk_worker.stop();
         self.list_worker.get().into_iter().for_each(ListWorker::stop);

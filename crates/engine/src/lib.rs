@@ -13,10 +13,12 @@
 //!   still to do; `reached_marks`: whom they reached; `offline_recipients`: who is to be
 //!   told; `reach_trace`: records of it;
 //! - [`presence`]: who is online;
+//! - `reach_stats`: the thread that stores how often each road was tried;
 //! - `reaction_teller`: when members are told of reactions;
 //! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
 //! - `list_worker`, `list_changes`: lines of users' lists that have changed, sent to their sessions;
 //! - `receipts_worker`, [`receipts`]: how far clients have come: stored, and told to live members once a second;
+//! - `recent_acknowledgements`: when clients last said what they have stored;
 //! - [`hub`]: where a commit goes next: to the lanes of this node, and to other nodes;
 //! - `desk_worker`: unassigns the conversations of removed agents;
 //! - `stream_worker`: the thread for messages that grow;
@@ -53,11 +55,13 @@ pub mod presence;
 mod reach_gate;
 pub mod reach_policy;
 mod reach_stage;
+mod reach_stats;
 mod reach_trace;
 mod reached_marks;
 mod reaction_teller;
 pub mod receipts;
 mod receipts_worker;
+mod recent_acknowledgements;
 mod road_jobs;
 pub mod road_plan;
 pub mod shards;

@@ -151,8 +151,7 @@ impl Source {
 
 /// The road of a source, by its number.
 fn road_of(source: u64) -> Option<ReachRoad> {
-    use ReachRoad::*;
-    [Session, Apns, Fcm, WebPush, Webhook].into_iter().find(|road| *road as u64 + 1 == source)
+    ReachRoad::ALL.into_iter().find(|road| *road as u64 + 1 == source)
 }
 
 /// Writes, reads and removes records.

@@ -27,6 +27,23 @@ pub(crate) const PARTS_PER_USER: u64 = 1 << 8;
 /// The parts of the rows that one row for later becomes.
 const PARTS_PER_LATER_ROW: u64 = 1 << 10;
 
+/// Where the service stands in the number of a part: above the parts of a message, and below the bits of withdrawals and of
+/// unacknowledged messages.
+const SERVICE_SHIFT: u32 = 52;
+const SERVICE_BITS: u64 = (1 << 8) - 1;
+/// Services that have a lane of their own. The others are with the last of these.
+const SERVICES_MAX: u64 = SERVICE_BITS - 1;
+
+/// The number of the part with those devices of a part that failed at this service of the vendor's.
+pub(crate) fn part_of_service(part: u64, service: u64) -> u64 {
+    part & !(SERVICE_BITS << SERVICE_SHIFT) | (service.min(SERVICES_MAX) + 1) << SERVICE_SHIFT
+}
+
+/// The service whose devices a part has; `None`: it was never tried, and has those of any.
+pub(crate) fn service_of_part(part: u64) -> Option<u64> {
+    (part >> SERVICE_SHIFT & SERVICE_BITS).checked_sub(1)
+}
+
 /// A road that has rows of its own. Its number is part of their keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum JobRoad {
@@ -104,6 +121,21 @@ pub(crate) struct Job {
     /// The devices are to take away what they show of the message.
     #[serde(rename = "w", default, skip_serializing_if = "is_default")]
     pub(crate) withdraws: bool,
+    /// When a dead letter became this job, in milliseconds since 1970 UTC; 0: it is none. Its time to live begins then.
+    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
+    pub(crate) replayed_at: u64,
+    /// Why the last attempt failed.
+    #[serde(rename = "x", default, skip_serializing_if = "is_default")]
+    pub(crate) cause: Option<String>,
+}
+
+/// Bytes of a cause, which the limit of a row has room for.
+const CAUSE_BYTES_MAX: usize = 80;
+
+/// A cause as jobs and dead letters keep it: short, and in characters that need no escape.
+pub(crate) fn short_cause(cause: &str) -> String {
+    let plain = |c: char| if matches!(c, '"' | '\\') || !(c.is_ascii_graphic() || c == ' ') { '\'' } else { c };
+    cause.chars().take(CAUSE_BYTES_MAX).map(plain).collect()
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

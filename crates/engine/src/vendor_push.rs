@@ -12,9 +12,13 @@
 //! A vendor that is away holds nobody else up. After a crash a row is sent again, with the same id and collapse key. In a cluster
 //! the leader does all this.
 //!
-//! In reading order: this file, [`vendor_worker`], [`rendering`] (what a device shows), [`badge`].
+//! In reading order: this file, [`vendor_worker`], [`health`] (does the vendor take anything?), [`dead_letters`] (what was given
+//! up), [`dead_letter_requests`], [`rendering`] (what a device shows), [`badge`].
 
 mod badge;
+mod dead_letter_requests;
+mod dead_letters;
+mod health;
 mod rendering;
 mod vendor_worker;
 
@@ -25,6 +29,7 @@ use crate::{
     road_jobs::{Job, JobRoad, JobSignals},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use dead_letters::DeadLetters;
 use parking_lot::Mutex;
 pub use rendering::{Template, Templates};
 use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
@@ -48,6 +53,8 @@ pub struct VendorPushConfig {
     pub badge: bool,
     pub backoff_min: Duration,
     pub backoff_max: Duration,
+    /// For how long notifications that were given up are kept; 0: they are not.
+    pub dead_letters_kept: Duration,
 }
 
 impl Default for VendorPushConfig {
@@ -58,6 +65,7 @@ impl Default for VendorPushConfig {
             badge: true,
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(300),
+            dead_letters_kept: Duration::from_secs(7 * 24 * 60 * 60),
         }
     }
 }
@@ -80,6 +88,8 @@ pub(crate) struct Waiting {
 pub(crate) struct VendorPush {
     context: Arc<OfflinePushContext>,
     vendors: Vec<Arc<dyn Vendor>>,
+    dead_letters: Arc<DeadLetters>,
+    signals: Arc<JobSignals>,
     stop: Mutex<Option<Sender<Infallible>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -97,13 +107,15 @@ impl VendorPush {
             let thread = std::thread::Builder::new().name(name).spawn(work);
             threads.extend(thread.inspect_err(|error| tracing::error!(%error, "no thread for vendors")));
         };
+        let dead_letters = Arc::new(DeadLetters::new(config.dead_letters_kept));
         for vendor in &vendors {
-            let worker =
-                vendor_worker::VendorWorker::new(context.clone(), vendor.clone(), config.clone(), signals.clone());
+            let shared = (signals.clone(), dead_letters.clone());
+            let worker = vendor_worker::VendorWorker::new(context.clone(), vendor.clone(), config.clone(), shared);
             let signal = StopSignal(stopped.clone());
             spawn(format!("push-{}", vendor.vendor().name()), Box::new(move || worker.run(&signal)));
         }
-        VendorPush { context, vendors, stop: Mutex::new(Some(stop)), threads: Mutex::new(threads) }
+        let (stop, threads) = (Mutex::new(Some(stop)), Mutex::new(threads));
+        VendorPush { context, vendors, dead_letters, signals: signals.clone(), stop, threads }
     }
 
     pub(crate) fn stop(&self) {

@@ -240,6 +240,47 @@ async fn registrations_are_checked_and_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn registrations_at_one_moment_do_not_exceed_the_devices_that_a_user_may_have() {
+    let world = Arc::new(world(Setup::default()).with_room(&["ada", "ben"]).await);
+    let registrations: Vec<_> = (0..2 * PUSH_TOKENS_PER_USER_MAX)
+        .map(|number| {
+            let world = world.clone();
+            tokio::spawn(async move {
+                world.register("ben", &format!("device-{number}"), Some(fcm(&format!("token-{number}")))).await
+            })
+        })
+        .collect();
+    let (mut registered, mut refused) = (0, 0);
+    for registration in registrations {
+        match registration.await.unwrap() {
+            Ok(()) => registered += 1,
+            Err(refusal) => {
+                assert_eq!(refusal.code, ErrorCode::LimitExceeded, "{refusal}");
+                refused += 1;
+            }
+        }
+    }
+    // He has had one from the beginning.
+    assert_eq!((registered, refused), (PUSH_TOKENS_PER_USER_MAX - 1, PUSH_TOKENS_PER_USER_MAX + 1));
+    assert_eq!(world.devices("ben").len(), PUSH_TOKENS_PER_USER_MAX);
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_message_that_is_refused_for_good_does_not_make_the_vendor_failing() {
+    let never = VendorAnswer::Refused { code: "PayloadTooLarge".into(), retry: Retry::Never };
+    let world = world(Setup { answers: vec![never, later()], ..Setup::default() }).with_room(&["ada", "ben"]).await;
+    let failing = || world.engine.metrics.render().contains("tidings_vendor_failing{vendor=\"fcm\"} 1");
+    world.say("too large").await;
+    world.until_counted("dead_refused", 1).await;
+    assert!(!failing());
+    world.say("later").await;
+    world.until_counted("accepted", 1).await;
+    assert!(!failing());
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_list_of_entries_is_cut_behind_all_that_read_it() {
     for webhook in [None, Some(false)] {
         let store: Arc<MemoryStore> = Arc::default();

@@ -71,23 +71,31 @@ async fn each_member_who_was_not_told_has_a_cause() {
 
     let told = world.reached(1, "fay", ReachOutcome::Accepted).await;
     assert_eq!(steps(&told, ReachRoad::Fcm), ["accepted phone"]);
-    assert_eq!(told.summary, "FCM took a notification for fay of the device phone at 2026-03-01T12:00:00Z");
+    assert_eq!(told.summary, "Firebase (FCM) took the notification for fay's device phone at 2026-03-01 12:00:00 UTC");
     assert_eq!((told.conversation.as_str(), told.seq, told.sent_at), ("room", 1, NOON));
     for (user, outcome, summary) in [
-        ("ada", ReachOutcome::Sender, "ada sent the message"),
+        ("ada", ReachOutcome::Sender, "ada sent the message, and is not notified of it"),
         (
             "ben",
             ReachOutcome::Active,
-            "somebody looked at a session of ben at 2026-03-01T12:00:00Z, so nothing went out by offline push",
+            "ben was using the app on d at 2026-03-01 12:00:00 UTC, so no notification was sent",
         ),
-        ("cleo", ReachOutcome::Muted, "cleo had muted the conversation at 2026-03-01T12:00:00Z"),
+        (
+            "cleo",
+            ReachOutcome::Muted,
+            "cleo had muted the conversation until 2026-03-01 12:01:00 UTC, so no notification was sent",
+        ),
         (
             "dan",
             ReachOutcome::DoNotDisturb,
-            "the do-not-disturb window of dan covered the time at 2026-03-01T12:00:00Z",
+            "dan was not to be disturbed until 2026-03-01 13:00:00 UTC, so no notification was sent",
         ),
-        ("eve", ReachOutcome::NoDevice, "eve has no device for FCM"),
-        ("hal", ReachOutcome::NotAMember, "hal is no member of the conversation"),
+        (
+            "eve",
+            ReachOutcome::NoDevice,
+            "eve has no device that notifications can be sent to: none has registered a push token",
+        ),
+        ("hal", ReachOutcome::NotAMember, "hal is not a member of the conversation"),
     ] {
         let reach = world.reach(1, user);
         assert_eq!((reach.outcome, reach.summary.as_str()), (outcome, summary), "{reach:?}");
@@ -107,9 +115,9 @@ async fn each_member_who_was_not_told_has_a_cause() {
     world.engine.note_stored(world.user("ben").no, &cursor);
     assert_eq!(world.reach(1, "ben").outcome, ReachOutcome::Acknowledged);
     world.engine.mark_read(&world.user("gus"), "room", 1).await.unwrap();
-    assert_eq!(world.reach(1, "gus").summary, "gus had read the message");
+    assert_eq!(world.reach(1, "gus").summary, "gus had read the message, so no notification was needed");
     world.engine.recall_message(&Actor::App, "room", 1, None, None).await.unwrap();
-    assert_eq!(world.reach(1, "eve").summary, "the message was recalled");
+    assert_eq!(world.reach(1, "eve").summary, "the message was recalled, so nobody is notified of it any more");
     assert_eq!(world.reach(1, "fay").outcome, ReachOutcome::Accepted, "before");
     world.engine.stop();
 }
@@ -132,7 +140,8 @@ async fn attempts_are_recorded_with_what_the_vendor_said() {
     assert_eq!(steps(&reach, ReachRoad::Webhook), ["not_set_up"]);
     world.say("two").await;
     let reach = world.reached(2, "ben", ReachOutcome::Refused).await;
-    let summary = "FCM refused a notification for ben of the device phone at 2026-03-01T12:00:00Z: SENDER_ID_MISMATCH";
+    let summary = "Firebase (FCM) refused the notification for ben's device phone for good at 2026-03-01 12:00:00 UTC: \
+                   SENDER_ID_MISMATCH";
     assert_eq!(reach.summary, summary);
     world.say("three").await;
     let reach = world.reached(3, "ben", ReachOutcome::TokenGone).await;
@@ -147,7 +156,9 @@ async fn what_waits_is_said_to_wait_and_what_expired_to_be_given_up() {
     world.say("hello").await;
     let expected = ["retried phone away", "waiting phone"];
     let reach = world.reached_as(1, "ben", |reach| steps(reach, ReachRoad::Fcm) == expected).await;
-    assert_eq!(reach.summary, "FCM is still to be asked to tell ben of the device phone");
+    let summary =
+        "Firebase (FCM) is still to take the notification for ben's device phone; the attempt before failed: away";
+    assert_eq!(reach.summary, summary);
     world.clock.set(NOON + DAY_MS);
     world.clock.advance(Duration::from_secs(60));
     let reach = world.reached(1, "ben", ReachOutcome::Expired).await;
@@ -183,7 +194,8 @@ async fn records_go_after_their_days_and_nothing_is_claimed_then() {
     assert_eq!(records(), 1);
     world.clock.set(NOON + 4 * DAY_MS);
     let reach = world.reached(1, "ben", ReachOutcome::NotRecorded).await;
-    assert_eq!(reach.summary, "nothing is recorded of ben and this message");
+    let summary = "nothing is recorded of ben and this message: it is too old, or its conversation too large";
+    assert_eq!(reach.summary, summary);
     let gone = async {
         while records() > 0 {
             tokio::task::yield_now().await;

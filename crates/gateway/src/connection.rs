@@ -258,6 +258,8 @@ pub(crate) struct UnacknowledgedDelivery {
     pub until: Option<[Position; LANES]>,
     /// The tick at which the messages go out by offline push.
     pub due: u32,
+    /// When the first of them was handed out, in milliseconds since 1970 UTC.
+    pub at: u64,
 }
 
 #[cfg(test)]

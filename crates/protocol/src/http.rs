@@ -14,8 +14,10 @@ mod reach;
 mod reach_explain;
 mod reach_policy;
 mod reach_preferences;
+mod reach_stats;
 mod reading;
 mod users;
+mod vendor_dead_letters;
 
 pub use bulk_sends::*;
 pub use conversations::*;
@@ -30,8 +32,10 @@ pub use reach::*;
 pub use reach_explain::*;
 pub use reach_policy::*;
 pub use reach_preferences::*;
+pub use reach_stats::*;
 pub use reading::*;
 pub use users::*;
+pub use vendor_dead_letters::*;
 
 use crate::error::ErrorCode;
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,7 @@
 //!
 //! A *named* push is addressed to users and devices by name and has a row for each target. A *push to many* is addressed to
 //! all devices or by tags; its targets are bitmaps. In reading order:
-//! - `operations`, `status`: the operations of the HTTP API; `prepared_push`: a push whose fields are checked;
+//! - `operations`, `status`, `user_reach`: the operations of the HTTP API; `prepared_push`: a push whose fields are checked;
 //! - `push_thread`, `worker`: the thread, and its turns. The worker's queues, and what a turn does, are files below `worker`;
 //! - `devices`, `audience`: devices, and the targets of pushes to many, as bitmaps in memory;
 //! - `draft`: changes that become one write; `frame`: a push as sessions write it;
@@ -29,6 +29,7 @@ mod push_thread;
 mod remote;
 mod remote_client;
 mod status;
+mod user_reach;
 mod worker;
 
 pub use frame::PushFrame;

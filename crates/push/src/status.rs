@@ -1,6 +1,6 @@
 //! The status of a push: counts, and the state on each device.
 
-use crate::{PushHandle, audience::DeviceSets, worker::state_of};
+use crate::{PushHandle, audience::DeviceSets, user_reach::state_of_target, worker::state_of};
 use roaring::RoaringBitmap;
 use tidings_domain::{
     model::UserNo,
@@ -43,7 +43,7 @@ impl PushHandle {
         })
     }
 
-    fn stored_push(&self, push: u64) -> Result<StoredPush, Refusal> {
+    pub(crate) fn stored_push(&self, push: u64) -> Result<StoredPush, Refusal> {
         match self.store.push_row(&PushKey::Push(push)).map_err(store_refusal)? {
             Some(PushRow::Push(stored)) if stored.stage != PushStage::Preparing => Ok(stored),
             _ => Err(Refusal::not_found("push", &push.to_string())),
@@ -178,17 +178,9 @@ impl PushHandle {
             let targets = self.targets(stored.push, from, TARGETS_PER_PAGE)?;
             let Some(last) = targets.last() else { break };
             from = last.device.0.saturating_add(1);
-            let states = targets.iter().map(|target| {
-                let state = match target.state {
-                    TargetState::Pending if target.delivered_at.is_some() => DeviceState::Delivered,
-                    TargetState::Pending => DeviceState::Pending,
-                    TargetState::Acknowledged => DeviceState::Acknowledged,
-                    TargetState::Expired => DeviceState::Expired,
-                    TargetState::Collapsed => DeviceState::Collapsed,
-                    TargetState::Cancelled => DeviceState::Cancelled,
-                };
-                (target.device, state, target.delivered_at, target.ended_at)
-            });
+            let states = targets
+                .iter()
+                .map(|target| (target.device, state_of_target(target), target.delivered_at, target.ended_at));
             let room = limit - found.len();
             found.extend(states.filter(|(_, own, ..)| state.is_none_or(|state| state == *own)).take(room));
         }

@@ -292,8 +292,15 @@ fn set_push_token() -> impl Strategy<Value = Proposal> {
         }))
     };
     let device = || (prop_oneof![Just(UserNo(1)), Just(UserNo(2)), user()], prop_oneof!["d", "e"]);
-    (device(), token(), token(), prop::option::of(device())).prop_map(|((user, device), token, former, owner)| {
-        Proposal::SetPushToken { user, device, token, former: former.as_ref().map(TokenDigest::of), owner }
+    let additions = prop::option::of(0..4_u64);
+    let parts = (device(), token(), token(), prop::option::of(device()), additions);
+    parts.prop_map(|((user, device), token, former, owner, additions)| Proposal::SetPushToken {
+        user,
+        device,
+        token,
+        former: former.as_ref().map(TokenDigest::of),
+        owner,
+        additions,
     })
 }
 

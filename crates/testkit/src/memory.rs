@@ -266,11 +266,18 @@ impl State {
             Proposal::SetStored(told) => self.set_stored(told),
             Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send)?,
             Proposal::SetReach { user, preferences } => self.set_reach(*user, preferences)?,
-            Proposal::SetPushToken { user, device, token, former, owner } => {
-                self.set_push_token((*user, device), token.as_ref(), *former, owner.as_ref(), now_ms)?
+            Proposal::SetPushToken { user, device, token, former, owner, additions } => {
+                self.set_push_token((*user, device), token.as_ref(), *former, owner.as_ref(), (*additions, now_ms))?
             }
             Proposal::SetLastSeen(seen) => {
                 self.last_seen.extend(seen.iter().copied());
+                Outcome::Done
+            }
+            Proposal::SetReachCounts(counts) => {
+                for (hour, boot, road, row) in counts {
+                    let key = tidings_domain::chat_rows::reach_counts_key(*hour, *boot, *road);
+                    self.rows.insert((RowSpace::Chat, key), row.clone());
+                }
                 Outcome::Done
             }
             Proposal::Kick { .. } => Outcome::Done,

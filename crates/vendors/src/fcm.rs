@@ -4,33 +4,26 @@
 //! those of Google's documentation ("FCM error codes", "Scale FCM: retries").
 
 use crate::{
-    SetupError, base_url,
+    SetupError,
+    access_token::AccessTokens,
+    base_url,
     jwt::SigningKey,
     pool::{Answer, ClientKind, Pool, PoolConfig},
 };
 use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tidings_domain::{
     clock::Clock,
     vendors::{Notification, Retry, Shipment, Vendor, VendorAnswer},
 };
 use tidings_protocol::http::{PushToken, PushVendor};
-use tokio::sync::Mutex;
 
 /// What the token allows.
 const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
 /// How long a signed token is valid, in seconds: Google allows an hour.
 const ASSERTION_VALID_S: u64 = 60 * 60;
-/// An access token is renewed so long before its end, so that none ends on its way.
-const RENEWED_BEFORE: Duration = Duration::from_secs(5 * 60);
-/// No token is fetched for so long after one could not be.
-const FETCH_PAUSE: Duration = Duration::from_secs(1);
 /// The pause when the quota is used up and the answer names none: quotas are by the minute.
 const QUOTA_PAUSE: Duration = Duration::from_secs(60);
 
@@ -50,16 +43,7 @@ pub struct Fcm {
     pool: Pool,
     send_url: Url,
     account: ServiceAccount,
-    /// Locked while a token is fetched: others wait for the same one.
-    token: Mutex<TokenState>,
-}
-
-/// What is known of access tokens.
-#[derive(Default)]
-struct TokenState {
-    present: Option<AccessToken>,
-    /// When the last fetch failed, and how: others of the same burst need not find out for themselves.
-    failed: Option<(Instant, VendorAnswer)>,
+    tokens: AccessTokens,
 }
 
 struct ServiceAccount {
@@ -67,11 +51,6 @@ struct ServiceAccount {
     key_id: Option<String>,
     email: String,
     token_url: Url,
-}
-
-struct AccessToken {
-    text: String,
-    renewed_at: Instant,
 }
 
 impl Fcm {
@@ -99,43 +78,11 @@ impl Fcm {
         let token_url = base_url::parse(&file.token_uri)?;
         let account = ServiceAccount { key, key_id: file.private_key_id, email: file.client_email, token_url };
         let pool = Pool::new(config.pool, ClientKind::default(), clock)?;
-        Ok(Fcm { pool, send_url, account, token: Mutex::default() })
+        Ok(Fcm { pool, send_url, account, tokens: AccessTokens::default() })
     }
 
-    /// The present access token, or a new one.
-    async fn access_token(&self) -> Result<String, VendorAnswer> {
-        let mut state = self.token.lock().await;
-        let now = self.pool.clock.monotonic();
-        if let Some(token) = state.present.as_ref().filter(|token| now < token.renewed_at) {
-            return Ok(token.text.clone());
-        }
-        if let Some((at, failure)) = &state.failed
-            && now.saturating_duration_since(*at) < FETCH_PAUSE
-        {
-            return Err(failure.clone());
-        }
-        match self.fetch_token().await {
-            Ok(token) => {
-                let text = token.text.clone();
-                *state = TokenState { present: Some(token), failed: None };
-                Ok(text)
-            }
-            Err(failure) => {
-                state.failed = Some((self.pool.clock.monotonic(), failure.clone()));
-                Err(failure)
-            }
-        }
-    }
-
-    /// Forgets the token that was refused, unless another one has taken its place.
-    async fn forget_token(&self, refused: &str) {
-        let mut state = self.token.lock().await;
-        if state.present.as_ref().is_some_and(|token| token.text == refused) {
-            state.present = None;
-        }
-    }
-
-    async fn fetch_token(&self) -> Result<AccessToken, VendorAnswer> {
+    /// The form that asks for an access token: a signed one is exchanged for it.
+    fn form(&self) -> Result<String, VendorAnswer> {
         #[derive(Serialize)]
         struct Claims<'a> {
             iss: &'a str,
@@ -144,38 +91,20 @@ impl Fcm {
             iat: u64,
             exp: u64,
         }
-        #[derive(Deserialize)]
-        struct Granted {
-            access_token: String,
-            expires_in: u64,
-        }
         let ServiceAccount { key, key_id, email, token_url } = &self.account;
         let iat = self.pool.clock.now_ms() / 1_000;
         let claims = Claims { iss: email, scope: SCOPE, aud: token_url.as_str(), iat, exp: iat + ASSERTION_VALID_S };
-        let unreachable = |reason: String| VendorAnswer::Unreachable { reason, retry_after: None };
-        let assertion = key.sign(key_id.as_deref(), &claims).ok_or_else(|| unreachable("no randomness".into()))?;
+        let unreachable = || VendorAnswer::Unreachable { reason: "no randomness".into(), retry_after: None };
+        let assertion = key.sign(key_id.as_deref(), &claims).ok_or_else(unreachable)?;
         // A signed token has no character that a form would escape, and of the grant type only the colons.
-        let form = format!("grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Ajwt-bearer&assertion={assertion}");
-        let request = self.pool.post(token_url.clone());
-        let request = request.header("content-type", "application/x-www-form-urlencoded").body(form);
-        let asked_at = self.pool.clock.monotonic();
-        let answer = self.pool.request(token_url, request).await?;
-        let granted: Option<Granted> =
-            answer.status.is_success().then(|| serde_json::from_slice(&answer.body).ok()).flatten();
-        let Some(Granted { access_token, expires_in }) = granted else {
-            let reason = format!("no access token was granted: {}", answer.status);
-            return Err(VendorAnswer::Unreachable { reason, retry_after: answer.retry_after });
-        };
-        let valid_for = Duration::from_secs(expires_in.min(24 * 60 * 60));
-        let renewed_at = asked_at + valid_for.saturating_sub(RENEWED_BEFORE);
-        Ok(AccessToken { text: access_token, renewed_at })
+        Ok(format!("grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Ajwt-bearer&assertion={assertion}"))
     }
 
     async fn send(&self, shipment: Shipment) -> VendorAnswer {
         let Shipment { notification, token: PushToken::Fcm { token } } = shipment else {
             return VendorAnswer::Refused { code: "NotFcm".into(), retry: Retry::Never };
         };
-        let access_token = match self.access_token().await {
+        let access_token = match self.tokens.get(&self.pool, &self.account.token_url, || self.form()).await {
             Ok(access_token) => access_token,
             Err(unreachable) => return unreachable,
         };
@@ -193,7 +122,7 @@ impl Fcm {
             Err(unreachable) => return unreachable,
         };
         if answer.status == StatusCode::UNAUTHORIZED {
-            self.forget_token(&access_token).await;
+            self.tokens.forget(&access_token).await;
         }
         judge(&answer)
     }

@@ -1,20 +1,23 @@
-//! The push services of vendors: Apple's (APNs), Firebase's (FCM HTTP v1) and those of browsers (Web Push).
+//! The push services of vendors: Apple's (APNs), Firebase's (FCM HTTP v1), Huawei's (Push Kit) and those of browsers (Web Push).
 //!
 //! This crate speaks the vendors' protocols. It knows neither chat nor users nor stores: who is notified, of what and how often is
 //! decided by the caller of the port [`Vendor`](tidings_domain::vendors::Vendor). In reading order:
 //! - `pool`: what the vendors share: one HTTP client each, bounds for requests in flight and rate, circuit breakers;
-//! - [`apns`], [`fcm`], [`web_push`]: a vendor each: its request, its credentials, what its answers mean;
-//! - `jwt`: signed tokens, by which vendors know the sender; `circuit_breaker`, `retry_after`, [`base_url`]: parts of these.
+//! - [`apns`], [`fcm`], [`huawei`], [`web_push`]: a vendor each: its request, its credentials, what its answers mean;
+//! - `jwt`, `access_token`: by which vendors know the sender; `rate`, `circuit_breaker`, `retry_after`, [`base_url`]: parts of these.
 //!
 //! No error of this crate holds a device's token, a key or a body: errors are logged.
 #![warn(missing_docs)]
 
+mod access_token;
 pub mod apns;
 pub mod base_url;
 mod circuit_breaker;
 pub mod fcm;
+pub mod huawei;
 mod jwt;
 mod pool;
+mod rate;
 mod retry_after;
 pub mod web_push;
 

@@ -1,13 +1,9 @@
 //! What the vendors share: one client with its connections, bounds for requests in flight and rate, and circuit breakers.
 
-use crate::{SetupError, base_url::origin, circuit_breaker::CircuitBreakers, retry_after::retry_after};
+use crate::{SetupError, base_url::origin, circuit_breaker::CircuitBreakers, rate::Rate, retry_after::retry_after};
 use futures_util::{StreamExt, stream};
-use parking_lot::Mutex;
 use reqwest::{Client, ClientBuilder, Identity, RequestBuilder, StatusCode, Url, header::HeaderMap};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 use tidings_domain::{
     clock::Clock,
     vendors::{Shipment, VendorAnswer},
@@ -18,8 +14,6 @@ use tokio::{runtime::Handle, sync::watch};
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
 /// Connections are kept for the next burst.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// What may be sent at once after a pause, as a share of a second.
-const BURST: Duration = Duration::from_millis(100);
 
 /// The bounds of one vendor.
 #[derive(Debug, Clone)]
@@ -40,8 +34,7 @@ pub(crate) struct Pool {
     pub(crate) clock: Arc<dyn Clock>,
     config: PoolConfig,
     breakers: CircuitBreakers,
-    /// When the next request may begin, by the rate.
-    next_at: Mutex<Option<Instant>>,
+    rate: Rate,
     stopped: watch::Sender<bool>,
 }
 
@@ -99,9 +92,9 @@ impl Pool {
             client: client.build().map_err(SetupError::Client)?,
             runtime: Handle::current(),
             clock,
+            rate: Rate::new(config.requests_per_second),
             config,
             breakers: CircuitBreakers::default(),
-            next_at: Mutex::new(None),
             stopped: watch::Sender::new(false),
         })
     }
@@ -144,11 +137,15 @@ impl Pool {
     /// There was no answer: [`VendorAnswer::Unreachable`].
     pub(crate) async fn request(&self, url: &Url, request: RequestBuilder) -> Result<Answer, VendorAnswer> {
         let origin = origin(url);
-        if let Err(wait) = self.breakers.allow(&origin, self.clock.monotonic()) {
-            let reason = format!("{origin} does not answer; it is asked again later");
-            return Err(VendorAnswer::Unreachable { reason, retry_after: Some(wait) });
-        }
-        self.wait_for_turn().await;
+        let request = match self.breakers.allow(&origin, self.clock.monotonic()) {
+            Ok(None) => request,
+            Ok(Some(patience)) => request.timeout(patience.min(self.config.timeout)),
+            Err(wait) => {
+                let reason = format!("{origin} does not answer; it is asked again later");
+                return Err(VendorAnswer::Unreachable { reason, retry_after: Some(wait) });
+            }
+        };
+        self.rate.wait_for_turn(&*self.clock).await;
         match read_answer(request).await {
             Ok((status, headers, body)) => {
                 match status {
@@ -167,22 +164,6 @@ impl Pool {
                 Err(VendorAnswer::Unreachable { reason: format!("{origin}: {reason}"), retry_after: None })
             }
         }
-    }
-
-    /// Waits until the rate allows one more request.
-    async fn wait_for_turn(&self) {
-        if self.config.requests_per_second == 0 {
-            return;
-        }
-        let turn = {
-            let mut next_at = self.next_at.lock();
-            let now = Instant::now();
-            let earliest = now.checked_sub(BURST).unwrap_or(now);
-            let turn = next_at.map_or(earliest, |next_at| next_at.max(earliest));
-            *next_at = Some(turn + Duration::from_secs(1) / self.config.requests_per_second);
-            turn
-        };
-        tokio::time::sleep_until(turn.into()).await;
     }
 }
 

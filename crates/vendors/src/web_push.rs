@@ -144,6 +144,16 @@ impl Vendor for WebPush {
         }
     }
 
+    fn services(&self) -> usize {
+        self.services.len()
+    }
+
+    fn service_of(&self, token: &PushToken) -> u64 {
+        let PushToken::WebPush { subscription } = token else { return 0 };
+        let Ok(url) = base_url::parse(&subscription.endpoint) else { return 0 };
+        self.services.iter().position(|service| service.has(&url)).unwrap_or_default() as u64
+    }
+
     fn send_all(&self, shipments: Vec<Shipment>) -> Vec<VendorAnswer> {
         self.pool.for_all(shipments, |_, shipment| self.send(shipment))
     }

@@ -71,5 +71,5 @@ export type { Json, JsonObject } from "./wire/json.js";
 export type {
   AppAction, AppEvent, DismissAction, OpenAction, PopupAction, PopupButton, PopupContent, PopupDecision, PopupEvent, PopupQuestion, Push,
 } from "./wire/popups.js";
-export type { ApnsToken, FcmToken, PushToken, WebPushSubscription, WebPushToken } from "./wire/push-tokens.js";
+export type { ApnsToken, FcmToken, HuaweiToken, PushToken, WebPushSubscription, WebPushToken } from "./wire/push-tokens.js";
 export type { PresenceChange, ReceiptMark } from "./wire/server-frames.js";

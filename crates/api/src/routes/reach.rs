@@ -1,4 +1,5 @@
-//! Why users were, or were not, told of messages; the policy that says by which roads they are, and what users want.
+//! Why users were, or were not, told of messages and pushes, and what came of each road; the policy that says by which roads they are,
+//! and what users want.
 
 use super::{
     Answer, AnswerResult,
@@ -17,7 +18,7 @@ use axum::{
 };
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_engine::access::Scope;
+use tidings_engine::{Engine, access::Scope};
 use tidings_protocol::http::*;
 
 /// Of whom it is asked.
@@ -146,4 +147,40 @@ pub(super) async fn set_reach_preferences(
     let user = caller.may(Scope::Read)?.user(&api, &user)?;
     api.engine.set_reach_preferences(&user.id, request).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Why a push reached, or did not reach, the devices of a user.
+#[utoipa::path(get, path = "/v1/push/{push}/reach", tag = "push", operation_id = "get_push_reach",
+    params(("push" = u64, Path, description = "The push's number"), Whom),
+    responses((status = 200, description = "Each of the user's devices, and why", body = PushUserReach), Refusals))]
+pub(super) async fn get_push_reach(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    PathIds(push): PathIds<u64>,
+    Query(Whom { user }): Query<Whom>,
+) -> AnswerResult<PushUserReach> {
+    Ok(Answer::ok(api.read(move |engine: &Arc<Engine>| engine.push.user_reach(push, &user)).await?))
+}
+
+/// A time range.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Range {
+    /// Its beginning, in milliseconds since 1970 UTC; absent: a day before its end. Counts are kept for `reach.trace_days`.
+    pub from: Option<u64>,
+    /// Its end; absent: now.
+    pub to: Option<u64>,
+}
+
+/// How often each road was tried, what came of it, and how long it took.
+///
+/// In whole hours, which the answer names. Other nodes' counts come up to ten seconds later.
+#[utoipa::path(get, path = "/v1/reach/stats", tag = "reach", operation_id = "get_reach_stats", params(Range),
+    responses((status = 200, description = "The roads on which something happened", body = ReachStats), Refusals, Conflict))]
+pub(super) async fn get_reach_stats(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Query(Range { from, to }): Query<Range>,
+) -> AnswerResult<ReachStats> {
+    Ok(Answer::ok(api.read(move |engine: &Arc<Engine>| engine.reach_stats(from, to)).await?))
 }

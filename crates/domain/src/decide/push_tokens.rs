@@ -11,10 +11,19 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         token: Option<&PushToken>,
         former: Option<TokenDigest>,
         owner: Option<&(UserNo, String)>,
+        additions: Option<u64>,
     ) -> Result<Outcome, ProposalError> {
         self.rows.user(user)?.ok_or(Rejection::NoSuchUser(user))?;
         let own_key = device_key(user, device);
         if digest_in(self.rows.chat_row(&own_key)?.as_deref())? != former {
+            return Err(Rejection::PushTokenMoved.into());
+        }
+        let addition = match (token, former) {
+            (Some(_), None) => Some(additions_in(self.rows.chat_row(&additions_key(user))?.as_deref())?),
+            _ => None,
+        };
+        // Two registrations that each saw room for one device must not both have it.
+        if addition.zip(additions).is_some_and(|(present, expected)| present != expected) {
             return Err(Rejection::PushTokenMoved.into());
         }
         let digest = token.map(TokenDigest::of);
@@ -47,6 +56,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             RegisteredToken { user: user.0, device: device.into(), registered_at: self.now_ms, token: token.clone() };
         self.rows.put_chat_row(token_key(digest), Some(registered.encode()));
         self.rows.put_chat_row(own_key, Some(encode_digest(digest)));
+        if let Some(present) = addition {
+            self.rows.put_chat_row(additions_key(user), Some((present + 1).to_be_bytes().to_vec()));
+        }
         Ok(Outcome::Done)
     }
 }

@@ -1,7 +1,7 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
 use crate::{desks::*, model::*, token_digest::TokenDigest};
-use tidings_protocol::http::PushToken;
+use tidings_protocol::http::{PushToken, ReachRoad};
 
 /// A write to be committed. Each proposal gets one [`Outcome`]; a rejected one leaves the rest of its batch alone.
 #[derive(Debug, Clone)]
@@ -180,7 +180,12 @@ pub enum Proposal {
         former: Option<TokenDigest>,
         /// The other device that has the new token, as the proposer has found it; rejected if another one has it.
         owner: Option<(UserNo, String)>,
+        /// For a device that has no token: how often a device of the user that had none got one, as the proposer has found it
+        /// before it counted the user's devices; rejected if another one got one since. Absent: that does not matter.
+        additions: Option<u64>,
     },
+    /// Sets what this boot of a node has counted on roads in an hour: the hour since 1970 UTC, the boot, the road, and the row.
+    SetReachCounts(Vec<(u64, u64, ReachRoad, Vec<u8>)>),
     /// Sets when users' last sessions ended, in milliseconds since 1970 UTC.
     SetLastSeen(Vec<(UserNo, u64)>),
     /// Ends sessions of a user, one device's or all. The store keeps only the change that tells other nodes.

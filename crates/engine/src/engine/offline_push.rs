@@ -1,11 +1,14 @@
 //! Offline push, for callers: dead letters, and messages that a session did not acknowledge.
 
-use crate::{engine::Engine, offline_recipients::OfflinePushContext, outbox};
+use crate::{engine::Engine, offline_recipients::OfflinePushContext, outbox, vendor_push::VendorPush};
 use std::sync::Arc;
 use tidings_domain::{model::*, refusals::store_refusal};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    http::{DeadLetterPage, Replayed},
+    http::{
+        DeadLetterPage, Replayed, SelectVendorDeadLetters, VendorDeadLetterPage, VendorDeadLettersDeleted,
+        VendorDeadLettersReplayed,
+    },
 };
 
 /// A session that has not answered, or has not acknowledged in time, what it was handed.
@@ -53,6 +56,47 @@ impl Engine {
             Some(reach_stage) => reach_stage.store_unacknowledged(user, stays, handed),
             None => Ok(()),
         }
+    }
+
+    /// A page of the notifications that vendors did not take, the oldest first. Blocks.
+    ///
+    /// # Errors
+    /// `conflict` without a vendor; `not_found` for an unknown user; `limit_exceeded`; `store_unavailable`.
+    pub fn vendor_dead_letters(
+        &self,
+        after: Option<u64>,
+        limit: usize,
+        select: &SelectVendorDeadLetters,
+    ) -> Result<VendorDeadLetterPage, Refusal> {
+        self.require_vendors()?.dead_letters(after, limit, select)
+    }
+
+    /// Has vendors try again what they did not take. A notification whose user has read the message meanwhile, has muted the
+    /// conversation or is otherwise not to be told any more is removed. At the leader. Blocks.
+    ///
+    /// # Errors
+    /// `conflict` without a vendor; `not_found` for an unknown dead letter or user; `invalid_field`; `limit_exceeded`;
+    /// `node_unavailable` at a node that does not lead; `store_unavailable`: some may be replayed.
+    pub fn replay_vendor_dead_letters(
+        &self,
+        select: &SelectVendorDeadLetters,
+    ) -> Result<VendorDeadLettersReplayed, Refusal> {
+        self.require_vendors()?.replay_dead_letters(select)
+    }
+
+    /// Deletes what vendors did not take. At the leader. Blocks.
+    ///
+    /// # Errors
+    /// As [`Engine::replay_vendor_dead_letters`].
+    pub fn delete_vendor_dead_letters(
+        &self,
+        select: &SelectVendorDeadLetters,
+    ) -> Result<VendorDeadLettersDeleted, Refusal> {
+        self.require_vendors()?.delete_dead_letters(select)
+    }
+
+    fn require_vendors(&self) -> Result<&VendorPush, Refusal> {
+        self.vendor_push.as_ref().ok_or_else(|| Refusal::new(ErrorCode::Conflict, "no vendor is set up"))
     }
 
     pub(super) fn offline_push_context(&self) -> OfflinePushContext {

@@ -14,8 +14,9 @@ use tidings_protocol::{
     limits::PUSH_TOKENS_PER_USER_MAX,
 };
 
-/// How often a registration is tried again when another one of the same token or device came between look and commit.
-const TRIES: usize = 5;
+/// How often a registration is tried again when another one of the same token, device or user came between look and commit. When
+/// devices of one user register at the same moment, one of them goes through at a time, and no more than a user may have.
+const TRIES: usize = 5 + PUSH_TOKENS_PER_USER_MAX;
 
 impl Engine {
     /// Registers the token by which a vendor reaches a device, in place of the device's former one; `None`: the device is
@@ -39,9 +40,11 @@ impl Engine {
         }
         let mut tries = 0;
         loop {
-            let Some(proposal) = self.push_token_proposal(user, device, token).map_err(store_refusal)? else {
-                return Ok(());
-            };
+            // Read before the devices are counted: who comes in between is noticed at the commit.
+            let row = self.store.row(RowSpace::Chat, &additions_key(user.no)).map_err(store_refusal)?;
+            let additions = additions_in(row.as_deref()).map_err(store_refusal)?;
+            let proposal = self.push_token_proposal(user, device, token, additions).map_err(store_refusal)?;
+            let Some(proposal) = proposal else { return Ok(()) };
             if let Proposal::SetPushToken { former: None, .. } = &proposal {
                 self.check_room(user)?;
             }
@@ -59,6 +62,7 @@ impl Engine {
         user: &User,
         device: &str,
         token: Option<&PushToken>,
+        additions: u64,
     ) -> Result<Option<Proposal>, tidings_domain::store::StoreError> {
         let row = self.store.row(RowSpace::Chat, &device_key(user.no, device))?;
         let former = digest_in(row.as_deref())?;
@@ -75,10 +79,11 @@ impl Engine {
             token: token.cloned(),
             former,
             owner,
+            additions: Some(additions),
         }))
     }
 
-    /// Refuses one more device of a user who has as many as are allowed. Registrations at the same moment may exceed it.
+    /// Refuses one more device of a user who has as many as are allowed.
     fn check_room(&self, user: &User) -> Result<(), Refusal> {
         let (from, to) = devices_of(user.no);
         let rows = self.store.rows(RowSpace::Chat, &from, &to, PUSH_TOKENS_PER_USER_MAX).map_err(store_refusal)?;

@@ -1,6 +1,7 @@
 //! Why a user was, or was not, told of a message: what is recorded of it ([`reach_trace`](crate::reach_trace)), and what
 //! holds now.
 
+use super::reach_sentences::sentence;
 use crate::{
     engine::Engine, offline_recipients::OfflineRecipients, reach_gate::Unwanted, reach_trace::Recorded,
     vendor_push::Waiting,
@@ -20,7 +21,7 @@ use tidings_protocol::{
 };
 
 /// The outcomes in the order in which they decide: the first of them among the steps says why.
-const DECISIVE: [ReachOutcome; 26] = [
+const DECISIVE: [ReachOutcome; 27] = [
     ReachOutcome::Sender,
     ReachOutcome::Read,
     ReachOutcome::Acknowledged,
@@ -29,6 +30,7 @@ const DECISIVE: [ReachOutcome; 26] = [
     ReachOutcome::NotPushed,
     ReachOutcome::Waiting,
     ReachOutcome::Retried,
+    ReachOutcome::Replayed,
     ReachOutcome::NotAMember,
     ReachOutcome::JoinedLater,
     ReachOutcome::Superseded,
@@ -94,7 +96,7 @@ impl Engine {
             user: user.id.clone(),
             sent_at,
             outcome: decisive.outcome,
-            summary: summary(&user.id, &decisive),
+            summary: sentence(&user.id, &decisive, &steps, sent_at),
             steps,
         })
     }
@@ -117,7 +119,7 @@ impl Engine {
             (false, false) => None,
         };
         steps.extend(unpushed.map(|outcome| step(outcome, None)));
-        let (lane, position) = (conversation.lane() as usize, message.position);
+        let (lane, position, sent_at) = (conversation.lane() as usize, message.position, message.at);
         let found = OfflineRecipients::for_one(conversation, message);
         let context = self.offline_push_context();
         // What holds for both of these roads is one step without a road.
@@ -138,7 +140,9 @@ impl Engine {
         }
         let stored = self.stored_positions(user.no)?;
         if stored[lane] >= position {
-            steps.push(step(ReachOutcome::Acknowledged, Some(ReachRoad::Session)));
+            let at = self.recent_acknowledgements.first(user.no, Lane::ALL[lane], position);
+            let at = at.filter(|at| *at >= sent_at);
+            steps.push(ReachStep { at, ..step(ReachOutcome::Acknowledged, Some(ReachRoad::Session)) });
         }
         for session in self.presence.sessions_of(user.no).into_iter().filter(|session| session.chat) {
             let outcome = if session.background { ReachOutcome::Background } else { ReachOutcome::Active };
@@ -218,67 +222,7 @@ impl Engine {
     }
 }
 
-/// The sentence of a step.
-fn summary(user: &str, step: &ReachStep) -> String {
-    let road = match step.road {
-        Some(ReachRoad::Session) => "a session",
-        Some(ReachRoad::Apns) => "APNs",
-        Some(ReachRoad::Fcm) => "FCM",
-        Some(ReachRoad::WebPush) => "the browser's push service",
-        Some(ReachRoad::Webhook) => "the webhook",
-        None => "offline push",
-    };
-    let device = step.device.as_ref().map(|device| format!(" of the device {device}")).unwrap_or_default();
-    let at = step.at.map(|at| format!(" at {}", time(at))).unwrap_or_default();
-    let until = step.until.map(|until| format!(" until {}", time(until))).unwrap_or_default();
-    let cause = step.cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
-    match step.outcome {
-        ReachOutcome::Read => format!("{user} had read the message{at}"),
-        ReachOutcome::Acknowledged => format!("a client of {user} has stored the message"),
-        ReachOutcome::Active => {
-            format!("somebody looked at a session of {user}{device}{at}, so nothing went out by offline push")
-        }
-        ReachOutcome::Background => format!("a session of {user}{device} is in the background"),
-        ReachOutcome::Unacknowledged => format!("a session of {user} did not acknowledge the message in time{at}"),
-        ReachOutcome::Sender => format!("{user} sent the message"),
-        ReachOutcome::NotAMember => format!("{user} is no member of the conversation{at}"),
-        ReachOutcome::JoinedLater => format!("{user} became a member after the message"),
-        ReachOutcome::NotPushed => "the message is silent, or asks for no offline push".into(),
-        ReachOutcome::Recalled => "the message was recalled".into(),
-        ReachOutcome::Muted => format!("{user} had muted the conversation{at}{until}"),
-        ReachOutcome::DoNotDisturb => format!("the do-not-disturb window of {user} covered the time{at}{until}"),
-        ReachOutcome::Snoozed => format!("{user} had snoozed notifications{at}{until}"),
-        ReachOutcome::RoadOff => format!("{user} had turned {road} off{at}"),
-        ReachOutcome::OnlyMentions => format!("{user} wanted to be told of mentions alone{at}"),
-        ReachOutcome::NoDevice => format!("{user} has no device for {road}"),
-        ReachOutcome::NotSetUp => format!("{road} is not set up"),
-        ReachOutcome::Waiting if step.at.is_some() => format!("a road waits for its time to tell {user}{until}{cause}"),
-        ReachOutcome::Withdrawn => {
-            format!("{road} was asked to take the notification away{device}{at}, since {user} has read it")
-        }
-        ReachOutcome::Cancelled => format!("a road was not taken to {user} any more{at}{cause}"),
-        ReachOutcome::Waiting => format!("{road} is still to be asked to tell {user}{device}"),
-        ReachOutcome::Accepted => format!("{road} took a notification for {user}{device}{at}"),
-        ReachOutcome::Retried => {
-            format!("{road} did not take a notification for {user}{device}{at} and is asked again{cause}")
-        }
-        ReachOutcome::Refused => format!("{road} refused a notification for {user}{device}{at}{cause}"),
-        ReachOutcome::TokenGone => {
-            format!("{road} said{at} that no device has the token{device} any more; it was removed")
-        }
-        ReachOutcome::Superseded => {
-            format!("a newer message of the conversation took the place of the notification{device}{at}")
-        }
-        ReachOutcome::Expired => format!("{road} took no notification for {user}{device} in time; it was given up{at}"),
-        ReachOutcome::NotRecorded => format!("nothing is recorded of {user} and this message"),
-    }
-}
-
 /// The sentence for a person who is not told now.
 pub(super) fn held_back(user: &str, outcome: ReachOutcome, until: Option<u64>) -> String {
-    summary(user, &ReachStep { until, ..step(outcome, None) })
-}
-
-fn time(at: u64) -> String {
-    jiff::Timestamp::from_millisecond(at as i64).map_or_else(|_| at.to_string(), |at| at.to_string())
+    sentence(user, &ReachStep { until, ..step(outcome, None) }, &[], 0)
 }

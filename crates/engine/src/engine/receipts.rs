@@ -30,6 +30,7 @@ impl Engine {
     pub fn note_stored(&self, user: UserNo, cursor: &Cursor) {
         if cursor.epoch == self.store.epoch() {
             self.receipts.note_stored(user, cursor);
+            self.recent_acknowledgements.note(user, cursor.positions, self.clock.now_ms());
             // What an agent has, its accounts have.
             for desk in self.directory.desks.served_by(user) {
                 self.receipts.note_stored(desk.desk.user.no, cursor);

@@ -60,6 +60,8 @@ struct StoredEventEntry<'a> {
     conversation: Cow<'a, str>,
     #[serde(default)]
     seq: u64,
+    #[serde(default)]
+    at: u64,
 }
 
 impl RetryQueue {
@@ -166,4 +168,10 @@ pub(super) fn message_of(row: &DeadNotification) -> Option<(String, u64)> {
 pub(super) fn told_by(event: &Event) -> Option<(String, u64, Vec<String>)> {
     let stored: StoredEvent<'_> = serde_json::from_str(event.json.get()).ok()?;
     Some((stored.entry.conversation.into_owned(), stored.entry.seq, stored.recipients))
+}
+
+/// When the message that an event tells of was sent, in milliseconds since 1970 UTC, and how many are told.
+pub(super) fn size_of(event: &Event) -> (u64, u64) {
+    let stored: Option<StoredEvent<'_>> = serde_json::from_str(event.json.get()).ok();
+    stored.map_or((0, 0), |stored| (stored.entry.at, stored.recipients.len() as u64))
 }

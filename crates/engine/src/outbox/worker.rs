@@ -19,8 +19,10 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tidings_domain::{chat_rows::number_in, leadership::Term, model::ConversationNo, store::*};
-use tidings_protocol::http::ReachOutcome;
+use tidings_domain::{
+    chat_rows::number_in, leadership::Term, model::ConversationNo, reach_counts::ReachEvent, store::*,
+};
+use tidings_protocol::http::{ReachOutcome, ReachRoad};
 
 /// How often rows are read when there were none.
 const POLL: Duration = Duration::from_millis(100);
@@ -181,7 +183,7 @@ impl Worker {
         let Some(term) = self.context.lead.term() else { return Ok(Ok(worked)) };
         let mut jobs = match self.jobs.take() {
             Some((known, jobs)) if known == term => jobs,
-            _ => JobQueue::new(JobRoad::Webhook, self.signals.clone()),
+            _ => JobQueue::new(JobRoad::Webhook, 1, self.signals.clone()),
         };
         jobs.read_new(&*self.context.store, self.now())?;
         self.set_lag(&jobs)?;
@@ -494,9 +496,27 @@ impl Worker {
         Ok(Ok(tried > 0))
     }
 
+    /// Counts what became of events, once for each of their recipients; with the time since their messages, if they were taken.
+    fn count_reach(&self, events: &[Event], outcome: ReachOutcome) {
+        let event_of = match outcome {
+            ReachOutcome::Accepted => ReachEvent::Accepted,
+            ReachOutcome::Refused => ReachEvent::Refused,
+            _ => ReachEvent::Retried,
+        };
+        let now_ms = self.context.clock.now_ms();
+        for event in events {
+            let (at, recipients) = retry_queue::size_of(event);
+            let took = (event_of == ReachEvent::Accepted).then(|| now_ms.saturating_sub(at));
+            let reach = &self.context.metrics.reach;
+            reach.add(ReachRoad::Webhook, ReachEvent::Attempted, now_ms, recipients, None);
+            reach.add(ReachRoad::Webhook, event_of, now_ms, recipients, took);
+        }
+    }
+
     /// Records what became of events, for those who ask why somebody was told. A record that is lost changes nothing else.
     fn trace(&self, events: &[Event], attempt: u32, outcome: ReachOutcome, cause: Option<&str>) {
         let context = &*self.context;
+        self.count_reach(events, outcome);
         if !context.trace.is_on() {
             return;
         }

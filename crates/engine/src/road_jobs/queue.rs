@@ -1,83 +1,255 @@
 //! When each row of a road is due. Memory has the keys alone, and a bounded number: more rows wait in the store, in order.
+//!
+//! A vendor may have several services, as browsers have: the rows that each did not take wait in a lane of their own, so that a service
+//! that is away fills no other's. A row that was never tried is in the first lane, whatever its devices are.
 
-use super::{JobRoad, JobSignals};
+use super::{JobRoad, JobSignals, service_of_part};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Instant,
 };
 use tidings_domain::{
-    chat_rows::road_job_of,
+    chat_rows::{number_in, road_job_of},
     model::Position,
     store::{RowSpace, Store, StoreResult},
 };
 
-/// Keys in memory. Full: no more are read until some are dealt with.
+/// Keys of one lane in memory. Full: further ones stay in the store until half of these are dealt with; of those that were never
+/// tried, no more are read.
 const KEYS_MAX: usize = 10_000;
 /// Rows in one read.
 const READ_AT_ONCE: usize = 500;
+/// The lane of rows that were never tried.
+const FRESH: u64 = 0;
 
 pub(crate) struct JobQueue {
     road: JobRoad,
+    /// How many services the road has.
+    services: usize,
     signals: Arc<JobSignals>,
-    due: BTreeSet<(Instant, Vec<u8>)>,
-    /// The same, by key.
-    known: BTreeMap<Vec<u8>, Instant>,
+    keys_max: usize,
+    lanes: BTreeMap<u64, Lane>,
     /// Rows up to this key have been read.
     read_to: Vec<u8>,
 }
 
-impl JobQueue {
-    pub(crate) fn new(road: JobRoad, signals: Arc<JobSignals>) -> JobQueue {
-        let read_to = road.key(0, 0);
-        JobQueue { road, signals, due: BTreeSet::new(), known: BTreeMap::new(), read_to }
-    }
+/// The rows of one service.
+#[derive(Default)]
+struct Lane {
+    due: BTreeSet<(Instant, Vec<u8>)>,
+    /// The same, by key.
+    known: BTreeMap<Vec<u8>, Instant>,
+    /// From this key on there are rows that found no room.
+    left_from: Option<Vec<u8>>,
+}
 
-    pub(crate) fn len(&self) -> usize {
-        self.due.len()
-    }
-
-    /// The least position of the rows in memory.
-    pub(crate) fn oldest(&self) -> Option<Position> {
-        self.known.first_key_value().and_then(|(key, _)| road_job_of(key)).map(|(_, position)| position)
-    }
-
-    /// Reads the keys of new rows, which are due at once.
-    pub(crate) fn read_new(&mut self, store: &dyn Store, now: Instant) -> StoreResult<()> {
-        let room = KEYS_MAX.saturating_sub(self.due.len()).min(READ_AT_ONCE);
-        if room == 0 {
-            return Ok(());
+impl Lane {
+    fn put(&mut self, key: Vec<u8>, due: Instant) {
+        if let Some(former) = self.known.insert(key.clone(), due) {
+            self.due.remove(&(former, key.clone()));
         }
-        let back_to = self.road.key(self.signals.take(self.road), 0);
-        if back_to < self.read_to {
-            self.read_to = back_to;
-        }
-        let from = [&self.read_to[..], &[0]].concat();
-        for (key, _) in store.rows(RowSpace::Chat, &from, &self.road.last_key(), room)? {
-            self.read_to.clone_from(&key);
-            if !self.known.contains_key(&key) {
-                self.put(key, now);
-            }
-        }
-        Ok(())
+        self.due.insert((due, key));
     }
 
-    /// Takes the keys that are due, the longest due first, at most `limit`.
-    pub(crate) fn take_due(&mut self, now: Instant, limit: usize) -> Vec<Vec<u8>> {
-        let mut keys = Vec::new();
-        while keys.len() < limit
-            && let Some(first) = self.due.first().filter(|(due, _)| *due <= now).cloned()
-        {
+    fn leave(&mut self, key: Vec<u8>) {
+        if self.left_from.as_ref().is_none_or(|first| key < *first) {
+            self.left_from = Some(key);
+        }
+    }
+
+    fn take_due(&mut self, now: Instant, limit: usize, keys: &mut Vec<Vec<u8>>) {
+        for _ in 0..limit {
+            let Some(first) = self.due.first().filter(|(due, _)| *due <= now).cloned() else { return };
             self.due.remove(&first);
             self.known.remove(&first.1);
             keys.push(first.1);
         }
+    }
+
+    /// The least key, in memory or not.
+    fn first(&self) -> Option<&Vec<u8>> {
+        self.known.keys().next().into_iter().chain(&self.left_from).min()
+    }
+}
+
+/// The lane of a row.
+fn lane_of(key: &[u8]) -> u64 {
+    service_of_part(number_in(key, 2).unwrap_or_default()).map_or(FRESH, |service| service + 1)
+}
+
+impl JobQueue {
+    pub(crate) fn new(road: JobRoad, services: usize, signals: Arc<JobSignals>) -> JobQueue {
+        let read_to = road.key(0, 0);
+        JobQueue { road, services, signals, keys_max: KEYS_MAX, lanes: BTreeMap::new(), read_to }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lanes.values().map(|lane| lane.known.len()).sum()
+    }
+
+    /// The least position of the rows in memory, and of those that found no room there.
+    pub(crate) fn oldest(&self) -> Option<Position> {
+        let first = self.lanes.values().filter_map(Lane::first).min()?;
+        road_job_of(first).map(|(_, position)| position)
+    }
+
+    fn lane_len(&self, lane: u64) -> usize {
+        self.lanes.get(&lane).map_or(0, |lane| lane.known.len())
+    }
+
+    /// Whether a row that is tried for the first time has a chance: not all services have as many as they may that failed.
+    fn may_try_more(&self) -> bool {
+        let full = self.lanes.keys().filter(|lane| **lane != FRESH && self.lane_len(**lane) >= self.keys_max).count();
+        self.lane_len(FRESH) < self.keys_max && full < self.services.max(1)
+    }
+
+    /// Reads the keys of new rows, and of those that found no room, which are due at once; answers whether there may be more of the new
+    /// ones, as behind many rows of a service that is away.
+    pub(crate) fn read_new(&mut self, store: &dyn Store, now: Instant) -> StoreResult<bool> {
+        let mut has_more = false;
+        if self.may_try_more() {
+            let back_to = self.road.key(self.signals.take(self.road), 0);
+            if back_to < self.read_to {
+                self.read_to = back_to;
+            }
+            let room = self.keys_max.saturating_sub(self.lane_len(FRESH)).min(READ_AT_ONCE);
+            let from = [&self.read_to[..], &[0]].concat();
+            let rows = store.rows(RowSpace::Chat, &from, &self.road.last_key(), room)?;
+            has_more = rows.len() == room;
+            for (key, _) in rows {
+                self.read_to.clone_from(&key);
+                // A row that is in its lane already keeps its time.
+                if !self.lanes.get(&lane_of(&key)).is_some_and(|lane| lane.known.contains_key(&key)) {
+                    self.put(key, now);
+                }
+            }
+        }
+        let (keys_max, last) = (self.keys_max, self.road.last_key());
+        let waits = |lane: &Lane| lane.left_from.is_some() && lane.known.len() <= keys_max / 2;
+        for (number, lane) in self.lanes.iter_mut().filter(|(_, lane)| waits(lane)) {
+            let Some(from) = lane.left_from.clone() else { continue };
+            let rows = store.rows(RowSpace::Chat, &from, &last, READ_AT_ONCE)?;
+            lane.left_from =
+                rows.last().filter(|_| rows.len() == READ_AT_ONCE).map(|(key, _)| [&key[..], &[0]].concat());
+            for (key, _) in rows {
+                if lane_of(&key) == *number && !lane.known.contains_key(&key) {
+                    lane.put(key, now);
+                }
+            }
+        }
+        Ok(has_more)
+    }
+
+    /// Takes the keys that are due, the longest due first, at most `limit`; each lane has an equal share of it.
+    pub(crate) fn take_due(&mut self, now: Instant, limit: usize) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        let mut waiting = self.lanes.len();
+        // The lanes with less than their share leave the rest to those after them.
+        let mut lanes: Vec<&mut Lane> = self.lanes.values_mut().collect();
+        lanes.sort_by_key(|lane| lane.known.len());
+        for lane in lanes {
+            lane.take_due(now, (limit - keys.len()).div_ceil(waiting), &mut keys);
+            waiting -= 1;
+        }
         keys
     }
 
-    /// Puts a key back, whose row is to be tried later.
+    /// Puts a key in, or back, whose row is to be tried at this time. When the lane of its service is full, the row is read again later.
     pub(crate) fn put(&mut self, key: Vec<u8>, due: Instant) {
-        self.known.insert(key.clone(), due);
-        self.due.insert((due, key));
+        let number = lane_of(&key);
+        let keys_max = self.keys_max;
+        let lane = self.lanes.entry(number).or_default();
+        match number == FRESH || lane.known.len() < keys_max {
+            true => lane.put(key, due),
+            false => lane.leave(key),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::{super::part_of_service, *};
+    use std::time::Duration;
+    use tidings_domain::{
+        leadership::Term,
+        store::{RowChange, RowStore},
+    };
+    use tidings_protocol::http::PushVendor;
+    use tidings_testkit::MemoryStore;
+
+    const ROAD: JobRoad = JobRoad::Vendor(PushVendor::WebPush);
+
+    fn queue(services: usize, keys_max: usize) -> JobQueue {
+        JobQueue { keys_max, ..JobQueue::new(ROAD, services, Arc::default()) }
+    }
+
+    fn write(store: &MemoryStore, keys: &[Vec<u8>], value: Option<Vec<u8>>) {
+        let changes = keys.iter().map(|key| RowChange { key: key.clone(), value: value.clone() }).collect();
+        store.write_rows(Term::ALONE, RowSpace::Chat, changes).unwrap();
+    }
+
+    fn failed(position: u64, service: u64) -> Vec<u8> {
+        ROAD.key(position, part_of_service(0, service))
+    }
+
+    #[test]
+    fn a_service_that_is_away_fills_no_other_lane_and_nothing_is_forgotten() {
+        let (store, now) = (MemoryStore::default(), Instant::now());
+        let later = now + Duration::from_secs(60);
+        let mut queue = queue(2, 10);
+        let away: Vec<_> = (1..=100).map(|position| failed(position, 0)).collect();
+        write(&store, &away, Some(vec![]));
+        away.iter().for_each(|key| queue.put(key.clone(), later));
+        assert_eq!((queue.len(), queue.oldest()), (10, Some(1)));
+        // Fresh rows and those of the other service go on.
+        let others = [ROAD.key(200, 0), failed(201, 1)];
+        write(&store, &others, Some(vec![]));
+        while queue.read_new(&store, now).unwrap() {}
+        let mut taken = queue.take_due(now, 100);
+        taken.sort();
+        assert_eq!(taken, others);
+        write(&store, &others, None);
+
+        // When the service is back, each row is tried.
+        let mut tried = Vec::new();
+        while tried.len() < 100 {
+            queue.read_new(&store, later).unwrap();
+            let keys = queue.take_due(later, 7);
+            assert!(!keys.is_empty(), "after {} rows", tried.len());
+            write(&store, &keys, None);
+            tried.extend(keys);
+        }
+        tried.sort();
+        assert_eq!(tried, away);
+        assert_eq!((queue.len(), queue.oldest()), (0, None));
+    }
+
+    #[test]
+    fn a_row_that_is_read_twice_keeps_its_time() {
+        let (store, now) = (MemoryStore::default(), Instant::now());
+        let later = now + Duration::from_secs(60);
+        let mut queue = queue(1, 10);
+        write(&store, &[failed(1, 0)], Some(vec![]));
+        queue.put(failed(1, 0), later);
+        queue.read_new(&store, now).unwrap();
+        assert_eq!((queue.len(), queue.take_due(now, 10).len()), (1, 0));
+        assert_eq!(queue.take_due(later, 10), [failed(1, 0)]);
+    }
+
+    #[test]
+    fn while_all_services_have_as_many_as_they_may_no_fresh_row_is_read() {
+        let (store, now) = (MemoryStore::default(), Instant::now());
+        let fresh: Vec<_> = (100..103).map(|position| ROAD.key(position, 0)).collect();
+        write(&store, &fresh, Some(vec![]));
+        for (services, expected) in [(2, 0), (3, 3)] {
+            let mut queue = queue(services, 3);
+            for service in 0..2 {
+                (0..5).for_each(|position| queue.put(failed(position, service), now + Duration::from_secs(60)));
+            }
+            queue.read_new(&store, now).unwrap();
+            assert_eq!(queue.take_due(now, 10).len(), expected, "{services} services");
+        }
     }
 }

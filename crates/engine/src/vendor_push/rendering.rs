@@ -87,6 +87,11 @@ impl MessageText {
         }
     }
 
+    /// With the time to live counted from here on.
+    pub(super) fn expiring_at(self, expires_at: u64) -> MessageText {
+        MessageText { expires_at, ..self }
+    }
+
     pub(super) fn expires_at(&self) -> u64 {
         self.expires_at
     }

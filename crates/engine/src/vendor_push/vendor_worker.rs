@@ -2,18 +2,24 @@
 
 mod withdrawals;
 
-use super::{StopSignal, VendorPushConfig, badge::badge_of, rendering::MessageText};
+use super::{
+    StopSignal, VendorPushConfig,
+    badge::badge_of,
+    dead_letters::{DeadLetter, DeadLetters},
+    health::Health,
+    rendering::MessageText,
+};
 use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients},
     reach_gate::Unwanted,
     reach_trace::{Record, Source},
     reached_marks,
-    road_jobs::{Job, JobQueue, JobRoad, JobSignals, Target},
+    road_jobs::{Job, JobQueue, JobRoad, JobSignals, Target, part_of_service, short_cause},
     road_plan::PlanRoad,
 };
 use quick_cache::unsync::Cache;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -23,10 +29,11 @@ use tidings_domain::{
     metrics::{VendorLabel, VendorOutcomeLabel},
     model::*,
     push_tokens::*,
+    reach_counts::ReachEvent,
     store::*,
     vendors::*,
 };
-use tidings_protocol::http::{PolicyRoad, ReachOutcome};
+use tidings_protocol::http::{PolicyRoad, PushVendor, ReachOutcome, ReachRoad};
 
 /// How often the rows are read when none was due.
 const POLL: Duration = Duration::from_millis(100);
@@ -46,19 +53,19 @@ pub(super) struct VendorWorker {
     config: VendorPushConfig,
     signals: Arc<JobSignals>,
     queue: JobQueue,
+    dead_letters: Arc<DeadLetters>,
     term: Option<Term>,
     /// The `seq` that a user was told of last in a conversation.
     latest: Cache<(u64, u64), u64>,
-    /// The vendor took nothing in the last round.
-    is_failing: bool,
+    health: Health,
 }
 
 /// What is known of a row while it is worked on.
 struct OpenJob {
     key: Vec<u8>,
     job: Job,
-    /// Devices that are to be tried again.
-    left: Vec<Target>,
+    /// Devices that are to be tried again, by the service that is to take them.
+    left: BTreeMap<u64, Left>,
     /// What became of devices in this round.
     records: Vec<Record>,
     /// When the message was sent.
@@ -67,16 +74,43 @@ struct OpenJob {
     reached: Vec<UserNo>,
     /// Changes of what devices show.
     shown: Vec<RowChange>,
-    /// The longest time for which the vendor asked.
+    dead: Vec<DeadLetter>,
+}
+
+impl OpenJob {
+    fn new(key: Vec<u8>, job: Job) -> OpenJob {
+        let (left, records, reached, shown, dead) = Default::default();
+        OpenJob { key, job, left, records, sent_at: 0, reached, shown, dead }
+    }
+
+    /// Gives a device up.
+    fn bury(&mut self, vendor: PushVendor, target: Target, outcome: ReachOutcome, cause: Option<String>, now_ms: u64) {
+        let Job { conversation, seq, attempts, .. } = self.job;
+        let cause = cause.as_deref().map(short_cause);
+        // Of an expired one the attempts before count, of a refused one this one, too.
+        let attempts = attempts + u32::from(outcome != ReachOutcome::Expired);
+        self.dead.push(DeadLetter { vendor, conversation, seq, target, failed_at: now_ms, attempts, outcome, cause });
+    }
+}
+
+/// Devices that one service did not take.
+#[derive(Default)]
+struct Left {
+    targets: Vec<Target>,
+    /// The longest time for which the service asked.
     retry_after: Option<Duration>,
+    cause: Option<String>,
 }
 
 /// A shipment's place: its row, its device and its token.
 struct Addressed {
     job: usize,
     target: Target,
+    service: u64,
     digest: TokenDigest,
     registered_at: u64,
+    /// When the message was sent, or somebody asked for another attempt.
+    began_at: u64,
 }
 
 /// How an outcome of a device that needs no shipment is counted.
@@ -93,11 +127,11 @@ impl VendorWorker {
         context: Arc<OfflinePushContext>,
         vendor: Arc<dyn Vendor>,
         config: VendorPushConfig,
-        signals: Arc<JobSignals>,
+        (signals, dead_letters): (Arc<JobSignals>, Arc<DeadLetters>),
     ) -> Self {
-        let queue = JobQueue::new(JobRoad::Vendor(vendor.vendor()), signals.clone());
-        let latest = Cache::new(LATEST_MAX);
-        VendorWorker { context, vendor, config, signals, queue, term: None, latest, is_failing: false }
+        let queue = JobQueue::new(JobRoad::Vendor(vendor.vendor()), vendor.services(), signals.clone());
+        let (latest, health) = (Cache::new(LATEST_MAX), Health::default());
+        VendorWorker { context, vendor, config, signals, queue, dead_letters, term: None, latest, health }
     }
 
     pub(super) fn run(mut self, stop: &StopSignal) {
@@ -134,12 +168,28 @@ impl VendorWorker {
         self.context.metrics.vendor_notifications.get_or_create(&label).inc();
     }
 
+    /// Counts what has become of a notification; with the time since its message, if the vendor has taken it.
+    fn count_reach(&self, outcome: ReachOutcome, took_ms: Option<u64>) {
+        let event = match outcome {
+            ReachOutcome::Accepted => ReachEvent::Accepted,
+            ReachOutcome::Retried => ReachEvent::Retried,
+            ReachOutcome::Refused => ReachEvent::Refused,
+            ReachOutcome::TokenGone => ReachEvent::TokenGone,
+            ReachOutcome::Expired => ReachEvent::Expired,
+            ReachOutcome::Superseded => ReachEvent::Superseded,
+            _ => return,
+        };
+        let road = ReachRoad::from(self.vendor.vendor());
+        self.context.metrics.reach.add(road, event, self.context.clock.now_ms(), 1, took_ms);
+    }
+
     /// Does one round of work; answers whether there was any.
     fn round(&mut self, stop: &StopSignal) -> StoreResult<bool> {
         let lead = &self.context.lead;
         let held = lead.term().filter(|term| lead.holds(*term));
         if self.term != held {
-            self.queue = JobQueue::new(JobRoad::Vendor(self.vendor.vendor()), self.signals.clone());
+            let road = JobRoad::Vendor(self.vendor.vendor());
+            self.queue = JobQueue::new(road, self.vendor.services(), self.signals.clone());
             self.term = held;
         }
         let label = VendorLabel { vendor: self.name() };
@@ -150,11 +200,12 @@ impl VendorWorker {
         };
         let now = self.context.clock.monotonic();
         let store = self.context.store.clone();
-        self.queue.read_new(&*store, now)?;
+        let has_more = self.queue.read_new(&*store, now)?;
+        self.dead_letters.prune(&self.context, term)?;
         waiting.set(self.queue.len() as i64);
         let keys = self.queue.take_due(now, JOBS_PER_ROUND);
         if keys.is_empty() {
-            return Ok(false);
+            return Ok(has_more);
         }
         let rows = store.rows_of(RowSpace::Chat, &keys)?;
         let (mut open, mut targets) = (Vec::new(), 0);
@@ -170,18 +221,12 @@ impl VendorWorker {
                 Job::default()
             });
             targets += job.targets.len();
-            open.push(OpenJob {
-                key,
-                job,
-                left: Vec::new(),
-                records: Vec::new(),
-                sent_at: 0,
-                reached: Vec::new(),
-                shown: Vec::new(),
-                retry_after: None,
-            });
+            open.push(OpenJob::new(key, job));
         }
         let (addressed, shipments) = self.prepare(&mut open)?;
+        let road = ReachRoad::from(self.vendor.vendor());
+        let count = shipments.iter().filter(|shipment| !shipment.notification.withdraws).count() as u64;
+        self.context.metrics.reach.add(road, ReachEvent::Attempted, self.context.clock.now_ms(), count, None);
         let answers = if shipments.is_empty() { Vec::new() } else { self.vendor.send_all(shipments) };
         if stop.wait(Duration::ZERO) {
             // What was accepted is sent once more after the restart rather than perhaps never.
@@ -210,31 +255,40 @@ impl VendorWorker {
                 }
                 continue;
             }
-            let OpenJob { job: Job { conversation, seq, targets, even_online, .. }, records, sent_at, .. } =
-                &mut open[at];
+            let now_ms = context.clock.now_ms();
+            let open = &mut open[at];
+            let Job { conversation, seq, even_online, replayed_at, .. } = open.job;
+            let targets = open.job.targets.clone();
+            let found = OfflineRecipients::of(&context, ConversationNo(conversation), seq)?;
+            open.sent_at = found.as_ref().map_or(0, |found| found.entry.at);
             let mut settle = |target: &Target, outcome: ReachOutcome| {
                 self.count(settled_label(outcome));
-                records.push(target.record(outcome, None));
+                self.count_reach(outcome, None);
+                open.records.push(target.record(outcome, None));
+                if outcome == ReachOutcome::Expired {
+                    open.bury(self.vendor.vendor(), target.clone(), outcome, open.job.cause.clone(), now_ms);
+                }
             };
-            let found = OfflineRecipients::of(&context, ConversationNo(*conversation), *seq)?;
             let Some(found) = found else {
                 targets.iter().for_each(|target| settle(target, ReachOutcome::Recalled));
                 continue;
             };
-            *sent_at = found.entry.at;
             let sender = found.entry.content.sender.as_ref().map(|sender| context.directory.user(sender.no));
             let sender = sender.transpose()?.flatten();
             let time_to_live_ms = u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX);
             let message = (context.store.epoch(), time_to_live_ms);
-            let text = MessageText::of(&self.config.templates, &found, sender.as_deref(), message);
-            for target in targets.iter() {
-                if text.expires_at() <= context.clock.now_ms() {
+            let mut text = MessageText::of(&self.config.templates, &found, sender.as_deref(), message);
+            if replayed_at > 0 {
+                text = text.expiring_at(replayed_at.saturating_add(time_to_live_ms));
+            }
+            for target in &targets {
+                if text.expires_at() <= now_ms {
                     settle(target, ReachOutcome::Expired);
                     continue;
                 }
                 let no = UserNo(target.0);
-                let is_newer_told = self.latest.get(&(*conversation, target.0)).is_some_and(|told| *told > *seq);
-                if is_newer_told || !taken.insert((*conversation, target.clone())) {
+                let is_newer_told = self.latest.get(&(conversation, target.0)).is_some_and(|told| *told > seq);
+                if is_newer_told || !taken.insert((conversation, target.clone())) {
                     settle(target, ReachOutcome::Superseded);
                     continue;
                 }
@@ -242,7 +296,7 @@ impl VendorWorker {
                     settle(target, ReachOutcome::NotAMember);
                     continue;
                 };
-                let is_back = !*even_online && context.presence.is_active(no);
+                let is_back = !even_online && context.presence.is_active(no);
                 if is_back {
                     settle(target, ReachOutcome::Active);
                     continue;
@@ -265,8 +319,10 @@ impl VendorWorker {
                     }
                 };
                 let RegisteredToken { registered_at, token, .. } = token;
+                let service = self.vendor.service_of(&token);
                 shipments.push(Shipment { notification: text.notification(digest, badge), token });
-                addressed.push(Addressed { job: at, target: target.clone(), digest, registered_at });
+                let began_at = replayed_at.max(found.entry.at);
+                addressed.push(Addressed { job: at, target: target.clone(), service, digest, registered_at, began_at });
             }
         }
         Ok((addressed, shipments))
@@ -284,7 +340,7 @@ impl VendorWorker {
 
     /// Notes what the vendor answered for one device.
     fn settle(&mut self, open: &mut [OpenJob], to: Addressed, answer: VendorAnswer) {
-        let Addressed { job, target, digest, registered_at } = to;
+        let Addressed { job, target, service, digest, registered_at, began_at } = to;
         let open = &mut open[job];
         let (label, outcome, cause) = match answer {
             VendorAnswer::Accepted { id } if open.job.withdraws => {
@@ -297,7 +353,7 @@ impl VendorWorker {
                 let (user, conversation) = (UserNo(target.0), ConversationNo(open.job.conversation));
                 let key = shown_key(user, conversation, self.vendor.vendor(), &target.1);
                 let time_to_live_ms = u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX);
-                let until = open.sent_at.saturating_add(time_to_live_ms);
+                let until = began_at.saturating_add(time_to_live_ms);
                 let value = Some(ShownNotification::value(open.job.seq, until));
                 open.shown.push(RowChange { key, value });
                 self.latest.insert((open.job.conversation, target.0), open.job.seq);
@@ -319,19 +375,36 @@ impl VendorWorker {
             VendorAnswer::Refused { retry: Retry::Never, code } => ("dead_refused", ReachOutcome::Refused, Some(code)),
             VendorAnswer::Refused { retry: Retry::After(retry_after), code: reason }
             | VendorAnswer::Unreachable { retry_after, reason } => {
-                open.retry_after = open.retry_after.max(retry_after);
-                open.left.push(target.clone());
+                let left = open.left.entry(service).or_default();
+                left.retry_after = left.retry_after.max(retry_after);
+                left.cause = Some(short_cause(&reason));
+                left.targets.push(target.clone());
                 ("retried", ReachOutcome::Retried, Some(reason))
             }
         };
         self.count(label);
+        // A withdrawal tells nobody of anything: it neither counts as an attempt to reach somebody, nor is it kept when it fails.
+        if !open.job.withdraws {
+            let now_ms = self.context.clock.now_ms();
+            let took = (outcome == ReachOutcome::Accepted).then(|| now_ms.saturating_sub(began_at));
+            self.count_reach(outcome, took);
+            if outcome == ReachOutcome::Refused {
+                open.bury(self.vendor.vendor(), target.clone(), outcome, cause.clone(), now_ms);
+            }
+        }
         open.records.push(target.record(outcome, cause));
     }
 
     /// Ends the registration of a token that no device has any more.
     fn remove_token(&self, Target(user, device): Target, digest: TokenDigest) {
-        let proposal =
-            Proposal::SetPushToken { user: UserNo(user), device, token: None, former: Some(digest), owner: None };
+        let proposal = Proposal::SetPushToken {
+            user: UserNo(user),
+            device,
+            token: None,
+            former: Some(digest),
+            owner: None,
+            additions: None,
+        };
         // A refusal does no harm: the device has another token by now, or the vendor will say it again.
         if let Err(refusal) = self.context.committer.propose_blocking(proposal) {
             tracing::debug!(vendor = self.name(), %refusal, "a push token that is gone was not removed");
@@ -344,22 +417,37 @@ impl VendorWorker {
         let mut changes = Vec::new();
         let mut again = Vec::new();
         let now_ms = self.context.clock.now_ms();
-        for OpenJob { key, job, left, records, sent_at, reached, shown, retry_after } in open {
-            let part = number_in(&key, 2).unwrap_or_default();
-            let position = number_in(&key, 1).unwrap_or_default();
+        let mut dead = Vec::new();
+        for OpenJob { key, job, left, records, sent_at, reached, shown, dead: buried } in open {
+            dead.extend(buried);
+            let (position, part) = (number_in(&key, 1).unwrap_or_default(), number_in(&key, 2).unwrap_or_default());
             let mark = |user| reached_marks::mark(sent_at, position, user, PlanRoad::Vendors);
             changes.extend(reached.into_iter().map(mark));
             changes.extend(shown);
             let source = Source::Vendor { vendor: self.vendor.vendor(), part, attempt: job.attempts.into() };
             let message = (ConversationNo(job.conversation), job.seq);
             self.context.trace.add(message, source, now_ms, records, &mut changes);
-            let value = (!left.is_empty()).then(|| {
+            let job = Job { targets: Vec::new(), ..job };
+            let mut is_kept = false;
+            for (service, Left { targets, retry_after, cause }) in left {
                 let attempts = job.attempts.saturating_add(1);
                 let pause = self.backoff(attempts).max(retry_after.unwrap_or_default().min(RETRY_AFTER_MAX));
-                again.push((key.clone(), now + pause));
-                Job { targets: left, attempts, ..job }.encode()
-            });
-            changes.push(RowChange { key, value });
+                let later = JobRoad::Vendor(self.vendor.vendor()).key(position, part_of_service(part, service));
+                is_kept |= later == key;
+                let value = Some(Job { targets, attempts, cause, ..job.clone() }.encode());
+                changes.push(RowChange { key: later.clone(), value });
+                again.push((later, now + pause));
+            }
+            if !is_kept {
+                changes.push(RowChange { key, value: None });
+            }
+        }
+        // What the vendor has answered is not asked again because the store cannot be read for a moment.
+        while let Err(error) = self.dead_letters.add(&self.context, term, dead.clone(), &mut changes) {
+            tracing::debug!(vendor = self.name(), %error, "dead letters wait for the store");
+            if stop.wait(RETRY_PAUSE) {
+                return Ok(false);
+            }
         }
         let mut told = false;
         loop {
@@ -391,23 +479,12 @@ impl VendorWorker {
 
     /// Tells operators, once, when the vendor takes nothing any more, and when it does again.
     fn note_health(&mut self, answers: &[VendorAnswer]) {
-        let is_taken =
-            |answer: &VendorAnswer| matches!(answer, VendorAnswer::Accepted { .. } | VendorAnswer::TokenGone { .. });
-        if answers.is_empty() {
-            return;
-        }
-        let is_failing = !answers.iter().any(is_taken);
+        let was_failing = self.health.is_failing();
+        let cause = self.health.note(answers);
         let label = VendorLabel { vendor: self.name() };
-        self.context.metrics.vendor_failing.get_or_create(&label).set(i64::from(is_failing));
-        match (std::mem::replace(&mut self.is_failing, is_failing), is_failing) {
-            (false, true) => {
-                let cause = match &answers[0] {
-                    VendorAnswer::Refused { code, .. } => code.clone(),
-                    VendorAnswer::Unreachable { reason, .. } => reason.clone(),
-                    VendorAnswer::Accepted { .. } | VendorAnswer::TokenGone { .. } => String::new(),
-                };
-                tracing::warn!(vendor = self.name(), cause, "the vendor takes no notifications");
-            }
+        self.context.metrics.vendor_failing.get_or_create(&label).set(i64::from(self.health.is_failing()));
+        match (was_failing, self.health.is_failing()) {
+            (false, true) => tracing::warn!(vendor = self.name(), cause, "the vendor takes no notifications"),
             (true, false) => tracing::info!(vendor = self.name(), "the vendor takes notifications again"),
             _ => {}
         }

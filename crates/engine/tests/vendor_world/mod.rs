@@ -173,11 +173,37 @@ impl World {
     }
 
     pub fn connect(&self, user: &str, chat: bool) {
+        self.register_session(user, "d", chat);
+    }
+
+    /// A session with chat on this device, at which somebody looks.
+    pub fn connect_on(&self, user: &str, device: &str) {
+        self.register_session(user, device, true);
+    }
+
+    fn register_session(&self, user: &str, device: &str, chat: bool) {
         let no = self.engine.directory.require_user(user).unwrap().no;
-        let (session, node, device_id, device_kind) = (no.0, Default::default(), "d".into(), "phone".into());
+        let (session, node, device_id, device_kind) = (no.0, Default::default(), device.into(), "phone".into());
         self.engine
             .presence
             .register(no, PresenceSession { session, node, device_id, device_kind, since: 0, chat, background: false });
+    }
+
+    /// Waits until this decides what is answered of a user and a message of the group.
+    pub async fn until_reached(&self, seq: u64, user: &str, outcome: ReachOutcome) {
+        let reached = async {
+            while self.engine.message_reach("room", seq, user).unwrap().outcome != outcome {
+                tokio::task::yield_now().await;
+            }
+        };
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        reached.unwrap_or_else(|_| panic!("{:?}", self.engine.message_reach("room", seq, user)));
+    }
+
+    /// Has vendors try again what they did not take.
+    pub async fn replay(&self, select: SelectVendorDeadLetters) -> Result<VendorDeadLettersReplayed, Refusal> {
+        let engine = self.engine.clone();
+        tokio::task::spawn_blocking(move || engine.replay_vendor_dead_letters(&select)).await.unwrap()
     }
 
     pub async fn send(&self, message: Value) {

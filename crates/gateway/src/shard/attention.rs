@@ -15,9 +15,9 @@ use crate::{
     timer_wheel::{TICK, TimerWheel, ticks},
 };
 use std::time::Duration;
-use tidings_domain::model::*;
+use tidings_domain::{model::*, reach_counts::ReachEvent};
 use tidings_engine::engine::offline_push::SilentSession;
-use tidings_protocol::frames::RawClientFrame;
+use tidings_protocol::{frames::RawClientFrame, http::ReachRoad};
 
 /// The time that a client has to acknowledge a message, in ticks.
 #[derive(Clone, Copy)]
@@ -31,20 +31,28 @@ impl AckPolicy {
         AckPolicy { timeout: (!timeout.is_zero()).then(|| ticks(timeout)) }
     }
 
-    /// A session whose client acknowledges is handed a message.
-    pub(super) fn begin(self, connection: &mut Connection, key: usize, tick: u32, timers: &mut TimerWheel) {
-        let Some(timeout) = self.timeout else { return };
+    /// A session whose client acknowledges is handed a message at this time; answers whether it is the first one that it has not
+    /// acknowledged.
+    pub(super) fn begin(
+        self,
+        connection: &mut Connection,
+        key: usize,
+        (tick, at): (u32, u64),
+        timers: &mut TimerWheel,
+    ) -> bool {
+        let Some(timeout) = self.timeout else { return false };
         if connection.unacknowledged.is_some() || connection.phase != Phase::Live {
-            return;
+            return false;
         }
         let (since, due) = (connection.cursor, tick + timeout);
         let in_background = connection.binding.as_ref().is_some_and(|binding| binding.background);
         // The session may be back in the foreground before this message is looked at, and then counts as having it.
         let until = in_background.then_some(since.positions);
-        connection.unacknowledged = Some(Box::new(UnacknowledgedDelivery { since, until, due }));
+        connection.unacknowledged = Some(Box::new(UnacknowledgedDelivery { since, until, due, at }));
         if due < connection.timer_due {
             connection.timer_due = timers.put(key, due);
         }
+        true
     }
 }
 
@@ -82,7 +90,10 @@ impl Shard {
         if since.positions.iter().zip(handed).all(|(since, handed)| *since >= handed)
             && connection.outbound.queued_bytes() == 0
         {
+            let (at, now) = (unacknowledged.at, self.parts.engine.clock.now_ms());
             connection.unacknowledged = None;
+            let took = Some(now.saturating_sub(at));
+            self.parts.engine.metrics.reach.add(ReachRoad::Session, ReachEvent::Acknowledged, now, 1, took);
         } else if let Some(timeout) = self.ack_policy.timeout {
             unacknowledged.due = tick + timeout;
         }
@@ -102,6 +113,8 @@ impl Shard {
         let Some(unacknowledged) = connection.unacknowledged.take() else { return };
         let Some(binding) = &connection.binding else { return };
         let UnacknowledgedDelivery { since, until, .. } = *unacknowledged;
+        let engine = &self.parts.engine;
+        engine.metrics.reach.add(ReachRoad::Session, ReachEvent::Expired, engine.clock.now_ms(), 1, None);
         // To a session in the background nobody has come back: it counts as if it had ended.
         let session = SilentSession { session: connection.session, stays: !binding.background, acknowledges: true };
         let user = binding.user.clone();

@@ -17,7 +17,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tidings_domain::model::*;
+use tidings_domain::{model::*, reach_counts::ReachEvent};
 use tidings_engine::{
     delivery::{Block, Fanout, Piece, SessionKey, Sink},
     shards::{Control, Signal},
@@ -25,6 +25,7 @@ use tidings_engine::{
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::ServerFrame,
+    http::ReachRoad,
 };
 
 /// Direct fan-outs per poll of the lane.
@@ -113,6 +114,9 @@ struct SessionSink<'a> {
     ack_policy: AckPolicy,
     timers: &'a mut TimerWheel,
     tick: u32,
+    now_ms: u64,
+    /// Sessions that had acknowledged all before.
+    begun: u64,
     /// Sessions whose buffer is over its limit.
     slow: Vec<SessionKey>,
     /// The frame of the piece that was handed to a session last.
@@ -128,7 +132,8 @@ impl Sink for SessionSink<'_> {
             self.probe_policy.begin(connection, session, since, self.tick, self.timers);
         }
         if connection.acknowledges {
-            self.ack_policy.begin(connection, session, self.tick, self.timers);
+            let begun = self.ack_policy.begin(connection, session, (self.tick, self.now_ms), self.timers);
+            self.begun += u64::from(begun);
         }
         if connection.outbound.queued_bytes() > self.buffer_max {
             self.slow.push(session);
@@ -181,7 +186,7 @@ impl Shard {
     }
 
     fn apply(&mut self, fanout: &Fanout) {
-        let tick = self.tick();
+        let (tick, now_ms) = (self.tick(), self.parts.engine.clock.now_ms());
         let mut sink = SessionSink {
             connections: &mut self.connections,
             scheduler: &mut self.scheduler,
@@ -191,11 +196,14 @@ impl Shard {
             ack_policy: self.ack_policy,
             timers: &mut self.timers,
             tick,
+            now_ms,
+            begun: 0,
             slow: Vec::new(),
             frame: None,
         };
         let delivered = self.delivery.apply(fanout, &mut sink);
-        let slow = sink.slow;
+        let (slow, begun) = (sink.slow, sink.begun);
+        self.parts.engine.metrics.reach.add(ReachRoad::Session, ReachEvent::Attempted, now_ms, begun, None);
         let metrics = self.parts.engine.metrics.lane(fanout.lane);
         metrics.deliveries.inc_by(delivered);
         metrics.fanout_seconds.observe(fanout.committed_at.elapsed().as_secs_f64());

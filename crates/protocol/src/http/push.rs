@@ -297,3 +297,42 @@ pub struct SetTags {
     /// All of the device's tags from now on.
     pub tags: Vec<String>,
 }
+
+/// What became of a push on one device of a user, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushDeviceReach {
+    /// As the device names itself.
+    pub device_id: String,
+    /// Whether it is connected now.
+    pub online: bool,
+    /// Absent: the push is not for this device, or has not started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<DeviceState>,
+    /// When it was written to the device's connection first. Times are kept for pushes to named users and devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_at: Option<u64>,
+    /// When it came to its last state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<u64>,
+    /// The newer push that took its place, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<u64>,
+    /// One sentence, in English; it may change.
+    pub summary: String,
+}
+
+/// Why a push reached, or did not reach, the devices of a user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushUserReach {
+    /// The push's number.
+    pub push: u64,
+    /// The user's id.
+    pub user: String,
+    /// When the app server asked for it, in milliseconds since 1970 UTC.
+    pub accepted_at: u64,
+    /// When it started; absent: it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<u64>,
+    /// The user's devices that bound for pushes, in the order of their ids.
+    pub devices: Vec<PushDeviceReach>,
+}

@@ -14,11 +14,13 @@ pub enum PushVendor {
     Fcm,
     /// The push service of a browser (RFC 8030).
     WebPush,
+    /// Huawei Push Kit.
+    Huawei,
 }
 
 impl PushVendor {
     /// All vendors.
-    pub const ALL: [PushVendor; 3] = [PushVendor::Apns, PushVendor::Fcm, PushVendor::WebPush];
+    pub const ALL: [PushVendor; 4] = [PushVendor::Apns, PushVendor::Fcm, PushVendor::WebPush, PushVendor::Huawei];
 
     /// The name, as in JSON.
     pub fn name(self) -> &'static str {
@@ -26,6 +28,7 @@ impl PushVendor {
             PushVendor::Apns => "apns",
             PushVendor::Fcm => "fcm",
             PushVendor::WebPush => "web_push",
+            PushVendor::Huawei => "huawei",
         }
     }
 }
@@ -49,6 +52,11 @@ pub enum PushToken {
     WebPush {
         /// What `PushSubscription.toJSON()` answers.
         subscription: WebPushSubscription,
+    },
+    /// A token of Huawei's Push Kit.
+    Huawei {
+        /// As the app got it.
+        token: String,
     },
 }
 
@@ -100,13 +108,14 @@ impl PushToken {
             PushToken::Apns { .. } => PushVendor::Apns,
             PushToken::Fcm { .. } => PushVendor::Fcm,
             PushToken::WebPush { .. } => PushVendor::WebPush,
+            PushToken::Huawei { .. } => PushVendor::Huawei,
         }
     }
 
     /// What tells this token from every other one of its vendor.
     pub fn address(&self) -> &str {
         match self {
-            PushToken::Apns { token } | PushToken::Fcm { token } => token,
+            PushToken::Apns { token } | PushToken::Fcm { token } | PushToken::Huawei { token } => token,
             PushToken::WebPush { subscription } => &subscription.endpoint,
         }
     }
@@ -118,7 +127,7 @@ impl PushToken {
     pub fn check(&self) -> Result<(), Refusal> {
         let (field, wanted) = match self {
             PushToken::Apns { .. } => ("token", "must be hexadecimal, without spaces"),
-            PushToken::Fcm { .. } => ("token", "must be printable ASCII without spaces"),
+            PushToken::Fcm { .. } | PushToken::Huawei { .. } => ("token", "must be printable ASCII without spaces"),
             PushToken::WebPush { .. } => ("subscription.endpoint", "must be a URL, without spaces"),
         };
         let address = self.address();

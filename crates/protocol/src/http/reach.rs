@@ -18,6 +18,26 @@ pub enum ReachRoad {
     WebPush,
     /// The app's webhook.
     Webhook,
+    /// Huawei Push Kit.
+    Huawei,
+    /// A push over a connection that a device holds.
+    DevicePush,
+    /// A popup at the user's next visit.
+    Popup,
+}
+
+impl ReachRoad {
+    /// All roads, each at the place of its number, by which it is stored.
+    pub const ALL: [ReachRoad; 8] = [
+        ReachRoad::Session,
+        ReachRoad::Apns,
+        ReachRoad::Fcm,
+        ReachRoad::WebPush,
+        ReachRoad::Webhook,
+        ReachRoad::Huawei,
+        ReachRoad::DevicePush,
+        ReachRoad::Popup,
+    ];
 }
 
 impl From<PushVendor> for ReachRoad {
@@ -26,6 +46,7 @@ impl From<PushVendor> for ReachRoad {
             PushVendor::Apns => ReachRoad::Apns,
             PushVendor::Fcm => ReachRoad::Fcm,
             PushVendor::WebPush => ReachRoad::WebPush,
+            PushVendor::Huawei => ReachRoad::Huawei,
         }
     }
 }
@@ -78,6 +99,8 @@ pub enum ReachOutcome {
     Refused,
     /// The vendor said that no device has the token any more; the token was removed.
     TokenGone,
+    /// It was given up, and somebody has asked for another attempt.
+    Replayed,
     /// A notification of a newer message of the conversation took its place.
     Superseded,
     /// Another road, or a session, had reached the user before the time of this road.

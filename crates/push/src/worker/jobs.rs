@@ -5,6 +5,7 @@ use super::{Worker, start::Plan};
 use crate::{PushFrame, draft::Draft, prepared_push::TargetSpec};
 use tidings_domain::{
     push_store::*,
+    reach_counts::ReachEvent,
     store::{StoreError, StoreResult},
 };
 
@@ -241,6 +242,9 @@ impl Worker {
                 &self.metrics.push_expired
             };
             ended.inc_by(pending);
+            if stored.stage != PushStage::Cancelled {
+                self.count_reach(ReachEvent::Expired, pending, None);
+            }
         }
         draft.delete(PushKey::RecoveryIndex(RecoveryIndex::Live, push));
         self.close(&mut draft, &mut stored, any_pending);

@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::{audience::DeviceSets, draft::Draft};
 use roaring::RoaringBitmap;
-use tidings_domain::{model::UserNo, push_store::*, refusals::store_refusal};
+use tidings_domain::{model::UserNo, push_store::*, refusals::store_refusal, store::StoreResult};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{DeviceCard, PushCounts},
@@ -45,13 +45,19 @@ impl Worker {
     }
 
     pub(crate) fn device_cards(&self, user: UserNo) -> Result<Vec<DeviceCard>, Refusal> {
+        let cards = self.numbered_device_cards(user).map_err(store_refusal)?;
+        Ok(cards.into_iter().map(|(_, card)| card).collect())
+    }
+
+    /// The devices of a user with their numbers, in the order of their ids.
+    pub(crate) fn numbered_device_cards(&self, user: UserNo) -> StoreResult<Vec<(DeviceNo, DeviceCard)>> {
         let mut cards = Vec::new();
         for device in self.devices.of_user(user) {
-            if let Some(row) = self.device_row(device).map_err(store_refusal)? {
-                cards.push(self.card(row));
+            if let Some(row) = self.device_row(device)? {
+                cards.push((device, self.card(row)));
             }
         }
-        cards.sort_unstable_by(|a, b| a.device_id.cmp(&b.device_id));
+        cards.sort_unstable_by(|(_, a), (_, b)| a.device_id.cmp(&b.device_id));
         Ok(cards)
     }
 

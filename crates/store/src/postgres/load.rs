@@ -115,6 +115,7 @@ impl<'a> TouchedKeys<'a> {
                 self.users.extend(owner.iter().map(|(user, _)| *user));
             }
             Proposal::SetLastSeen(_)
+            | Proposal::SetReachCounts(_)
             | Proposal::Kick { .. }
             | Proposal::AdvanceOutbox { .. }
             | Proposal::DeleteDeadLetters { .. } => {}

@@ -11,7 +11,7 @@ impl State {
         token: Option<&PushToken>,
         former: Option<TokenDigest>,
         owner: Option<&(UserNo, String)>,
-        now_ms: u64,
+        (additions, now_ms): (Option<u64>, u64),
     ) -> Result<Outcome, Rejection> {
         self.users.get(index(user.0)).ok_or(Rejection::NoSuchUser(user))?;
         let all: Vec<RegisteredToken> = self
@@ -29,6 +29,13 @@ impl State {
                 return Err(Rejection::PushTokenMoved);
             }
         }
+        let added = (RowSpace::Chat, additions_key(user));
+        let count =
+            self.rows.get(&added).map_or(0, |row| row.iter().fold(0, |count, byte| count << 8 | u64::from(*byte)));
+        let is_addition = token.is_some() && former.is_none();
+        if is_addition && additions.is_some_and(|expected| expected != count) {
+            return Err(Rejection::PushTokenMoved);
+        }
         let mut remove = |one: &RegisteredToken| {
             self.rows.remove(&(RowSpace::Chat, token_key(TokenDigest::of(&one.token))));
             self.rows.remove(&(RowSpace::Chat, device_key(UserNo(one.user), &one.device)));
@@ -41,6 +48,9 @@ impl State {
             let digest = TokenDigest::of(token);
             self.rows.insert((RowSpace::Chat, token_key(digest)), registered.encode());
             self.rows.insert((RowSpace::Chat, device_key(user, device)), encode_digest(digest));
+            if is_addition {
+                self.rows.insert(added, (count + 1).to_be_bytes().to_vec());
+            }
         }
         Ok(Outcome::Done)
     }

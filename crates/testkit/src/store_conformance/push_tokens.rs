@@ -12,6 +12,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("a push token that another user's device registers is that device's alone", moved),
     ("a registration that rests on an old look is rejected and changes nothing", stale),
     ("registrations of one batch see each other", in_one_batch),
+    ("of two devices that are registered for the first time after the same look, one is rejected", counted),
 ];
 
 fn fcm(token: &str) -> PushToken {
@@ -35,6 +36,7 @@ fn set(
         token: token.map(fcm),
         former: former.map(digest),
         owner: owner.map(|(user, device)| (user, device.into())),
+        additions: None,
     }
 }
 
@@ -80,8 +82,14 @@ fn registered(store: &dyn Store) {
     let subscription = WebPushSubscription { endpoint, expiration_time: Default::default(), keys };
     let long = PushToken::WebPush { subscription };
     let device = "d".repeat(ID_BYTES_MAX);
-    let proposal =
-        |token, former| Proposal::SetPushToken { user: u[1], device: device.clone(), token, former, owner: None };
+    let proposal = |token, former| Proposal::SetPushToken {
+        user: u[1],
+        device: device.clone(),
+        token,
+        former,
+        owner: None,
+        additions: None,
+    };
     assert_eq!(commit(store, proposal(Some(long.clone()), None)), Outcome::Done);
     assert_eq!(tokens_of(store, u[1], 9).unwrap()[0].1.token, long);
     assert_eq!(commit(store, proposal(None, Some(TokenDigest::of(&long)))), Outcome::Done);
@@ -139,4 +147,25 @@ fn in_one_batch(store: &dyn Store) {
     assert_eq!(tokens(store, u[0]), []);
     assert_eq!((tokens(store, u[1]), tokens(store, u[2])), (pairs(&[("phone", "b")]), pairs(&[("phone", "a")])));
     assert_eq!(row_counts(store), (2, 2));
+}
+
+fn counted(store: &dyn Store) {
+    let u = users(store, 2);
+    let first = |user, device: &str, token: &str, additions| match set(user, device, Some(token), None, None) {
+        Proposal::SetPushToken { user, device, token, former, owner, .. } => {
+            Proposal::SetPushToken { user, device, token, former, owner, additions: Some(additions) }
+        }
+        other => other,
+    };
+    let additions = |user| additions_in(store.row(RowSpace::Chat, &additions_key(user)).unwrap().as_deref()).unwrap();
+    let rejected = Outcome::Rejected(Rejection::PushTokenMoved);
+    let batch = [first(u[0], "phone", "a", 0), first(u[0], "laptop", "b", 0), first(u[1], "phone", "c", 0)];
+    assert_eq!(store.commit(&batch, NOON).unwrap(), [Outcome::Done, rejected.clone(), Outcome::Done]);
+    assert_eq!((additions(u[0]), additions(u[1])), (1, 1));
+    assert_eq!(commit(store, first(u[0], "laptop", "b", 0)), rejected);
+    assert_eq!(commit(store, first(u[0], "laptop", "b", 1)), Outcome::Done);
+    // What adds no device is not counted.
+    assert_eq!(commit(store, set(u[0], "phone", Some("d"), Some("a"), None)), Outcome::Done);
+    assert_eq!(commit(store, set(u[0], "phone", None, Some("d"), None)), Outcome::Done);
+    assert_eq!(additions(u[0]), 2);
 }

@@ -9,6 +9,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("a user's read receipts are turned off and on", receipts_off),
     ("a user's preferences about roads are set and removed", reach_preferences),
     ("a conversation keeps its settings", settings),
+    ("what nodes count on roads is kept by hour, node and road, the newest row of each", reach_counts),
 ];
 
 fn stored(store: &dyn Store) {
@@ -104,4 +105,26 @@ fn settings(store: &dyn Store) {
     let card = store.conversation(room).unwrap().unwrap();
     assert_eq!((card.settings, card.name.as_deref()), (none, Some("new")));
     assert_eq!(store.conversations(&[room]).unwrap()[0].as_ref().map(|card| card.settings), Some(none));
+}
+
+fn reach_counts(store: &dyn Store) {
+    use tidings_domain::chat_rows::reach_counts_of;
+    use tidings_protocol::http::ReachRoad;
+    let row = |text: &str| text.as_bytes().to_vec();
+    let counts = vec![(1, u64::MAX, ReachRoad::Fcm, row("a")), (2, 7, ReachRoad::Fcm, row("b"))];
+    assert_eq!(commit(store, Proposal::SetReachCounts(counts)), Outcome::Done);
+    let batch = [
+        Proposal::SetReachCounts(vec![(2, 7, ReachRoad::Fcm, row("c"))]),
+        Proposal::SetReachCounts(vec![(2, 8, ReachRoad::Fcm, row("d")), (3, 7, ReachRoad::Popup, row("e"))]),
+    ];
+    assert_eq!(store.commit(&batch, NOON).unwrap(), [Outcome::Done, Outcome::Done]);
+    let rows = |first, last| {
+        let (from, to) = reach_counts_of(first, last);
+        let rows = store.rows(RowSpace::Chat, &from, &to, 100).unwrap();
+        rows.into_iter().map(|(_, row)| String::from_utf8(row).unwrap()).collect::<Vec<_>>().concat()
+    };
+    assert_eq!(
+        (rows(0, u64::MAX), rows(1, 1), rows(2, 2), rows(2, 3)),
+        ("acde".into(), "a".into(), "cd".into(), "cde".into())
+    );
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidings_api::routes::{SettingSource, SettingView};
 
 /// Settings of free text that are no secret. Any other is hidden: a new one is shown once it stands here.
-const SHOWN: [&str; 20] = [
+const SHOWN: [&str; 23] = [
     "public_attributes",
     "log.level",
     "cors.origins",
@@ -24,11 +24,14 @@ const SHOWN: [&str; 20] = [
     "reach.official_title",
     "reach.official_body",
     "apns.topic",
+    "huawei.app_id",
+    "huawei.category",
+    "huawei.badge_class",
     "web_push.public_key",
     "web_push.services",
 ];
 /// Addresses, which may hold a password, or a path that nobody should guess: only scheme and host are shown.
-const ADDRESSES: [&str; 8] = [
+const ADDRESSES: [&str; 10] = [
     "otlp_endpoint",
     "tokens.jwks_url",
     "store.url",
@@ -37,6 +40,8 @@ const ADDRESSES: [&str; 8] = [
     "webhook.url",
     "apns.url",
     "fcm.url",
+    "huawei.url",
+    "huawei.token_url",
 ];
 
 /// Where each setting comes from, and what the sources said.

@@ -24,7 +24,7 @@ use ipnet::IpNet;
 use link::Link;
 use listeners::{AdmissionSettings, Cors, Tls};
 use macros::{SettingDescription, flag, one_of, settings};
-use offline_push::{ApnsSettings, FcmSettings, Reach, WebPushSettings};
+use offline_push::{ApnsSettings, FcmSettings, HuaweiSettings, Reach, WebPushSettings};
 use popups::Popups;
 use std::{net::SocketAddr, path::PathBuf};
 use store::Store;
@@ -121,6 +121,7 @@ settings! {
             reach: Reach,
             apns: ApnsSettings,
             fcm: FcmSettings,
+            huawei: HuaweiSettings,
             web_push: WebPushSettings,
         }
     }
@@ -384,6 +385,7 @@ impl Settings {
             "reach" => self.reach.set(name, text),
             "apns" => self.apns.set(name, text),
             "fcm" => self.fcm.set(name, text),
+            "huawei" => self.huawei.set(name, text),
             "web_push" => self.web_push.set(name, text),
             _ => None,
         };

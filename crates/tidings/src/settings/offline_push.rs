@@ -24,6 +24,7 @@ use tidings_vendors::{
     PoolConfig,
     apns::{Apns, ApnsConfig, ApnsCredentials},
     fcm::{Fcm, FcmConfig},
+    huawei::{Huawei, HuaweiConfig},
     web_push::{WebPush, WebPushConfig},
 };
 
@@ -72,9 +73,11 @@ settings! {
         backoff_min_ms: u64 = 1_000,
         /// The longest wait between attempts.
         backoff_max_ms: u64 = 300_000,
-        /// For how many days it is recorded who was told of a message, and why others were not; 0: it is not. A record names users and devices
+        /// For how many days it is recorded who was told of a message, and why others were not, and how often each road was tried; 0: it is not. A record names users and devices
         /// and no texts. Of conversations with more than 1,000 members, who was left out is not recorded.
         trace_days: u32 = EngineConfig::default().reach_trace_days,
+        /// For how many days notifications are kept that vendors did not take, at most 10,000 of them; 0: they are not.
+        dead_letter_days: u32 = 7,
         /// A file of certificate authorities in PEM that are trusted beside those of the system, as for a proxy.
         ca_file: Option<PathBuf> = None,
     }
@@ -105,6 +108,24 @@ settings! {
         url: String = "https://fcm.googleapis.com".into(),
         /// The JSON file of a service account, as Google hands it out.
         service_account_file: Option<PathBuf> = None,
+    }
+}
+
+settings! {
+    /// Huawei Push Kit. It is used when `app_id` is set.
+    HuaweiSettings {
+        /// The address.
+        url: String = "https://push-api.cloud.huawei.com".into(),
+        /// Where the app's secret is exchanged for an access token.
+        token_url: String = "https://oauth-login.cloud.huawei.com/oauth2/v3/token".into(),
+        /// The app's id in AppGallery Connect, a number.
+        app_id: Option<String> = None,
+        /// The app's secret.
+        app_secret: Option<String> = None,
+        /// The category that the app has applied for, such as `IM`. Without it Huawei classifies messages, and may show them silently.
+        category: Option<String> = None,
+        /// The class of the app's entry activity; without it devices show no badge.
+        badge_class: Option<String> = None,
     }
 }
 
@@ -160,6 +181,7 @@ impl Settings {
     fn has_vendors(&self) -> bool {
         let is_any = self.apns.topic.is_some()
             || self.fcm.service_account_file.is_some()
+            || self.huawei.app_id.is_some()
             || self.web_push.private_key.is_some()
             || self.web_push.public_key.is_some();
         is_any && self.reach.via != Via::Webhook
@@ -178,6 +200,11 @@ impl Settings {
             }
         } else if apns.key_file.is_some() || apns.certificate_file.is_some() {
             bail!("[apns] needs topic, the app's bundle id");
+        }
+        match (&self.huawei.app_id, &self.huawei.app_secret) {
+            (Some(_), None) => bail!("[huawei] app_id needs app_secret"),
+            (None, Some(_)) => bail!("[huawei] app_secret needs app_id"),
+            _ => {}
         }
         let parts = [&web_push.private_key, &web_push.public_key, &web_push.subject];
         let missing = parts.iter().filter(|part| part.is_none()).count();
@@ -225,6 +252,19 @@ impl Settings {
             let config = FcmConfig { url: self.fcm.url.clone(), service_account: read(file)?, pool: pool.clone() };
             vendors.push(Arc::new(Fcm::new(config, clock.clone()).context("[fcm]")?));
         }
+        let huawei = &self.huawei;
+        if let (Some(app_id), Some(app_secret)) = (huawei.app_id.clone(), huawei.app_secret.clone()) {
+            let config = HuaweiConfig {
+                url: huawei.url.clone(),
+                token_url: huawei.token_url.clone(),
+                app_id,
+                app_secret,
+                category: huawei.category.clone(),
+                badge_class: huawei.badge_class.clone(),
+                pool: pool.clone(),
+            };
+            vendors.push(Arc::new(Huawei::new(config, clock.clone()).context("[huawei]")?));
+        }
         let web_push = &self.web_push;
         if let (Some(private_key), Some(public_key), Some(subject)) =
             (web_push.private_key.clone(), web_push.public_key.clone(), web_push.subject.clone())
@@ -251,6 +291,7 @@ impl Settings {
             badge: reach.badge,
             backoff_min: Duration::from_millis(reach.backoff_min_ms),
             backoff_max: Duration::from_millis(reach.backoff_max_ms),
+            dead_letters_kept: Duration::from_secs(u64::from(reach.dead_letter_days) * 24 * 60 * 60),
         }
     }
 }
@@ -295,6 +336,10 @@ mod tests {
         check(&[topic, key, id, team], None);
         check(&[topic, certificate], None);
         check(&[topic, key, id, team, certificate], Some("both key_file and certificate_file"));
+        let (app, secret) = (("huawei", "app_id", "100"), ("huawei", "app_secret", "s"));
+        check(&[app], Some("app_id needs app_secret"));
+        check(&[secret], Some("app_secret needs app_id"));
+        check(&[app, secret], None);
         let (private, public) = (("web_push", "private_key", PRIVATE), ("web_push", "public_key", PUBLIC));
         check(&[private, public], Some("private_key, public_key and subject"));
         check(&[private, public, ("web_push", "subject", "me")], Some("mailto:"));

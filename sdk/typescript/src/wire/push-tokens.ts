@@ -1,7 +1,7 @@
 // Where a vendor's push service reaches a device.
 
 /** What a device has from the push service of its vendor; `vendor` tells which fields it has. */
-export type PushToken = ApnsToken | FcmToken | WebPushToken;
+export type PushToken = ApnsToken | FcmToken | WebPushToken | HuaweiToken;
 
 /** Of a device of Apple's. */
 export interface ApnsToken {
@@ -16,6 +16,14 @@ export interface FcmToken {
   /** Tells the vendors apart. */
   readonly vendor: "fcm";
   /** The registration token. */
+  readonly token: string;
+}
+
+/** Of an app that uses Huawei Push Kit. */
+export interface HuaweiToken {
+  /** Tells the vendors apart. */
+  readonly vendor: "huawei";
+  /** The push token. */
   readonly token: string;
 }
 

@@ -68,8 +68,9 @@ impl VendorWorker {
             };
             let expires_at = context.clock.now_ms() + TIME_TO_LIVE.as_millis() as u64;
             let notification = withdrawal(conversation, seq, expires_at, context.store.epoch(), digest);
+            let (registered_at, service) = (token.registered_at, self.vendor.service_of(&token.token));
             prepared.push((
-                Addressed { job: at, target: target.clone(), digest, registered_at: token.registered_at },
+                Addressed { job: at, target: target.clone(), service, digest, registered_at, began_at: 0 },
                 Shipment { notification, token: token.token },
             ));
         }

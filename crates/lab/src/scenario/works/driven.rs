@@ -45,7 +45,9 @@ impl DrivenWorker {
             Members::Conversation { online, senders, texts, .. } => (Audience::Everybody, online, senders, texts),
             Members::Direct { pairs, senders, texts, .. } => (Audience::Pairs, pairs, senders, texts),
             _ => {
-                return Err(LabError::Usage("a driver loads groups, official accounts and direct conversations".into()));
+                return Err(LabError::Usage(
+                    "a driver loads groups, official accounts and direct conversations".into(),
+                ));
             }
         };
         let clients = DriverClients { audience, receivers, senders, pipeline: texts.pipeline };
