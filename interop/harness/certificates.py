@@ -15,9 +15,9 @@ class Authority:
         self._sign("between", "/CN=Interop intermediate", "root", "basicConstraints=critical,CA:TRUE,pathlen:0\nkeyUsage=keyCertSign\n")
 
     def issue(self, name, names="DNS:localhost,DNS:tidings.test,IP:127.0.0.1", new_key=("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-              usage="serverAuth"):
-        """A certificate and its chain in one file, and its key. Answers with the two paths."""
-        self._sign(f"{name}-alone", f"/CN={name}", "between", f"subjectAltName={names}\nextendedKeyUsage={usage}\n", new_key)
+              usage="serverAuth", days=2):
+        """A certificate and its chain in one file, and its key. Answers with the two paths. One of 0 days has expired when it is there."""
+        self._sign(f"{name}-alone", f"/CN={name}", "between", f"subjectAltName={names}\nextendedKeyUsage={usage}\n", new_key, days)
         chain, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         chain.write_text((self.folder / f"{name}-alone.pem").read_text() + (self.folder / "between.pem").read_text())
         (self.folder / f"{name}-alone.key").rename(key)
@@ -26,13 +26,13 @@ class Authority:
     def _new(self, name, subject, *more, new_key=("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
         openssl("req", "-new", *new_key, "-nodes", "-subj", subject, "-keyout", self.folder / f"{name}.key", *more)
 
-    def _sign(self, name, subject, by, extensions, new_key=("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
+    def _sign(self, name, subject, by, extensions, new_key=("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"), days=2):
         request, config = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         self._new(name, subject, "-out", request, new_key=new_key)
         config.write_text(extensions)
         openssl(
             "x509", "-req", "-in", request, "-CA", self.folder / f"{by}.pem", "-CAkey", self.folder / f"{by}.key",
-            "-CAcreateserial", "-days", "2", "-extfile", config, "-out", self.folder / f"{name}.pem",
+            "-CAcreateserial", "-days", str(days), "-extfile", config, "-out", self.folder / f"{name}.pem",
         )
 
 

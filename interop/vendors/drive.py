@@ -25,6 +25,7 @@ from harness.tap import Tap  # noqa: E402
 
 PATIENCE_S = 60
 APNS_TOKEN = "740f4707bebcf74f9b7c25d48e3358945f6aa01da5ddb387462c7eaf61bb78ad"
+HUAWEI_TOKEN = "IQAAAACy0QwmAACr5hKQ5nXQDJ9pX5tD1vVhFe"
 FCM_TOKEN = "dEviCe:APA91bHun4MxP5egoKMwt2KZFBaFUH-1RYqx"
 
 
@@ -45,15 +46,17 @@ class Double:
         threading.Thread(target=lambda: [self.told.put(json.loads(line)) for line in self.process.stdout], daemon=True).start()
         first = self.told.get(timeout=300)  # a first run may compile
         self.client, self.ports, self.vapid = first["client"], first["ports"], first["vapid"]
-        self.keys = first["subscription_keys"]
+        self.keys, self.huawei = first["subscription_keys"], first["huawei_app"]
         self.apple_key, self.account = folder / "AuthKey.p8", folder / "account.json"
         self.apple_key.write_text(first["apple_key"])
         self.account.write_text(json.dumps(first["service_account"]))
         self.root = authority.root
         # What proves the sender to APNs in place of a token.
         sender, sender_key = authority.issue("sender", new_key=("-newkey", "rsa:2048"), usage="clientAuth")
-        self.certificate = folder / "sender-with-key.pem"
+        self.certificate, self.expired = folder / "sender-with-key.pem", folder / "expired-with-key.pem"
         self.certificate.write_text(sender.read_text() + sender_key.read_text())
+        sender, sender_key = authority.issue("expired", new_key=("-newkey", "rsa:2048"), usage="clientAuth", days=0)
+        self.expired.write_text(sender.read_text() + sender_key.read_text())
 
     def next(self, vendor, patience=PATIENCE_S):
         """The next request to this vendor; those to others are kept."""
@@ -86,6 +89,10 @@ class Double:
             "apns": {"apns.url": f"http://127.0.0.1:{self.ports['apns']}", "apns.topic": "com.example.app", "apns.key_file": self.apple_key,
                      "apns.key_id": "KEY1234567", "apns.team_id": "TEAM123456"},
             "fcm": {"fcm.url": f"http://127.0.0.1:{self.ports['fcm']}", "fcm.service_account_file": self.account},
+            "huawei": {"huawei.url": f"http://127.0.0.1:{self.ports['huawei']}",
+                       "huawei.token_url": f"http://127.0.0.1:{self.ports['huawei']}/oauth2/v3/token",
+                       "huawei.app_id": self.huawei["id"], "huawei.app_secret": self.huawei["secret"], "huawei.category": "IM",
+                       "huawei.badge_class": "com.example.app.MainActivity"},
             "web_push": {"web_push.private_key": self.vapid["private"], "web_push.public_key": self.vapid["public"],
                          "web_push.subject": "mailto:ops@example.com",
                          "web_push.services": f"http://127.0.0.1:{self.ports['web_push']},http://127.0.0.1:1"},
@@ -373,6 +380,19 @@ def apns(tap, double):
             check("authorization" not in came["headers"], came["headers"])
         tap.case("with a certificate in place of a key the sender is known by TLS", by_certificate)
 
+    with Server(settings={**certificate, "apns.certificate_file": double.expired, "reach.backoff_min_ms": 20, "reach.backoff_max_ms": 200}) as server:
+        app = App(server)
+
+        def by_an_expired_one():
+            app.register("ben", "phone", {"vendor": "apns", "token": APNS_TOKEN})
+            app.send("waits for an operator")
+            until(lambda: app.metric("tidings_vendor_failing", vendor="apns") == 1, "APNs does not count as failing")
+            until(lambda: app.metric("tidings_vendor_notifications_total", vendor="apns", outcome="retried") >= 2, "it is not tried again")
+            check(app.metric("tidings_vendor_notifications_total", vendor="apns", outcome="dead_refused") == 0, "it was given up")
+            check(app.devices("ben") == [("phone", "apns")], "the token was removed")
+            check(APNS_TOKEN not in server.log(), "the log has a token")
+        tap.case("with a certificate that has expired nothing is lost, and the vendor counts as failing", by_an_expired_one)
+
 
 def fcm(tap, double):
     with Server(settings=double.settings("fcm")) as server:
@@ -437,6 +457,203 @@ def fcm(tap, double):
         tap.case("UNREGISTERED removes the token, and so does an INVALID_ARGUMENT that blames it", gone)
 
 
+def answered(tap, double, app, vendor, token, cases, body_of):
+    """Each documented answer, and what becomes of the notification and of the token: `again`, `dead` or `gone`."""
+    def count(outcome):
+        return app.metric("tidings_vendor_notifications_total", vendor=vendor, outcome=outcome)
+
+    def case(answer, becomes):
+        app.register("ben", "phone", {"vendor": vendor, "token": token})
+        before = {outcome: count(outcome) for outcome in ("retried", "dead_refused", "token_gone", "accepted")}
+        double.plan(**{vendor: [answer]})
+        text = f"answered by {json.dumps(answer)[:60]}"
+        app.send(text)
+        first = double.next(vendor)
+        check(first["status"] == answer["status"], first)
+        if becomes == "again":
+            again = double.next(vendor)
+            check(again["status"] == 200 and body_of(again) == body_of(first), (first, again))
+            until(lambda: count("retried") == before["retried"] + 1 and count("accepted") == before["accepted"] + 1, f"{answer}: not counted")
+        else:
+            outcome = {"dead": "dead_refused", "gone": "token_gone"}[becomes]
+            until(lambda: count(outcome) == before[outcome] + 1, f"{answer}: not counted as {outcome}")
+        expected = [] if becomes == "gone" else [("phone", vendor)]
+        until(lambda: app.devices("ben") == expected, f"{answer}: the devices are {app.devices('ben')}")
+        if becomes == "dead":
+            page = app.api("GET", f"/v1/reach/dead-letters?vendor={vendor}&user=ben")["dead_letters"]
+            check(page and token not in json.dumps(page) and "answered by" not in json.dumps(page), page)
+        check(app.metric("tidings_vendor_failing", vendor=vendor) == 0, f"{answer}: the vendor counts as failing")
+
+    for name, answer, becomes in cases:
+        tap.case(f"{vendor} {name}: {becomes}", lambda answer=answer, becomes=becomes: case(answer, becomes))
+
+
+def documented_errors(tap, double):
+    soon = {"retry-after": "0"}
+    with Server(settings=double.settings("apns")) as server:
+        app = App(server)
+        dead = ["BadCollapseId", "BadExpirationDate", "BadMessageId", "BadPriority", "BadTopic", "DeviceTokenNotForTopic", "DuplicateHeaders",
+                "InvalidPushType", "MissingDeviceToken", "MissingTopic", "PayloadEmpty", "TopicDisallowed"]
+        cases = [(f"400 {name}", {"status": 400, "body": {"reason": name}}, "dead") for name in dead]
+        cases += [("400 BadDeviceToken", {"status": 400, "body": {"reason": "BadDeviceToken"}}, "gone"),
+                  ("400 IdleTimeout", {"status": 400, "body": {"reason": "IdleTimeout"}}, "again")]
+        cases += [(f"403 {name}", {"status": 403, "body": {"reason": name}}, "again") for name in (
+            "BadCertificate", "BadCertificateEnvironment", "ExpiredProviderToken", "Forbidden", "InvalidProviderToken", "MissingProviderToken",
+            "UnrelatedKeyIdInToken", "BadEnvironmentKeyIdInToken")]
+        cases += [("404 BadPath", {"status": 404, "body": {"reason": "BadPath"}}, "dead"),
+                  ("405 MethodNotAllowed", {"status": 405, "body": {"reason": "MethodNotAllowed"}}, "dead"),
+                  ("410 ExpiredToken", {"status": 410, "body": {"reason": "ExpiredToken"}}, "gone"),
+                  ("410 Unregistered", {"status": 410, "body": {"reason": "Unregistered", "timestamp": int(time.time() * 1000) + 600_000}}, "gone"),
+                  ("413 PayloadTooLarge", {"status": 413, "body": {"reason": "PayloadTooLarge"}}, "dead")]
+        cases += [(f"{status} {name}", {"status": status, "headers": soon, "body": {"reason": name}}, "again") for status, name in (
+            (429, "TooManyProviderTokenUpdates"), (429, "TooManyRequests"), (500, "InternalServerError"), (503, "ServiceUnavailable"), (503, "Shutdown"))]
+        answered(tap, double, app, "apns", APNS_TOKEN, cases, lambda came: came["body"]["seq"])
+
+    def error(status, name, code):
+        details = [{"@type": "type.googleapis.com/google.firebase.fcm.v1.FcmError", "errorCode": code}]
+        return {"status": status, "headers": soon, "body": {"error": {"code": status, "status": name, "details": details}}}
+
+    with Server(settings=double.settings("fcm")) as server:
+        app = App(server)
+        cases = [("UNREGISTERED", error(404, "NOT_FOUND", "UNREGISTERED"), "gone"),
+                 ("INVALID_ARGUMENT", error(400, "INVALID_ARGUMENT", "INVALID_ARGUMENT"), "dead"),
+                 ("SENDER_ID_MISMATCH", error(403, "PERMISSION_DENIED", "SENDER_ID_MISMATCH"), "dead"),
+                 ("QUOTA_EXCEEDED", error(429, "RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"), "again"),
+                 ("UNAVAILABLE", error(503, "UNAVAILABLE", "UNAVAILABLE"), "again"),
+                 ("INTERNAL", error(500, "INTERNAL", "INTERNAL"), "again"),
+                 ("THIRD_PARTY_AUTH_ERROR", error(401, "UNAUTHENTICATED", "THIRD_PARTY_AUTH_ERROR"), "again"),
+                 ("UNSPECIFIED_ERROR", error(400, "UNKNOWN", "UNSPECIFIED_ERROR"), "dead")]
+        answered(tap, double, app, "fcm", FCM_TOKEN, cases, lambda came: came["body"]["message"]["data"]["seq"])
+
+
+def huawei(tap, double):
+    with Server(settings=double.settings("huawei")) as server:
+        app = App(server)
+        app.register("ben", "phone", {"vendor": "huawei", "token": HUAWEI_TOKEN})
+
+        def taken():
+            app.send("hello")
+            granted, came = double.next("huawei_oauth"), double.next("huawei")
+            check(granted["fits"] and granted["type"] == "application/x-www-form-urlencoded", granted)
+            check(came["method"] == "POST" and came["path"] == f"/v1/{double.huawei['id']}/messages:send" and came["known"], came)
+            body = came["body"]
+            message = body["message"]
+            check(body["validate_only"] is False and message["token"] == [HUAWEI_TOKEN], body)
+            check(message["notification"] == {"title": "Ada", "body": "hello"}, message)
+            android = message["android"]
+            check(json.loads(android["data"]) == {"conversation": "ada~ben", "seq": 1}, android)
+            check(android["category"] == "IM" and android["ttl"].endswith("s") and 0 < int(android["ttl"][:-1]) <= 86_400, android)
+            shown = android["notification"]
+            check(shown["click_action"] == {"type": 3} and shown["badge"] == {"class": "com.example.app.MainActivity", "set_num": 1}, shown)
+            app.send("again")
+            second = double.next("huawei")["body"]["message"]["android"]
+            check(second["notification"]["tag"] == shown["tag"] and second["bi_tag"] != android["bi_tag"], second)
+            check(all(each["vendor"] != "huawei_oauth" for each in list(double.told.queue)), "another access token was fetched")
+        tap.case("Push Kit is sent what Huawei documents, with an access token that is kept", taken)
+
+        def longest():
+            app.send("\"\\\n" * 5_000)
+            came = double.next("huawei")
+            check(came["size"] - len(HUAWEI_TOKEN) <= 4_096, came["size"])
+        tap.case("a long text is cut to what Push Kit takes", longest)
+
+        def expired():
+            double.plan(huawei=[{"status": 401, "body": {"code": "80200003", "msg": "Access token expired.", "requestId": "1"}}])
+            app.send("expired")
+            check([double.next("huawei")["status"], double.next("huawei_oauth")["status"], double.next("huawei")["status"]] == [401, 200, 200])
+        tap.case("an access token that has expired is fetched anew", expired)
+
+        def code(status, number, msg=""):
+            return {"status": status, "headers": {"retry-after": "0"}, "body": {"code": number, "msg": msg, "requestId": "1"}}
+
+        illegal = json.dumps({"success": 0, "failure": 1, "illegal_tokens": [HUAWEI_TOKEN]})
+        cases = [("80300007", code(200, "80300007", "All the tokens are invalid"), "gone"), ("80100000 with the token", code(200, "80100000", illegal), "gone")]
+        cases += [(f"{number}", code(400, number), "dead") for number in (
+            "80100001", "80100003", "80100004", "80100013", "80100016", "80100018", "80300008", "80300010")]
+        cases += [(f"{number}", code(200, number), "again") for number in ("80200001", "80200003", "80300002", "80300011", "80600003", "81000001")]
+        cases += [(f"{status}", {"status": status, "headers": {"retry-after": "0"}}, "again") for status in (500, 502, 503)]
+        answered(tap, double, app, "huawei", HUAWEI_TOKEN, cases, lambda came: came["body"]["message"]["android"]["data"])
+
+        def private():
+            log = server.log()
+            check(HUAWEI_TOKEN not in log and double.huawei["secret"] not in log, "the log has a token or the secret")
+        tap.case("the log has neither tokens nor the secret", private)
+
+
+def dead_letters(tap, double):
+    with Server(settings=double.settings("fcm")) as server:
+        app = App(server)
+        for user in ("ben", "cleo"):
+            app.register(user, "phone", {"vendor": "fcm", "token": f"{FCM_TOKEN}-{user}"})
+        mismatch = {"status": 403, "body": {"error": {"status": "PERMISSION_DENIED", "details": [
+            {"@type": "type.googleapis.com/google.firebase.fcm.v1.FcmError", "errorCode": "SENDER_ID_MISMATCH"}]}}}
+
+        def replayed():
+            double.plan(fcm=[mismatch, mismatch])
+            app.send("secret text", to="house")
+            seen = {double.next("fcm")["body"]["message"]["token"] for _ in range(2)}
+            check(len(seen) == 2, seen)
+            path = "/v1/reach/dead-letters?vendor=fcm&cause=SENDER_ID"
+            page = until(lambda: (found := app.api("GET", path)["dead_letters"]) and len(found) == 2 and found, "no dead letters")
+            check({letter["user"] for letter in page} == {"ben", "cleo"} and all(letter["cause"] == "SENDER_ID_MISMATCH" for letter in page), page)
+            check("secret" not in json.dumps(page) and FCM_TOKEN not in json.dumps(page), page)
+            seq = page[0]["seq"]
+            app.api("PUT", "/v1/users/cleo/conversations/house/read", {"seq": seq})
+            server.kill()
+            server.start()
+            app.url = server.url
+            answer = app.api("POST", "/v1/reach/dead-letters/replay", {})
+            cleo = next(letter["id"] for letter in page if letter["user"] == "cleo")
+            check(answer == {"replayed": 1, "dropped": [{"id": cleo, "reason": "read"}]}, answer)
+            came = double.next("fcm")
+            check(came["body"]["message"]["token"].endswith("-ben") and came["status"] == 200, came)
+            check(app.api("GET", path)["dead_letters"] == [], "they are still there")
+            why = until(lambda: (found := app.api("GET", f"/v1/conversations/house/messages/{seq}/reach?user=ben"))["outcome"] == "accepted" and found, "not accepted")
+            check([step["outcome"] for step in why["steps"] if step.get("device") == "phone"] == ["refused", "replayed", "accepted"], why)
+        tap.case("dead letters survive kill -9 and are replayed; one whose message was read is dropped with the reason", replayed)
+
+        def counted():
+            stats = {road["road"]: road for road in app.api("GET", "/v1/reach/stats")["roads"]}["fcm"]
+            check(stats["accepted"] >= 1 and stats["attempted"] >= 1 and stats["p99_ms"] >= stats["median_ms"], stats)
+        tap.case("what came of the road is counted, with the time until the vendor took it", counted)
+
+        def moved():
+            app.register("cleo", "tablet", {"vendor": "fcm", "token": f"{FCM_TOKEN}-ben"})
+            check(app.devices("ben") == [], app.devices("ben"))
+            app.send("for ben")
+            app.send("for cleo", to="cleo")
+            told = {double.next("fcm")["body"]["message"]["notification"]["body"] for _ in range(2)}
+            check(told == {"for cleo"}, told)
+        tap.case("a token that moved to another user's device is never used for the former user", moved)
+
+
+def slow(tap, double):
+    with Server(settings=double.settings("fcm", "web_push", **{"reach.timeout_ms": 2_000})) as server:
+        app = App(server)
+        app.register("ben", "phone", {"vendor": "fcm", "token": FCM_TOKEN})
+        app.register("ben", "browser", double.subscription())
+
+        def slowly():
+            double.plan(fcm=[{"after_ms": 1_200}])
+            app.send("slow")
+            double.next("fcm")
+            check(double.next("web_push")["body"]["body"] == "slow")
+            until(lambda: app.metric("tidings_vendor_notifications_total", vendor="fcm", outcome="accepted") == 1, "it was not accepted")
+            check(app.metric("tidings_vendor_notifications_total", vendor="fcm", outcome="retried") == 0, "it was sent again")
+            road = next(road for road in app.api("GET", "/v1/reach/stats")["roads"] if road["road"] == "fcm")
+            check(road["p99_ms"] >= 1_100, road)
+        tap.case("a vendor that answers 200 slowly is waited for, once", slowly)
+
+        def never():
+            double.plan(fcm=[{"hang": True}])
+            app.send("hangs")
+            double.next("fcm")
+            check(double.next("web_push")["body"]["body"] == "hangs")
+            again = double.next("fcm")
+            check(again["body"]["message"]["notification"]["body"] == "hangs", again)
+        tap.case("a vendor that never answers is asked again after the time-out", never)
+
+
 def several(tap, double):
     with Server(settings=double.settings("apns", "fcm", "web_push", **{"reach.timeout_ms": 60_000})) as server:
         app = App(server)
@@ -474,9 +691,9 @@ def main():
     os.environ.setdefault("TIDINGS_API_KEY", "")
     with tempfile.TemporaryDirectory(prefix="tidings-") as folder, Double(sys.argv[1:], folder) as double:
         tap = Tap(double.client)
-        for part in (web_push, apns, fcm, several):
+        for part in (web_push, apns, fcm, huawei, documented_errors, dead_letters, slow, several):
             part(tap, double)
-            double.plan(apns=[], fcm=[], web_push=[], oauth=[])
+            double.plan(apns=[], fcm=[], web_push=[], oauth=[], huawei=[], huawei_oauth=[])
             # What a server sent that has ended is nobody's.
             while not double.told.empty():
                 double.told.get()

@@ -1,8 +1,8 @@
-// The vendors' push services, as far as a sender sees them: APNs on node:http2, FCM with its authorization server and a browser's push
-// service on node:http. Tokens are verified by jose; Web Push is decrypted by http_ece, with keys that only this program has.
+// The vendors' push services, as far as a sender sees them: APNs on node:http2, FCM and Huawei Push Kit with their authorization servers and a
+// browser's push service on node:http. Tokens are verified by jose; Web Push is decrypted by http_ece, with keys that only this program has.
 //
 // One JSON line for each request tells what came. `POST /plan` on the control port sets the next answers of a vendor:
-// `{"apns": [{"status": 503, "headers": {…}, "body": {…}, "hang": false}]}`; without a plan a request is accepted.
+// `{"apns": [{"status": 503, "headers": {…}, "body": {…}, "hang": false, "after_ms": 0}]}`; without a plan a request is accepted.
 import { createECDH, generateKeyPairSync, randomBytes } from "node:crypto";
 import { createServer } from "node:http";
 import { createServer as createHttp2Server, createSecureServer } from "node:http2";
@@ -13,7 +13,7 @@ import { exportPKCS8, importJWK, jwtVerify } from "jose";
 
 const tell = (line) => console.log(JSON.stringify(line));
 const version = (name) => createRequire(import.meta.url)(`${name}/package.json`).version;
-const plans = { apns: [], fcm: [], web_push: [], oauth: [] };
+const plans = { apns: [], fcm: [], web_push: [], oauth: [], huawei: [], huawei_oauth: [] };
 const base64url = (bytes) => Buffer.from(bytes).toString("base64url");
 
 // The keys that Apple and Google would hand out, and the sender's own for Web Push.
@@ -25,6 +25,9 @@ const browser = createECDH("prime256v1");
 browser.generateKeys();
 const secret = randomBytes(16);
 const accessTokens = new Map();
+// The app as Huawei's console shows it. The secret has characters that a form must escape.
+const huaweiApp = { id: "100123456", secret: "s3cret+with/odd=&characters" };
+const huaweiTokens = new Set();
 
 async function read(stream) {
   const chunks = [];
@@ -34,9 +37,10 @@ async function read(stream) {
 
 /** Answers as planned, or as a vendor that accepts; tells what came. */
 async function answer(vendor, response, accepted, came) {
-  const { status, headers = {}, body, hang = false } = { ...accepted, ...plans[vendor].shift() };
+  const { status, headers = {}, body, hang = false, after_ms: delay = 0 } = { ...accepted, ...plans[vendor].shift() };
   tell({ vendor, status, ...came });
   if (hang) return;
+  if (delay > 0) await new Promise((done) => setTimeout(done, delay));
   response.writeHead(status, headers);
   response.end(body === undefined ? undefined : JSON.stringify(body));
 }
@@ -85,6 +89,25 @@ async function fcm(request, response) {
   return answer("fcm", response, accepted, came);
 }
 
+async function huawei(request, response) {
+  const body = await read(request);
+  if (request.url === "/oauth2/v3/token") {
+    const form = Object.fromEntries(new URLSearchParams(body.toString()));
+    const fits = form.grant_type === "client_credentials" && form.client_id === huaweiApp.id && form.client_secret === huaweiApp.secret;
+    const token = `huawei/${randomBytes(8).toString("hex")}+==`;
+    if (fits) huaweiTokens.add(token);
+    const granted = { status: 200, body: { access_token: token, expires_in: 3600, token_type: "Bearer" } };
+    const refused = { status: 400, body: { error: 1101, sub_error: 20042, error_description: "client_secret is wrong" } };
+    return answer("huawei_oauth", response, fits ? granted : refused, { fits, type: request.headers["content-type"] });
+  }
+  const known = huaweiTokens.has(request.headers.authorization?.replace(/^Bearer /, ""));
+  const came = { method: request.method, path: request.url, headers: request.headers, known, size: body.length, body: JSON.parse(body) };
+  const requestId = randomBytes(8).toString("hex");
+  const accepted = { status: 200, body: { code: "80000000", msg: "Success", requestId } };
+  const refused = { status: 401, body: { code: "80200001", msg: "Oauth authentication error.", requestId } };
+  return answer("huawei", response, known ? accepted : refused, came);
+}
+
 async function webPush(request, response) {
   const body = await read(request);
   const { authorization = "" } = request.headers;
@@ -114,12 +137,13 @@ const listen = (server) => new Promise((done) => server.listen(0, "127.0.0.1", (
 const apnsServer = createHttp2Server(safely(apns));
 const fcmServer = createServer(safely(fcm));
 const webPushServer = createServer(safely(webPush));
+const huaweiServer = createServer(safely(huawei));
 const control = createServer(async (request, response) => {
   const plan = JSON.parse(await read(request));
   for (const [vendor, answers] of Object.entries(plan)) plans[vendor] = answers;
   response.writeHead(204).end();
 });
-const ports = { apns: await listen(apnsServer), fcm: await listen(fcmServer), web_push: await listen(webPushServer), control: await listen(control) };
+const ports = { apns: await listen(apnsServer), fcm: await listen(fcmServer), web_push: await listen(webPushServer), huawei: await listen(huaweiServer), control: await listen(control) };
 if (process.env.APNS_TLS) {
   const { key, cert, ca } = JSON.parse(process.env.APNS_TLS);
   const files = { key: readFileSync(key), cert: readFileSync(cert), ca: readFileSync(ca) };
@@ -137,6 +161,7 @@ tell({
     client_email: "sender@project.example",
     token_uri: `http://127.0.0.1:${ports.fcm}/token`,
   },
+  huawei_app: huaweiApp,
   vapid: { private: base64url(vapid.getPrivateKey()), public: base64url(vapid.getPublicKey()) },
   subscription_keys: { p256dh: base64url(browser.getPublicKey()), auth: base64url(secret) },
 });
