@@ -79,7 +79,7 @@ use crate::{
     shards::{ShardReceivers, Shards, Wake},
     stream_worker::{StreamWorker, StreamWorkerParts},
     streams::Streams,
-    vendor_push::{VendorPush, VendorPushParts},
+    vendor_push::{VendorPush, VendorPushConfig, VendorPushParts},
     webhook::Webhook,
 };
 use limits::{ConversationLimiters, SendLimiter};
@@ -124,6 +124,7 @@ pub struct Engine {
     pub reach_policies: Arc<ReachPolicies>,
     reach_stats_worker: ReachStatsWorker,
     recent_acknowledgements: RecentAcknowledgements,
+    reach_context: Arc<OfflinePushContext>,
     presence_worker: PresenceWorker,
     reaction_teller: ReactionTeller,
     receipts: Arc<Receipts>,
@@ -299,7 +300,15 @@ impl Engine {
             boot,
             days: config.reach_trace_days,
         });
-        let offline_push_context = || OfflinePushContext {
+        let webhook = webhook.filter(|(_, config)| config.messages);
+        let reach_policies = ReachPolicies::start(PolicyParts {
+            store: store.clone(),
+            clock: clock.clone(),
+            lead: lead.clone(),
+            popups: popups.clone(),
+            default: CompiledPolicy::default_document(&config.road_plan, vendors.is_some(), webhook.is_some()),
+        });
+        let context = Arc::new(OfflinePushContext {
             store: store.clone(),
             clock: clock.clone(),
             directory: directory.clone(),
@@ -308,10 +317,17 @@ impl Engine {
             lead: lead.clone(),
             metrics: metrics.clone(),
             trace: trace.clone(),
-        };
-        let webhook = webhook.filter(|(_, config)| config.messages);
+            policies: reach_policies.clone(),
+            users: Arc::new(PopupUsers {
+                directory: directory.clone(),
+                store: store.clone(),
+                metrics: metrics.clone(),
+            }),
+        });
+        let time_to_live =
+            vendors.as_ref().map_or(VendorPushConfig::default().time_to_live, |parts| parts.config.time_to_live);
         let roads = Roads {
-            plan: config.road_plan.clone(),
+            time_to_live_ms: u64::try_from(time_to_live.as_millis()).unwrap_or(u64::MAX),
             vendors: vendors.iter().flat_map(|parts| &parts.vendors).map(|vendor| vendor.vendor()).collect(),
             webhook: webhook
                 .as_ref()
@@ -319,21 +335,14 @@ impl Engine {
         };
         let has_roads = webhook.is_some() || vendors.is_some();
         let (signals, progress) = (Arc::<JobSignals>::default(), Arc::<StageProgress>::default());
-        let context = Arc::new(offline_push_context());
         let outbox = webhook.map(|(webhook, config)| {
             Outbox::start(context.clone(), webhook, config, (signals.clone(), progress.clone()))
         });
         let vendor_push = vendors.map(|vendors| VendorPush::start(context.clone(), vendors, &signals));
-        let reach_stage = has_roads.then(|| ReachStage::start(context, roads, signals, progress));
-        let reach_policies = ReachPolicies::start(PolicyParts {
-            store: store.clone(),
-            clock: clock.clone(),
-            lead: lead.clone(),
-            popups: popups.clone(),
-            default: CompiledPolicy::default_document(&config.road_plan, vendor_push.is_some(), outbox.is_some()),
-        });
+        let reach_stage = has_roads.then(|| ReachStage::start(context.clone(), roads, signals, progress));
         let engine = Arc::new(Engine {
             reach_policies,
+            reach_context: context,
             directory,
             presence,
             presence_worker,

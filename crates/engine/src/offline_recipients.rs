@@ -5,9 +5,10 @@ use crate::{
     directory::{Directory, MemberList},
     presence::Presence,
     reach_gate::{self, Unwanted, WantedMessage},
+    reach_policy::ReachPolicies,
     reach_trace::{ReachTrace, Record, Source},
 };
-use std::sync::Arc;
+use std::{cell::RefCell, sync::Arc};
 use tidings_domain::{
     chat_rows,
     clock::Clock,
@@ -17,6 +18,7 @@ use tidings_domain::{
     model::*,
     store::{End, OutboxItem, RowChange, RowSpace, Store, StoreResult},
 };
+use tidings_popups::UserContextSource;
 use tidings_protocol::http::{PolicyRoad, ReachOutcome};
 
 /// The members of a conversation up to which it is recorded who was not told, and why: in larger ones most are not, and each costs a part of
@@ -35,6 +37,9 @@ pub(crate) struct OfflinePushContext {
     pub lead: Leadership,
     pub metrics: Arc<Metrics>,
     pub trace: Arc<ReachTrace>,
+    pub policies: Arc<ReachPolicies>,
+    /// What conditions of the policy ask about users.
+    pub users: Arc<dyn UserContextSource>,
 }
 
 /// An entry, and those who are to be told of it. Those of a conversation that is too large for a list in memory are found page by
@@ -42,7 +47,7 @@ pub(crate) struct OfflinePushContext {
 pub(crate) struct OfflineRecipients {
     pub(crate) conversation: Arc<Conversation>,
     pub(crate) entry: StoredEntry,
-    members: Members,
+    members: RefCell<Members>,
 }
 
 /// The members of whom it is still to be asked.
@@ -52,10 +57,19 @@ enum Members {
     None,
 }
 
+/// A person who may be told of an entry.
+pub(crate) struct Candidate {
+    pub(crate) user: Arc<User>,
+    /// The person's mute of the conversation.
+    pub(crate) mute: MuteState,
+    /// Whether somebody looks at a session of the person.
+    pub(crate) is_active: bool,
+}
+
 /// Some members of a conversation, and whether they are to be told of an entry.
 #[derive(Default)]
 pub(crate) struct RecipientPage {
-    pub(crate) told: Vec<Arc<User>>,
+    pub(crate) told: Vec<Candidate>,
     /// Those who are not, and why; without the sender, and those who were no members yet.
     pub(crate) left_out: Vec<(UserNo, ReachOutcome)>,
 }
@@ -63,7 +77,7 @@ pub(crate) struct RecipientPage {
 impl OfflineRecipients {
     /// An entry that is at hand, to ask of single users.
     pub(crate) fn for_one(conversation: Arc<Conversation>, entry: StoredEntry) -> OfflineRecipients {
-        OfflineRecipients { conversation, entry, members: Members::None }
+        OfflineRecipients { conversation, entry, members: RefCell::new(Members::None) }
     }
 
     /// An entry that is at hand, to ask of all members. `is_current`: what the directory has is as new as the entry.
@@ -75,7 +89,7 @@ impl OfflineRecipients {
     ) -> StoreResult<OfflineRecipients> {
         let listed = if is_current { context.directory.members(&conversation)? } else { None };
         let members = listed.map_or(Members::After(None), Members::Listed);
-        Ok(OfflineRecipients { conversation, entry, members })
+        Ok(OfflineRecipients { conversation, entry, members: RefCell::new(members) })
     }
 
     /// To ask of single users. `None` when there is nobody to be told any more: the message was recalled, or retention removed
@@ -97,9 +111,9 @@ impl OfflineRecipients {
     }
 
     /// Those of the next members who are offline and want to know; `None` after the last. A page may be empty.
-    pub(crate) fn next_page(&mut self, context: &OfflinePushContext) -> StoreResult<Option<RecipientPage>> {
+    pub(crate) fn next_page(&self, context: &OfflinePushContext) -> StoreResult<Option<RecipientPage>> {
         let found;
-        let members: &[(UserNo, Membership)] = match std::mem::replace(&mut self.members, Members::None) {
+        let members: &[(UserNo, Membership)] = match self.members.replace(Members::None) {
             Members::None => return Ok(None),
             Members::Listed(list) => {
                 found = list;
@@ -108,7 +122,7 @@ impl OfflineRecipients {
             Members::After(after) => {
                 found = Arc::new(context.store.members(self.conversation.no, after, MEMBERS_AT_ONCE)?);
                 if found.len() == MEMBERS_AT_ONCE {
-                    self.members = Members::After(found.last().map(|(user, _)| *user));
+                    self.members.replace(Members::After(found.last().map(|(user, _)| *user)));
                 }
                 &found
             }
@@ -146,20 +160,16 @@ impl OfflineRecipients {
         is_active: bool,
         now_ms: u64,
     ) -> StoreResult<()> {
-        if is_active {
-            page.left_out.push((person, ReachOutcome::Active));
-            return Ok(());
-        }
         let Some(user) = context.directory.user(person)? else { return Ok(()) };
-        match reach_gate::why_not_by_any(self.wanted(&user, mute), &user, now_ms) {
+        match reach_gate::why_not_by_any(self.wanted(&user, mute), &user, now_ms).filter(|_| !is_active) {
             Some(Unwanted { outcome, .. }) => page.left_out.push((person, outcome)),
-            None => page.told.push(user),
+            None => page.told.push(Candidate { user, mute, is_active }),
         }
         Ok(())
     }
 
     /// The entry, as far as a person's wishes go.
-    fn wanted(&self, user: &User, mute: MuteState) -> WantedMessage {
+    pub(crate) fn wanted(&self, user: &User, mute: MuteState) -> WantedMessage {
         let content = &self.entry.content;
         let mentions_person = content.mentions_all() || content.mentioned_ids().any(|id| id == user.id);
         WantedMessage { kind: self.conversation.kind, mentions_person, mute }
@@ -194,6 +204,27 @@ impl OfflineRecipients {
         self.why_unwanted_or(context, user, |message, now_ms| reach_gate::why_not_by_any(message, user, now_ms))
     }
 
+    /// The user's mute of the conversation, or why the user is not to know of the entry whatever the roads are.
+    pub(crate) fn membership_of(
+        &self,
+        context: &OfflinePushContext,
+        user: &User,
+    ) -> StoreResult<Result<MuteState, Unwanted>> {
+        let member = self.member_of(context, user);
+        let Some(membership) = context.directory.membership(self.conversation.no, member)? else {
+            return Ok(Err(Unwanted::always(ReachOutcome::NotAMember)));
+        };
+        let unwanted = self.why_unwanted_by_member(member, &membership, context.clock.now_ms());
+        Ok(unwanted.map_or(Ok(membership.mute), Err))
+    }
+
+    /// The member for whom the user is told: an agent is for the account.
+    fn member_of(&self, context: &OfflinePushContext, user: &User) -> UserNo {
+        let sides = context.directory.desks.sides(self.conversation.pair);
+        let served = sides.filter(|sides| user.no != sides.customer && sides.desk.has_agent(user.no));
+        served.map_or(user.no, |sides| sides.desk.desk.user.no)
+    }
+
     fn why_unwanted_or(
         &self,
         context: &OfflinePushContext,
@@ -201,10 +232,7 @@ impl OfflineRecipients {
         why_not: impl FnOnce(WantedMessage, u64) -> Option<Unwanted>,
     ) -> StoreResult<Option<Unwanted>> {
         let now_ms = context.clock.now_ms();
-        // An agent is told for the account.
-        let sides = context.directory.desks.sides(self.conversation.pair);
-        let served = sides.filter(|sides| user.no != sides.customer && sides.desk.has_agent(user.no));
-        let no = served.map_or(user.no, |sides| sides.desk.desk.user.no);
+        let no = self.member_of(context, user);
         let Some(membership) = context.directory.membership(self.conversation.no, no)? else {
             return Ok(Some(Unwanted::always(ReachOutcome::NotAMember)));
         };

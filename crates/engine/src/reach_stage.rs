@@ -25,11 +25,7 @@ mod waiting;
 mod withdrawal;
 mod worker;
 
-use crate::{
-    offline_recipients::OfflinePushContext,
-    road_jobs::JobSignals,
-    road_plan::{PlanRoad, RoadPlan},
-};
+use crate::{offline_recipients::OfflinePushContext, road_jobs::JobSignals};
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
 use std::{
@@ -41,22 +37,24 @@ use std::{
     thread::JoinHandle,
 };
 use tidings_domain::model::Position;
-use tidings_protocol::http::PushVendor;
+use tidings_protocol::http::{PolicyRoad, PushVendor};
 
-/// The roads that are set up, and the plan by which they are taken.
+/// The roads that are set up.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Roads {
-    pub(crate) plan: RoadPlan,
     pub(crate) vendors: Vec<PushVendor>,
     pub(crate) webhook: Option<WebhookRoad>,
+    /// After a message, if the policy does not say when a road expires.
+    pub(crate) time_to_live_ms: u64,
 }
 
 impl Roads {
     /// Whether the road is set up.
-    pub(crate) fn has(&self, road: PlanRoad) -> bool {
+    pub(crate) fn has(&self, road: PolicyRoad) -> bool {
         match road {
-            PlanRoad::Vendors => !self.vendors.is_empty(),
-            PlanRoad::Webhook => self.webhook.is_some(),
+            PolicyRoad::Vendors => !self.vendors.is_empty(),
+            PolicyRoad::Webhook => self.webhook.is_some(),
+            PolicyRoad::Session | PolicyRoad::DevicePush | PolicyRoad::Popup => false,
         }
     }
 }

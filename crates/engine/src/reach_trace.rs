@@ -6,7 +6,10 @@
 //! that a day goes as a whole.
 
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 use tidings_domain::{
     chat_rows::{decode, encode, reach_before, reach_key, reach_of},
     leadership::Term,
@@ -30,6 +33,9 @@ const ROWS_READ_MAX: usize = 1_000;
 const SEARCH: u64 = 0;
 /// Roads that waited for their time.
 const LATER: u64 = 1 << 32;
+
+/// The cause of a road that was not taken since the policy of its time is not the present one.
+pub(crate) const ANOTHER_POLICY: &str = "another policy";
 
 /// Whom a record is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +65,9 @@ struct Group {
     outcome: ReachOutcome,
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     cause: Option<String>,
+    /// The policy's rule.
+    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
+    rule: Option<Arc<str>>,
     #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
     until: Option<u64>,
     #[serde(rename = "w")]
@@ -81,11 +90,13 @@ pub(crate) struct Record {
     pub(crate) outcome: ReachOutcome,
     pub(crate) cause: Option<String>,
     pub(crate) until: Option<u64>,
+    /// The id of the policy's rule.
+    pub(crate) rule: Option<Arc<str>>,
 }
 
 impl Record {
     pub(crate) fn new(whom: Whom, outcome: ReachOutcome) -> Record {
-        Record { whom, outcome, cause: None, until: None }
+        Record { whom, outcome, cause: None, until: None, rule: None }
     }
 
     pub(crate) fn of_user(user: UserNo, outcome: ReachOutcome) -> Record {
@@ -95,6 +106,11 @@ impl Record {
     #[must_use]
     pub(crate) fn because(self, cause: impl Into<String>) -> Record {
         Record { cause: Some(cause.into()), ..self }
+    }
+
+    #[must_use]
+    pub(crate) fn by_rule(self, rule: Option<Arc<str>>) -> Record {
+        Record { rule, ..self }
     }
 
     #[must_use]
@@ -111,6 +127,7 @@ pub(crate) struct Recorded {
     pub(crate) cause: Option<String>,
     pub(crate) device: Option<String>,
     pub(crate) until: Option<u64>,
+    pub(crate) rule: Option<Arc<str>>,
 }
 
 /// Where a record comes from. Two records with the same place are one.
@@ -189,15 +206,17 @@ impl ReachTrace {
             let groups = std::mem::take(&mut row.groups);
             changes.push(RowChange { key, value: Some(encode(&Row { at, groups })) });
         };
-        for Record { whom, outcome, cause, until } in records {
+        for Record { whom, outcome, cause, until, rule } in records {
             let cause = cause.map(|cause| cause.chars().take(CAUSE_CHARS_MAX).collect::<String>());
-            let is_same = |group: &&mut Group| (group.outcome, &group.cause, group.until) == (outcome, &cause, until);
+            let is_same = |group: &&mut Group| {
+                (group.outcome, &group.cause, group.until, &group.rule) == (outcome, &cause, until, &rule)
+            };
             bytes += encode(&whom).len() + 1;
             match row.groups.iter_mut().find(is_same) {
                 Some(group) => group.whom.push(whom),
                 None => {
-                    let group = Group { outcome, cause, until, whom: vec![whom] };
-                    bytes += 60 + encode(&group.cause).len();
+                    let group = Group { outcome, cause, until, rule, whom: vec![whom] };
+                    bytes += 60 + encode(&group.cause).len() + group.rule.as_ref().map_or(0, |rule| rule.len() * 2);
                     row.groups.push(group);
                 }
             }
@@ -237,6 +256,7 @@ impl ReachTrace {
                             cause: group.cause.clone(),
                             device,
                             until: group.until,
+                            rule: group.rule.clone(),
                         });
                     }
                 }

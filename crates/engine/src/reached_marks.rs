@@ -1,13 +1,14 @@
 //! Marks of people whom a road has reached with a message, so that roads that wait for their time are cancelled. A mark is written
 //! together with the record of a success that stops other roads, and kept by the day of its message, so that a day goes as a whole.
 
-use crate::{offline_recipients::OfflinePushContext, road_plan::PlanRoad};
+use crate::offline_recipients::OfflinePushContext;
 use tidings_domain::{
     chat_rows::{marks_before, reached_mark_key},
     leadership::Term,
     model::*,
     store::*,
 };
+use tidings_protocol::http::PolicyRoad;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 const HOUR_MS: u64 = 60 * 60 * 1_000;
@@ -17,7 +18,7 @@ const DAYS_KEPT: u64 = 32;
 const ROWS_PER_WRITE: usize = 500;
 
 /// The row that says that the road has reached the user with the message that was sent then.
-pub(crate) fn mark(sent_at: u64, position: Position, user: UserNo, road: PlanRoad) -> RowChange {
+pub(crate) fn mark(sent_at: u64, position: Position, user: UserNo, road: PolicyRoad) -> RowChange {
     let key = reached_mark_key(sent_at / DAY_MS, position, user);
     RowChange { key, value: Some(road.name().into()) }
 }
@@ -27,13 +28,13 @@ pub(crate) fn marks_of(
     context: &OfflinePushContext,
     entry: &StoredEntry,
     users: &[UserNo],
-) -> StoreResult<Vec<Option<PlanRoad>>> {
+) -> StoreResult<Vec<Option<PolicyRoad>>> {
     let key = |user: &UserNo| reached_mark_key(entry.at / DAY_MS, entry.position, *user);
     let keys: Vec<_> = users.iter().map(key).collect();
     let rows = context.store.rows_of(RowSpace::Chat, &keys)?;
     let road = |row: Option<Vec<u8>>| {
         let name = row?;
-        PlanRoad::ALL.into_iter().find(|road| road.name().as_bytes() == name)
+        PolicyRoad::ALL.into_iter().find(|road| road.name().as_bytes() == name)
     };
     Ok(rows.into_iter().map(road).collect())
 }

@@ -12,7 +12,7 @@ use tidings_domain::{
     model::*,
     store::{OutboxItem, ROW_BYTES_MAX, RowChange, StoreError, StoreResult},
 };
-use tidings_protocol::http::{PushVendor, ReachOutcome};
+use tidings_protocol::http::{PolicyRoad, PushVendor, ReachOutcome};
 
 /// Bytes of a row's targets, so that a row with all the rest stays below its limit.
 const TARGETS_BYTES_MAX: usize = ROW_BYTES_MAX - 512;
@@ -24,8 +24,10 @@ const VENDORS_MAX: usize = 16;
 pub(crate) const UNACKNOWLEDGED_PARTS: u64 = 1 << 62;
 pub(crate) const PARTS_PER_USER: u64 = 1 << 8;
 
-/// The parts of the rows that one row for later becomes.
-const PARTS_PER_LATER_ROW: u64 = 1 << 10;
+/// The parts of the rows that one row for later becomes at its time: more than it has users, and than all their devices need.
+pub(crate) const PARTS_PER_LATER_ROW: u64 = 1 << 14;
+/// The parts of a message's rows that belong to one road of one rule.
+pub(crate) const PARTS_PER_STEP: u64 = 1 << 40;
 
 /// Where the service stands in the number of a part: above the parts of a message, and below the bits of withdrawals and of
 /// unacknowledged messages.
@@ -54,6 +56,11 @@ pub(crate) enum JobRoad {
 }
 
 impl JobRoad {
+    /// The road, if it has rows that name users.
+    pub(crate) fn of_users(road: PolicyRoad) -> Option<JobRoad> {
+        (road == PolicyRoad::Webhook).then_some(JobRoad::Webhook)
+    }
+
     fn number(self) -> u64 {
         match self {
             JobRoad::Vendor(vendor) => vendor as u64,
@@ -112,7 +119,9 @@ pub(crate) struct Job {
     /// Users are told though they have a session: it did not acknowledge the message.
     #[serde(rename = "o", default, skip_serializing_if = "is_default")]
     pub(crate) even_online: bool,
-    /// The place of the road in the plan.
+    /// The id of the policy's rule, and the place of the road in it.
+    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
+    pub(crate) rule: String,
     #[serde(rename = "i", default, skip_serializing_if = "is_default")]
     pub(crate) step: u32,
     /// Success cancels roads that wait for their time.
@@ -122,7 +131,7 @@ pub(crate) struct Job {
     #[serde(rename = "w", default, skip_serializing_if = "is_default")]
     pub(crate) withdraws: bool,
     /// When a dead letter became this job, in milliseconds since 1970 UTC; 0: it is none. Its time to live begins then.
-    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
+    #[serde(rename = "d", default, skip_serializing_if = "is_default")]
     pub(crate) replayed_at: u64,
     /// Why the last attempt failed.
     #[serde(rename = "x", default, skip_serializing_if = "is_default")]
@@ -185,9 +194,10 @@ impl JobWriter {
         self
     }
 
-    /// Of this road of the plan. `stops_others`: success cancels roads that wait for their time.
+    /// Of this road of a rule of the policy. `stops_others`: success cancels roads that wait for their time.
     #[must_use]
-    pub(crate) fn of_step(mut self, step: u32, stops_others: bool) -> JobWriter {
+    pub(crate) fn of_step(mut self, rule: &str, step: u32, stops_others: bool) -> JobWriter {
+        rule.clone_into(&mut self.job.rule);
         (self.job.step, self.job.stops_others) = (step, stops_others);
         self
     }

@@ -1,4 +1,4 @@
-//! The plan: which roads are taken to a person who is to be told, in which order and when.
+//! The plan of the settings: by which roads people are told while the app server has stored no policy.
 
 /// A road of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -10,15 +10,7 @@ pub enum PlanRoad {
 }
 
 impl PlanRoad {
-    pub(crate) const ALL: [PlanRoad; 2] = [PlanRoad::Vendors, PlanRoad::Webhook];
-
-    /// The word in records and plans.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            PlanRoad::Vendors => "vendors",
-            PlanRoad::Webhook => "webhook",
-        }
-    }
+    const ALL: [PlanRoad; 2] = [PlanRoad::Vendors, PlanRoad::Webhook];
 }
 
 /// A road, and how it is taken.
@@ -42,12 +34,5 @@ impl Default for RoadPlan {
     fn default() -> Self {
         let at_once = |road| PlannedRoad { road, after_ms: 0, stops_others: false };
         RoadPlan { roads: PlanRoad::ALL.map(at_once).into() }
-    }
-}
-
-impl RoadPlan {
-    /// Whether success of this road stops one that comes after it.
-    pub(crate) fn stops_others(&self, step: usize) -> bool {
-        self.roads.get(step).is_some_and(|road| road.stops_others) && step + 1 < self.roads.len()
     }
 }

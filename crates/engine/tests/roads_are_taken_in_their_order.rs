@@ -15,6 +15,7 @@ use tidings_engine::{
     engine::offline_push::SilentSession,
     road_plan::{PlanRoad, PlannedRoad, RoadPlan},
 };
+use tidings_popups::Precondition;
 use tidings_protocol::http::*;
 use tidings_testkit::MemoryStore;
 use vendor_world::*;
@@ -254,5 +255,113 @@ async fn a_large_group_waits_in_rows_of_bounded_size() {
         }
     }
     world.until_nothing_waits(&store).await;
+    world.engine.stop();
+}
+
+async fn put_policy(world: &World, rules: Value) {
+    let policies = world.engine.reach_policies.clone();
+    let text = json!({ "rules": rules }).to_string();
+    let put = move || policies.put(text.as_bytes(), None, Precondition::None).unwrap();
+    tokio::task::spawn_blocking(put).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policy_decides_by_which_roads_each_person_is_told() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let setup = Setup { store: store.clone(), ..setup(false) };
+    let world = world(setup).with_room(&["ada", "ben", "cleo", "dan"]).await;
+    world.register("dan", "tablet", Some(apns("abcd"))).await.unwrap();
+    let mentioned = json!({ "attribute": "mention", "op": "eq", "value": true });
+    put_policy(&world, json!([
+        { "id": "loud", "for": { "types": ["alarm"] },
+          "roads": [{ "road": "session", "on_success": "continue" }, { "road": "vendors", "vendors": ["fcm"] }] },
+        { "id": "mentioned", "for": { "kinds": ["group"] }, "when": mentioned,
+          "roads": [{ "road": "session" }, { "road": "webhook" }] },
+        { "id": "rest", "for": { "kinds": ["group"] },
+          "roads": [{ "road": "session" }, { "road": "vendors", "vendors": ["apns"] },
+                    { "road": "vendors", "vendors": ["fcm"], "after_s": 5 }, { "road": "webhook", "after_s": 60 }] },
+    ]))
+    .await;
+    world.send(json!({ "conversation": "room", "from": "ada", "body": { "text": "hi" }, "mentions": ["ben"] })).await;
+    assert_eq!(world.next_event(), ["ben"], "the first rule that applies");
+    assert_eq!(next(&world.apns).0, "abcd");
+    let reach = world.engine.message_reach("room", 1, "cleo").unwrap();
+    let (first, until) = (&reach.steps[0], Some(NOON + 5_000));
+    assert_eq!((first.outcome, first.rule.as_deref(), first.until), (ReachOutcome::Waiting, Some("rest"), until));
+    // Dan's tablet has taken it, so his phone is left alone.
+    assert!(world.steps(1, "dan", 3).await.contains(&"apns accepted".to_owned()));
+    world.clock.advance(Duration::from_secs(5));
+    assert_eq!(next(&world.fcm).0, "cleo");
+    let steps = world.steps(1, "dan", 4).await;
+    assert!(steps.contains(&"cancelled vendors: vendors".to_owned()), "{steps:?}");
+    world.until_counted("accepted", 1).await;
+    world.clock.advance(MINUTE);
+    world.until_nothing_waits(&store).await;
+
+    // A message that no rule is for, and one that is told to those who have a session, too.
+    world.send(json!({ "to": "ben", "from": "ada", "body": { "text": "hi" } })).await;
+    world.connect("cleo", true);
+    world.send(json!({ "conversation": "room", "from": "ada", "type": "alarm", "body": { "text": "fire" } })).await;
+    assert_eq!(next_tokens(&world.fcm, 3), ["ben", "cleo", "dan"]);
+    let direct = tidings_protocol::ids::direct_id("ada", "ben");
+    assert_eq!(world.engine.message_reach(&direct, 1, "ben").unwrap().outcome, ReachOutcome::NoRule);
+    world.engine.stop();
+    assert!(world.webhook.try_recv().is_err() && world.fcm.try_recv().is_err() && world.apns.try_recv().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_condition_is_looked_at_when_the_road_is_due() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let setup = Setup { store: store.clone(), ..setup(false) };
+    let world = world(setup).with_room(&["ada", "ben", "cleo"]).await;
+    let busy = json!({ "attribute": "unread", "op": "gte", "value": 2 });
+    put_policy(
+        &world,
+        json!([{ "id": "all", "roads": [{ "road": "session" }, { "road": "webhook", "after_s": 60, "when": busy }] }]),
+    )
+    .await;
+    world.say("one").await;
+    world.say("two").await;
+    let decided = async {
+        while waiting(&store) < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, decided).await.expect("both wait");
+    world.engine.mark_read(&world.user("cleo"), "room", 1).await.unwrap();
+    world.clock.advance(MINUTE);
+    world.until_nothing_waits(&store).await;
+    assert_eq!(world.steps(2, "cleo", 2).await[1], "condition_false webhook: when");
+    assert!(world.steps(2, "ben", 2).await[1].contains("accepted"));
+    // The time of a road is over before it is taken.
+    let expires = json!({ "road": "webhook", "after_s": 60, "expires_s": 90 });
+    put_policy(&world, json!([{ "id": "short", "roads": [{ "road": "session" }, expires] }])).await;
+    world.say("late").await;
+    let decided = async {
+        while waiting(&store) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, decided).await.expect("it waits");
+    world.clock.advance(MINUTE * 2);
+    world.until_nothing_waits(&store).await;
+    assert_eq!(world.steps(3, "ben", 2).await[1], "expired webhook");
+    // Another policy holds when the road is due.
+    put_policy(
+        &world,
+        json!([{ "id": "slow", "roads": [{ "road": "session" }, { "road": "webhook", "after_s": 60 }] }]),
+    )
+    .await;
+    world.say("three").await;
+    let decided = async {
+        while waiting(&store) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, decided).await.expect("it waits");
+    put_policy(&world, json!([{ "id": "none", "roads": [{ "road": "session" }] }])).await;
+    world.clock.advance(MINUTE);
+    world.until_nothing_waits(&store).await;
+    assert_eq!(world.steps(4, "ben", 2).await[1], "cancelled another policy");
     world.engine.stop();
 }

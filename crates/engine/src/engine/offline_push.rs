@@ -99,17 +99,8 @@ impl Engine {
         self.vendor_push.as_ref().ok_or_else(|| Refusal::new(ErrorCode::Conflict, "no vendor is set up"))
     }
 
-    pub(super) fn offline_push_context(&self) -> OfflinePushContext {
-        OfflinePushContext {
-            store: self.store.clone(),
-            clock: self.clock.clone(),
-            directory: self.directory.clone(),
-            presence: self.presence.clone(),
-            committer: self.committer.clone(),
-            lead: self.lead.clone(),
-            metrics: self.metrics.clone(),
-            trace: self.trace.clone(),
-        }
+    pub(super) fn offline_push_context(&self) -> &OfflinePushContext {
+        &self.reach_context
     }
 
     /// A page of the dead letters, oldest first.

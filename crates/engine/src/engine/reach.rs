@@ -21,7 +21,7 @@ use tidings_protocol::{
 };
 
 /// The outcomes in the order in which they decide: the first of them among the steps says why.
-const DECISIVE: [ReachOutcome; 27] = [
+const DECISIVE: [ReachOutcome; 29] = [
     ReachOutcome::Sender,
     ReachOutcome::Read,
     ReachOutcome::Acknowledged,
@@ -45,6 +45,8 @@ const DECISIVE: [ReachOutcome; 27] = [
     ReachOutcome::Snoozed,
     ReachOutcome::RoadOff,
     ReachOutcome::OnlyMentions,
+    ReachOutcome::ConditionFalse,
+    ReachOutcome::NoRule,
     ReachOutcome::Unacknowledged,
     ReachOutcome::NotRecorded,
     ReachOutcome::NoDevice,
@@ -68,12 +70,12 @@ fn decisive(steps: &[ReachStep], now_ms: u64) -> Option<&ReachStep> {
 }
 
 fn step(outcome: ReachOutcome, road: Option<ReachRoad>) -> ReachStep {
-    ReachStep { at: None, road, outcome, device: None, until: None, cause: None }
+    ReachStep { at: None, road, outcome, device: None, until: None, cause: None, rule: None }
 }
 
 impl From<Recorded> for ReachStep {
-    fn from(Recorded { at, road, outcome, cause, device, until }: Recorded) -> ReachStep {
-        ReachStep { at: Some(at), road, outcome, device, until, cause }
+    fn from(Recorded { at, road, outcome, cause, device, until, rule }: Recorded) -> ReachStep {
+        ReachStep { at: Some(at), road, outcome, device, until, cause, rule: rule.map(|rule| rule.to_string()) }
     }
 }
 
@@ -123,8 +125,8 @@ impl Engine {
         let found = OfflineRecipients::for_one(conversation, message);
         let context = self.offline_push_context();
         // What holds for both of these roads is one step without a road.
-        let by_vendors = found.why_unwanted_by(&context, user, PolicyRoad::Vendors)?;
-        let by_webhook = found.why_unwanted_by(&context, user, PolicyRoad::Webhook)?;
+        let by_vendors = found.why_unwanted_by(context, user, PolicyRoad::Vendors)?;
+        let by_webhook = found.why_unwanted_by(context, user, PolicyRoad::Webhook)?;
         let unwanted = by_vendors.filter(|_| by_vendors == by_webhook);
         if let Some(Unwanted { outcome, until }) = unwanted {
             steps.push(ReachStep { until, ..step(outcome, None) });

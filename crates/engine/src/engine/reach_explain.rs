@@ -117,7 +117,7 @@ impl Engine {
             person.unread_since = users.unread_since(user.no)?;
         }
         if policy.needs_unread_count() {
-            let unread = badge_of(&self.offline_push_context(), user);
+            let unread = badge_of(self.offline_push_context(), user);
             person.unread = Some(unread.map_err(store_refusal)?);
         }
         Ok(person)

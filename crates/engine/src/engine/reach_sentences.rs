@@ -1,5 +1,6 @@
 //! Why a user was, or was not, told of a message, in one sentence for a person who knows the app and not this server.
 
+use crate::reach_trace::ANOTHER_POLICY;
 use tidings_protocol::http::{ReachOutcome, ReachRoad, ReachStep};
 
 /// The sentence of the step that decided; `steps` are all of them, and `sent_at` is when the message was sent.
@@ -61,6 +62,13 @@ pub(super) fn sentence(user: &str, step: &ReachStep, steps: &[ReachStep], sent_a
         }
         ReachOutcome::Withdrawn => {
             format!("{road} was asked{at} to take the notification on {device} away, since {user} has read the message")
+        }
+        ReachOutcome::ConditionFalse => {
+            format!("a condition of the reach policy did not hold for {user}{at}, so a road was not taken{cause}")
+        }
+        ReachOutcome::NoRule => format!("no rule of the reach policy applied to {user}{at}"),
+        ReachOutcome::Cancelled if step.cause.as_deref().is_some_and(|cause| cause.ends_with(ANOTHER_POLICY)) => {
+            format!("another reach policy held{at}, when {user} was to be told by a road of the one before")
         }
         ReachOutcome::Cancelled => {
             let by = step.cause.as_ref().map(|by| format!(" ({by})")).unwrap_or_default();

@@ -12,8 +12,7 @@ use crate::{
     reach_gate::Unwanted,
     reach_trace::Record,
     reached_marks,
-    road_jobs::{Job, PARTS_PER_USER, UNACKNOWLEDGED_PARTS},
-    road_plan::PlanRoad,
+    road_jobs::{Job, PARTS_PER_LATER_ROW, PARTS_PER_STEP, PARTS_PER_USER, UNACKNOWLEDGED_PARTS},
 };
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
@@ -28,6 +27,11 @@ use tidings_protocol::http::{PolicyRoad, ReachOutcome};
 const PARTS_BITS: u32 = 12;
 /// The last part numbers are for messages that a session did not acknowledge.
 const UNACKNOWLEDGED_EVENTS: u64 = 1 << 10;
+
+/// Events that one row for later becomes at its time, usually at most.
+const EVENTS_PER_LATER_ROW: u64 = 4;
+/// How far the numbers of the first events of two roads are from each other.
+const STEPS_APART: u64 = 193;
 
 /// An event for the webhook.
 pub(super) struct Event {
@@ -60,7 +64,7 @@ pub(super) fn event_of_job(context: &OutboxContext, job: &Job, part: u64) -> Sto
                 recipients.push(user.id.clone());
                 if job.stops_others {
                     let StoredEntry { at, position, .. } = found.entry;
-                    marks.push(reached_marks::mark(at, position, no, PlanRoad::Webhook));
+                    marks.push(reached_marks::mark(at, position, no, PolicyRoad::Webhook));
                 }
             }
         }
@@ -81,7 +85,12 @@ fn event_part(part: u64) -> u64 {
     let last = (1 << PARTS_BITS) - 1;
     match part.checked_sub(UNACKNOWLEDGED_PARTS) {
         Some(part) => last - part / PARTS_PER_USER % UNACKNOWLEDGED_EVENTS,
-        None => part.min(last - UNACKNOWLEDGED_EVENTS),
+        None => {
+            let (step, part) = (part / PARTS_PER_STEP, part % PARTS_PER_STEP);
+            let (row, event) = (part / PARTS_PER_LATER_ROW, part % PARTS_PER_LATER_ROW);
+            // Events of one row that waited are few. Those of different rules begin at different numbers.
+            (row * EVENTS_PER_LATER_ROW + event + step * STEPS_APART) % (last + 1 - UNACKNOWLEDGED_EVENTS)
+        }
     }
 }
 
@@ -130,4 +139,27 @@ fn event(
         json,
         marks: Vec::new(),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn events_of_one_message_have_numbers_of_their_own() {
+        let of_road = |step: u64, rows: u64| (0..rows).map(move |row| step * PARTS_PER_STEP + row);
+        // Many events at once, and a few of another rule.
+        let parts = of_road(2, 600).chain(of_road(256 + 4, 100));
+        let numbers: HashSet<u64> = parts.map(event_part).collect();
+        assert_eq!(numbers.len(), 700);
+        // Rows that waited, of three events each.
+        let later = (0..500).flat_map(|row| (0..3).map(move |event| row * PARTS_PER_LATER_ROW + event));
+        let numbers: HashSet<u64> = later.map(event_part).collect();
+        assert_eq!(numbers.len(), 1_500);
+        let users = (0..UNACKNOWLEDGED_EVENTS).map(|user| UNACKNOWLEDGED_PARTS | (user * PARTS_PER_USER));
+        let numbers: HashSet<u64> = users.map(event_part).collect();
+        assert_eq!(numbers.len() as u64, UNACKNOWLEDGED_EVENTS);
+        assert!(numbers.iter().all(|number| *number >= (1 << PARTS_BITS) - UNACKNOWLEDGED_EVENTS));
+    }
 }

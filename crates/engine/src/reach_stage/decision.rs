@@ -1,194 +1,287 @@
-//! The rows of one message: who is told of it by which road, now or later, and who is not, and why.
+//! The rows of one message: for each person the rule of the policy that decides, and for each road of the rule whether it is taken
+//! now, later, or not, and why.
 
 use super::Roads;
 use crate::{
-    offline_recipients::{OfflinePushContext, OfflineRecipients, RecipientPage},
+    offline_recipients::{Candidate, OfflinePushContext, OfflineRecipients, RecipientPage},
+    reach_gate::{Unwanted, why_not_by},
+    reach_policy::{CompiledPolicy, MessageFacts, PersonFacts, PolicyRule},
     reach_trace::Record,
-    road_jobs::{JobRoad, JobWriter, Target},
-    road_plan::PlanRoad,
+    road_jobs::{JobRoad, JobWriter, PARTS_PER_STEP, Target},
+    vendor_push::badge_of,
 };
+use std::sync::Arc;
 use tidings_domain::{
     model::*,
-    store::{OutboxItem, RowChange, StoreResult},
+    store::{RowChange, StoreError, StoreResult},
 };
-use tidings_protocol::http::{PushVendor, ReachOutcome};
+use tidings_protocol::http::{OnSuccess, PolicyRoad, PushVendor, ReachOutcome};
 
 /// A road that is due together with one before it that stops others waits so long for that one's outcome.
 const OUTCOME_WAIT_MS: u64 = 10_000;
-/// The parts of a message's rows that belong to one road of the plan.
-const PARTS_PER_STEP: u64 = 1 << 40;
 
-/// Writes rows about one message.
-pub(super) struct RoadWriters<'a> {
-    roads: &'a Roads,
-    message: OutboxItem,
-    /// When the message was sent; no later than now, so that a clock that was set back holds up nothing.
-    sent_at: u64,
-    now_ms: u64,
+/// What all decisions of a round have in common.
+#[derive(Clone, Copy)]
+pub(super) struct DecisionScope<'a> {
+    pub(super) context: &'a OfflinePushContext,
+    pub(super) roads: &'a Roads,
+    pub(super) policy: &'a CompiledPolicy,
+    pub(super) now_ms: u64,
+    /// Whether the devices in memory are as new as the message.
+    pub(super) is_current: bool,
+}
+
+/// What tells the rows of a message apart: the place of the rule, the place of the road in it, whether users are told though they
+/// have a session, and by which road.
+type Place = (usize, usize, bool, JobRoad);
+
+/// Decides some people of one message.
+pub(super) struct Decision<'a> {
+    scope: DecisionScope<'a>,
+    pub(super) found: &'a OfflineRecipients,
+    facts: MessageFacts<'a>,
     part: u64,
     parts_per_step: u64,
     even_online: bool,
     without_vendors: bool,
-    /// Whether the devices in memory are as new as the message.
-    is_current: bool,
-    writers: Vec<(usize, JobRoad, JobWriter)>,
+    writers: Vec<(Place, JobWriter)>,
     records: Vec<Record>,
 }
 
-impl<'a> RoadWriters<'a> {
-    pub(super) fn new(
-        roads: &'a Roads,
-        (message, sent_at): (OutboxItem, u64),
-        now_ms: u64,
-        is_current: bool,
-    ) -> RoadWriters<'a> {
-        RoadWriters {
-            roads,
-            message,
-            sent_at: sent_at.min(now_ms),
-            now_ms,
+/// A road of a rule.
+#[derive(Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) rule: &'a PolicyRule,
+    /// The rule's place in the policy.
+    pub(super) rule_at: usize,
+    /// The road's place in the rule.
+    pub(super) at: usize,
+}
+
+impl Step<'_> {
+    /// Whether its success stops roads after it.
+    fn stops_others(&self) -> bool {
+        let step = self.rule.roads.get(self.at);
+        step.is_some_and(|step| step.on_success == OnSuccess::Stop) && self.at + 1 < self.rule.roads.len()
+    }
+}
+
+impl<'a> Decision<'a> {
+    pub(super) fn new(scope: DecisionScope<'a>, found: &'a OfflineRecipients) -> Decision<'a> {
+        Decision {
+            scope,
+            found,
+            facts: MessageFacts::of(&found.conversation, &found.entry.content),
             part: 0,
             parts_per_step: PARTS_PER_STEP,
             even_online: false,
             without_vendors: false,
-            is_current,
             writers: Vec::new(),
             records: Vec::new(),
         }
     }
 
-    /// The rows get parts from here on, one for each road.
+    /// Of one person, or of a row for later: rows get parts from here on, so many for each road of the rule.
     #[must_use]
-    pub(super) fn from_part(self, part: u64) -> RoadWriters<'a> {
-        RoadWriters { part, parts_per_step: 1, ..self }
+    pub(super) fn starting_at(self, part: u64, parts_per_step: u64) -> Decision<'a> {
+        Decision { part, parts_per_step, ..self }
     }
 
     /// Users are told though they have a session.
     #[must_use]
-    pub(super) fn even_online(self, even_online: bool) -> RoadWriters<'a> {
-        RoadWriters { even_online, ..self }
+    pub(super) fn even_online(self, even_online: bool) -> Decision<'a> {
+        Decision { even_online, ..self }
     }
 
     /// Without the vendors, which have been told.
     #[must_use]
-    pub(super) fn without_vendors(self, without_vendors: bool) -> RoadWriters<'a> {
-        RoadWriters { without_vendors, ..self }
+    pub(super) fn without_vendors(self, without_vendors: bool) -> Decision<'a> {
+        Decision { without_vendors, ..self }
     }
 
-    /// Has these users told, by the plan.
-    pub(super) fn add(
-        &mut self,
-        context: &OfflinePushContext,
-        users: &[UserNo],
+    /// Decides all members. Rows of a large conversation are written on the way, by `write`: after a crash they are written again.
+    pub(super) fn decide_members(
+        mut self,
         changes: &mut Vec<RowChange>,
+        mut write: impl FnMut(&mut Vec<RowChange>) -> StoreResult<()>,
     ) -> StoreResult<()> {
-        let has_vendors = self.roads.has(PlanRoad::Vendors) && !self.without_vendors;
-        let devices = match has_vendors {
-            true => context.directory.push_devices(users, self.is_current)?,
+        let context = self.scope.context;
+        let mut page = 0;
+        while let Some(RecipientPage { told, left_out }) = self.found.next_page(context)? {
+            self.records.extend(left_out.into_iter().map(|(user, outcome)| Record::of_user(user, outcome)));
+            self.decide(&told, changes)?;
+            let records = std::mem::take(&mut self.records);
+            self.found.record_decisions(context, page, records, changes);
+            page += 1;
+            write(changes)?;
+        }
+        self.finish(changes);
+        Ok(())
+    }
+
+    /// Decides these people.
+    pub(super) fn decide(&mut self, people: &[Candidate], changes: &mut Vec<RowChange>) -> StoreResult<()> {
+        let DecisionScope { context, roads, policy, now_ms, is_current } = self.scope;
+        let users: Vec<UserNo> = people.iter().map(|person| person.user.no).collect();
+        let devices = match roads.has(PolicyRoad::Vendors) && !self.without_vendors {
+            true => context.directory.push_devices(&users, is_current)?,
             false => Vec::new(),
         };
-        let roads = self.roads;
-        for (at, user) in users.iter().enumerate() {
+        for (at, person) in people.iter().enumerate() {
             let devices = devices.get(at).map_or(&[][..], |devices| devices);
-            let mut earliest = 0;
-            for (step, planned) in roads.plan.roads.iter().enumerate() {
-                if !roads.has(planned.road) || (planned.road == PlanRoad::Vendors && self.without_vendors) {
-                    continue;
-                }
-                let due = self.sent_at.saturating_add(planned.after_ms).max(earliest);
-                let is_begun = match due > self.now_ms {
-                    true => {
-                        self.writer(step, JobRoad::Later(due)).add_user(*user, changes);
-                        let record = Record::of_user(*user, ReachOutcome::Waiting).because(planned.road.name());
-                        self.records.push(record.until(due));
-                        true
-                    }
-                    false => self.take(step, *user, devices, changes),
-                };
-                if is_begun && roads.plan.stops_others(step) {
-                    earliest = due.max(self.now_ms) + OUTCOME_WAIT_MS;
-                }
+            let facts = facts_of(context, policy, &person.user)?;
+            match policy.rule_for(&self.facts, &facts, now_ms) {
+                Some(rule) => self.take_rule(rule, person, &facts, devices, changes),
+                None => self.records.push(Record::of_user(person.user.no, ReachOutcome::NoRule)),
             }
         }
         Ok(())
     }
 
-    /// Takes this road of the plan to a user now; answers whether there is anything to be told by it.
+    fn take_rule(
+        &mut self,
+        rule: &'a PolicyRule,
+        person: &Candidate,
+        facts: &PersonFacts<'_>,
+        devices: &[(PushVendor, String)],
+        changes: &mut Vec<RowChange>,
+    ) {
+        let DecisionScope { roads, policy, now_ms, .. } = self.scope;
+        let user = person.user.no;
+        if person.is_active && rule.waits_for_sessions() && !self.even_online {
+            self.records.push(Record::of_user(user, ReachOutcome::Active));
+            return;
+        }
+        let rule_at = policy.rules.iter().position(|known| std::ptr::eq(known, rule)).unwrap_or(0);
+        // A clock that was set back since the message holds up nothing.
+        let sent_at = self.found.entry.at.min(now_ms);
+        let even_online = self.even_online || person.is_active;
+        // When the last road that stops others is taken.
+        let mut stops_at = None;
+        for (at, planned) in rule.roads.iter().enumerate() {
+            if !roads.has(planned.road) || (planned.road == PolicyRoad::Vendors && self.without_vendors) {
+                continue;
+            }
+            let step = Step { rule, rule_at, at };
+            let due = sent_at.saturating_add(planned.after_ms);
+            let due = stops_at.filter(|at| due <= *at).map_or(due, |at: u64| at.saturating_add(OUTCOME_WAIT_MS));
+            let is_begun = match due > now_ms {
+                true => {
+                    self.writer(step, even_online, JobRoad::Later(due)).add_user(user, changes);
+                    let record = self.record(step, user, ReachOutcome::Waiting, None).until(due);
+                    self.records.push(record);
+                    true
+                }
+                false => self.take(step, person, facts, devices, changes),
+            };
+            if is_begun && step.stops_others() {
+                stops_at = Some(due.max(now_ms));
+            }
+        }
+    }
+
+    /// Takes a road to a person now, unless the person does not want it or its condition does not hold; answers whether there is
+    /// anything to be told by it.
     pub(super) fn take(
         &mut self,
-        step: usize,
-        user: UserNo,
+        step: Step<'a>,
+        person: &Candidate,
+        facts: &PersonFacts<'_>,
         devices: &[(PushVendor, String)],
         changes: &mut Vec<RowChange>,
     ) -> bool {
-        match self.roads.plan.roads.get(step).map(|planned| planned.road) {
-            Some(PlanRoad::Vendors) => {
+        let DecisionScope { roads, policy, now_ms, .. } = self.scope;
+        let Some(planned) = step.rule.roads.get(step.at) else { return false };
+        let user = person.user.no;
+        let wanted = self.found.wanted(&person.user, person.mute);
+        if let Some(Unwanted { outcome, until }) = why_not_by(planned.road, wanted, &person.user, now_ms) {
+            let record = self.record(step, user, outcome, None);
+            self.records.push(Record { until, ..record });
+            return false;
+        }
+        if let Some(why) = policy.why_not_taken(planned, &self.facts, facts, now_ms) {
+            let record = self.record(step, user, ReachOutcome::ConditionFalse, Some(&why.path()));
+            self.records.push(record);
+            return false;
+        }
+        let even_online = self.even_online || person.is_active;
+        match planned.road {
+            PolicyRoad::Session => false,
+            PolicyRoad::Vendors => {
+                let is_meant = |vendor: &PushVendor| {
+                    roads.vendors.contains(vendor) && planned.vendors.as_ref().is_none_or(|only| only.contains(vendor))
+                };
                 let mut is_taken = false;
-                for (vendor, device) in devices {
-                    if self.roads.vendors.contains(vendor) {
-                        let writer = self.writer(step, JobRoad::Vendor(*vendor));
-                        writer.add(Target(user.0, device.clone()), changes);
-                        is_taken = true;
-                    }
+                for (vendor, device) in devices.iter().filter(|(vendor, _)| is_meant(vendor)) {
+                    let writer = self.writer(step, even_online, JobRoad::Vendor(*vendor));
+                    writer.add(Target(user.0, device.clone()), changes);
+                    is_taken = true;
                 }
                 is_taken
             }
-            Some(PlanRoad::Webhook) => {
-                self.writer(step, JobRoad::Webhook).add_user(user, changes);
+            PolicyRoad::Webhook | PolicyRoad::DevicePush | PolicyRoad::Popup => {
+                let Some(road) = JobRoad::of_users(planned.road) else { return false };
+                self.writer(step, even_online, road).add_user(user, changes);
                 true
             }
-            None => false,
         }
     }
 
-    fn writer(&mut self, step: usize, road: JobRoad) -> &mut JobWriter {
-        if let Some(at) = self.writers.iter().position(|(known, of, _)| (*known, *of) == (step, road)) {
-            return &mut self.writers[at].2;
+    /// A record about a road, with the cause behind its name.
+    pub(super) fn record(&self, step: Step<'_>, user: UserNo, outcome: ReachOutcome, cause: Option<&str>) -> Record {
+        let road = step.rule.roads.get(step.at).map(|planned| planned.road.name());
+        let why = road.into_iter().chain(cause).collect::<Vec<_>>().join(": ");
+        Record::of_user(user, outcome).because(why).by_rule(self.rule_id(step))
+    }
+
+    /// The rule's name in records; none, of a policy that is not stored.
+    fn rule_id(&self, step: Step<'_>) -> Option<Arc<str>> {
+        (self.scope.policy.version > 0).then(|| step.rule.id.clone())
+    }
+
+    fn writer(&mut self, step: Step<'_>, even_online: bool, road: JobRoad) -> &mut JobWriter {
+        let place = (step.rule_at, step.at, even_online, road);
+        if let Some(at) = self.writers.iter().position(|(known, _)| *known == place) {
+            return &mut self.writers[at].1;
         }
-        let users_max = match (road, self.roads.webhook) {
+        let users_max = match (road, self.scope.roads.webhook) {
             (JobRoad::Webhook, Some(webhook)) => webhook.recipients_per_event,
             _ => usize::MAX,
         };
-        let writer = JobWriter::new(road, self.message, self.part + step as u64 * self.parts_per_step)
-            .even_online(self.even_online)
+        // Rows of people for whom different rules decide, and of those who have a session, are apart too.
+        let apart = match self.parts_per_step {
+            PARTS_PER_STEP => (step.rule_at as u64) << 8 | (step.at as u64) << 1 | u64::from(even_online),
+            _ => step.at as u64,
+        };
+        let writer = JobWriter::new(road, self.found.message(), self.part + apart * self.parts_per_step)
+            .even_online(even_online)
             .users_max(users_max)
-            .of_step(step as u32, self.roads.plan.stops_others(step));
-        self.writers.push((step, road, writer));
+            .of_step(&step.rule.id, step.at as u32, step.stops_others());
+        self.writers.push((place, writer));
         let last = self.writers.len() - 1;
-        &mut self.writers[last].2
+        &mut self.writers[last].1
     }
 
-    /// What is to be recorded of the users so far.
-    fn take_records(&mut self) -> Vec<Record> {
-        std::mem::take(&mut self.records)
-    }
-
-    /// Finishes the rows; answers what is to be recorded of the users since the last time.
+    /// Finishes the rows; answers what is to be recorded of the people since the last time.
     pub(super) fn finish(mut self, changes: &mut Vec<RowChange>) -> Vec<Record> {
-        self.writers.iter_mut().for_each(|(.., writer)| writer.finish(changes));
+        self.writers.iter_mut().for_each(|(_, writer)| writer.finish(changes));
         self.records
     }
 }
 
-/// Adds the rows of one entry. Those of a large conversation are written on the way, by `write`: after a crash they are written
-/// again.
-pub(super) fn decide(
+/// What conditions of the policy look at; only what they ask for is looked up.
+pub(super) fn facts_of<'u>(
     context: &OfflinePushContext,
-    mut found: OfflineRecipients,
-    mut writers: RoadWriters<'_>,
-    changes: &mut Vec<RowChange>,
-    mut write: impl FnMut(&mut Vec<RowChange>) -> StoreResult<()>,
-) -> StoreResult<()> {
-    let mut page = 0;
-    while let Some(RecipientPage { told, left_out }) = found.next_page(context)? {
-        let told: Vec<UserNo> = told.iter().map(|user| user.no).collect();
-        writers.add(context, &told, changes)?;
-        let mut records: Vec<_> = left_out.into_iter().map(|(user, outcome)| Record::of_user(user, outcome)).collect();
-        records.extend(writers.take_records());
-        found.record_decisions(context, page, records, changes);
-        page += 1;
-        write(changes)?;
+    policy: &CompiledPolicy,
+    user: &'u User,
+) -> StoreResult<PersonFacts<'u>> {
+    let mut facts = PersonFacts::of(user);
+    if policy.needs_unread_age() {
+        let since = context.users.unread_since(user.no);
+        facts.unread_since = since.map_err(|refusal| StoreError::Unavailable(refusal.to_string()))?;
     }
-    writers.finish(changes);
-    Ok(())
+    if policy.needs_unread_count() {
+        facts.unread = Some(badge_of(context, user)?);
+    }
+    Ok(facts)
 }

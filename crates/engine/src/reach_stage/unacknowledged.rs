@@ -1,9 +1,13 @@
 //! Messages that a session was sent and did not acknowledge. The node that holds the session stores them; the stage decides them
 //! again.
 
-use super::{ReachStage, decision::RoadWriters, worker::Worker};
+use super::{
+    ReachStage,
+    decision::{Decision, DecisionScope},
+    worker::Worker,
+};
 use crate::{
-    offline_recipients::{OfflineRecipients, is_recalled},
+    offline_recipients::{Candidate, OfflineRecipients, is_recalled},
     reach_gate::Unwanted,
     reach_trace::{Record, Source},
     road_jobs::{PARTS_PER_USER, UNACKNOWLEDGED_PARTS},
@@ -11,7 +15,11 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 use tidings_domain::{leadership::Term, model::*, push_tokens::tokens_of, refusals::store_refusal, store::*};
-use tidings_protocol::{entry::EntryKind, error::Refusal, http::ReachOutcome};
+use tidings_protocol::{
+    entry::EntryKind,
+    error::Refusal,
+    http::{PolicyRoad, ReachOutcome},
+};
 
 /// Ids from here on, among those of stored notifications, are of messages that a session did not acknowledge.
 const UNACKNOWLEDGED_IDS: u64 = 3 << 61;
@@ -23,6 +31,9 @@ const FOR_ALL_ROADS: u64 = 1 << 59;
 const MESSAGES_MAX: usize = 100;
 /// Rows taken at once.
 const ROWS_AT_ONCE: usize = 100;
+
+/// The parts of the rows of one user that belong to one road.
+const PARTS_PER_ROAD: u64 = 8;
 
 /// What a node has stored of one message.
 #[derive(Serialize, Deserialize)]
@@ -61,7 +72,8 @@ impl ReachStage {
     ) -> Result<(), Refusal> {
         let context = &*self.context;
         let is_reachable = || tokens_of(&*context.store, user.no, 1).map(|tokens| !tokens.is_empty());
-        if self.roads.webhook.is_none() && !is_reachable().map_err(store_refusal)? {
+        let has_other = PolicyRoad::ALL.into_iter().any(|road| road != PolicyRoad::Vendors && self.roads.has(road));
+        if !has_other && !is_reachable().map_err(store_refusal)? {
             return Ok(());
         }
         let is_pushed = |entry: &StoredEntry| {
@@ -145,6 +157,7 @@ impl Worker {
             }
         }
         let now_ms = self.due_time();
+        let policy = context.policies.current();
         let mut changes = Vec::new();
         for (Unacknowledged { user, conversation, seq }, stays, at) in found {
             let conversation = ConversationNo(conversation);
@@ -152,7 +165,7 @@ impl Worker {
             let Some(card) = context.directory.user(UserNo(user))? else { continue };
             let mut record = |place: u64, outcome| {
                 let record = Record::of_user(UserNo(user), outcome);
-                let source = Source::Search { part: UNACKNOWLEDGED_PARTS | user << 2 | place };
+                let source = Source::Search { part: UNACKNOWLEDGED_PARTS | (user << 2) | place };
                 context.trace.add((conversation, seq), source, at, [record], &mut changes);
             };
             record(0, ReachOutcome::Unacknowledged);
@@ -161,14 +174,17 @@ impl Worker {
                 continue;
             }
             let is_older = newest.get(&(user, conversation.0)).is_some_and(|newest| seq < *newest);
-            let message = (recipients.message(), recipients.entry.at);
-            let mut writers = RoadWriters::new(&self.roads, message, now_ms, false)
-                .from_part(UNACKNOWLEDGED_PARTS | user * PARTS_PER_USER)
+            let membership = recipients.membership_of(&context, &card)?;
+            let Ok(mute) = membership else { continue };
+            let scope =
+                DecisionScope { context: &context, roads: &self.roads, policy: &policy, now_ms, is_current: false };
+            let mut decision = Decision::new(scope, &recipients)
+                .starting_at(UNACKNOWLEDGED_PARTS | (user * PARTS_PER_USER), PARTS_PER_ROAD)
                 .even_online(stays)
                 .without_vendors(is_older);
-            writers.add(&context, &[card.no], &mut changes)?;
-            let records = writers.finish(&mut changes);
-            let source = Source::Search { part: UNACKNOWLEDGED_PARTS | user << 2 | 2 };
+            decision.decide(&[Candidate { user: card, mute, is_active: false }], &mut changes)?;
+            let records = decision.finish(&mut changes);
+            let source = Source::Search { part: UNACKNOWLEDGED_PARTS | (user << 2) | 2 };
             context.trace.add((conversation, seq), source, now_ms, records, &mut changes);
         }
         self.write(term, changes)?;

@@ -1,11 +1,14 @@
 //! Roads that wait for their time: rows in the order in which they are due. When a row is due, each of its people is looked at
 //! again: who has read the message, is back, or was reached by another road meanwhile is not told by this one.
 
-use super::{decision::RoadWriters, worker::Worker};
+use super::{
+    decision::{Decision, DecisionScope, Step, facts_of},
+    worker::Worker,
+};
 use crate::{
-    offline_recipients::OfflineRecipients,
+    offline_recipients::{Candidate, OfflineRecipients},
     reach_gate::Unwanted,
-    reach_trace::{Record, Source},
+    reach_trace::{ANOTHER_POLICY, Record, Source},
     reached_marks::{marks_of, remove_old_marks},
     road_jobs::Job,
 };
@@ -15,7 +18,7 @@ use tidings_domain::{
     model::*,
     store::*,
 };
-use tidings_protocol::http::ReachOutcome;
+use tidings_protocol::http::{PolicyRoad, ReachOutcome};
 
 /// Rows in one round.
 const ROWS_PER_ROUND: usize = 100;
@@ -56,41 +59,63 @@ impl Worker {
 
     fn take_row(&self, job: &Job, part: u64, now_ms: u64, changes: &mut Vec<RowChange>) -> StoreResult<()> {
         let context = &*self.context;
-        let step = job.step as usize;
+        let policy = context.policies.current();
         let users: Vec<UserNo> = job.users().collect();
         let message = (ConversationNo(job.conversation), job.seq);
-        let road = self.roads.plan.roads.get(step).map(|planned| planned.road);
-        let mut records = Vec::new();
-        let mut leave = |user: UserNo, outcome, cause: Option<&str>| {
-            let why = [road.map(|road| road.name()), cause].into_iter().flatten().collect::<Vec<_>>().join(": ");
-            records.push(Record::of_user(user, outcome).because(why));
-        };
-        match (OfflineRecipients::of(context, message.0, message.1)?, road) {
-            (None, _) => users.iter().for_each(|user| leave(*user, ReachOutcome::Recalled, None)),
-            // Another plan holds by now.
-            (_, None) => users.iter().for_each(|user| leave(*user, ReachOutcome::Cancelled, Some("the plan"))),
-            (Some(found), Some(_)) => {
-                let marks = marks_of(context, &found.entry, &users)?;
-                let devices = context.directory.push_devices(&users, false)?;
-                let mut writers = RoadWriters::new(&self.roads, (found.message(), found.entry.at), now_ms, false)
-                    .from_part(part.saturating_sub(job.step.into()))
-                    .even_online(job.even_online);
-                for ((no, mark), devices) in users.into_iter().zip(marks).zip(devices) {
-                    let Some(user) = context.directory.user(no)? else { continue };
-                    if let Some(reached_by) = mark {
-                        leave(no, ReachOutcome::Cancelled, Some(reached_by.name()));
-                    } else if !job.even_online && context.presence.is_active(no) {
-                        leave(no, ReachOutcome::Cancelled, Some("session"));
-                    } else if let Some(Unwanted { outcome, .. }) = found.why_unwanted(context, &user)? {
-                        leave(no, outcome, None);
-                    } else if !writers.take(step, no, &devices, changes) {
-                        leave(no, ReachOutcome::NoDevice, None);
-                    }
-                }
-                writers.finish(changes);
+        let at = job.step as usize;
+        let rule = policy.rules.iter().enumerate().find(|(_, rule)| *rule.id == *job.rule);
+        let step = rule.map(|(rule_at, rule)| Step { rule, rule_at, at }).filter(|step| at < step.rule.roads.len());
+        let all = |outcome| users.iter().map(move |user| Record::of_user(*user, outcome));
+        let records: Vec<Record> = match (OfflineRecipients::of(context, message.0, message.1)?, step) {
+            (None, _) => all(ReachOutcome::Recalled).collect(),
+            (_, None) => all(ReachOutcome::Cancelled).map(|record| record.because(ANOTHER_POLICY)).collect(),
+            (Some(found), Some(step)) => {
+                let scope = DecisionScope { context, roads: &self.roads, policy: &policy, now_ms, is_current: false };
+                let decision = Decision::new(scope, &found).starting_at(part, 0).even_online(job.even_online);
+                self.take_step(scope, step, (job, &users), decision, changes)?
             }
-        }
+        };
         context.trace.add(message, Source::Later { part }, now_ms, records, changes);
         Ok(())
+    }
+
+    /// Takes the road to those who still need it; answers what is to be recorded.
+    fn take_step<'a>(
+        &self,
+        scope: DecisionScope<'a>,
+        step: Step<'a>,
+        (job, users): (&Job, &[UserNo]),
+        mut decision: Decision<'a>,
+        changes: &mut Vec<RowChange>,
+    ) -> StoreResult<Vec<Record>> {
+        let DecisionScope { context, policy, now_ms, .. } = scope;
+        let found = decision.found;
+        let marks = marks_of(context, &found.entry, users)?;
+        let devices = context.directory.push_devices(users, false)?;
+        let planned = &step.rule.roads[step.at];
+        let expires_ms = planned.expires_ms.unwrap_or(self.roads.time_to_live_ms);
+        let is_expired = found.entry.at.saturating_add(expires_ms) <= now_ms;
+        let mut records = Vec::new();
+        for ((no, mark), devices) in users.iter().copied().zip(marks).zip(devices) {
+            let Some(user) = context.directory.user(no)? else { continue };
+            let is_back = !job.even_online && step.rule.waits_for_sessions() && context.presence.is_active(no);
+            let left = match (mark, found.membership_of(context, &user)?) {
+                (Some(reached_by), _) => Some((ReachOutcome::Cancelled, Some(reached_by.name()))),
+                (None, Err(Unwanted { outcome, .. })) => Some((outcome, None)),
+                (None, Ok(_)) if is_back => Some((ReachOutcome::Cancelled, Some("session"))),
+                (None, Ok(_)) if is_expired => Some((ReachOutcome::Expired, None)),
+                (None, Ok(mute)) => {
+                    let facts = facts_of(context, policy, &user)?;
+                    let person = Candidate { user: user.clone(), mute, is_active: job.even_online };
+                    let is_taken = decision.take(step, &person, &facts, &devices, changes);
+                    // Why it is not taken is recorded, but for the lack of a device.
+                    let has_device = planned.road != PolicyRoad::Vendors || !devices.is_empty();
+                    (!is_taken && !has_device).then_some((ReachOutcome::NoDevice, None))
+                }
+            };
+            records.extend(left.map(|(outcome, cause)| decision.record(step, no, outcome, cause)));
+        }
+        records.extend(decision.finish(changes));
+        Ok(records)
     }
 }

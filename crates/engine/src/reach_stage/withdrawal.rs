@@ -79,7 +79,7 @@ impl Worker {
             targets.dedup();
             let message = OutboxItem { position, conversation, seq };
             self.withdrawals = self.withdrawals.wrapping_add(1);
-            let part = WITHDRAWAL_PARTS | u64::from(self.withdrawals) * PARTS_PER_WITHDRAWAL;
+            let part = WITHDRAWAL_PARTS | (u64::from(self.withdrawals) * PARTS_PER_WITHDRAWAL);
             let mut writer = JobWriter::new(JobRoad::Vendor(vendor), message, part).withdrawing();
             targets.into_iter().for_each(|target| writer.add(target, &mut changes));
             writer.finish(&mut changes);

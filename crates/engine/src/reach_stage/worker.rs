@@ -2,7 +2,7 @@
 
 use super::{
     Roads, StageProgress,
-    decision::{RoadWriters, decide},
+    decision::{Decision, DecisionScope},
 };
 use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients, is_recalled},
@@ -197,6 +197,7 @@ impl Worker {
         let requests: Vec<_> = items.iter().map(one).collect();
         let pages = context.store.pages(&requests, ENTRY_BYTES_MAX)?;
         let now_ms = self.due_time();
+        let policy = context.policies.current();
         let mut changes = Vec::new();
         for (item, page) in items.iter().zip(pages) {
             // A message that was recalled, or that retention removed, is told to nobody.
@@ -205,9 +206,9 @@ impl Worker {
                 continue;
             };
             let found = OfflineRecipients::for_all(&context, conversation, entry, is_current)?;
-            let writers = RoadWriters::new(&self.roads, (*item, found.entry.at), now_ms, is_current)
-                .without_vendors(item.position <= self.vendors_told);
-            decide(&context, found, writers, &mut changes, |changes| {
+            let scope = DecisionScope { context: &context, roads: &self.roads, policy: &policy, now_ms, is_current };
+            let decision = Decision::new(scope, &found).without_vendors(item.position <= self.vendors_told);
+            decision.decide_members(&mut changes, |changes| {
                 if changes.len() < ROWS_PER_WRITE {
                     return Ok(());
                 }

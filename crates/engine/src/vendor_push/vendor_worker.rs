@@ -15,7 +15,6 @@ use crate::{
     reach_trace::{Record, Source},
     reached_marks,
     road_jobs::{Job, JobQueue, JobRoad, JobSignals, Target, part_of_service, short_cause},
-    road_plan::PlanRoad,
 };
 use quick_cache::unsync::Cache;
 use std::{
@@ -120,6 +119,11 @@ fn settled_label(outcome: ReachOutcome) -> &'static str {
         ReachOutcome::Expired => "dead_expired",
         _ => "obsolete",
     }
+}
+
+/// The rule's name in records; none, while no policy is stored.
+fn stored_rule(version: u32, rule: &str) -> Option<Arc<str>> {
+    (version > 0 && !rule.is_empty()).then(|| rule.into())
 }
 
 impl VendorWorker {
@@ -242,6 +246,7 @@ impl VendorWorker {
     /// The notifications of the rows. Of several for the same conversation and device only the newest is sent.
     fn prepare(&mut self, open: &mut [OpenJob]) -> StoreResult<(Vec<Addressed>, Vec<Shipment>)> {
         let context = self.context.clone();
+        let policy = context.policies.current();
         let mut order: Vec<usize> = (0..open.len()).collect();
         order.sort_by_key(|at| std::cmp::Reverse((open[*at].job.conversation, open[*at].job.seq)));
         let (mut taken, mut badges) = (HashSet::new(), HashMap::new());
@@ -257,7 +262,8 @@ impl VendorWorker {
             }
             let now_ms = context.clock.now_ms();
             let open = &mut open[at];
-            let Job { conversation, seq, even_online, replayed_at, .. } = open.job;
+            let Job { conversation, seq, even_online, replayed_at, step, .. } = open.job;
+            let rule_id = open.job.rule.clone();
             let targets = open.job.targets.clone();
             let found = OfflineRecipients::of(&context, ConversationNo(conversation), seq)?;
             open.sent_at = found.as_ref().map_or(0, |found| found.entry.at);
@@ -275,7 +281,10 @@ impl VendorWorker {
             };
             let sender = found.entry.content.sender.as_ref().map(|sender| context.directory.user(sender.no));
             let sender = sender.transpose()?.flatten();
-            let time_to_live_ms = u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX);
+            let rule = policy.rules.iter().find(|known| *known.id == *rule_id);
+            let expires_ms = rule.and_then(|rule| rule.roads.get(step as usize)).and_then(|road| road.expires_ms);
+            let time_to_live_ms =
+                expires_ms.unwrap_or_else(|| u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX));
             let message = (context.store.epoch(), time_to_live_ms);
             let mut text = MessageText::of(&self.config.templates, &found, sender.as_deref(), message);
             if replayed_at > 0 {
@@ -421,11 +430,13 @@ impl VendorWorker {
         for OpenJob { key, job, left, records, sent_at, reached, shown, dead: buried } in open {
             dead.extend(buried);
             let (position, part) = (number_in(&key, 1).unwrap_or_default(), number_in(&key, 2).unwrap_or_default());
-            let mark = |user| reached_marks::mark(sent_at, position, user, PlanRoad::Vendors);
+            let mark = |user| reached_marks::mark(sent_at, position, user, PolicyRoad::Vendors);
             changes.extend(reached.into_iter().map(mark));
             changes.extend(shown);
             let source = Source::Vendor { vendor: self.vendor.vendor(), part, attempt: job.attempts.into() };
             let message = (ConversationNo(job.conversation), job.seq);
+            let rule = stored_rule(self.context.policies.current().version, &job.rule);
+            let records = records.into_iter().map(|record| record.by_rule(rule.clone()));
             self.context.trace.add(message, source, now_ms, records, &mut changes);
             let job = Job { targets: Vec::new(), ..job };
             let mut is_kept = false;

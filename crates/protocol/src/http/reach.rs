@@ -107,6 +107,10 @@ pub enum ReachOutcome {
     Cancelled,
     /// The device was asked to take away what it showed, since the user has read it.
     Withdrawn,
+    /// The condition of the road did not hold, or that of no rule did.
+    ConditionFalse,
+    /// No rule of the policy is for the message and the user.
+    NoRule,
     /// Nobody took it in the time that was left.
     Expired,
     /// Nothing is recorded: the message is older than what is kept, or its conversation is too large.
@@ -130,9 +134,12 @@ pub struct ReachStep {
     /// Until when it holds, in milliseconds since 1970 UTC, if an end is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
-    /// What the vendor or the webhook said.
+    /// What the vendor or the webhook said; of a road that was not taken the road, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// The rule of the stored policy that decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
 }
 
 /// Why a user was, or was not, told of a message.
