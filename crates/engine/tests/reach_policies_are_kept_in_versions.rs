@@ -170,7 +170,10 @@ fn a_message_that_was_not_sent_is_explained_by_rules_and_states() {
     let snoozing = ask("ben", json!({}));
     assert_eq!(told(&snoozing)[1], ("vendors snoozed".into(), false));
     assert_eq!(snoozing.roads[1].until, Some(NOON + 3_600_000));
-    assert_eq!(snoozing.roads[1].detail, "ben had snoozed notifications until 2026-03-01T13:00:00Z");
+    assert_eq!(
+        snoozing.roads[1].detail,
+        "ben had snoozed notifications until 2026-03-01 13:00:00 UTC, so no notification was sent"
+    );
     assert_eq!(told(&snoozing)[2], ("device_push ".into(), true), "an hour after the end");
     let off = ReachPreferences { off: vec![PolicyRoad::DevicePush], ..Default::default() };
     world.wait(world.engine.set_reach_preferences("ben", off)).unwrap();

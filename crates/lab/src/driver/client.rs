@@ -3,10 +3,10 @@
 
 use super::{
     description::Driver,
-    link::{Client, Common, Link, LinkError, Role, Stage, take_answer},
+    link::{Client, Common, Link, Role, Stage, take_answer},
     message::Message,
     schedule::Schedule,
-    socket::LinkSocket,
+    socket::{LinkError, LinkSocket},
     target::{DriverTarget, ReadWrite},
     template::{Placeholder, Values},
 };

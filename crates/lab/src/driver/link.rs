@@ -3,7 +3,7 @@
 use super::{
     description::{Driver, Exchange, Publish, put_head},
     message::{Matcher, Message},
-    socket::LinkSocket,
+    socket::{LinkError, LinkSocket},
     template::{Template, Values},
 };
 use crate::delivery_ledger::Ledger;
@@ -72,15 +72,6 @@ pub(super) struct Client {
     pub(super) closes: bool,
     /// To be written.
     pub(super) out: Vec<u8>,
-}
-
-/// Why a connection cannot be used any more.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LinkError {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("{0}")]
-    Protocol(String),
 }
 
 fn shown(text: &str) -> String {

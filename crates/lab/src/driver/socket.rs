@@ -1,6 +1,6 @@
 //! The socket of a connection to a server that others wrote: plain, or with TLS.
 
-use super::{link::LinkError, target::TlsTrust};
+use super::target::TlsTrust;
 use mio::net::TcpStream;
 use rustls::ClientConnection;
 use std::{
@@ -11,6 +11,15 @@ use tidings_client::nonblocking::{NonblockingSocket, ReadOutcome};
 
 /// What is read of a TLS connection at once.
 const PLAIN_BYTES: usize = 16 * 1024;
+
+/// Why a connection cannot be used any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Protocol(String),
+}
 
 #[derive(Debug)]
 pub(super) struct LinkSocket {

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 /// A message that is not sent, and the person about whom it is asked. The fields are those of a send.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "user": "ben", "conversation": "house-7", "from": "ada", "body": { "text": "hello" } }))]
+#[schema(example = json!({ "user": "bob", "conversation": "demo", "from": "alice", "body": { "text": "hello" } }))]
 #[serde(deny_unknown_fields)]
 pub struct ExplainReach {
     /// The person.
