@@ -20,6 +20,10 @@ pub struct Notification {
     pub title: String,
     /// The text.
     pub body: String,
+    /// The address of a picture, for vendors that show one.
+    pub image: Option<String>,
+    /// The sound that the device makes; empty: none; absent: the vendor's own.
+    pub sound: Option<String>,
     /// How many messages the user has not read; absent: not told.
     pub badge: Option<u64>,
     /// From here on nobody wants to see it, in milliseconds since 1970 UTC.

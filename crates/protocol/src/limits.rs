@@ -119,6 +119,8 @@ pub const REACH_TYPES_MAX: usize = 100;
 pub const REACH_LANGUAGES_MAX: usize = 50;
 /// A title or a text of a template, in bytes.
 pub const REACH_TEMPLATE_BYTES_MAX: usize = 1_024;
+/// The address of a template's picture, in bytes: vendors take 4,096 bytes with title, text and names.
+pub const REACH_IMAGE_BYTES_MAX: usize = 256;
 /// The longest delay and the longest expiry of a road, in seconds: 30 days.
 pub const REACH_DELAY_S_MAX: u64 = 30 * 24 * 60 * 60;
 /// How deep rules may be nested.

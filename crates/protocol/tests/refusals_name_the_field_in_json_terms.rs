@@ -101,7 +101,7 @@ fn every_request_field_is_refused_in_json_terms() {
         json!({"time_zone": "UTC", "rules": [{"id": "a", "for": {"kinds": ["group"], "types": ["text"]}, "ack_timeout_ms": 500,
         "roads": [{"road": "vendors", "after_s": 1, "expires_s": 5, "on_success": "stop", "vendors": ["apns"], "sound": "x",
             "template": {"title": "t", "body": "b", "image": "https://a.example"}, "templates": {"de": {"title": "t", "body": "b"}},
-            "priority": "high", "collapse": "none", "badge": true}, {"road": "popup", "event": "e"}]}]}),
+            "priority": "high", "collapse": "message", "badge": true}, {"road": "popup", "event": "e"}]}]}),
     );
     check::<ExplainReach>(
         json!({"user": "b", "conversation": "g", "to": "b", "from": "a", "type": "text", "mentions": ["b"],

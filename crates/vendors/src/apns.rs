@@ -203,15 +203,22 @@ fn payload(notification: &Notification) -> Vec<u8> {
         aps: Aps<'a>,
         conversation: &'a str,
         seq: u64,
+        /// For the app's notification service extension, which shows it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        image: Option<&'a str>,
     }
     #[derive(Serialize)]
     struct Aps<'a> {
         alert: Alert<'a>,
         #[serde(skip_serializing_if = "Option::is_none")]
         badge: Option<u64>,
-        sound: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sound: Option<&'a str>,
         #[serde(rename = "thread-id")]
         thread_id: &'a str,
+        /// Has the device run the extension.
+        #[serde(rename = "mutable-content", skip_serializing_if = "Option::is_none")]
+        mutable_content: Option<u8>,
     }
     #[derive(Serialize)]
     struct Alert<'a> {
@@ -219,8 +226,11 @@ fn payload(notification: &Notification) -> Vec<u8> {
         body: &'a str,
     }
     let Notification { title, body, badge, conversation, seq, .. } = notification;
-    let aps = Aps { alert: Alert { title, body }, badge: *badge, sound: "default", thread_id: conversation };
-    serde_json::to_vec(&Payload { aps, conversation, seq: *seq }).unwrap_or_default()
+    let image = notification.image.as_deref();
+    let sound = Some(notification.sound.as_deref().unwrap_or("default")).filter(|sound| !sound.is_empty());
+    let mutable_content = image.map(|_| 1);
+    let aps = Aps { alert: Alert { title, body }, badge: *badge, sound, thread_id: conversation, mutable_content };
+    serde_json::to_vec(&Payload { aps, conversation, seq: *seq, image }).unwrap_or_default()
 }
 
 /// The body of a refusal.

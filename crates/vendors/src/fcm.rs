@@ -169,6 +169,8 @@ fn message(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
     struct Shown<'a> {
         title: &'a str,
         body: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        image: Option<&'a str>,
     }
     #[derive(Serialize)]
     struct Android<'a> {
@@ -183,16 +185,23 @@ fn message(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
         tag: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         notification_count: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sound: Option<&'a str>,
     }
     let Notification { title, body, badge, conversation, seq, collapse_key, expires_at, urgent, .. } = notification;
     let android = Android {
         collapse_key,
         priority: if *urgent { "HIGH" } else { "NORMAL" },
         ttl: format!("{}s", expires_at.saturating_sub(now_ms) / 1_000),
-        notification: AndroidShown { tag: collapse_key, notification_count: *badge },
+        notification: AndroidShown {
+            tag: collapse_key,
+            notification_count: *badge,
+            sound: notification.sound.as_deref().filter(|sound| !sound.is_empty()),
+        },
     };
     let data = BTreeMap::from([("conversation", conversation.clone()), ("seq", seq.to_string())]);
-    let message = Message { token, notification: Shown { title, body }, data, android };
+    let message =
+        Message { token, notification: Shown { title, body, image: notification.image.as_deref() }, data, android };
     serde_json::to_vec(&Body { message }).unwrap_or_default()
 }
 

@@ -143,6 +143,8 @@ impl Huawei {
         struct Shown<'a> {
             title: &'a str,
             body: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            image: Option<&'a str>,
         }
         #[derive(Serialize)]
         struct Android<'a> {
@@ -161,6 +163,8 @@ impl Huawei {
             tag: &'a str,
             click_action: ClickAction,
             importance: &'static str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            sound: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
             badge: Option<Badge<'a>>,
         }
@@ -191,10 +195,15 @@ impl Huawei {
                 tag: &notification.collapse_key,
                 click_action: ClickAction { r#type: OPENS_APP },
                 importance: if notification.urgent { "NORMAL" } else { "LOW" },
+                sound: notification.sound.as_deref().filter(|sound| !sound.is_empty()),
                 badge: badge.map(|(class, count)| Badge { class, set_num: count.min(BADGE_MAX) }),
             },
         };
-        let message = Message { notification: Shown { title, body }, android, token: [token] };
+        let message = Message {
+            notification: Shown { title, body, image: notification.image.as_deref() },
+            android,
+            token: [token],
+        };
         serde_json::to_vec(&Body { validate_only: false, message }).unwrap_or_default()
     }
 }
@@ -306,6 +315,8 @@ mod tests {
             badge: Some(u64::MAX),
             expires_at: u64::MAX,
             urgent: true,
+            image: None,
+            sound: None,
             conversation: "\"".repeat(129),
             seq: u64::MAX,
             withdraws: false,

@@ -179,9 +179,16 @@ fn payload(notification: &Notification) -> Vec<u8> {
         conversation: &'a str,
         seq: u64,
         tag: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        image: Option<&'a str>,
+        /// The notification makes no sound.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        silent: bool,
     }
     let Notification { title, body, badge, conversation, seq, collapse_key, .. } = notification;
-    let payload = Payload { title, body, badge: *badge, conversation, seq: *seq, tag: collapse_key };
+    let image = notification.image.as_deref();
+    let silent = notification.sound.as_deref() == Some("");
+    let payload = Payload { title, body, badge: *badge, conversation, seq: *seq, tag: collapse_key, image, silent };
     serde_json::to_vec(&payload).unwrap_or_default()
 }
 
@@ -208,6 +215,7 @@ fn never(code: &str) -> VendorAnswer {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use tidings_protocol::limits::REACH_IMAGE_BYTES_MAX;
 
     #[test]
     fn only_the_services_that_are_named_are_called() {
@@ -243,6 +251,8 @@ mod tests {
             urgent: true,
             conversation: "\"".repeat(129),
             seq: u64::MAX,
+            image: Some("x".repeat(REACH_IMAGE_BYTES_MAX)),
+            sound: Some(String::new()),
         };
         assert!(payload(&notification).len() + encryption::OVERHEAD <= 4_096);
     }

@@ -202,7 +202,10 @@ fn check_template(path: &str, template: &ReachTemplate) -> Result<(), Refusal> {
         Some(image) if !image.starts_with("https://") => {
             Err(Refusal::field(&format!("{path}.image"), "must begin with https://"))
         }
-        Some(image) => check_length(&format!("{path}.image"), image, REACH_TEMPLATE_BYTES_MAX),
+        Some(image) if image.contains(|c: char| !c.is_ascii_graphic() || matches!(c, '"' | '\\')) => {
+            Err(Refusal::field(&format!("{path}.image"), "must be an address: printable ASCII without quotes"))
+        }
+        Some(image) => check_length(&format!("{path}.image"), image, REACH_IMAGE_BYTES_MAX),
         None => Ok(()),
     }
 }

@@ -1,9 +1,10 @@
 //! What a device shows of a message: two short texts by the templates of its kind of conversation.
 
-use crate::offline_recipients::OfflineRecipients;
+use crate::{offline_recipients::OfflineRecipients, reach_policy::Shown};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tidings_domain::{model::*, push_tokens::TokenDigest, vendors::Notification};
+use tidings_protocol::http::{ReachCollapse, ReachPriority, ReachTemplate};
 
 /// Bytes of a title and of a text. With both full of characters that JSON escapes, a notification still fits into the 4,096
 /// bytes that vendors take, of which encryption needs 103.
@@ -44,8 +45,11 @@ impl Default for Templates {
 
 /// What the notifications of one message have in common.
 pub(super) struct MessageText {
-    title: String,
-    body: String,
+    /// The template of the settings.
+    template: Template,
+    sender: String,
+    name: String,
+    text: String,
     conversation: String,
     conversation_no: ConversationNo,
     seq: u64,
@@ -72,13 +76,11 @@ impl MessageText {
             Some(hidden) => hidden.clone(),
             None => text_of(&entry.content.body).unwrap_or_else(|| templates.no_text.clone()),
         };
-        let fill = |template: &str, bytes_max| {
-            let values = [("{sender}", sender), ("{conversation}", name), ("{text}", &text)];
-            shorten(&printable(&filled(template, &values)), bytes_max)
-        };
         MessageText {
-            title: fill(&template.title, TITLE_BYTES_MAX),
-            body: fill(&template.body, BODY_BYTES_MAX),
+            template: template.clone(),
+            sender: sender.to_owned(),
+            name: name.to_owned(),
+            text,
             conversation: conversation.id.clone(),
             conversation_no: conversation.no,
             seq: entry.seq,
@@ -96,20 +98,72 @@ impl MessageText {
         self.expires_at
     }
 
-    /// The notification for the device with this token.
-    pub(super) fn notification(&self, token: TokenDigest, badge: Option<u64>) -> Notification {
+    /// Title and text, by the template of the policy or else of the settings.
+    fn texts(&self, template: Option<&ReachTemplate>, unread: u64) -> (String, String) {
+        let unread = unread.to_string();
+        let values = [
+            ("{sender}", self.sender.as_str()),
+            ("{conversation}", &self.name),
+            ("{text}", &self.text),
+            (UNREAD, &unread),
+        ];
+        let fill = |template: &str, bytes_max| shorten(&printable(&filled(template, &values)), bytes_max);
+        let (title, body) = template.map_or((&self.template.title, &self.template.body), |own| (&own.title, &own.body));
+        (fill(title, TITLE_BYTES_MAX), fill(body, BODY_BYTES_MAX))
+    }
+
+    /// The notification for the device with this token, of a user with so many unread messages.
+    pub(super) fn notification(&self, token: TokenDigest, appearance: &Appearance, unread: u64) -> Notification {
+        let (title, body) = self.texts(appearance.template.as_ref(), unread);
+        let id = notification_id(self.epoch, self.conversation_no, self.seq, token, b"");
         Notification {
-            id: notification_id(self.epoch, self.conversation_no, self.seq, token, b""),
-            collapse_key: collapse_key(&self.conversation),
-            title: self.title.clone(),
-            body: self.body.clone(),
-            badge,
+            id,
+            collapse_key: match appearance.collapse {
+                ReachCollapse::Conversation => collapse_key(&self.conversation),
+                ReachCollapse::Message => collapse_key(&format!("{} {}", self.conversation, self.seq)),
+            },
+            title,
+            body,
+            image: appearance.template.as_ref().and_then(|template| template.image.clone()),
+            sound: appearance.sound.clone(),
+            badge: appearance.badge.then_some(unread),
             expires_at: self.expires_at,
-            urgent: true,
+            urgent: appearance.priority == ReachPriority::High,
             conversation: self.conversation.clone(),
             seq: self.seq,
             withdraws: false,
         }
+    }
+}
+
+/// The placeholder for the number of unread messages.
+const UNREAD: &str = "{unread}";
+
+/// How a notification looks to one user.
+#[derive(Debug, Clone)]
+pub(super) struct Appearance {
+    template: Option<ReachTemplate>,
+    sound: Option<String>,
+    badge: bool,
+    priority: ReachPriority,
+    pub(super) collapse: ReachCollapse,
+}
+
+impl Appearance {
+    /// What the policy says for a language; without a road of the policy what the settings say.
+    pub(super) fn of(shown: Option<&Shown>, language: Option<&str>, badge_default: bool) -> Appearance {
+        let template = shown.and_then(|shown| shown.template(language)).cloned();
+        let sound = shown.and_then(|shown| shown.sound.clone());
+        let badge = shown.and_then(|shown| shown.badge).unwrap_or(badge_default);
+        let priority = shown.map(|shown| shown.priority).unwrap_or_default();
+        let collapse = shown.map(|shown| shown.collapse).unwrap_or_default();
+        Appearance { template, sound, badge, priority, collapse }
+    }
+
+    /// Whether the number of the user's unread messages is shown.
+    pub(super) fn needs_unread(&self) -> bool {
+        let names = |template: &ReachTemplate| template.title.contains(UNREAD) || template.body.contains(UNREAD);
+        self.badge || self.template.as_ref().is_some_and(names)
     }
 }
 
@@ -130,7 +184,11 @@ fn notification_id(epoch: u64, conversation: ConversationNo, seq: u64, token: To
 
 fn collapse_key(conversation: &str) -> String {
     let key = Sha256::new().chain_update(conversation.as_bytes()).finalize();
-    key[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&key[..16])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What has the device with this token take away what it shows of a conversation.
@@ -146,6 +204,8 @@ pub(super) fn withdrawal(
         collapse_key: collapse_key(&conversation.id),
         title: String::new(),
         body: String::new(),
+        image: None,
+        sound: None,
         badge: None,
         expires_at,
         urgent: false,

@@ -7,7 +7,7 @@ use super::{
     badge::badge_of,
     dead_letters::{DeadLetter, DeadLetters},
     health::Health,
-    rendering::MessageText,
+    rendering::{Appearance, MessageText},
 };
 use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients},
@@ -32,7 +32,7 @@ use tidings_domain::{
     store::*,
     vendors::*,
 };
-use tidings_protocol::http::{PolicyRoad, PushVendor, ReachOutcome, ReachRoad};
+use tidings_protocol::http::{PolicyRoad, PushVendor, ReachCollapse, ReachOutcome, ReachRoad};
 
 /// How often the rows are read when none was due.
 const POLL: Duration = Duration::from_millis(100);
@@ -282,7 +282,8 @@ impl VendorWorker {
             let sender = found.entry.content.sender.as_ref().map(|sender| context.directory.user(sender.no));
             let sender = sender.transpose()?.flatten();
             let rule = policy.rules.iter().find(|known| *known.id == *rule_id);
-            let expires_ms = rule.and_then(|rule| rule.roads.get(step as usize)).and_then(|road| road.expires_ms);
+            let road = rule.and_then(|rule| rule.roads.get(step as usize));
+            let expires_ms = road.and_then(|road| road.expires_ms);
             let time_to_live_ms =
                 expires_ms.unwrap_or_else(|| u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX));
             let message = (context.store.epoch(), time_to_live_ms);
@@ -296,15 +297,17 @@ impl VendorWorker {
                     continue;
                 }
                 let no = UserNo(target.0);
-                let is_newer_told = self.latest.get(&(conversation, target.0)).is_some_and(|told| *told > seq);
-                if is_newer_told || !taken.insert((conversation, target.clone())) {
-                    settle(target, ReachOutcome::Superseded);
-                    continue;
-                }
                 let Some(user) = context.directory.user(no)? else {
                     settle(target, ReachOutcome::NotAMember);
                     continue;
                 };
+                let appearance = Appearance::of(road.map(|road| &road.shown), user.language(), self.config.badge);
+                let is_newer_told = self.latest.get(&(conversation, target.0)).is_some_and(|told| *told > seq);
+                let collapses = appearance.collapse == ReachCollapse::Conversation;
+                if collapses && (is_newer_told || !taken.insert((conversation, target.clone()))) {
+                    settle(target, ReachOutcome::Superseded);
+                    continue;
+                }
                 let is_back = !even_online && context.presence.is_active(no);
                 if is_back {
                     settle(target, ReachOutcome::Active);
@@ -318,18 +321,18 @@ impl VendorWorker {
                     settle(target, ReachOutcome::NoDevice);
                     continue;
                 };
-                let badge = match (self.config.badge, badges.get(&no)) {
-                    (false, _) => None,
-                    (true, Some(badge)) => Some(*badge),
-                    (true, None) => {
-                        let badge = badge_of(&context, &user)?;
-                        badges.insert(no, badge);
-                        Some(badge)
+                let unread = match badges.get(&no) {
+                    _ if !appearance.needs_unread() => 0,
+                    Some(unread) => *unread,
+                    None => {
+                        let unread = badge_of(&context, &user)?;
+                        badges.insert(no, unread);
+                        unread
                     }
                 };
                 let RegisteredToken { registered_at, token, .. } = token;
                 let service = self.vendor.service_of(&token);
-                shipments.push(Shipment { notification: text.notification(digest, badge), token });
+                shipments.push(Shipment { notification: text.notification(digest, &appearance, unread), token });
                 let began_at = replayed_at.max(found.entry.at);
                 addressed.push(Addressed { job: at, target: target.clone(), service, digest, registered_at, began_at });
             }

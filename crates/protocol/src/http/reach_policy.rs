@@ -117,8 +117,6 @@ pub enum ReachCollapse {
     Conversation,
     /// Each message has its own.
     Message,
-    /// Nothing takes the place of another, not even a second attempt.
-    None,
 }
 
 /// The texts of a notification. `{sender}`, `{conversation}` and `{text}` stand for what the message has, `{unread}` for
