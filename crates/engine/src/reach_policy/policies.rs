@@ -114,12 +114,8 @@ impl ReachPolicies {
             source.segments = self.segments_of(&source.checked);
         } else {
             let segments = self.segments_of(&source.checked);
-            let is_same =
-                |(now, before): (&(_, Option<Arc<Segment>>), &(_, Option<Arc<Segment>>))| match (&now.1, &before.1) {
-                    (Some(now), Some(before)) => Arc::ptr_eq(now, before),
-                    (now, before) => now.is_none() && before.is_none(),
-                };
-            if segments.iter().zip(&source.segments).all(is_same) {
+            let mut pairs = segments.iter().zip(&source.segments);
+            if pairs.all(|((_, now), (_, before))| is_same_segment(now.as_ref(), before.as_ref())) {
                 return Ok(());
             }
             source.segments = segments;
@@ -257,4 +253,12 @@ fn check_precondition(precondition: Precondition, Head { version, .. }: Head) ->
         _ => return Ok(()),
     };
     Err(Refusal::new(ErrorCode::Conflict, why))
+}
+
+/// Whether both are the same compiled list of users, or both are unknown.
+fn is_same_segment(now: Option<&Arc<Segment>>, before: Option<&Arc<Segment>>) -> bool {
+    match (now, before) {
+        (Some(now), Some(before)) => Arc::ptr_eq(now, before),
+        (now, before) => now.is_none() && before.is_none(),
+    }
 }
