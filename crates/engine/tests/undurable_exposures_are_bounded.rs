@@ -157,6 +157,55 @@ fn a_clean_stop_under_load_loses_no_answered_exposure() {
     assert_eq!(world.counts("once")[0], all.len() as u64);
 }
 
+/// A bound that no test waits for.
+fn long_bound() -> PopupsConfig {
+    let durable_within = Duration::from_secs(3_600);
+    PopupsConfig { durable_within, undurable_max: durable_within, ..PopupsConfig::default() }
+}
+
+#[test]
+fn events_are_stored_while_exposures_gather() {
+    let store = Arc::new(MemoryStore::default());
+    let world = start(long_bound(), store.clone());
+    world.put_popup("once", json!({"caps": {"total": 1}}));
+    let decision = world.decide("ann").unwrap();
+    assert!(world.decide("ben").is_some());
+    for id in ["e1", "e2"] {
+        let click = event(id, &decision, tidings_protocol::http::PopupEventKind::Click);
+        assert_eq!(world.report(vec![click]).unwrap().accepted, 1);
+    }
+    // As after a crash: the events are stored, and their write has not taken the exposures along.
+    let crashed = start(long_bound(), store.clone());
+    assert_eq!(crashed.export(None, None, None).len(), 2);
+    assert!(crashed.decide("ann").is_some());
+    drop(crashed);
+    // Who waits for exposures does not wait for the bound.
+    world.engine.popups.flush().unwrap();
+    assert!(start(long_bound(), store).decide("ben").is_none());
+}
+
+#[test]
+fn a_write_of_events_alone_keeps_the_side_log() {
+    let (inner, durable_within) = (Arc::<MemoryStore>::default(), Duration::from_secs(8));
+    let store = Arc::new(Troubled::on(inner.clone()));
+    store.side_log.enable();
+    let bound = PopupsConfig { durable_within, undurable_max: durable_within, ..PopupsConfig::default() };
+    let world = start(bound.clone(), store.clone());
+    world.put_popup("once", json!({"caps": {"total": 1}}));
+    let decision = world.decide("ann").unwrap();
+    until("the side log has the exposure", || !store.side_log.all().is_empty());
+    for id in ["e1", "e2", "e3"] {
+        let click = event(id, &decision, tidings_protocol::http::PopupEventKind::Click);
+        world.report(vec![click]).unwrap();
+    }
+    // As after a crash: what the side log no longer has is stored.
+    let noted = store.side_log.all();
+    let after = Arc::new(Troubled::on(inner));
+    after.side_log.enable();
+    after.side_log.append(&noted).unwrap();
+    assert!(start(bound, after).decide("ann").is_none());
+}
+
 #[test]
 fn pending_events_do_not_delay_exposures() {
     let store = Arc::new(Troubled::default());

@@ -8,7 +8,7 @@ use super::{
     rows::{self, CountKind, ROWS_PER_WRITE, SPACE},
     sweep::Sweep,
     user_cache::DirtyState,
-    write_queue::{DurabilityWaiter, ExposureRecord},
+    write_queue::{DurabilityWaiter, ExposureRecord, Pauses},
 };
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -66,8 +66,7 @@ pub(super) struct Worker {
     refreshed_at: u64,
     refresher: Option<JoinHandle<()>>,
     sweep: Sweep,
-    /// The worker writes nothing before this time.
-    paused_until: Instant,
+    pauses: Pauses,
 }
 
 impl Worker {
@@ -109,7 +108,7 @@ impl Worker {
             refreshed_at: now_ms,
             refresher: None,
             sweep: Sweep::new(now_ms),
-            paused_until: Instant::now(),
+            pauses: Pauses { events_until: Instant::now(), exposures_until: Instant::now() },
             shared,
         };
         let is_stopping = loop {
@@ -131,30 +130,32 @@ impl Worker {
     fn run_once(&mut self) -> bool {
         let timeout = match self.retry.is_empty() && self.unresolved.is_none() {
             // There is work left: only the pause is waited for.
-            _ if self.has_work() => self.paused_until.saturating_duration_since(Instant::now()),
+            _ if self.has_work() => self.pauses.events_until.saturating_duration_since(Instant::now()),
             true if self.shared.lead.is_clustered() => LEAD_TICK,
             true => TICK,
             false => RETRY_AFTER,
         };
         // Before pending writes are taken: then every exposure in the side log so far is among those taken now or
-        // earlier, and what the rotation sets aside can be removed once they are stored.
+        // earlier, if all are taken, and what the rotation sets aside can be removed once they are stored.
         self.shared.store.rotate_side_log();
-        let pending = self.shared.write_queue.take_pending(timeout, self.paused_until);
+        let pending = self.shared.write_queue.take_pending(timeout, self.pauses);
+        let has_all_records = pending.has_all_records;
         let started = Instant::now();
         let reconciled = self.reconcile().map_err(|error| self.failed(error));
+        // Events go before exposures: their callers wait.
+        self.events.extend(pending.events);
+        self.store_events();
+        let events_took = started.elapsed();
         let mut records = std::mem::take(&mut self.retry);
         records.extend(pending.records);
-        self.events.extend(pending.events);
-        // Exposures go before events: a crash would forget exposures, while a caller that reports events waits for the
-        // answer and can report them again.
         let stored = self.store_records(records).and(reconciled);
-        if stored.is_ok()
+        if has_all_records
+            && stored.is_ok()
             && let Err(error) = self.shared.store.truncate_rotated_side_log()
         {
             tracing::warn!(%error, "the side log of popups could not drop rows that are stored; it is tried again");
         }
         answer_waiters(pending.waiters, stored);
-        self.store_events();
         if pending.stopping {
             self.drain();
             return false;
@@ -162,9 +163,10 @@ impl Worker {
         self.run_timers();
         let took = started.elapsed();
         self.shared.metrics.popup_store_busy_seconds.inc_by(took.as_secs_f64());
-        // The worker pauses for as long as it worked, and so uses the store for at most half of the time: chat commits
-        // to the same store, and what is pushed during the pause becomes one batch.
-        self.paused_until = Instant::now() + took.clamp(WRITE_PAUSE_MIN, WRITE_PAUSE_MAX);
+        // The worker pauses for as long as it worked, since chat commits to the same store. Events wait only for as long
+        // as events took.
+        let pause = |took: Duration| Instant::now() + took.clamp(WRITE_PAUSE_MIN, WRITE_PAUSE_MAX);
+        self.pauses = Pauses { events_until: pause(events_took), exposures_until: pause(took) };
         true
     }
 
@@ -227,6 +229,9 @@ impl Worker {
                 Ok(()) => {
                     self.shared.write_queue.complete(chunk.len(), 0);
                     self.mark_users(users, true);
+                    // No event waits for more than one write of exposures.
+                    self.events.extend(self.shared.write_queue.take_events());
+                    self.store_events();
                 }
                 Err(error @ StoreError::OutcomeUnknown(_)) => {
                     if let Some(unresolved) = &mut self.unresolved {

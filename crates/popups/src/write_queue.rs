@@ -45,6 +45,8 @@ pub(super) type DurabilityWaiter = oneshot::Sender<Result<(), Refusal>>;
 #[derive(Default)]
 pub(super) struct PendingWrites {
     pub(super) records: Vec<ExposureRecord>,
+    /// `records` has every exposure that was pushed so far and not taken before.
+    pub(super) has_all_records: bool,
     /// When the first of the records was pushed.
     first_at: Option<Instant>,
     pub(super) waiters: Vec<DurabilityWaiter>,
@@ -57,6 +59,15 @@ impl PendingWrites {
     fn is_urgent(&self) -> bool {
         !self.waiters.is_empty() || !self.events.is_empty()
     }
+}
+
+/// The pauses of the worker: what is pushed meanwhile becomes one write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pauses {
+    /// No events are taken before this time. Their callers wait, so this pause is short.
+    pub(super) events_until: Instant,
+    /// No caller that waits for exposures is hurried before this time.
+    pub(super) exposures_until: Instant,
 }
 
 struct State {
@@ -174,7 +185,7 @@ impl WriteQueue {
         }
         self.exposures.fetch_add(pending.records.len() - before, Ordering::Relaxed);
         // Only a push that makes the worker's next write due earlier wakes the worker.
-        let wake = !was_urgent && (before == 0 || waiter.is_some());
+        let wake = (before == 0 && !was_urgent) || (waiter.is_some() && pending.waiters.is_empty());
         pending.first_at.get_or_insert(now);
         pending.waiters.extend(waiter);
         if was_empty {
@@ -200,10 +211,10 @@ impl WriteQueue {
         if pending.waiters.len() >= WAITERS_MAX {
             return Err(Refusal::new(ErrorCode::QueueFull, "too many wait for the store").retry_after(1_000));
         }
-        let was_urgent = pending.is_urgent();
+        let is_first = pending.waiters.is_empty();
         pending.waiters.push(waiter);
         drop(state);
-        if !was_urgent {
+        if is_first {
             self.work_ready.notify_one();
         }
         Ok(())
@@ -221,10 +232,10 @@ impl WriteQueue {
             return Err(Refusal::new(ErrorCode::RateLimited, why).retry_after(1_000));
         }
         self.events.fetch_add(count, Ordering::Relaxed);
-        let was_urgent = pending.is_urgent();
+        let is_first = pending.events.is_empty();
         pending.events.push(batch);
         drop(state);
-        if !was_urgent {
+        if is_first {
             self.work_ready.notify_one();
         }
         Ok(())
@@ -257,24 +268,39 @@ impl WriteQueue {
         state.pending.stopping
     }
 
-    /// Takes all pending writes as soon as one is due: a caller waits for an answer, or the oldest exposure has waited
-    /// for `write_delay`. Returns after `at_most` in any case, and never hurries a waiting caller before `not_before`.
-    pub(super) fn take_pending(&self, at_most: Duration, not_before: Instant) -> PendingWrites {
+    /// Takes the pending writes that are due as soon as there are any, or after `at_most`. Events are due at the end of
+    /// their pause. Exposures are due once the oldest has waited for `write_delay`, or a caller waits for them: until
+    /// then they gather, and no event waits behind their write. A caller that waits for exposures waits for all events
+    /// before it as well.
+    pub(super) fn take_pending(&self, at_most: Duration, pauses: Pauses) -> PendingWrites {
         let deadline = Instant::now() + at_most;
         let mut state = self.state.lock();
         loop {
-            let due = match &state.pending {
-                PendingWrites { stopping: true, .. } => break,
-                pending if pending.is_urgent() => not_before,
-                PendingWrites { first_at: Some(first_at), .. } => *first_at + self.write_delay,
-                _ => deadline,
-            };
-            if self.work_ready.wait_until(&mut state, due.min(deadline)).timed_out() {
-                break;
+            let pending = &mut state.pending;
+            if pending.stopping {
+                let rest = PendingWrites { stopping: true, ..PendingWrites::default() };
+                return PendingWrites { has_all_records: true, ..std::mem::replace(pending, rest) };
             }
+            let exposures_due = match pending.waiters.is_empty() {
+                false => Some(pauses.exposures_until),
+                true => pending.first_at.map(|first_at| first_at + self.write_delay),
+            };
+            let events_due = (!pending.events.is_empty()).then_some(pauses.events_until);
+            let now = Instant::now();
+            if exposures_due.is_some_and(|due| due <= now) {
+                return PendingWrites { has_all_records: true, ..std::mem::take(pending) };
+            }
+            if events_due.is_some_and(|due| due <= now) || deadline <= now {
+                return PendingWrites { events: std::mem::take(&mut pending.events), ..PendingWrites::default() };
+            }
+            let due = [exposures_due, events_due].into_iter().flatten().fold(deadline, Instant::min);
+            self.work_ready.wait_until(&mut state, due);
         }
-        let stopping = state.pending.stopping;
-        std::mem::replace(&mut state.pending, PendingWrites { stopping, ..PendingWrites::default() })
+    }
+
+    /// Takes the events that were pushed since, without waiting.
+    pub(super) fn take_events(&self) -> Vec<EventBatch> {
+        std::mem::take(&mut self.state.lock().pending.events)
     }
 
     /// Waits until the oldest undurable exposure has been so for `side_log_delay`, and at least until `not_before`.
