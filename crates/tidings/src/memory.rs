@@ -1,4 +1,4 @@
-//! Returns freed memory to the system.
+//! Takes no more memory from the system than is needed, and returns what is freed.
 //!
 //! The allocator (mimalloc) keeps freed pages for a second, in case they are needed again, and releases them when a thread next
 //! collects. A thread collects after a number of allocations, or when it ends. On a server that has become quiet after a peak neither
@@ -15,5 +15,16 @@ pub(crate) async fn release_periodically() {
         timer.tick().await;
         // A thread collects only if it has allocated. Err: the system has no thread to give now; the next tick tries again.
         let _ = thread::Builder::new().name("memory".into()).spawn(|| drop(black_box(vec![0u8; 64])));
+    }
+}
+
+/// Has the kernel back this process with pages of the usual size from here on, whatever the allocator asks for.
+///
+/// The allocator asks for huge pages. Each of its threads has pages of its own for each size of allocation, of which few
+/// are full: measured, an idle server took 49 MB instead of 13, and a session of 3,000 took 10.6 KB instead of 2.4.
+pub(crate) fn refuse_huge_pages() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "the kernel may back memory with huge pages");
     }
 }

@@ -56,6 +56,9 @@ impl Serve {
         settings.check()?;
         let _traces = logs::start(&settings)?;
         panics::abort_on_panic();
+        if !settings.huge_pages {
+            memory::refuse_huge_pages();
+        }
         for warning in settings.warnings(std::env::vars_os()) {
             tracing::warn!("{warning}");
         }

@@ -93,6 +93,9 @@ settings! {
         http_reads_max: usize = ApiConfig::default().reads_max,
         /// Threads that serve HTTP; 0: one per core.
         http_threads: usize = 0,
+        /// Whether the kernel may back memory with huge pages (Linux, 2 MB each). A server with gigabytes of caches runs a little faster with
+        /// them; any other takes several times the memory, since a whole page is taken where a thread or session needs a part.
+        huge_pages: bool = false,
         /// How long a stop may take: to finish requests, tell clients to connect again, and close everything.
         drain_deadline_ms: u64 = 10_000,
         /// An OpenTelemetry collector that traces are sent to (OTLP over HTTP), such as `http://127.0.0.1:4318`.
