@@ -179,12 +179,11 @@ fn clients_have_the_longest_time_of_the_rules_that_may_decide() {
         {"id": "order", "for": {"types": ["order"]}, "ack_timeout_ms": 1_000},
         {"id": "rest"}]}))
     .unwrap();
-    assert_eq!(compiled.ack_timeout_ms(Direct, "text", 5_000), 2_000);
-    assert_eq!(compiled.ack_timeout_ms(Group, "order", 5_000), 9_000, "it may mention the person");
-    assert_eq!(compiled.ack_timeout_ms(Group, "order", 5_000).max(5_000), 9_000);
-    assert_eq!(compiled.ack_timeout_ms(Official, "text", 20_000), 20_000, "that of the settings");
+    assert_eq!(compiled.ack_timeout_ms(Direct, 5_000), 2_000);
+    assert_eq!(compiled.ack_timeout_ms(Group, 5_000), 9_000, "it may mention the person");
+    assert_eq!(compiled.ack_timeout_ms(Official, 20_000), 20_000, "that of the settings");
     let none = read(&json!({"rules": []})).unwrap();
-    assert_eq!(none.ack_timeout_ms(Group, "text", 5_000), 5_000);
+    assert_eq!(none.ack_timeout_ms(Group, 5_000), 5_000);
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub(crate) use pending_pieces::{PendingPiece, PendingPieces};
 use crate::{
     encoding::{error_json, fatal_error, json, json_frame},
     outbound_queue::OutboundQueue,
+    timer_wheel::TimerWheel,
     transport::{Protocol, Transport},
 };
 use std::{sync::Arc, time::Instant};
@@ -145,6 +146,13 @@ impl Connection {
         }
     }
 
+    /// Has the wheel come back to the connection, under its key, at this tick at the latest.
+    pub(crate) fn arm(&mut self, key: usize, tick: u32, timers: &mut TimerWheel) {
+        if tick < self.timer_due {
+            self.timer_due = timers.put(key, tick);
+        }
+    }
+
     /// The longest message that the client may send, in however many fragments.
     pub(crate) fn frame_bytes_max(&self) -> usize {
         if self.phase == Phase::Unbound { FIRST_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX }
@@ -258,6 +266,8 @@ pub(crate) struct UnacknowledgedDelivery {
     pub until: Option<[Position; LANES]>,
     /// The tick at which the messages go out by offline push.
     pub due: u32,
+    /// The ticks that the client has.
+    pub timeout: u32,
     /// When the first of them was handed out, in milliseconds since 1970 UTC.
     pub at: u64,
 }

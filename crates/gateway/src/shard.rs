@@ -50,7 +50,6 @@ use crate::{
     transport::{DetachedConnection, Protocol, Transport},
     wake::{ShardWake, WAKE},
 };
-use attention::AckPolicy;
 use crossbeam_channel::Receiver;
 use links::Link;
 use mio::{Events, Poll};
@@ -106,7 +105,6 @@ pub(crate) struct Shard {
     scheduler: FlushScheduler,
     timers: TimerWheel,
     probe_policy: ProbePolicy,
-    ack_policy: AckPolicy,
     readable: VecDeque<usize>,
     /// Requests with frames for sessions over event streams.
     posts: VecDeque<(StreamPost, PostReply)>,
@@ -142,7 +140,6 @@ impl Shard {
             listing_requests: 0,
             timers: TimerWheel::new(),
             probe_policy: ProbePolicy::new(parts.config.probe_after, parts.config.probe_timeout),
-            ack_policy: AckPolicy::new(parts.config.ack_timeout),
             readable: VecDeque::new(),
             posts: VecDeque::new(),
             ended_streams: EndedStreams::default(),

@@ -11,6 +11,7 @@ use std::{sync::Arc, time::Duration};
 use support::*;
 use tidings_client::session::Session;
 use tidings_gateway::SessionConfig;
+use tidings_popups::Precondition;
 use tidings_protocol::{
     error::ErrorCode,
     frames::{Attention, Bind, ClientFrame, ServerFrame},
@@ -188,4 +189,21 @@ fn every_node_of_a_cluster_knows_at_which_sessions_somebody_looks() {
     say_to(&first, "bob", "two");
     say_to(&first, "dan", "three");
     assert_eq!(told(&hears), text_for("three", "dan"));
+}
+
+#[test]
+fn the_reach_policy_says_how_long_clients_have() {
+    let (app, hears) = app();
+    let config = SessionConfig { ack_timeout: Duration::from_secs(3_600), ..config() };
+    let server = Server::with_webhook(config, Arc::new(MemoryStore::default()), app);
+    server.users(&["alice", "bob"]);
+    let policy = r#"{"rules": [{"id": "direct", "for": {"kinds": ["direct"]}, "ack_timeout_ms": 500,
+        "roads": [{"road": "session"}, {"road": "webhook"}]}]}"#;
+    server.engine.reach_policies.put(policy.as_bytes(), None, Precondition::None).unwrap();
+    let mut bob = server.open("bob", "phone");
+    say_to(&server, "bob", "one");
+    acknowledge(&mut bob);
+    say_to(&server, "bob", "two");
+    assert_eq!(text_of(&entries(&mut bob, 1)[0]), "two");
+    assert_eq!(told(&hears).0, "two", "an hour before the time of the settings");
 }

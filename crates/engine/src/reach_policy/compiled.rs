@@ -277,14 +277,13 @@ impl CompiledPolicy {
         self.with_profile(message, person, now_ms, |profile| when.why_not(profile)).map(WhyNot::Condition)
     }
 
-    /// How long clients have to acknowledge a message of this kind and type, of whatever person: the longest time of the rules
-    /// that may decide. `default_ms` is what the settings say.
-    pub fn ack_timeout_ms(&self, kind: ConversationKind, content_type: &str, default_ms: u64) -> u64 {
-        let applies = |rule: &&PolicyRule| rule.is_for(kind, content_type);
+    /// How long clients have to acknowledge messages of this kind, of whatever type and person: the longest time of the rules that
+    /// may decide. `default_ms` is what the settings say.
+    pub fn ack_timeout_ms(&self, kind: ConversationKind, default_ms: u64) -> u64 {
         let mut longest = None;
-        for rule in self.rules.iter().filter(applies) {
+        for rule in self.rules.iter().filter(|rule| rule.kinds.is_empty() || rule.kinds.contains(&kind)) {
             longest = longest.max(Some(rule.ack_timeout_ms.unwrap_or(default_ms)));
-            if rule.when.is_none() {
+            if rule.when.is_none() && rule.types.is_empty() {
                 break;
             }
         }
@@ -311,11 +310,6 @@ impl CompiledPolicy {
 }
 
 impl PolicyRule {
-    fn is_for(&self, kind: ConversationKind, content_type: &str) -> bool {
-        (self.kinds.is_empty() || self.kinds.contains(&kind))
-            && (self.types.is_empty() || self.types.iter().any(|own| own == content_type))
-    }
-
     /// Why the rule is for other messages than this one; `None`: it may be for it.
     fn why_not_for(&self, message: &MessageFacts) -> Option<WhyNot> {
         if !self.kinds.is_empty() && !self.kinds.contains(&message.kind) {

@@ -12,6 +12,7 @@ use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_domain::{
     clock::Clock,
     leadership::Leadership,
+    model::ConversationKind,
     refusals::{leader_unavailable, store_refusal},
     store::{Store, StoreResult},
 };
@@ -89,6 +90,11 @@ impl ReachPolicies {
     /// The policy that holds now, as far as this node knows.
     pub fn current(&self) -> Arc<CompiledPolicy> {
         self.current.read().clone()
+    }
+
+    /// How long clients have to acknowledge messages of this kind, as the policy or else `default_ms` says.
+    pub fn ack_timeout_ms(&self, kind: ConversationKind, default_ms: u64) -> u64 {
+        self.current.read().ack_timeout_ms(kind, default_ms)
     }
 
     fn refresh_or_log(&self) {

@@ -40,23 +40,37 @@ impl AckPolicy {
         (tick, at): (u32, u64),
         timers: &mut TimerWheel,
     ) -> bool {
-        let Some(timeout) = self.timeout else { return false };
-        if connection.unacknowledged.is_some() || connection.phase != Phase::Live {
+        let Some(timeout) = self.timeout.filter(|_| connection.phase == Phase::Live) else { return false };
+        let (since, due) = (connection.cursor, tick + timeout);
+        if let Some(unacknowledged) = &mut connection.unacknowledged {
+            // What has less time is not kept by what has more.
+            if due < unacknowledged.due {
+                (unacknowledged.due, unacknowledged.timeout) = (due, timeout);
+                connection.arm(key, due, timers);
+            }
             return false;
         }
-        let (since, due) = (connection.cursor, tick + timeout);
         let in_background = connection.binding.as_ref().is_some_and(|binding| binding.background);
         // The session may be back in the foreground before this message is looked at, and then counts as having it.
         let until = in_background.then_some(since.positions);
-        connection.unacknowledged = Some(Box::new(UnacknowledgedDelivery { since, until, due, at }));
-        if due < connection.timer_due {
-            connection.timer_due = timers.put(key, due);
-        }
+        connection.unacknowledged = Some(Box::new(UnacknowledgedDelivery { since, until, due, timeout, at }));
+        connection.arm(key, due, timers);
         true
     }
 }
 
 impl Shard {
+    /// How long clients have to acknowledge messages of this lane: as the reach policy or else the settings say.
+    pub(super) fn ack_policy(&self, lane: Lane) -> AckPolicy {
+        let kind = match lane {
+            Lane::Direct => ConversationKind::Direct,
+            Lane::Group => ConversationKind::Group,
+            Lane::Broadcast => ConversationKind::Official,
+        };
+        let default_ms = u64::try_from(self.parts.config.ack_timeout.as_millis()).unwrap_or(u64::MAX);
+        AckPolicy::new(Duration::from_millis(self.parts.engine.reach_policies.ack_timeout_ms(kind, default_ms)))
+    }
+
     /// Whether somebody looks at the session from here on.
     pub(super) fn handle_attention(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let Some(state) = frame.state else {
@@ -94,8 +108,8 @@ impl Shard {
             connection.unacknowledged = None;
             let took = Some(now.saturating_sub(at));
             self.parts.engine.metrics.reach.add(ReachRoad::Session, ReachEvent::Acknowledged, now, 1, took);
-        } else if let Some(timeout) = self.ack_policy.timeout {
-            unacknowledged.due = tick + timeout;
+        } else {
+            unacknowledged.due = tick + unacknowledged.timeout;
         }
     }
 

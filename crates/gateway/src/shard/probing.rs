@@ -62,9 +62,7 @@ impl ProbePolicy {
         }
         let next = (connection.last_heard + self.after).max(tick + 1 + key as u32 % SPREAD_TICKS);
         connection.unconfirmed = Some(Box::new(UnconfirmedDelivery { since, next_tick: next, probed: false }));
-        if next < connection.timer_due {
-            connection.timer_due = timers.put(key, next);
-        }
+        connection.arm(key, next, timers);
     }
 
     /// A full socket has room again, so the client still reads: its time-out begins anew.

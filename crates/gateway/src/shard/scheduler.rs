@@ -187,13 +187,14 @@ impl Shard {
 
     fn apply(&mut self, fanout: &Fanout) {
         let (tick, now_ms) = (self.tick(), self.parts.engine.clock.now_ms());
+        let ack_policy = self.ack_policy(fanout.lane);
         let mut sink = SessionSink {
             connections: &mut self.connections,
             scheduler: &mut self.scheduler,
             buffer_max: self.parts.config.session_buffer_bytes,
             now: Instant::now(),
             probe_policy: &self.probe_policy,
-            ack_policy: self.ack_policy,
+            ack_policy,
             timers: &mut self.timers,
             tick,
             now_ms,

@@ -15,8 +15,8 @@ impl Shard {
 
     /// The same for what a relay does not check: tokens and probes.
     pub(super) fn arm_timer(&mut self, key: usize, tick: u32) {
-        if let Some(connection) = self.connections.get_mut(key).filter(|connection| tick < connection.timer_due) {
-            connection.timer_due = self.timers.put(key, tick);
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.arm(key, tick, &mut self.timers);
         }
     }
 
