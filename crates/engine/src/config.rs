@@ -1,6 +1,8 @@
 //! The engine's settings. The binary fills them from its configuration; tests from `Default`.
 
-use crate::{presence::PresenceConfig, road_plan::RoadPlan, streams::StreamsConfig};
+use crate::{
+    internal_roads::InternalRoadsConfig, presence::PresenceConfig, road_plan::RoadPlan, streams::StreamsConfig,
+};
 use std::time::Duration;
 use tidings_domain::{model::LANES, user_limiter::PerMinute};
 use tidings_popups::PopupsConfig;
@@ -44,6 +46,8 @@ pub struct EngineConfig {
     pub reach_trace_days: u32,
     /// By which roads a message is told to those whom no session reaches.
     pub road_plan: RoadPlan,
+    /// Which roads a policy may name beside those that need a service elsewhere.
+    pub internal_roads: InternalRoadsConfig,
     pub push: PushConfig,
     pub popups: PopupsConfig,
 }
@@ -68,6 +72,7 @@ impl Default for EngineConfig {
             public_attributes: Vec::new(),
             reach_trace_days: 3,
             road_plan: RoadPlan::default(),
+            internal_roads: InternalRoadsConfig::default(),
             push: PushConfig::default(),
             popups: PopupsConfig::default(),
         }

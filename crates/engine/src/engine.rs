@@ -58,6 +58,7 @@ use crate::{
     desk_worker::{DeskWorker, DeskWorkerParts},
     directory::Directory,
     hub::{Applier, Hub, LocalHub},
+    internal_roads::InternalRoads,
     lanes::Lanes,
     list_changes::ListChanges,
     list_worker::ListWorker,
@@ -79,7 +80,7 @@ use crate::{
     shards::{ShardReceivers, Shards, Wake},
     stream_worker::{StreamWorker, StreamWorkerParts},
     streams::Streams,
-    vendor_push::{VendorPush, VendorPushConfig, VendorPushParts},
+    vendor_push::{VendorPush, VendorPushParts},
     webhook::Webhook,
 };
 use limits::{ConversationLimiters, SendLimiter};
@@ -106,7 +107,7 @@ pub struct Engine {
     pub store: Arc<dyn Store>,
     pub directory: Arc<Directory>,
     pub presence: Arc<Presence>,
-    pub push: PushHandle,
+    pub push: Arc<PushHandle>,
     pub popups: Arc<PopupService>,
     pub metrics: Arc<Metrics>,
     committer: Arc<Committer>,
@@ -119,6 +120,7 @@ pub struct Engine {
     outbox: Option<Outbox>,
     /// Absent without a vendor.
     vendor_push: Option<VendorPush>,
+    internal_roads: InternalRoads,
     trace: Arc<ReachTrace>,
     /// By which roads people are told of messages.
     pub reach_policies: Arc<ReachPolicies>,
@@ -231,7 +233,7 @@ impl Engine {
             users: directory.clone(),
             metrics: metrics.clone(),
         };
-        let push = PushHandle::start(push_parts, peer_inbox);
+        let push = Arc::new(PushHandle::start(push_parts, peer_inbox));
         let presence = Arc::new(match &cluster {
             Some(cluster) => Presence::of_node(config.presence.clone(), cluster.nodes.me()),
             None => Presence::new(config.presence.clone()),
@@ -325,20 +327,23 @@ impl Engine {
             }),
         });
         let time_to_live =
-            vendors.as_ref().map_or(VendorPushConfig::default().time_to_live, |parts| parts.config.time_to_live);
+            vendors.as_ref().map_or(config.internal_roads.time_to_live, |parts| parts.config.time_to_live);
         let roads = Roads {
             time_to_live_ms: u64::try_from(time_to_live.as_millis()).unwrap_or(u64::MAX),
             vendors: vendors.iter().flat_map(|parts| &parts.vendors).map(|vendor| vendor.vendor()).collect(),
             webhook: webhook
                 .as_ref()
                 .map(|(_, config)| WebhookRoad { recipients_per_event: config.recipients_per_event }),
+            internal: config.internal_roads.clone(),
         };
-        let has_roads = webhook.is_some() || vendors.is_some();
+        let has_roads = webhook.is_some() || vendors.is_some() || config.internal_roads.is_any();
         let (signals, progress) = (Arc::<JobSignals>::default(), Arc::<StageProgress>::default());
         let outbox = webhook.map(|(webhook, config)| {
             Outbox::start(context.clone(), webhook, config, (signals.clone(), progress.clone()))
         });
         let vendor_push = vendors.map(|vendors| VendorPush::start(context.clone(), vendors, &signals));
+        let internal_roads =
+            InternalRoads::start(context.clone(), config.internal_roads.clone(), push.clone(), &signals);
         let reach_stage = has_roads.then(|| ReachStage::start(context.clone(), roads, signals, progress));
         let engine = Arc::new(Engine {
             reach_policies,
@@ -356,6 +361,7 @@ impl Engine {
             reach_stage,
             outbox,
             vendor_push,
+            internal_roads,
             trace,
             reach_stats_worker,
             recent_acknowledgements: RecentAcknowledgements::default(),
@@ -437,6 +443,7 @@ impl Engine {
         if let Some(vendor_push) = &self.vendor_push {
             vendor_push.stop();
         }
+        self.internal_roads.stop();
         self.push.stop();
         self.popups.stop();
         self.presence_worker.stop();

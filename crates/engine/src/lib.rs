@@ -9,6 +9,7 @@
 //! - [`cluster`]: several nodes on one store;
 //! - [`outbox`]: offline push by webhook; [`vendor_push`]: by vendors;
 //! - [`reach_policy`]: what the app server says about roads; `reach_gate`: what people say about them;
+//! - [`internal_roads`]: pushes to devices that hold a connection;
 //! - `reach_stage`: decides who is told of a message; `road_plan`: in which order; `road_jobs`: what roads are
 //!   still to do; `reached_marks`: whom they reached; `offline_recipients`: who is to be
 //!   told; `reach_trace`: records of it;
@@ -46,6 +47,7 @@ pub mod engine;
 pub mod entry_view;
 mod fairness;
 pub mod hub;
+pub mod internal_roads;
 pub mod lanes;
 mod list_changes;
 mod list_worker;

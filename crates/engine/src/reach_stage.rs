@@ -25,7 +25,9 @@ mod waiting;
 mod withdrawal;
 mod worker;
 
-use crate::{offline_recipients::OfflinePushContext, road_jobs::JobSignals};
+pub(crate) use decision::OUTCOME_WAIT_MS;
+
+use crate::{internal_roads::InternalRoadsConfig, offline_recipients::OfflinePushContext, road_jobs::JobSignals};
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
 use std::{
@@ -44,6 +46,7 @@ use tidings_protocol::http::{PolicyRoad, PushVendor};
 pub(crate) struct Roads {
     pub(crate) vendors: Vec<PushVendor>,
     pub(crate) webhook: Option<WebhookRoad>,
+    pub(crate) internal: InternalRoadsConfig,
     /// After a message, if the policy does not say when a road expires.
     pub(crate) time_to_live_ms: u64,
 }
@@ -54,7 +57,8 @@ impl Roads {
         match road {
             PolicyRoad::Vendors => !self.vendors.is_empty(),
             PolicyRoad::Webhook => self.webhook.is_some(),
-            PolicyRoad::Session | PolicyRoad::DevicePush | PolicyRoad::Popup => false,
+            PolicyRoad::Session => false,
+            PolicyRoad::DevicePush | PolicyRoad::Popup => self.internal.has(road),
         }
     }
 }

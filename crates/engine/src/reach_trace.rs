@@ -146,6 +146,12 @@ pub(crate) enum Source {
         event: u64,
         attempt: u64,
     },
+    /// A road that this server takes by itself.
+    Internal {
+        road: ReachRoad,
+        part: u64,
+        attempt: u64,
+    },
     /// A road that waited for its time: the part of its row.
     Later {
         part: u64,
@@ -160,6 +166,7 @@ impl Source {
             Source::Vendor { vendor, part, attempt: number } => {
                 [ReachRoad::from(vendor) as u64 + 1, part, attempt(number)]
             }
+            Source::Internal { road, part, attempt: number } => [road as u64 + 1, part, attempt(number)],
             Source::Later { part } => [LATER, part, chunk],
             Source::Webhook { event, attempt: number } => [ReachRoad::Webhook as u64 + 1, event, attempt(number)],
         }

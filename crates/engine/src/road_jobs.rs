@@ -20,6 +20,8 @@ const TARGETS_BYTES_MAX: usize = ROW_BYTES_MAX - 512;
 const OTHER_ROADS: u64 = 64;
 /// Vendors that there may be.
 const VENDORS_MAX: usize = 16;
+/// Other roads that there may be.
+const OTHER_ROADS_MAX: usize = 4;
 /// Parts from here on are of messages that a session did not acknowledge, [`PARTS_PER_USER`] for each user.
 pub(crate) const UNACKNOWLEDGED_PARTS: u64 = 1 << 62;
 pub(crate) const PARTS_PER_USER: u64 = 1 << 8;
@@ -51,6 +53,7 @@ pub(crate) fn service_of_part(part: u64) -> Option<u64> {
 pub(crate) enum JobRoad {
     Vendor(PushVendor),
     Webhook,
+    DevicePush,
     /// Any road, at a time in milliseconds since 1970 UTC.
     Later(u64),
 }
@@ -58,20 +61,25 @@ pub(crate) enum JobRoad {
 impl JobRoad {
     /// The road, if it has rows that name users.
     pub(crate) fn of_users(road: PolicyRoad) -> Option<JobRoad> {
-        (road == PolicyRoad::Webhook).then_some(JobRoad::Webhook)
+        match road {
+            PolicyRoad::Webhook => Some(JobRoad::Webhook),
+            PolicyRoad::DevicePush => Some(JobRoad::DevicePush),
+            PolicyRoad::Session | PolicyRoad::Vendors | PolicyRoad::Popup => None,
+        }
     }
 
     fn number(self) -> u64 {
         match self {
             JobRoad::Vendor(vendor) => vendor as u64,
             JobRoad::Webhook | JobRoad::Later(_) => OTHER_ROADS,
+            JobRoad::DevicePush => OTHER_ROADS + 1,
         }
     }
 
     pub(crate) fn key(self, position: Position, part: u64) -> Vec<u8> {
         match self {
             JobRoad::Later(due) => waiting_road_key(due, position, part),
-            JobRoad::Vendor(_) | JobRoad::Webhook => road_job_key(self.number(), position, part),
+            JobRoad::Vendor(_) | JobRoad::Webhook | JobRoad::DevicePush => road_job_key(self.number(), position, part),
         }
     }
 
@@ -133,6 +141,9 @@ pub(crate) struct Job {
     /// When a dead letter became this job, in milliseconds since 1970 UTC; 0: it is none. Its time to live begins then.
     #[serde(rename = "d", default, skip_serializing_if = "is_default")]
     pub(crate) replayed_at: u64,
+    /// The pushes of which it is to be learned whether the users have them.
+    #[serde(rename = "p", default, skip_serializing_if = "is_default")]
+    pub(crate) pushes: Vec<u64>,
     /// Why the last attempt failed.
     #[serde(rename = "x", default, skip_serializing_if = "is_default")]
     pub(crate) cause: Option<String>,
@@ -166,6 +177,14 @@ impl Job {
             *last = last.wrapping_add_signed(*more);
             Some(UserNo(*last))
         })
+    }
+
+    /// With these users in place of its own.
+    #[must_use]
+    pub(crate) fn with_users(self, users: impl Iterator<Item = UserNo>) -> Job {
+        let mut last = 0;
+        let more = |user: UserNo| user.0.wrapping_sub(std::mem::replace(&mut last, user.0)) as i64;
+        Job { users: users.map(more).collect(), ..self }
     }
 }
 
@@ -259,7 +278,7 @@ fn digits(number: u64) -> usize {
 
 /// Tells the workers of roads of rows that come behind those that they have read: rows of a message that a session did not
 /// acknowledge have the position of that message.
-pub(crate) struct JobSignals([AtomicU64; VENDORS_MAX + 1]);
+pub(crate) struct JobSignals([AtomicU64; VENDORS_MAX + OTHER_ROADS_MAX]);
 
 impl Default for JobSignals {
     fn default() -> Self {
@@ -269,8 +288,8 @@ impl Default for JobSignals {
 
 impl JobSignals {
     fn place(&self, number: u64) -> &AtomicU64 {
-        let place = if number >= OTHER_ROADS { VENDORS_MAX } else { number as usize };
-        &self.0[place.min(VENDORS_MAX)]
+        let other = number.checked_sub(OTHER_ROADS).map(|other| VENDORS_MAX + other as usize);
+        &self.0[other.unwrap_or(number as usize).min(self.0.len() - 1)]
     }
 
     /// These rows are stored.

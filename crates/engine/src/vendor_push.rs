@@ -23,6 +23,7 @@ mod rendering;
 mod vendor_worker;
 
 pub(crate) use badge::badge_of;
+pub(crate) use rendering::{Appearance, DeviceText, MessageText};
 
 use crate::{
     offline_recipients::OfflinePushContext,

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod fake_shard;
 mod support;
+
+use fake_shard::Shard;
 
 use serde_json::{Value, json};
 use std::{
@@ -10,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::*;
-use tidings_engine::config::EngineConfig;
+use tidings_engine::{config::EngineConfig, internal_roads::InternalRoadsConfig};
 use tidings_popups::Precondition;
 use tidings_protocol::{error::ErrorCode, http::*};
 use tidings_testkit::{LocalBus, MemoryStore};
@@ -58,8 +61,10 @@ fn every_write_is_a_version_and_a_removal_brings_the_default_back() {
     assert_eq!((current_rule(&world).as_str(), policies.current().version), ("b", 2));
     assert_eq!(put(&world, &json!({"rules": [{"id": ""}]}), ALWAYS).unwrap_err(), ErrorCode::InvalidField);
     let unknown = json!({"rules": [{"id": "c", "when": {"segment": "nobody"}}]});
-    let refusal = policies.put(unknown.to_string().as_bytes(), None, ALWAYS).unwrap_err();
-    assert_eq!(refusal.detail, "rules[0].when: there is no segment \"nobody\"");
+    let refusal = || policies.put(unknown.to_string().as_bytes(), None, ALWAYS).unwrap_err();
+    // A node that has just begun to lead reads the segments first.
+    eventually("the segments are read", || refusal().code == ErrorCode::InvalidField);
+    assert_eq!(refusal().detail, "rules[0].when: there is no segment \"nobody\"");
     assert_eq!(current_rule(&world), "b", "a refused policy changes nothing");
 
     let removed = policies.remove(None, Precondition::Version(2)).unwrap();
@@ -124,8 +129,12 @@ fn a_policy_of_a_newer_program_leaves_the_former_one_in_force() {
 
 #[test]
 fn a_message_that_was_not_sent_is_explained_by_rules_and_states() {
-    let world = World::new(EngineConfig::default(), Arc::new(MemoryStore::default()));
-    world.users(&["ada", "ben", "cleo"]);
+    let internal_roads = InternalRoadsConfig { device_push: true, ..InternalRoadsConfig::default() };
+    let config = EngineConfig { shards: 1, internal_roads, ..EngineConfig::default() };
+    let mut shard = Shard::of(World::new(config, Arc::new(MemoryStore::default())));
+    shard.world.users(&["ada", "ben", "cleo"]);
+    shard.bind("ben/phone-1");
+    let world = &shard.world;
     world.conversation(ConversationKind::Group, "house", &["ada", "ben"]);
     let policy = json!({"time_zone": "UTC", "rules": [
         {"id": "direct", "for": {"kinds": ["direct"]}},
@@ -135,7 +144,7 @@ fn a_message_that_was_not_sent_is_explained_by_rules_and_states() {
         {"id": "rest", "roads": [{"road": "session"}, {"road": "vendors"}, {"road": "device_push", "after_s": 7_200,
             "when": {"time_of_day": {"from": "13:00", "to": "15:00"}}}, {"road": "popup", "event": "missed",
             "when": {"time_of_day": {"from": "13:00", "to": "15:00"}}}, {"road": "webhook"}]}]});
-    put(&world, &policy, ALWAYS).unwrap();
+    put(world, &policy, ALWAYS).unwrap();
     let ask = |user: &str, more: Value| {
         let mut ask = json!({"user": user, "conversation": "house", "from": "ada", "body": {"text": "hello"}});
         ask.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -161,6 +170,7 @@ fn a_message_that_was_not_sent_is_explained_by_rules_and_states() {
         ("webhook not_set_up", false),
     ];
     assert_eq!(told(&found), expected.map(|(road, taken)| (road.to_owned(), taken)));
+    assert_eq!(found.roads[2].devices, ["phone-1"]);
     assert_eq!(found.roads[2].at, NOON + 7_200_000, "its condition is looked at when it is due");
     assert_eq!(found.roads[3].detail, "the condition rules[3].roads[3].when does not hold");
 

@@ -112,9 +112,21 @@ impl PushHandle {
     /// stored, or perhaps was (a retry with the same `client_push_id` is safe); `node_unavailable` when another node
     /// leads; `draining` when the server stops.
     pub async fn accept(&self, push: PreparedPush) -> Result<PushAccepted, Refusal> {
+        self.begin_accept(push)?.await.map_err(|_| self.inbox.closed_refusal())?
+    }
+
+    /// As [`Self::accept`], and blocks.
+    ///
+    /// # Errors
+    /// As [`Self::accept`].
+    pub fn accept_blocking(&self, push: PreparedPush) -> Result<PushAccepted, Refusal> {
+        self.begin_accept(push)?.blocking_recv().map_err(|_| self.inbox.closed_refusal())?
+    }
+
+    fn begin_accept(&self, push: PreparedPush) -> Result<oneshot::Receiver<Result<PushAccepted, Refusal>>, Refusal> {
         let (reply, answer) = oneshot::channel();
         self.inbox.accept(Accept { push, reply })?;
-        answer.await.map_err(|_| self.inbox.closed_refusal())?
+        Ok(answer)
     }
 
     /// Counts the devices that the push would be for now. Blocks.

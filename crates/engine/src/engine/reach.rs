@@ -157,6 +157,9 @@ impl Engine {
         let is_decided = self.decided_position()? >= position;
         let has_device = self.add_steps_of_vendors(user, position, is_decided, &mut steps)?;
         self.add_steps_of_webhook(user, position, is_decided, &mut steps)?;
+        if self.internal_roads.is_waiting_for(PolicyRoad::DevicePush, position, user.no)? {
+            steps.push(step(ReachOutcome::Waiting, Some(ReachRoad::DevicePush)));
+        }
         let tells = |step: &ReachStep| matches!(step.outcome, ReachOutcome::Acknowledged | ReachOutcome::Waiting);
         let is_told = by_vendors.or(by_webhook).is_some() || is_recorded || steps.iter().any(tells);
         if !is_told && (has_device || self.outbox.is_some()) {

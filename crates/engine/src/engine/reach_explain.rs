@@ -161,16 +161,27 @@ impl Engine {
             PolicyRoad::Webhook => {
                 Finding { taken: true, detail: "the webhook is called".into(), ..Finding::default() }
             }
-            PolicyRoad::DevicePush => {
-                let detail = format!("devices of {id} that hold a connection are pushed to");
-                Finding { taken: true, detail, ..Finding::default() }
+            PolicyRoad::DevicePush if !self.internal_roads.has(step.road) => {
+                not(ReachOutcome::NotSetUp, "the setting reach.device_push is off".into())
             }
+            PolicyRoad::DevicePush => self.device_push_state(user)?,
             PolicyRoad::Popup => {
                 let event = step.event.as_deref().unwrap_or_default();
                 let detail = format!("a popup with the trigger {event:?} is due at the next visit of {id}");
                 Finding { taken: true, detail, ..Finding::default() }
             }
         })
+    }
+
+    fn device_push_state(&self, user: &User) -> Result<Finding, Refusal> {
+        let devices = self.push.user_devices(&user.id)?.devices;
+        let devices: Vec<String> = devices.into_iter().map(|device| device.device_id).collect();
+        if devices.is_empty() {
+            let detail = format!("no device of {} has bound for pushes", user.id);
+            return Ok(Finding { outcome: Some(ReachOutcome::NoDevice), detail, ..Finding::default() });
+        }
+        let detail = format!("{} are pushed to, at once or when they connect", devices.join(", "));
+        Ok(Finding { taken: true, devices, detail, ..Finding::default() })
     }
 
     fn vendors_state(&self, step: &RoadStep, user: &User) -> Result<Finding, Refusal> {

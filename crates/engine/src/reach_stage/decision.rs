@@ -18,7 +18,7 @@ use tidings_domain::{
 use tidings_protocol::http::{OnSuccess, PolicyRoad, PushVendor, ReachOutcome};
 
 /// A road that is due together with one before it that stops others waits so long for that one's outcome.
-const OUTCOME_WAIT_MS: u64 = 10_000;
+pub(crate) const OUTCOME_WAIT_MS: u64 = 10_000;
 
 /// What all decisions of a round have in common.
 #[derive(Clone, Copy)]

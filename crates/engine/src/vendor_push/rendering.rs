@@ -44,7 +44,7 @@ impl Default for Templates {
 }
 
 /// What the notifications of one message have in common.
-pub(super) struct MessageText {
+pub(crate) struct MessageText {
     /// The template of the settings.
     template: Template,
     sender: String,
@@ -58,7 +58,7 @@ pub(super) struct MessageText {
 }
 
 impl MessageText {
-    pub(super) fn of(
+    pub(crate) fn of(
         templates: &Templates,
         found: &OfflineRecipients,
         sender: Option<&User>,
@@ -90,7 +90,7 @@ impl MessageText {
     }
 
     /// With the time to live counted from here on.
-    pub(super) fn expiring_at(self, expires_at: u64) -> MessageText {
+    pub(crate) fn expiring_at(self, expires_at: u64) -> MessageText {
         MessageText { expires_at, ..self }
     }
 
@@ -112,23 +112,27 @@ impl MessageText {
         (fill(title, TITLE_BYTES_MAX), fill(body, BODY_BYTES_MAX))
     }
 
+    /// What a device of a user with so many unread messages shows.
+    pub(crate) fn on_device(&self, appearance: &Appearance, unread: u64) -> DeviceText {
+        let (title, body) = self.texts(appearance.template.as_ref(), unread);
+        let image = appearance.template.as_ref().and_then(|template| template.image.clone());
+        DeviceText { title, body, image, badge: appearance.badge.then_some(unread) }
+    }
+
     /// The notification for the device with this token, of a user with so many unread messages.
     pub(super) fn notification(&self, token: TokenDigest, appearance: &Appearance, unread: u64) -> Notification {
-        let (title, body) = self.texts(appearance.template.as_ref(), unread);
+        let DeviceText { title, body, image, badge } = self.on_device(appearance, unread);
         let id = notification_id(self.epoch, self.conversation_no, self.seq, token, b"");
         Notification {
             id,
-            collapse_key: match appearance.collapse {
-                ReachCollapse::Conversation => collapse_key(&self.conversation),
-                ReachCollapse::Message => collapse_key(&format!("{} {}", self.conversation, self.seq)),
-            },
+            collapse_key: appearance.collapse_key(&self.conversation, self.seq),
             title,
             body,
-            image: appearance.template.as_ref().and_then(|template| template.image.clone()),
+            image,
             sound: appearance.sound.clone(),
-            badge: appearance.badge.then_some(unread),
+            badge,
             expires_at: self.expires_at,
-            urgent: appearance.priority == ReachPriority::High,
+            urgent: appearance.is_urgent(),
             conversation: self.conversation.clone(),
             seq: self.seq,
             withdraws: false,
@@ -136,12 +140,20 @@ impl MessageText {
     }
 }
 
+/// What a device shows.
+pub(crate) struct DeviceText {
+    pub(crate) title: String,
+    pub(crate) body: String,
+    pub(crate) image: Option<String>,
+    pub(crate) badge: Option<u64>,
+}
+
 /// The placeholder for the number of unread messages.
 const UNREAD: &str = "{unread}";
 
 /// How a notification looks to one user.
 #[derive(Debug, Clone)]
-pub(super) struct Appearance {
+pub(crate) struct Appearance {
     template: Option<ReachTemplate>,
     sound: Option<String>,
     badge: bool,
@@ -151,7 +163,7 @@ pub(super) struct Appearance {
 
 impl Appearance {
     /// What the policy says for a language; without a road of the policy what the settings say.
-    pub(super) fn of(shown: Option<&Shown>, language: Option<&str>, badge_default: bool) -> Appearance {
+    pub(crate) fn of(shown: Option<&Shown>, language: Option<&str>, badge_default: bool) -> Appearance {
         let template = shown.and_then(|shown| shown.template(language)).cloned();
         let sound = shown.and_then(|shown| shown.sound.clone());
         let badge = shown.and_then(|shown| shown.badge).unwrap_or(badge_default);
@@ -160,8 +172,21 @@ impl Appearance {
         Appearance { template, sound, badge, priority, collapse }
     }
 
+    /// Whether it wakes the device.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.priority == ReachPriority::High
+    }
+
+    /// The key of which a device shows the newest alone.
+    pub(crate) fn collapse_key(&self, conversation: &str, seq: u64) -> String {
+        match self.collapse {
+            ReachCollapse::Conversation => collapse_key(conversation),
+            ReachCollapse::Message => collapse_key(&format!("{conversation} {seq}")),
+        }
+    }
+
     /// Whether the number of the user's unread messages is shown.
-    pub(super) fn needs_unread(&self) -> bool {
+    pub(crate) fn needs_unread(&self) -> bool {
         let names = |template: &ReachTemplate| template.title.contains(UNREAD) || template.body.contains(UNREAD);
         self.badge || self.template.as_ref().is_some_and(names)
     }

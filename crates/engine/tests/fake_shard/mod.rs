@@ -20,6 +20,8 @@ pub struct Shard {
     pub phones: BTreeMap<String, Phone>,
     /// The pushes that each device was handed since the test looked last, in order.
     pub handed: BTreeMap<String, Vec<u64>>,
+    /// The frame of each push, in JSON.
+    pub frames: BTreeMap<u64, serde_json::Value>,
     pub refused: Vec<Refusal>,
     /// Sessions survive a failover, as WebSocket sessions do.
     pub survives_failover: bool,
@@ -35,8 +37,18 @@ impl Shard {
     }
 
     pub fn of(world: World) -> Shard {
-        let (phones, handed, later, binding) = Default::default();
-        Shard { world, phones, handed, refused: vec![], survives_failover: false, later, binding, next_session: 1 }
+        let (phones, handed, frames, later, binding) = Default::default();
+        Shard {
+            world,
+            phones,
+            handed,
+            frames,
+            refused: vec![],
+            survives_failover: false,
+            later,
+            binding,
+            next_session: 1,
+        }
     }
 
     /// Has the worker do everything due, and takes the items that follow.
@@ -75,6 +87,7 @@ impl Shard {
                 for frame in &frames {
                     assert!(!frame.json.is_empty() && (self.survives_failover || !frame.miop.is_empty()));
                     self.handed.entry(name.clone()).or_default().push(frame.push);
+                    self.frames.insert(frame.push, serde_json::from_slice(&frame.json).unwrap());
                     self.world.engine.push.written(frame.push, vec![phone.device]);
                 }
             }

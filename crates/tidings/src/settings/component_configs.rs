@@ -46,6 +46,7 @@ impl Settings {
             public_attributes: self.public_attributes.clone(),
             reach_trace_days: self.reach.trace_days,
             road_plan: self.road_plan(),
+            internal_roads: self.internal_roads_config(),
             push: PushConfig {
                 pending_per_device: self.push.pending_per_device_max.min(usize::from(u16::MAX)),
                 running_to_many: self.push.running_to_many_max,

@@ -40,6 +40,8 @@ settings! {
         /// Seconds after a message before the webhook is told of it, at most 30 days; by then it is told of those alone whom vendors did not reach
         /// and who have not read it. 0: at once, and of all.
         webhook_after_s: u64 = 0,
+        /// Whether the reach policy may tell users by pushes to their devices (`device_push`), which hold a connection to this server or come back.
+        device_push: bool = false,
         /// Messages that a client has not stored by then go out by offline push though its session lives, if the client says what it has
         /// stored. 0: they do not.
         ack_timeout_ms: u64 = SessionConfig::default().ack_timeout.as_millis() as u64,
@@ -159,7 +161,7 @@ one_of!(Via { "webhook": Via::Webhook, "vendors": Via::Vendors, "both": Via::Bot
 impl Settings {
     /// Whether the store keeps the list of entries that await offline push.
     pub(super) fn has_offline_push(&self) -> bool {
-        self.webhook_tells() || self.has_vendors()
+        self.webhook_tells() || self.has_vendors() || self.reach.device_push
     }
 
     /// Whether the webhook is told of messages.
@@ -278,20 +280,36 @@ impl Settings {
 
     fn vendor_push_config(&self) -> VendorPushConfig {
         let reach = &self.reach;
-        let template = |title: &str, body: &str| Template { title: title.to_owned(), body: body.to_owned() };
         VendorPushConfig {
-            templates: Templates {
-                direct: template(&reach.direct_title, &reach.direct_body),
-                group: template(&reach.group_title, &reach.group_body),
-                official: template(&reach.official_title, &reach.official_body),
-                hidden_text: reach.hide_text.then(|| reach.no_text.clone()),
-                no_text: reach.no_text.clone(),
-            },
+            templates: self.templates(),
             time_to_live: Duration::from_secs(reach.time_to_live_s),
             badge: reach.badge,
             backoff_min: Duration::from_millis(reach.backoff_min_ms),
             backoff_max: Duration::from_millis(reach.backoff_max_ms),
             dead_letters_kept: Duration::from_secs(u64::from(reach.dead_letter_days) * 24 * 60 * 60),
+        }
+    }
+
+    /// The roads that need no service elsewhere.
+    pub(super) fn internal_roads_config(&self) -> InternalRoadsConfig {
+        let reach = &self.reach;
+        InternalRoadsConfig {
+            device_push: reach.device_push,
+            templates: self.templates(),
+            badge: reach.badge,
+            time_to_live: Duration::from_secs(reach.time_to_live_s),
+        }
+    }
+
+    fn templates(&self) -> Templates {
+        let reach = &self.reach;
+        let template = |title: &str, body: &str| Template { title: title.to_owned(), body: body.to_owned() };
+        Templates {
+            direct: template(&reach.direct_title, &reach.direct_body),
+            group: template(&reach.group_title, &reach.group_body),
+            official: template(&reach.official_title, &reach.official_body),
+            hidden_text: reach.hide_text.then(|| reach.no_text.clone()),
+            no_text: reach.no_text.clone(),
         }
     }
 }

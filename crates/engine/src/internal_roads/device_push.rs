@@ -1,0 +1,163 @@
+//! The road `device_push`: a push of type `message` to the devices of a person that hold a connection, or come back in time.
+
+use super::{InternalRoad, InternalRoadsConfig, Telling, Told};
+use crate::{
+    offline_recipients::OfflinePushContext,
+    road_jobs::JobRoad,
+    vendor_push::{Appearance, DeviceText, MessageText, badge_of},
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+use std::{collections::BTreeMap, sync::Arc};
+use tidings_domain::{model::*, refusals::store_refusal};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::*,
+    limits::{PUSH_DEVICES_PAGE_MAX, PUSH_TTL_S_MAX},
+};
+use tidings_push::PushHandle;
+
+/// The type of these pushes.
+const PUSH_TYPE: &str = "message";
+
+pub(super) struct DevicePush {
+    context: Arc<OfflinePushContext>,
+    config: InternalRoadsConfig,
+    push: Arc<PushHandle>,
+}
+
+/// The body of a push. Devices of the same language show the same, unless it counts.
+#[derive(Serialize, PartialEq, Eq, PartialOrd, Ord)]
+struct Body<'a> {
+    conversation: &'a str,
+    seq: u64,
+    title: String,
+    body: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    badge: Option<u64>,
+}
+
+impl DevicePush {
+    pub(super) fn new(
+        context: Arc<OfflinePushContext>,
+        config: InternalRoadsConfig,
+        push: Arc<PushHandle>,
+    ) -> DevicePush {
+        DevicePush { context, config, push }
+    }
+
+    /// Pushes the same to these people.
+    fn push_to(
+        &self,
+        people: &[Arc<User>],
+        body: &Body<'_>,
+        appearance: &Appearance,
+        telling: &Telling<'_>,
+    ) -> Result<PushAccepted, Refusal> {
+        let left_ms = telling.expires_at.saturating_sub(telling.now_ms);
+        let body = serde_json::value::to_raw_value(body);
+        let body = body.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
+        let request = PushRequest {
+            to: PushTo { users: people.iter().map(|user| user.id.clone()).collect(), ..PushTo::default() },
+            content_type: PUSH_TYPE.into(),
+            client_push_id: Some(self.push_id(people, &body)),
+            body,
+            ttl_s: Some(left_ms.div_ceil(1_000).clamp(1, PUSH_TTL_S_MAX)),
+            collapse_key: Some(appearance.collapse_key(&telling.found.conversation.id, telling.found.entry.seq)),
+            priority: if appearance.is_urgent() { PushPriority::High } else { PushPriority::Normal },
+            send_at: None,
+            dry_run: false,
+        };
+        self.push.accept_blocking(self.push.prepare(request)?)
+    }
+
+    /// The same for each attempt to push the same to the same people.
+    fn push_id(&self, people: &[Arc<User>], body: &RawValue) -> String {
+        let mut hash = Sha256::new().chain_update(self.context.store.epoch().to_be_bytes());
+        people.iter().for_each(|user| hash.update(user.no.0.to_be_bytes()));
+        let hash = hash.chain_update(body.get()).finalize();
+        let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("reach-{hex}")
+    }
+}
+
+impl InternalRoad for DevicePush {
+    fn road(&self) -> ReachRoad {
+        ReachRoad::DevicePush
+    }
+
+    fn policy_road(&self) -> PolicyRoad {
+        PolicyRoad::DevicePush
+    }
+
+    fn job_road(&self) -> JobRoad {
+        JobRoad::DevicePush
+    }
+
+    fn tell(&mut self, telling: &Telling<'_>, people: &[Arc<User>]) -> Result<Vec<Told>, Refusal> {
+        let context = &*self.context;
+        let Telling { found, step, expires_at, .. } = telling;
+        let sender = found.entry.content.sender.as_ref().map(|sender| context.directory.user(sender.no));
+        let sender = sender.transpose().map_err(store_refusal)?.flatten();
+        let text = MessageText::of(&self.config.templates, found, sender.as_deref(), (context.store.epoch(), 0));
+        let text = text.expiring_at(*expires_at);
+        // Those who are shown the same get the same push.
+        let mut groups: BTreeMap<Body<'_>, Vec<Arc<User>>> = BTreeMap::new();
+        let shown = step.map(|step| &step.shown);
+        for user in people {
+            let appearance = Appearance::of(shown, user.language(), self.config.badge);
+            let unread = match appearance.needs_unread() {
+                true => badge_of(context, user).map_err(store_refusal)?,
+                false => 0,
+            };
+            let DeviceText { title, body, image, badge } = text.on_device(&appearance, unread);
+            let (conversation, seq) = (found.conversation.id.as_str(), found.entry.seq);
+            let body = Body { conversation, seq, title, body, image, badge };
+            groups.entry(body).or_default().push(user.clone());
+        }
+        let appearance = Appearance::of(shown, None, self.config.badge);
+        let mut told = Vec::with_capacity(people.len());
+        for (body, people) in &groups {
+            let accepted = self.push_to(people, body, &appearance, telling)?;
+            for user in people {
+                // One device at least is among the targets; whose it is only matters if there are several people.
+                let has_device = accepted.targets > 0 && (people.len() == 1 || self.has_device(&user.id)?);
+                let outcome = if has_device { ReachOutcome::Accepted } else { ReachOutcome::NoDevice };
+                told.push(Told { user: user.no, outcome, push: has_device.then_some(accepted.push) });
+            }
+        }
+        Ok(told)
+    }
+
+    fn acknowledged(&mut self, pushes: &[u64]) -> Result<Vec<String>, Refusal> {
+        self.push.settle()?;
+        let mut users = Vec::new();
+        for push in pushes {
+            let mut after = None;
+            loop {
+                let page = self.push.devices(*push, Some(DeviceState::Acknowledged), after, PUSH_DEVICES_PAGE_MAX);
+                let page = match page {
+                    Ok(page) => page,
+                    // It is purged: nobody will acknowledge it any more.
+                    Err(refusal) if refusal.code == ErrorCode::NotFound => break,
+                    Err(refusal) => return Err(refusal),
+                };
+                users.extend(page.devices.into_iter().map(|device| device.user));
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(users)
+    }
+}
+
+impl DevicePush {
+    fn has_device(&self, user: &str) -> Result<bool, Refusal> {
+        Ok(!self.push.user_devices(user)?.devices.is_empty())
+    }
+}
