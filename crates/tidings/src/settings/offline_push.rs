@@ -16,6 +16,7 @@ use tidings_domain::{
 };
 use tidings_engine::{
     config::EngineConfig,
+    internal_roads::InternalRoadsConfig,
     road_plan::{PlanRoad, PlannedRoad, RoadPlan},
     vendor_push::{Template, Templates, VendorPushConfig, VendorPushParts},
 };
