@@ -65,7 +65,10 @@ pub(crate) fn is_leader_path(path: &str) -> bool {
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next()) {
         (
-            Some("push" | "reach" | "bulk-sends" | "popups" | "popup-settings" | "popup-segments" | "popup-events"),
+            Some(
+                "push" | "reach" | "bulk-sends" | "popups" | "popup-settings" | "popup-segments" | "popup-events"
+                | "popup-journeys",
+            ),
             ..,
         ) => true,
         // Tokens of devices at vendors are proposals, which every node commits.

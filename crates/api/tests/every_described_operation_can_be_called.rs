@@ -397,6 +397,27 @@ fn popups_answer(app: &mut Caller) {
         r#""variant":"a","shown":1,"control":0,"impressions":0,"clicks":1"#,
     );
 
+    let welcome = r#"{"state":"live","placements":["home"],"journey":"start","variants":[{"id":"a","content":{}}]}"#;
+    app.check("PUT /v1/popups/{popup}", "/v1/popups/welcome", welcome, 201, r#""journey":"start""#);
+    let journey = r#"{"state":"live","entry":{"event":"signed_up"},"steps":[
+        {"id":"hello","type":"popup","popup":"welcome"},{"id":"tell","type":"push","push":{"body":1}}]}"#;
+    let path = "/v1/popup-journeys/start";
+    app.check("PUT /v1/popup-journeys/{journey}", path, journey, 201, r#"{"id":"start","version":1,"oldest":1,"#);
+    app.check(
+        "GET /v1/popup-journeys/{journey}",
+        path,
+        "",
+        200,
+        r#""spec":{"state":"live","entry":{"event":"signed_up""#,
+    );
+    app.check("GET /v1/popup-journeys", "/v1/popup-journeys", "", 200, r#"{"journeys":[{"id":"start","version":1,"#);
+    let events = r#"{"events":[{"id":"j1","type":"custom","user":"alice","name":"signed_up"}]}"#;
+    app.check("POST /v1/popup-events", "/v1/popup-events", events, 202, r#"{"accepted":1,"duplicates":0}"#);
+    let operation = "GET /v1/popup-journeys/{journey}/counts";
+    let counts = r#"{"journey":"start","steps":[{"version":1,"step":"hello","reached":1,"left":0}]}"#;
+    app.check(operation, "/v1/popup-journeys/start/counts", "", 200, counts);
+    app.check("DELETE /v1/popup-journeys/{journey}", path, "", 204, "");
+    app.check("DELETE /v1/popups/{popup}", "/v1/popups/welcome", "", 204, "");
     app.check("DELETE /v1/popups/{popup}", "/v1/popups/p", "", 204, "");
     app.check("DELETE /v1/popup-segments/{segment}", segment, "", 204, "");
 }

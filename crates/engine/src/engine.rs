@@ -14,7 +14,8 @@
 //! - `bulk_sends`: one message to some of an account's followers;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every door;
-//! - `popup_trigger`, `popup_users`: popups that the app server sends, and users as popups see them;
+//! - `popup_trigger`, `popup_users`, `popup_pushes`: popups that the app server sends, users as popups see them, and what
+//!   their journeys push;
 //! - `leader_requests`: what only the leader can answer.
 
 mod acting;
@@ -29,6 +30,7 @@ mod lists;
 mod mentions;
 mod message_changes;
 pub mod offline_push;
+mod popup_pushes;
 pub mod popup_questions;
 mod popup_trigger;
 mod popup_users;
@@ -84,6 +86,7 @@ use crate::{
     webhook::Webhook,
 };
 use limits::{ConversationLimiters, SendLimiter};
+use popup_pushes::PopupPushes;
 use popup_users::PopupUsers;
 use std::sync::{
     Arc, OnceLock,
@@ -210,19 +213,6 @@ impl Engine {
             metrics: metrics.clone(),
         }));
         let lead = Leadership::of(cluster.as_ref().map(|cluster| cluster.nodes.clone() as Arc<dyn LeaderElection>));
-        let popups = PopupService::start(PopupParts {
-            config: config.popups.clone(),
-            boot,
-            lead: lead.clone(),
-            store: store.clone(),
-            clock: clock.clone(),
-            users: Arc::new(PopupUsers {
-                directory: directory.clone(),
-                store: store.clone(),
-                metrics: metrics.clone(),
-            }),
-            metrics: metrics.clone(),
-        });
         let push_parts = PushParts {
             config: config.push.clone(),
             lead: lead.clone(),
@@ -234,6 +224,20 @@ impl Engine {
             metrics: metrics.clone(),
         };
         let push = Arc::new(PushHandle::start(push_parts, peer_inbox));
+        let popups = PopupService::start(PopupParts {
+            config: config.popups.clone(),
+            boot,
+            lead: lead.clone(),
+            store: store.clone(),
+            clock: clock.clone(),
+            users: Arc::new(PopupUsers {
+                directory: directory.clone(),
+                store: store.clone(),
+                metrics: metrics.clone(),
+            }),
+            pushes: Arc::new(PopupPushes(push.clone())),
+            metrics: metrics.clone(),
+        });
         let presence = Arc::new(match &cluster {
             Some(cluster) => Presence::of_node(config.presence.clone(), cluster.nodes.me()),
             None => Presence::new(config.presence.clone()),

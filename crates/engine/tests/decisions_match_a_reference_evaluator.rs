@@ -10,12 +10,13 @@ mod support;
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use reference_popups::{
     Answer, Asked, ReferenceEvaluator,
-    random::{EVENTS, USERS, any, attributes, base, caps, maybe, settings, spec},
+    random::{CUSTOM, EVENTS, USERS, any, attributes, base, caps, maybe, settings, spec},
+    rules::What,
     wall::{DAY_MS, QUARTER_MS},
 };
 use serde_json::{Map, Value, json};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -23,7 +24,7 @@ use std::{
     },
 };
 use support::*;
-use tidings_domain::store::Store;
+use tidings_domain::{model::Actor, store::Store};
 use tidings_engine::config::EngineConfig;
 use tidings_popups::{PopupsConfig, Precondition, QuestionBody, UserKey, parse_segment};
 use tidings_protocol::http::*;
@@ -62,6 +63,20 @@ struct Run {
     pool: Vec<Map<String, Value>>,
     last: Option<Question>,
     tally: Tally,
+    /// The decisions so far, by their users and the numbers of their popups.
+    decisions: Vec<(&'static str, u32, String)>,
+    reported: usize,
+    known: HashSet<(&'static str, String)>,
+    /// When the server took the last event.
+    taken_at: u64,
+    /// The same, as it is after a restart: without events that were known already.
+    stored_taken_at: u64,
+}
+
+/// What an event that is reported is for the slow evaluator.
+enum Reported {
+    With(u32),
+    Did(What),
 }
 
 impl Run {
@@ -71,8 +86,22 @@ impl Run {
         let pool = (0..3).map(|_| attributes(&mut random)).collect();
         let store = Arc::new(MemoryStore::default());
         let slow = ReferenceEvaluator::new(base);
-        let mut run =
-            Run { world: None, store, slow, random, base, now: base, pool, last: None, tally: Tally::default() };
+        let mut run = Run {
+            world: None,
+            store,
+            slow,
+            random,
+            base,
+            now: base,
+            pool,
+            last: None,
+            tally: Tally::default(),
+            decisions: Vec::new(),
+            reported: 0,
+            known: HashSet::new(),
+            taken_at: 0,
+            stored_taken_at: 0,
+        };
         run.start();
         run.put_segment("s0");
         run.put_segment("s1");
@@ -86,6 +115,7 @@ impl Run {
     fn start(&mut self) {
         // A clean stop, which stores all exposures.
         self.world = None;
+        self.taken_at = self.stored_taken_at;
         let popups = PopupsConfig { users_max: 1, ..PopupsConfig::default() };
         let config = EngineConfig { popups, ..EngineConfig::default() };
         let world = World::new(config, self.store.clone() as Arc<dyn Store>);
@@ -129,18 +159,29 @@ impl Run {
 
     fn put_popup(&mut self) {
         let id = format!("p{}", self.random.random_range(0..12));
-        let json = spec(&mut self.random, self.base);
-        let (card, _) =
-            self.world().engine.popups.put(&id, json.to_string().as_bytes(), None, Precondition::None).unwrap();
-        self.slow.put(&id, card.spec);
+        let put = loop {
+            let json = spec(&mut self.random, self.base);
+            match self.world().engine.popups.put(&id, json.to_string().as_bytes(), None, Precondition::None) {
+                Ok((card, _)) => break card,
+                Err(refusal) => assert!(refusal.detail.contains("there is no popup"), "{}", refusal.detail),
+            }
+        };
+        self.slow.put(&id, put.spec);
     }
 
     fn change_popup(&mut self) {
         let ids: Vec<String> = self.slow.popups.keys().cloned().collect();
         let Some(id) = ids.choose(&mut self.random).cloned() else { return self.put_popup() };
         if self.random.random_bool(0.25) {
-            self.world().engine.popups.remove(&id, Precondition::None).unwrap();
-            self.slow.popups.remove(&id);
+            let removed = self.world().engine.popups.remove(&id, Precondition::None);
+            let is_named = self.slow.popups.iter().any(|(other, popup)| {
+                let names = format!("\"popup\":{id:?}");
+                *other != id && popup.spec.audience.as_ref().is_some_and(|rule| rule.get().contains(&names))
+            });
+            assert_eq!(removed.is_err(), is_named, "{id}: {removed:?}");
+            if removed.is_ok() {
+                self.slow.popups.remove(&id);
+            }
             return;
         }
         let mut spec = self.slow.popups[&id].spec.clone();
@@ -245,7 +286,9 @@ impl Run {
                 self.tally.tests += 1;
                 &decided.exposure
             }
-            Answer::Shown { .. } => {
+            Answer::Shown { popup, .. } => {
+                let decision = decided.exposure.as_ref().unwrap().decision.clone();
+                self.decisions.push((question.user, self.slow.popups[popup].no, decision));
                 self.tally.shown += 1;
                 self.slow.assert_caps_hold(&asked);
                 &decided.exposure
@@ -263,6 +306,45 @@ impl Run {
         self.last = Some(question);
     }
 
+    /// Reports an event of a decision of before, a snooze or a custom event; now and then one that is known already.
+    fn report(&mut self) {
+        self.reported += 1;
+        let id = format!("e{}", if self.random.random_bool(0.1) { self.reported / 2 } else { self.reported });
+        let decision = self.decisions.choose(&mut self.random).cloned();
+        let (user, json, what) = match (self.random.random_range(0..10), decision) {
+            (0..5, Some((user, popup, decision))) => {
+                let kind = any(&mut self.random, &["impression", "click", "click", "dismiss", "conversion"]);
+                (user, json!({"id": id, "type": kind, "decision": decision}), Reported::With(popup))
+            }
+            (5, Some((user, popup, decision))) => {
+                let for_s = any(&mut self.random, &[0, 30, 7_200, 150_000]);
+                let until = self.now + for_s * 1_000;
+                let what = Reported::Did(What::Snooze(popup, until));
+                (user, json!({"id": id, "type": "snooze", "decision": decision, "until": until}), what)
+            }
+            _ => {
+                let (user, name) = (any(&mut self.random, &USERS), any(&mut self.random, &CUSTOM));
+                let json = json!({"id": id, "type": "custom", "name": name, "user": user});
+                (user, json, Reported::Did(What::Custom(name.into())))
+            }
+        };
+        let event: PopupEvent = serde_json::from_value(json).unwrap();
+        let kind = event.kind;
+        let world = self.world();
+        let accepted = world.wait(world.engine.popups.report_events(&Actor::App, vec![event])).unwrap();
+        let is_new = self.known.insert((user, id));
+        assert_eq!(accepted.accepted == 1, is_new);
+        // The server's time of events does not go back with its clock.
+        self.taken_at = if self.now >= self.taken_at { self.now } else { self.taken_at + 1 };
+        if is_new {
+            self.stored_taken_at = self.taken_at;
+            match what {
+                Reported::With(no) => self.slow.report(user, no, kind, self.taken_at),
+                Reported::Did(what) => self.slow.did(user, what, self.taken_at),
+            }
+        }
+    }
+
     fn step(&mut self) {
         match self.random.random_range(0..300) {
             0..6 => self.put_popup(),
@@ -272,7 +354,8 @@ impl Run {
             19..25 => self.put_card(),
             25..27 => self.start(),
             27 => self.evict_all_users(),
-            28..120 => self.pass_time(),
+            28..110 => self.pass_time(),
+            110..175 => self.report(),
             _ => {}
         }
     }
@@ -291,6 +374,8 @@ impl Run {
                 let sums = counted.entry(hour.hour).or_default();
                 *sums = (sums.0 + hour.shown, sums.1 + hour.control);
             }
+            // Of some hours only events are counted.
+            counted.retain(|_, sums| *sums != (0, 0));
             assert_eq!(counted, expected, "{id}");
         }
     }

@@ -13,7 +13,7 @@ use support::{lost_answers::WriteFate::*, *};
 use tidings_popups::{DecisionAttempt, PopupsConfig, Precondition};
 use tidings_protocol::{
     error::ErrorCode,
-    http::{PopupEvent, PopupEventKind, PopupSettings},
+    http::{ExplainedOutcome, PopupEvent, PopupEventKind, PopupSettings},
 };
 
 /// Exposures are stored only by a flush.
@@ -127,6 +127,32 @@ fn events_count_once_when_their_write_has_an_unknown_outcome() {
         flush_eventually(world);
         assert_eq!(world.counts("once"), [1, 0, 9, 0], "{what}");
     });
+}
+
+#[test]
+fn a_custom_event_leaves_its_mark_once_when_its_write_has_an_unknown_outcome() {
+    for (fate, before) in [Stored, NotStored, StoredLate].into_iter().flat_map(|fate| (0..3).map(move |at| (fate, at)))
+    {
+        let (store, world) = start_with_lossy_store();
+        for times in 1..=4 {
+            let audience = json!({"event": {"name": "x", "times_gte": times}});
+            world.put_popup(&format!("n{times}"), json!({"placements": ["marks"], "audience": audience}));
+        }
+        let marks = |world: &World| {
+            let popups = world.explain("ann", json!({"placement": "marks"})).popups;
+            popups.iter().filter(|popup| popup.outcome != ExplainedOutcome::No).count()
+        };
+        store.lost_answers.next((0..before).map(|_| None).chain([Some(fate), None, Some(fate)]));
+        for times in 1..=3 {
+            let report = || world.report(vec![custom(&format!("e{times}"), "ann", "x")]).ok();
+            (0..9).find_map(|_| report()).unwrap();
+            assert_eq!(marks(&world), times, "{before} answers, then {fate:?}");
+        }
+        store.lost_answers.end();
+        flush_eventually(&world);
+        drop(world);
+        assert_eq!(marks(&start(PopupsConfig::default(), store)), 3, "{before} answers, then {fate:?}");
+    }
 }
 
 #[test]

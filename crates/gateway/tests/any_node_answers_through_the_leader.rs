@@ -206,14 +206,8 @@ fn a_session_on_another_node_asks_for_popups_and_reports_events() {
     let shown = asks(&mut there).unwrap();
     assert_eq!(asks(&mut there).map(|show| show.popup), None, "a connection is a session there too");
     assert!(asks(&mut second.open("ann", "laptop")).is_some());
-    let event = |decision: &str| PopupEvent {
-        id: "e1".into(),
-        kind: PopupEventKind::Click,
-        decision: decision.into(),
-        at: None,
-        button: None,
-        value: None,
-    };
+    let event =
+        |decision: &str| PopupEvent { decision: decision.into(), ..PopupEvent::new("e1", PopupEventKind::Click) };
     let report = |session: &mut Session| {
         let events = vec![event(&shown.decision)];
         session.write(&ClientFrame::PopupEvents { reference: Some(8), events }).unwrap();

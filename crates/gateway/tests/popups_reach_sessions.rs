@@ -92,12 +92,8 @@ fn a_session_asks_for_popups_and_reports_events() {
     assert!((3_500_000..=3_600_000).contains(&wait), "{wait}");
 
     let event = |id: &str, decision: &str| PopupEvent {
-        id: id.into(),
         decision: decision.into(),
-        kind: PopupEventKind::Click,
-        at: None,
-        button: None,
-        value: None,
+        ..PopupEvent::new(id, PopupEventKind::Click)
     };
     // A repeated report is recognized and accepted.
     for _ in 0..2 {

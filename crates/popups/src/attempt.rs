@@ -8,10 +8,15 @@ use super::{
     decision_id::{DecisionId, DecisionSigner},
     evaluate::{Choice, EvaluationInput},
     frequency::{CounterKey, FrequencyCounters, session_hash},
+    journeys::{
+        JourneyTurn, WakeChange,
+        position::{JourneyPopup, Moves},
+    },
     rules::Attributes,
-    user_cache::{DirtyState, NegativeCacheEntry, UserState},
+    user_cache::{DirtyState, NegativeCacheEntry},
     write_queue::ExposureRecord,
 };
+use smallvec::SmallVec;
 use std::sync::Arc;
 use tidings_domain::{metrics::PopupOutcome, refusals::store_refusal, store::StoreResult};
 use tidings_protocol::{error::Refusal, ids::check_id};
@@ -77,11 +82,13 @@ impl Configuration {
         placement: &'a Placement,
         context: &UserContext,
         card: Option<&'a Attributes<'a>>,
+        (counters, is_moving): (&'a FrequencyCounters, bool),
         now_ms: u64,
     ) -> EvaluationInput<'a> {
         let profile = self.slots.profile(user, question.attributes, card, context.unread_since, now_ms);
+        let profile = profile.with_marks(counters);
         let session = question.session.map(session_hash);
-        EvaluationInput { user, session, placement, profile, event: question.event, now_ms }
+        EvaluationInput { user, session, placement, profile, event: question.event, now_ms, is_moving }
     }
 }
 
@@ -123,8 +130,19 @@ impl Shared {
         }
         let context = context.unwrap_or(UserContext::NONE);
         let card = context.card_attributes();
-        let input = configuration.evaluation_input((key, question), placement, context, card.as_ref(), now_ms);
-        let choice = configuration.choose(&user.counters, &input);
+        let choice = {
+            let (named, counters) = ((key, question), &user.counters);
+            let input = configuration.evaluation_input(
+                named,
+                placement,
+                context,
+                card.as_ref(),
+                (counters, user.is_moving),
+                now_ms,
+            );
+            configuration.choose(counters, &input)
+        };
+        let turn = Turn { placement, session: question.session.map(session_hash), now_ms };
         let Choice { chosen, controls, next_at, until } = &choice;
         if chosen.is_none() && controls.is_empty() {
             user.cache_negative(NegativeCacheEntry { fingerprint, until: *until, next_at: *next_at }, now_ms);
@@ -138,18 +156,43 @@ impl Shared {
             variant: variant as u8,
             control,
             at: now_ms,
+            turn: None,
         };
         let spared = controls.iter().map(|popup| record(popup, popup.variant_of(key), true));
         let exposed = chosen.as_ref().map(|(popup, variant)| record(popup, *variant, false));
+        let mut records: SmallVec<[ExposureRecord; 1]> = spared.chain(exposed).collect();
+        let mut counters = None;
+        if records.iter().any(|record| record.popup.journey.is_some()) {
+            // The positions must be known before the records are queued, which hold the moves.
+            let mut moved = user.counters.clone();
+            count_exposures(&configuration, &mut moved, turn, &choice);
+            let begin = WakeChange::begin(&configuration.journeys, &user.counters, now_ms);
+            let mut moves = Moves::new();
+            for popup in records.iter().map(|record| &record.popup) {
+                let Some(journey) = &popup.journey else { continue };
+                let shown = JourneyPopup { journey, popup: popup.no, placement: placement.counter_key };
+                configuration.journeys.shown(shown, &mut moved, now_ms, &mut moves);
+            }
+            let wake = begin.end(&configuration.journeys, &moved, now_ms);
+            if let Some(record) = records.first_mut() {
+                record.turn = Some(Box::new(JourneyTurn { user: question.user.to_owned(), moves, wake }));
+            }
+            counters = Some(moved);
+        }
         let must_be_durable = chosen.as_ref().is_some_and(|(popup, _)| popup.strict || is_overdue);
         let (waiter, durable) = must_be_durable.then(oneshot::channel).unzip();
         // The records are queued and the counters changed under the same lock of the user. So whoever sees the counters
         // comes after the records in the queue, and the worker, which takes the lock to store the counters, sees them
         // all.
-        if !self.write_queue.push_exposures(spared.chain(exposed), waiter) {
+        if !self.write_queue.push_exposures(records, waiter) {
             return Err(self.worker_gone());
         }
-        count_exposures(&configuration, user, &input, &choice);
+        match counters {
+            Some(counters) => user.counters = counters,
+            None => count_exposures(&configuration, &mut user.counters, turn, &choice),
+        }
+        user.dirty_state = DirtyState::Dirty;
+        user.cache_negative(NegativeCacheEntry::EMPTY, now_ms);
         drop(stripe);
         let Some((popup, variant)) = chosen else {
             return nothing(PopupOutcome::Nothing, (*next_at < u64::MAX).then_some(*next_at), now_ms);
@@ -204,27 +247,33 @@ impl Shared {
     }
 }
 
+/// Where and when a question is answered.
+#[derive(Clone, Copy)]
+struct Turn<'a> {
+    placement: &'a Placement,
+    session: Option<u64>,
+    now_ms: u64,
+}
+
 /// Counts the exposure, and those that the control groups were spared, in the user's frequency counters.
-fn count_exposures(configuration: &Configuration, user: &mut UserState, input: &EvaluationInput<'_>, choice: &Choice) {
-    let counters = &mut user.counters;
-    counters.prune(input.now_ms, |no| no > configuration.last_no || configuration.by_no.contains_key(&no));
+fn count_exposures(configuration: &Configuration, counters: &mut FrequencyCounters, turn: Turn<'_>, choice: &Choice) {
+    let Turn { placement, session, now_ms } = turn;
+    counters.prune(now_ms, |no| configuration.knows_number(no));
     let mut count = |key: CounterKey, by_session: bool, day: u32| {
-        counters.count(key, input.now_ms, day);
-        if let Some(session) = input.session.filter(|_| by_session) {
-            counters.count(key.within(session), input.now_ms, day);
+        counters.count(key, now_ms, day);
+        if let Some(session) = session.filter(|_| by_session) {
+            counters.count(key.within(session), now_ms, day);
         }
     };
     let mut count_popup = |popup: &Popup| {
-        count(popup.counter_key, popup.caps.per_session.is_some(), popup.days.day(input.now_ms).0);
+        count(popup.counter_key, popup.caps.per_session.is_some(), popup.days.day(now_ms).0);
     };
     choice.controls.iter().for_each(|popup| count_popup(popup));
     if let Some((popup, _)) = &choice.chosen {
         count_popup(popup);
-        let (global, placement) = (&configuration.global, input.placement);
-        let (day, _) = global.days.day(input.now_ms);
+        let global = &configuration.global;
+        let (day, _) = global.days.day(now_ms);
         count(CounterKey::ALL, global.caps.per_session.is_some(), day);
         count(placement.counter_key, placement.caps.per_session.is_some(), day);
     }
-    user.dirty_state = DirtyState::Dirty;
-    user.cache_negative(NegativeCacheEntry::EMPTY, input.now_ms);
 }

@@ -2,11 +2,15 @@
 
 use super::{
     PopupService, UserKey,
+    catalog::Catalog,
     context::MissingContext,
-    rules::{self, AttributeSlots, Attributes, CompiledRule, Segment},
+    frequency::FrequencyCounters,
+    rows,
+    rules::{self, AttributeSlots, Attributes, CompiledRule, RuleNames, Segment},
 };
 use serde_json::value::RawValue;
 use std::sync::Arc;
+use tidings_domain::refusals::store_refusal;
 use tidings_protocol::error::Refusal;
 
 /// A rule that was compiled with the segments as they were.
@@ -14,6 +18,17 @@ use tidings_protocol::error::Refusal;
 pub struct Audience {
     rule: CompiledRule,
     slots: AttributeSlots,
+}
+
+/// The names in a rule that is none of a popup.
+impl RuleNames for Catalog {
+    fn segment(&self, name: &str) -> Option<Arc<Segment>> {
+        self.segments.get(name).map(|(_, users)| users.clone())
+    }
+
+    fn popup(&self, name: Option<&str>) -> Option<u32> {
+        self.numbers.get(name?).copied()
+    }
 }
 
 impl PopupService {
@@ -27,9 +42,15 @@ impl PopupService {
             if let Some(unknown) = rule.segments().into_iter().find(|name| !catalog.segments.contains_key(*name)) {
                 return Err(Refusal::not_found("segment", unknown));
             }
+            if rule.names_own_popup() {
+                let why = "popup_event must name a popup here: the rule is none of a popup";
+                return Err(Refusal::field(field, why));
+            }
+            if let Some(unknown) = rule.popups().into_iter().find(|name| !catalog.popups.contains_key(*name)) {
+                return Err(Refusal::not_found("popup", unknown));
+            }
             let mut slots = AttributeSlots::default();
-            let segment = |name: &str| catalog.segments.get(name).map(|(_, users)| users.clone());
-            Ok(Audience { rule: rules::compile(&rule, &mut slots, &segment), slots })
+            Ok(Audience { rule: rules::compile_with(&rule, &mut slots, catalog), slots })
         })
     }
 
@@ -51,7 +72,21 @@ impl PopupService {
         let context = self.read_context(user, missing)?;
         let (none, card) = (Attributes::default(), context.card_attributes());
         let now_ms = self.clock.now_ms();
-        let profile = slots.profile(UserKey::of(user), &none, card.as_ref(), context.unread_since, now_ms);
-        Ok(rule.holds(&profile))
+        let key = UserKey::of(user);
+        let marks = if rule.needs_marks() { self.read_marks(key)? } else { FrequencyCounters::default() };
+        let profile = slots.profile(key, &none, card.as_ref(), context.unread_since, now_ms);
+        Ok(rule.holds(&profile.with_marks(&marks)))
+    }
+
+    /// A user's marks of events: as they are at the leader, and elsewhere as they are stored, which events are before they
+    /// are answered. Blocks.
+    fn read_marks(&self, key: UserKey) -> Result<FrequencyCounters, Refusal> {
+        if let Ok(shared) = self.shared()
+            && let Some(user) = shared.users.stripe(key).get(key)
+        {
+            return Ok(user.counters.clone());
+        }
+        let bytes = rows::read_long(&*self.store, &rows::user_key(key)).map_err(store_refusal)?;
+        FrequencyCounters::from_bytes(&bytes.unwrap_or_default()).map_err(store_refusal)
     }
 }

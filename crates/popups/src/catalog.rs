@@ -5,6 +5,7 @@ use super::{
     PopupService, Shared,
     check::{self, CheckedSettings, CheckedSpec},
     configuration::{CompileContext, Configuration, GlobalPolicy, Placement, Popup},
+    journeys::{JourneyEntry, position::Journeys},
     rows::{self, IdAllocator, PopupHead, SPACE, SegmentHead, StoredVersion},
     rules::{AttributeSlots, Segment},
     timetable::Days,
@@ -26,7 +27,7 @@ use tidings_protocol::{
 };
 
 /// The longest author of a version, in bytes.
-const AUTHOR_BYTES_MAX: usize = 256;
+pub(super) const AUTHOR_BYTES_MAX: usize = 256;
 /// Popups in one page when the caller does not say.
 const PAGE_DEFAULT: usize = 100;
 
@@ -56,6 +57,9 @@ pub(super) struct CatalogEntry {
 pub(super) struct Catalog {
     pub(super) id_allocator: IdAllocator,
     pub(super) popups: BTreeMap<String, CatalogEntry>,
+    /// The numbers of all popups, also of those that are being compiled.
+    pub(super) numbers: FxHashMap<String, u32>,
+    pub(super) journeys: BTreeMap<String, JourneyEntry>,
     pub(super) settings: PopupSettings,
     pub(super) checked: CheckedSettings,
     pub(super) segments: BTreeMap<String, (SegmentHead, Arc<Segment>)>,
@@ -118,7 +122,10 @@ impl Catalog {
         let zone = self.zone();
         let segments = &self.segments;
         let segment = |id: &str| segments.get(id).map(|(_, segment)| segment.clone());
-        let mut context = CompileContext { zone: &zone, now_ms, segment: &segment, days: &mut self.days };
+        let popups = &self.numbers;
+        let popup = |id: &str| popups.get(id).copied();
+        let mut context =
+            CompileContext { zone: &zone, now_ms, segment: &segment, popup: &popup, days: &mut self.days };
         Arc::new(Popup::compile(named, spec, checked, &mut self.slots, &mut context))
     }
 
@@ -138,11 +145,20 @@ impl Catalog {
                 None => drop(placements.remove(name)),
             }
         }
-        self.publish(placements);
+        let journeys = self.configuration.journeys.clone();
+        self.publish(placements, journeys);
     }
 
-    fn publish(&mut self, placements: FxHashMap<Box<str>, Arc<Placement>>) {
+    /// Compiles the journeys anew, and publishes the configuration.
+    pub(super) fn rebuild_journeys(&mut self) {
+        let (placements, journeys) = (self.configuration.placements.clone(), self.compile_journeys());
+        self.publish(placements, journeys);
+    }
+
+    fn publish(&mut self, placements: FxHashMap<Box<str>, Arc<Placement>>, journeys: Arc<Journeys>) {
         let by_no = self.popups.values().map(|entry| (entry.no, entry.compiled.clone())).collect();
+        let marks_impressions = self.popups.values().any(|entry| entry.compiled.names_impressions)
+            || self.journeys.values().any(|entry| entry.checked.names_impressions());
         self.configuration = Arc::new(Configuration {
             generation: self.configuration.generation + 1,
             global: self.configuration.global.clone(),
@@ -150,6 +166,8 @@ impl Catalog {
             placements,
             by_no,
             last_no: self.id_allocator.last_popup,
+            marks_impressions,
+            journeys,
         });
     }
 
@@ -168,7 +186,16 @@ impl Catalog {
         let names: BTreeSet<String> =
             self.popups.values().flat_map(|entry| entry.spec.placements.iter().cloned()).collect();
         let placements = names.iter().filter_map(|name| Some((name.as_str().into(), self.placement(name)?))).collect();
-        self.publish(placements);
+        let journeys = self.compile_journeys();
+        self.publish(placements, journeys);
+    }
+
+    /// The other popups whose rules name this popup.
+    fn popups_naming(&self, id: &str) -> Vec<&str> {
+        let names = |entry: &&CatalogEntry| {
+            entry.head.id != id && entry.checked.audience.iter().any(|rule| rule.popups().contains(&id))
+        };
+        self.popups.values().filter(names).map(|entry| entry.head.id.as_str()).collect()
     }
 
     /// The popups that name a segment.
@@ -177,11 +204,16 @@ impl Catalog {
         self.popups.values().filter(names).map(|entry| entry.head.id.as_str()).collect()
     }
 
-    fn check_segments(&self, checked: &CheckedSpec) -> Result<(), Refusal> {
+    /// Checks that segments and popups exist that the rules of the popup `id` name.
+    fn check_names(&self, id: &str, checked: &CheckedSpec) -> Result<(), Refusal> {
         for (field, rule) in [("audience", &checked.audience), ("trigger.where", &checked.condition)] {
             let missing = rule.iter().flat_map(|rule| rule.segments()).find(|id| !self.segments.contains_key(*id));
             if let Some(missing) = missing {
                 return Err(Refusal::field(field, format!("there is no segment {missing:?}")));
+            }
+            let named = rule.iter().flat_map(|rule| rule.popups());
+            if let Some(missing) = named.filter(|named| *named != id).find(|named| !self.popups.contains_key(*named)) {
+                return Err(Refusal::field(field, format!("there is no popup {missing:?}")));
             }
         }
         Ok(())
@@ -258,7 +290,10 @@ impl Shared {
         let text = serde_json::to_string(&spec).map_err(|error| Refusal::field("popup", error))?;
         let now_ms = self.clock.now_ms();
         self.update_catalog(|catalog| {
-            catalog.check_segments(&checked)?;
+            catalog.check_names(id, &checked)?;
+            if let Some(journey) = catalog.journey_showing(id).filter(|own| spec.journey.as_deref() != Some(*own)) {
+                return Err(Refusal::field("journey", format!("must be {journey:?}, whose steps show the popup")));
+            }
             let before = catalog.popups.get(id);
             check_precondition(precondition, before.map(|entry| entry.head.version), id)?;
             let (ids, no, head) = match before {
@@ -301,6 +336,7 @@ impl Shared {
             if let Some(ids) = ids {
                 catalog.id_allocator = ids;
             }
+            catalog.numbers.insert(id.to_owned(), no);
             let compiled = catalog.compile((no, id, head.version), &spec, &checked, now_ms);
             let updated_by = author.map(str::to_owned);
             let entry = CatalogEntry { no, head, updated_at: now_ms, updated_by, spec, checked, compiled };
@@ -315,8 +351,17 @@ impl Shared {
         let no = self.update_catalog(|catalog| {
             let entry = catalog.popups.get(id).ok_or_else(|| Refusal::not_found("popup", id))?;
             check_precondition(precondition, Some(entry.head.version), id)?;
+            if let Some(other) = catalog.popups_naming(id).first() {
+                let why = format!("popup {other:?} names {id:?} in its rules");
+                return Err(Refusal::new(ErrorCode::Conflict, why));
+            }
+            if let Some(journey) = catalog.journeys_naming(id) {
+                let why = format!("journey {journey:?} names the popup {id:?}");
+                return Err(Refusal::new(ErrorCode::Conflict, why));
+            }
             let no = entry.no;
             self.write_catalog(vec![rows::remove(rows::head_key(no))])?;
+            catalog.numbers.remove(id);
             if let Some(entry) = catalog.popups.remove(id) {
                 catalog.rebuild(entry.spec.placements.iter().map(String::as_str));
             }
@@ -349,7 +394,7 @@ impl Shared {
     }
 }
 
-fn check_precondition(precondition: Precondition, version: Option<u32>, id: &str) -> Result<(), Refusal> {
+pub(super) fn check_precondition(precondition: Precondition, version: Option<u32>, id: &str) -> Result<(), Refusal> {
     let why = match (precondition, version) {
         (Precondition::Version(asked), Some(version)) if asked != version => {
             format!("{id:?} is at version {version}, not {asked}")

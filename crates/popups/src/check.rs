@@ -2,7 +2,7 @@
 
 use super::{
     caps::Caps,
-    rules::{self, Rule},
+    rules::{self, MarkKind, Rule},
     timetable::{self, Window},
 };
 use jiff::tz::TimeZone;
@@ -30,9 +30,76 @@ pub(super) struct CheckedSpec {
     pub(super) windows: Vec<Window>,
     pub(super) zone: Option<TimeZone>,
     pub(super) caps: Caps,
+    pub(super) reactions: CheckedReactions,
     pub(super) control: u32,
     /// Each variant's content as JSON text.
     pub(super) contents: Vec<String>,
+}
+
+/// What a popup does after events, validated and parsed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CheckedReactions {
+    /// For how long after an event the popup is not shown again, in milliseconds; absent: never again.
+    pub(super) after: Vec<(MarkKind, Option<u64>)>,
+    /// The custom event that triggers the popup, and how long after it the popup is shown.
+    pub(super) delayed: Option<(String, u64)>,
+}
+
+/// Parses a duration, such as `7d`; returns it in milliseconds.
+pub(super) fn check_duration(field: &str, text: &str) -> Result<u64, Refusal> {
+    let parsed = text.char_indices().last().and_then(|(at, unit)| {
+        let seconds = match unit {
+            's' => 1,
+            'm' => 60,
+            'h' => 60 * 60,
+            'd' => 24 * 60 * 60,
+            _ => return None,
+        };
+        let number = Some(&text[..at]).filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))?;
+        number.parse::<u64>().ok()?.checked_mul(seconds)
+    });
+    match parsed {
+        Some(seconds) if (1..=POPUP_GAP_S_MAX).contains(&seconds) => Ok(seconds * 1_000),
+        _ => {
+            let why = "must be a duration: a whole number with s, m, h or d, such as 7d, of at most ten years";
+            Err(Refusal::field(field, why))
+        }
+    }
+}
+
+fn check_reactions(spec: &PopupSpec) -> Result<CheckedReactions, Refusal> {
+    let PopupAfter { impression, click, dismiss, conversion } = &spec.after;
+    let mut after = Vec::new();
+    for (kind, wait) in MarkKind::ALL.into_iter().zip([impression, click, dismiss, conversion]) {
+        match wait.as_deref() {
+            None => {}
+            Some("never") => after.push((kind, None)),
+            Some(wait) => {
+                let field = format!("after.{}", kind.name());
+                let ms = check_duration(&field, wait).map_err(|refusal| Refusal {
+                    detail: refusal.detail.replace("must be a duration", "must be never or a duration"),
+                    ..refusal
+                })?;
+                after.push((kind, Some(ms)));
+            }
+        }
+    }
+    let mut delayed = None;
+    if let Some(trigger) = &spec.trigger
+        && let Some(delay_s) = trigger.delay_s
+    {
+        if !(1..=POPUP_GAP_S_MAX).contains(&delay_s) {
+            return Err(Refusal::field("trigger.delay_s", format!("must be from 1 to {POPUP_GAP_S_MAX}")));
+        }
+        if trigger.condition.is_some() {
+            return Err(Refusal::field(
+                "trigger.where",
+                "the properties of an event are not kept until delay_s is over",
+            ));
+        }
+        delayed = Some((trigger.event.clone(), delay_s * 1_000));
+    }
+    Ok(CheckedReactions { after, delayed })
 }
 
 fn check_count(name: &str, count: usize, max: usize) -> Result<(), Refusal> {
@@ -133,6 +200,7 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     check_count("windows", spec.windows.len(), POPUP_WINDOWS_MAX)?;
     let windows = timetable::parse_windows(&spec.windows)?;
     let zone = check_zone("time_zone", spec.time_zone.as_deref())?;
+    spec.journey.as_deref().map_or(Ok(()), |journey| check_id("journey", journey))?;
     let audience = spec.audience.as_ref().map(|rule| rules::parse("audience", rule)).transpose()?;
     let mut condition = None;
     if let Some(trigger) = &spec.trigger {
@@ -141,6 +209,7 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
             trigger.condition.as_ref().map(|rule| rules::parse_event_condition("trigger.where", rule)).transpose()?;
     }
     let caps = check_caps("caps", &spec.caps)?;
+    let reactions = check_reactions(spec)?;
     let control = check_percent("control_percent", spec.control_percent)?;
     if spec.variants.is_empty() {
         return Err(Refusal::field("variants", "there must be at least one"));
@@ -165,7 +234,7 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     for (at, user) in spec.test_users.iter().enumerate() {
         check_id(&format!("test_users[{at}]"), user)?;
     }
-    Ok(CheckedSpec { audience, condition, windows, zone, caps, control, contents })
+    Ok(CheckedSpec { audience, condition, windows, zone, caps, reactions, control, contents })
 }
 
 /// The settings, validated and parsed.

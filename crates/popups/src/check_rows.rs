@@ -5,19 +5,21 @@
 //! versions and counts of deleted popups. Events of deleted popups stay for exports.
 
 use super::{
+    UserKey,
     check::{check_settings, check_spec},
     frequency::FrequencyCounters,
     hourly_counts::HOUR_MS,
+    journeys::check::check_journey,
     recovery::for_each_row,
     rows::{
-        self, COUNT_KINDS, CountKind, EVENT_KINDS, EventIdHash, IdAllocator, PopupHead, SPACE, SegmentHead,
+        self, COUNT_KINDS, CountKind, EventIdHash, IdAllocator, JourneyHead, PopupHead, SPACE, SegmentHead,
         StoredEvent, StoredVersion, kind,
     },
     segments::read_segment_users,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use tidings_domain::store::{CheckedRows, RowStore, StoreError, StoreResult};
-use tidings_protocol::http::{PopupSettings, PopupSpec};
+use tidings_protocol::http::{PopupJourneySpec, PopupSettings, PopupSpec};
 
 /// Rows of this kind are written by the stores' tests only.
 const TEST_KIND: u8 = 0xFE;
@@ -51,6 +53,7 @@ pub fn check_popups(store: &dyn RowStore, fault: &mut dyn FnMut(String)) -> Stor
     check.kinds()?;
     check.segments()?;
     check.popups()?;
+    check.journeys()?;
     check.ids_and_settings()?;
     check.users()?;
     check.events()?;
@@ -85,7 +88,7 @@ impl Check<'_> {
 
     /// Reports rows of unknown kinds, with one read for each such kind.
     fn kinds(&mut self) -> StoreResult<()> {
-        let mut from = vec![kind::LAST_TAKEN + 1];
+        let mut from = vec![kind::STANDING + 1];
         while let Some((key, _)) = self.store.rows(SPACE, &from, &[0xFF; 80], 1)?.pop() {
             let kind = key.first().copied().unwrap_or_default();
             if kind != TEST_KIND {
@@ -154,6 +157,44 @@ impl Check<'_> {
         for (popup, segment) in std::mem::take(&mut self.named) {
             if !self.segments.contains(&segment) {
                 self.fault(format_args!("popup {popup:?} names the segment {segment:?}, which does not exist"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each journey has its versions, and each timer names its user.
+    fn journeys(&mut self) -> StoreResult<()> {
+        for (key, row) in self.rows(kind::JOURNEY)? {
+            let Some(head) = self.readable(rows::decode::<JourneyHead>(&row))? else { continue };
+            let Some(no) = number_in_key(&key).filter(|no| key.len() == 5 && !self.popups.contains(no)) else {
+                self.fault(format_args!("journey {:?} stands under no number of its own", head.id));
+                continue;
+            };
+            for version in head.oldest..=head.version {
+                let named = format!("journey {:?} version {version}", head.id);
+                let bytes = rows::read_long(self.store, &rows::journey_version_key(no, version));
+                let Some(bytes) = self.readable(bytes)? else { continue };
+                let Some(bytes) = bytes else {
+                    self.fault(format_args!("{named} is missing"));
+                    continue;
+                };
+                let Some(stored) = self.readable(rows::decode::<StoredVersion>(&bytes))? else { continue };
+                let spec = serde_json::from_str::<PopupJourneySpec>(&stored.spec).map_err(|error| error.to_string());
+                if let Err(why) = spec.and_then(|spec| check_journey(&spec).map_err(|refusal| refusal.detail)) {
+                    self.fault(format_args!("{named}: {why}"));
+                }
+            }
+        }
+        let user_of = |id: &[u8]| std::str::from_utf8(id).map(UserKey::of).ok();
+        for (key, id) in self.rows(kind::WAKE)? {
+            let wake = self.readable(rows::read_wake(&key))?;
+            if wake.is_some_and(|wake| user_of(&id) != Some(wake.user)) {
+                self.fault(format_args!("a journey's timer names another user than its key"));
+            }
+        }
+        for (key, id) in self.rows(kind::STANDING)? {
+            if user_of(&id).is_none_or(|user| rows::standing_key(user) != key) {
+                self.fault(format_args!("a user who stands in a journey is kept under another key"));
             }
         }
         Ok(())
@@ -265,8 +306,8 @@ impl Check<'_> {
         let mut events = 0;
         for_each_row(store, &[kind::EVENT], |key, row| {
             events += 1;
-            let event: StoredEvent = match rows::decode(row) {
-                Ok(event) => event,
+            let event: StoredEvent = match rows::decode_event(row) {
+                Ok((event, _)) => event,
                 Err(error) => {
                     faults.push(error.to_string());
                     return Ok(());
@@ -283,13 +324,13 @@ impl Check<'_> {
                 Some(_) => faults.push(format!("popups: event {:?} is known from another time", event.id)),
                 None => faults.push(format!("popups: event {:?} is not known by its id", event.id)),
             }
-            let kind = usize::from(event.kind);
-            if !EVENT_KINDS.iter().any(|known| CountKind::from(*known) as usize == kind) {
+            let Some(kind) = rows::event_kind_of(event.kind) else {
                 faults.push(format!("popups: event {:?} is of no kind", event.id));
                 return Ok(());
-            }
+            };
+            let Some(kind) = CountKind::of(kind) else { return Ok(()) };
             let hour = (taken_at / HOUR_MS) as u32;
-            found_counts.entry((event.popup, hour, event.variant)).or_default()[kind] += 1;
+            found_counts.entry((event.popup, hour, event.variant)).or_default()[kind as usize] += 1;
             Ok(())
         })?;
         let mut known = 0;

@@ -6,7 +6,9 @@ use super::{
     caps::Caps,
     check::{CheckedSettings, CheckedSpec},
     frequency::CounterKey,
-    rules::{self, AttributeSlots, CompiledRule, RuleIndex, Segment},
+    journeys::position::Journeys,
+    reactions::Reactions,
+    rules::{self, AttributeSlots, CompiledRule, MarkKind, RuleIndex, RuleNames, Segment},
     timetable::{Days, Timetable},
 };
 use bytes::Bytes;
@@ -44,7 +46,12 @@ pub(super) struct Popup {
     pub(super) days: Arc<Days>,
     pub(super) audience: Option<CompiledRule>,
     pub(super) trigger: Option<Trigger>,
+    /// The journey that shows it.
+    pub(super) journey: Option<Arc<str>>,
     pub(super) caps: Caps,
+    pub(super) reactions: Reactions,
+    /// The popup looks at impressions: of this popup or of others.
+    pub(super) names_impressions: bool,
     pub(super) variants: Vec<Variant>,
     total_weight: u64,
     /// In hundredths of a percent.
@@ -59,7 +66,26 @@ pub(super) struct CompileContext<'a> {
     pub(super) zone: &'a TimeZone,
     pub(super) now_ms: u64,
     pub(super) segment: &'a dyn Fn(&str) -> Option<Arc<Segment>>,
+    /// The number of a popup by its id.
+    pub(super) popup: &'a dyn Fn(&str) -> Option<u32>,
     pub(super) days: &'a mut FxHashMap<String, Arc<Days>>,
+}
+
+/// The names in the rules of one popup.
+struct PopupNames<'a> {
+    own: u32,
+    segment: &'a dyn Fn(&str) -> Option<Arc<Segment>>,
+    popup: &'a dyn Fn(&str) -> Option<u32>,
+}
+
+impl RuleNames for PopupNames<'_> {
+    fn segment(&self, name: &str) -> Option<Arc<Segment>> {
+        (self.segment)(name)
+    }
+
+    fn popup(&self, name: Option<&str>) -> Option<u32> {
+        name.map_or(Some(self.own), self.popup)
+    }
 }
 
 fn days_of(context: &mut CompileContext<'_>, zone: &TimeZone) -> Arc<Days> {
@@ -77,6 +103,11 @@ impl Popup {
         context: &mut CompileContext<'_>,
     ) -> Popup {
         let zone = checked.zone.as_ref().unwrap_or(context.zone).clone();
+        let names = PopupNames { own: no, segment: context.segment, popup: context.popup };
+        let reactions = Reactions::new(no, &checked.reactions);
+        let names_impressions = |rule: &rules::Rule| rule.names_kind(MarkKind::Impression);
+        let names_impressions =
+            checked.audience.as_ref().is_some_and(names_impressions) || reactions.names_kind(MarkKind::Impression);
         let mut cumulative_weight = 0;
         let variants: Vec<Variant> = spec
             .variants
@@ -95,7 +126,7 @@ impl Popup {
             event: trigger.event.as_str().into(),
             condition: checked.condition.as_ref().map(|rule| {
                 let mut slots = AttributeSlots::default();
-                (rules::compile(rule, &mut slots, context.segment), slots)
+                (rules::compile_with(rule, &mut slots, &names), slots)
             }),
         });
         Popup {
@@ -107,9 +138,12 @@ impl Popup {
             counter_key: CounterKey::popup(no),
             timetable: Timetable::new(spec.starts_at, spec.ends_at, &checked.windows, zone.clone(), context.now_ms),
             days: days_of(context, &zone),
-            audience: checked.audience.as_ref().map(|rule| rules::compile(rule, slots, context.segment)),
+            audience: checked.audience.as_ref().map(|rule| rules::compile_with(rule, slots, &names)),
             trigger,
+            journey: spec.journey.as_deref().map(Into::into),
             caps: checked.caps,
+            reactions,
+            names_impressions,
             variants,
             total_weight: cumulative_weight,
             control: checked.control,
@@ -197,4 +231,16 @@ pub(super) struct Configuration {
     pub(super) by_no: FxHashMap<u32, Arc<Popup>>,
     /// The highest number given to a popup so far.
     pub(super) last_no: u32,
+    /// Some popup looks at impressions, so they are marked. They are the most frequent events by far, and without such a
+    /// popup their marks would be written for nothing.
+    pub(super) marks_impressions: bool,
+    pub(super) journeys: Arc<Journeys>,
+}
+
+impl Configuration {
+    /// Whether a popup or journey with this number can exist: counters of others are removed.
+    pub(super) fn knows_number(&self, no: u32) -> bool {
+        // A later number was given out after this configuration was built.
+        no > self.last_no || self.by_no.contains_key(&no) || self.journeys.by_no(no).is_some()
+    }
 }

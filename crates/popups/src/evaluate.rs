@@ -9,8 +9,10 @@ use super::{
     caps::{CapReached, Caps},
     configuration::{Configuration, Placement, Popup},
     frequency::{CounterKey, FrequencyCounters},
-    rules::{Attributes, Profile},
-    timetable::{Days, Phase, Timetable},
+    journeys::position::JourneyPopup,
+    reactions::ReactionCause,
+    rules::{Attributes, CompiledRule, Profile},
+    timetable::{Days, Phase},
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -18,6 +20,9 @@ use std::sync::Arc;
 /// Rounds in which schedule and caps may delay each other. After the last, the time reached so far is the answer: it is
 /// not too late, and a question at that time goes on from there.
 const ROUNDS_MAX: usize = 64;
+
+/// When a question is asked again while the user's positions in journeys are being changed.
+const MOVING_MS: u64 = 1_000;
 
 /// A question with what is known of the user.
 pub(super) struct EvaluationInput<'a> {
@@ -29,6 +34,8 @@ pub(super) struct EvaluationInput<'a> {
     /// The event with its properties; absent: a page view.
     pub(super) event: Option<(&'a str, &'a Attributes<'a>)>,
     pub(super) now_ms: u64,
+    /// The user's positions in journeys are being changed: what they show is not known for a moment.
+    pub(super) is_moving: bool,
 }
 
 /// Whether a popup can be shown now.
@@ -52,6 +59,14 @@ pub(super) enum BlockReason {
     Event,
     EventCondition,
     Audience,
+    /// The audience holds now, but not at the time `at`, from which on caps and schedule allow the popup; and time alone
+    /// will not make it hold again.
+    AudienceThen {
+        at: u64,
+    },
+    Reaction(ReactionCause),
+    /// The user does not stand at a step of the popup's journey that shows it.
+    Journey,
     Caps(&'static str),
     PlacementCaps(&'static str),
     GlobalCaps(&'static str),
@@ -81,23 +96,38 @@ struct CapScope<'a> {
 /// why it never is.
 type Earliest = Result<(u64, Option<BlockReason>), BlockReason>;
 
-/// The earliest time from `at` on at which all of these caps and the timetable, if there is one, allow an exposure.
+/// The earliest time from `at` on at which all of these caps, and the timetable and reactions of the popup, if there is
+/// one, allow an exposure.
 fn earliest(
     (at, reason): (u64, Option<BlockReason>),
-    timetable: Option<&Timetable>,
+    popup: Option<PopupScope<'_>>,
     scopes: &[CapScope<'_>],
     counters: &FrequencyCounters,
     session: Option<u64>,
 ) -> Earliest {
     let (mut at, mut delayed_by) = (at, reason);
     'rounds: for _ in 0..ROUNDS_MAX {
-        match timetable.map(|timetable| timetable.at(at)) {
+        match popup.map(|scope| scope.popup.timetable.at(at)) {
             None | Some(Phase::Open { .. }) => {}
             Some(Phase::Closed { opens_at: Some(opens_at) }) => {
                 (at, delayed_by) = (opens_at, delayed_by.or(Some(BlockReason::Schedule)));
                 continue;
             }
             Some(Phase::Closed { opens_at: None }) => return Err(BlockReason::Schedule),
+        }
+        if let Some(block) = popup.and_then(|scope| scope.popup.reactions.block(counters, at)) {
+            let reason = BlockReason::Reaction(block.cause);
+            (at, delayed_by) = (block.until.ok_or(reason)?, delayed_by.or(Some(reason)));
+            continue;
+        }
+        if let Some(scope) = popup
+            && let Some(journey) = &scope.popup.journey
+        {
+            let from = scope.journey_from(journey, counters, at).ok_or(BlockReason::Journey)?;
+            if from > at {
+                (at, delayed_by) = (from, delayed_by.or(Some(BlockReason::Journey)));
+                continue;
+            }
         }
         for scope in scopes {
             match scope.caps.reached(scope.key, counters, session, scope.days, at) {
@@ -114,7 +144,33 @@ fn earliest(
     Ok((at, delayed_by))
 }
 
+/// A popup with what its journey depends on.
+#[derive(Clone, Copy)]
+struct PopupScope<'a> {
+    popup: &'a Popup,
+    configuration: &'a Configuration,
+    placement: CounterKey,
+    now_ms: u64,
+    is_moving: bool,
+}
+
+impl PopupScope<'_> {
+    /// The first time from `at` on at which the user stands at a step that shows the popup.
+    fn journey_from(self, journey: &str, counters: &FrequencyCounters, at: u64) -> Option<u64> {
+        let shown = JourneyPopup { journey, popup: self.popup.no, placement: self.placement };
+        let from = self.configuration.journeys.shows_from(shown, counters, (at, self.now_ms))?;
+        // The change is stored within moments.
+        Some(if self.is_moving { from.max(self.now_ms + MOVING_MS) } else { from })
+    }
+}
+
 impl Configuration {
+    fn popup_scope<'a>(&'a self, popup: &'a Popup, input: &EvaluationInput<'_>) -> PopupScope<'a> {
+        let placement = input.placement.counter_key;
+        let EvaluationInput { now_ms, is_moving, .. } = *input;
+        PopupScope { popup, configuration: self, placement, now_ms, is_moving }
+    }
+
     /// The caps that hold for every popup of the placement.
     fn shared_scopes<'a>(&'a self, placement: &'a Placement) -> [CapScope<'a>; 2] {
         let days = &*self.global.days;
@@ -139,7 +195,8 @@ impl Configuration {
     ) -> Earliest {
         let own = CapScope { caps: &popup.caps, key: popup.counter_key, days: &popup.days, reason: BlockReason::Caps };
         let (session, floor) = (input.session, (*floor)?);
-        let (at, reason) = earliest(floor, Some(&popup.timetable), std::slice::from_ref(&own), counters, session)?;
+        let (at, reason) =
+            earliest(floor, Some(self.popup_scope(popup, input)), std::slice::from_ref(&own), counters, session)?;
         if at == floor.0 {
             return Ok((at, reason));
         }
@@ -157,7 +214,7 @@ impl Configuration {
     ) -> Earliest {
         let [all, placement] = self.shared_scopes(input.placement);
         let own = CapScope { caps: &popup.caps, key: popup.counter_key, days: &popup.days, reason: BlockReason::Caps };
-        earliest(from, Some(&popup.timetable), &[all, placement, own], counters, input.session)
+        earliest(from, Some(self.popup_scope(popup, input)), &[all, placement, own], counters, input.session)
     }
 
     /// Whether one popup can be shown, cheap conditions first. The audience of a popup that caps and schedule keep
@@ -185,16 +242,9 @@ impl Configuration {
         {
             return Eligibility::NotBefore { at, reason };
         }
-        if let Some(audience) = &popup.audience
-            && !audience.holds(&input.profile)
-        {
-            let due_at = audience.unread_due_at(&input.profile).ok_or(BlockReason::Audience);
-            // Once the unread message is old enough, the window may be over.
-            let due = due_at.and_then(|due_at| {
-                self.earliest_after(popup, counters, input, (at.max(due_at), Some(BlockReason::Audience)))
-            });
-            match due {
-                Ok(due) => (at, reason) = due,
+        if let Some(audience) = &popup.audience {
+            match self.audience_allows(audience, popup, counters, input, (at, reason)) {
+                Ok(allowed) => (at, reason) = allowed,
                 Err(reason) => return Eligibility::No { reason },
             }
         }
@@ -203,6 +253,36 @@ impl Configuration {
             _ if popup.is_control(input.user) => Eligibility::Control,
             _ => Eligibility::Now(popup.variant_of(input.user)),
         }
+    }
+
+    /// The earliest time from `at` on at which the audience holds, and caps and schedule allow the popup.
+    fn audience_allows(
+        &self,
+        audience: &CompiledRule,
+        popup: &Popup,
+        counters: &FrequencyCounters,
+        input: &EvaluationInput<'_>,
+        (mut at, reason): (u64, Option<BlockReason>),
+    ) -> Earliest {
+        if !audience.is_timed() {
+            return if audience.holds(&input.profile) { Ok((at, reason)) } else { Err(BlockReason::Audience) };
+        }
+        let holds_now = audience.holds(&input.profile);
+        let mut reason = if holds_now { reason } else { Some(BlockReason::Audience) };
+        for _ in 0..ROUNDS_MAX {
+            match audience.holds_from(&input.profile, at) {
+                Some(holds_at) if holds_at == at => break,
+                // Once the unread message or the event is old enough, the window may be over; and while the window is
+                // awaited, the event may become too old.
+                Some(holds_at) => {
+                    let delayed_by = reason.or(Some(BlockReason::Audience));
+                    (at, reason) = self.earliest_after(popup, counters, input, (holds_at, delayed_by))?;
+                }
+                None if holds_now => return Err(BlockReason::AudienceThen { at }),
+                None => return Err(BlockReason::Audience),
+            }
+        }
+        Ok((at, reason))
     }
 
     /// Whether one popup can be shown, with the exact time if only time keeps it.
@@ -256,6 +336,7 @@ impl Configuration {
 fn check_trigger(popup: &Popup, input: &EvaluationInput<'_>) -> Result<(), BlockReason> {
     match (&popup.trigger, input.event) {
         (None, None) => Ok(()),
+        (Some(_), event) if popup.reactions.is_delayed() => event.map_or(Ok(()), |_| Err(BlockReason::Event)),
         (Some(trigger), Some((event, properties))) if *trigger.event == *event => match &trigger.condition {
             Some((condition, slots)) => {
                 let profile = slots.profile(input.user, properties, None, None, input.now_ms);

@@ -1,6 +1,11 @@
 //! Events: what users did with popups, as clients report it. An event is accepted once it is durable, and counted once.
 
-use super::{PopupService, Shared, check::check_word, decision_id::DecisionId};
+use super::{
+    PopupService, Shared,
+    check::check_word,
+    decision_id::{DecisionId, DecisionSigner},
+    rules::Attributes,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use tidings_domain::model::Actor;
@@ -8,14 +13,38 @@ use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
     ids::check_id,
-    limits::POPUP_EVENTS_BATCH_MAX,
+    limits::{CUSTOM_EVENT_PROPERTIES_BYTES_MAX, POPUP_EVENTS_BATCH_MAX, POPUP_GAP_S_MAX},
 };
 use tokio::sync::oneshot;
 
-/// An event whose decision id has a valid signature.
+/// An event that was checked.
 pub(super) struct VerifiedEvent {
     pub(super) event: PopupEvent,
-    pub(super) decision: DecisionId,
+    pub(super) subject: EventSubject,
+}
+
+/// What an event is about.
+pub(super) enum EventSubject {
+    /// A decision, whose id has a valid signature.
+    Decision(DecisionId),
+    /// A user's custom event.
+    Custom { user: String, name: String },
+}
+
+impl VerifiedEvent {
+    pub(super) fn user(&self) -> &str {
+        match &self.subject {
+            EventSubject::Decision(decision) => &decision.user,
+            EventSubject::Custom { user, .. } => user,
+        }
+    }
+
+    pub(super) fn decision(&self) -> Option<&DecisionId> {
+        match &self.subject {
+            EventSubject::Decision(decision) => Some(decision),
+            EventSubject::Custom { .. } => None,
+        }
+    }
 }
 
 /// The events of one call, which are stored as a whole.
@@ -35,6 +64,103 @@ impl PopupService {
         let shared = self.shared()?;
         Shared::report(&shared, actor, events).await
     }
+
+    /// Records a custom event of a user for the rest of the server: rules and journeys see it as one that the app reported.
+    /// `id` tells a repeated report from another event; returns once the event is durable, and whether it is new.
+    ///
+    /// # Errors
+    /// As for [`PopupService::report_events`].
+    pub async fn record_event(&self, user: &str, name: &str, id: &str) -> Result<bool, Refusal> {
+        let (name, user) = (Some(name.to_owned()), Some(user.to_owned()));
+        let event = PopupEvent { name, user, ..PopupEvent::new(id, PopupEventKind::Custom) };
+        Ok(self.report_events(&Actor::App, vec![event]).await?.accepted == 1)
+    }
+}
+
+/// Checks the fields of an event by themselves: an event has those of its kind only.
+fn check_event(field: &str, event: &PopupEvent, now_ms: u64) -> Result<(), Refusal> {
+    check_id(&format!("{field}.id"), &event.id)?;
+    if let Some(button) = &event.button {
+        check_word(&format!("{field}.button"), button)?;
+    }
+    let is_custom = event.kind == PopupEventKind::Custom;
+    let is_snooze = event.kind == PopupEventKind::Snooze;
+    let misplaced = [
+        ("decision", is_custom && !event.decision.is_empty(), "is for events with popups"),
+        ("name", !is_custom && event.name.is_some(), "is for custom events"),
+        ("user", !is_custom && event.user.is_some(), "is for custom events: a decision names its user"),
+        ("properties", !is_custom && event.properties.is_some(), "is for custom events"),
+        ("until", !is_snooze && event.until.is_some(), "is for snooze"),
+        ("for_s", !is_snooze && event.for_s.is_some(), "is for snooze"),
+        ("button", is_custom && event.button.is_some(), "is for events with popups"),
+    ];
+    if let Some((part, _, why)) = misplaced.into_iter().find(|(_, is_misplaced, _)| *is_misplaced) {
+        return Err(Refusal::field(&format!("{field}.{part}"), why));
+    }
+    if event.kind == PopupEventKind::Button && event.button.is_none() {
+        return Err(Refusal::field(&format!("{field}.button"), "is missing"));
+    }
+    if is_snooze {
+        match (event.until, event.for_s) {
+            (None, None) => return Err(Refusal::field(&format!("{field}.until"), "is missing, and so is for_s")),
+            (Some(_), Some(_)) => {
+                return Err(Refusal::field(&format!("{field}.for_s"), "stands beside until: give one"));
+            }
+            (Some(until), None) if until > now_ms + POPUP_GAP_S_MAX * 1_000 => {
+                return Err(Refusal::field(&format!("{field}.until"), "is more than ten years ahead"));
+            }
+            (None, Some(for_s)) if for_s > POPUP_GAP_S_MAX => {
+                return Err(Refusal::field(&format!("{field}.for_s"), format!("must be at most {POPUP_GAP_S_MAX}")));
+            }
+            _ => {}
+        }
+    }
+    if let Some(properties) = &event.properties {
+        Attributes::from_json(&format!("{field}.properties"), properties)?;
+        let length = serde_json::to_string(properties).map_or(usize::MAX, |text| text.len());
+        if length > CUSTOM_EVENT_PROPERTIES_BYTES_MAX {
+            let name = format!("{field}.properties (bytes)");
+            return Err(Refusal::limit(&name, CUSTOM_EVENT_PROPERTIES_BYTES_MAX as u64, length as u64));
+        }
+    }
+    Ok(())
+}
+
+/// Whose custom event it is: a user's token reports that user's only.
+fn custom_subject(field: &str, actor: &Actor, event: &PopupEvent) -> Result<EventSubject, Refusal> {
+    let name = event.name.as_deref().ok_or_else(|| Refusal::field(&format!("{field}.name"), "is missing"))?;
+    check_word(&format!("{field}.name"), name)?;
+    let user = match (actor, event.user.as_deref()) {
+        (Actor::App, Some(user)) => user,
+        (Actor::App, None) => return Err(Refusal::field(&format!("{field}.user"), "is missing")),
+        (Actor::User(user), None | Some("me")) => &user.id,
+        (Actor::User(user), Some(named)) if named == user.id => &user.id,
+        (Actor::User(_), Some(_)) => {
+            return Err(Refusal::new(ErrorCode::Forbidden, format!("{field}.user: is another user")));
+        }
+    };
+    check_id(&format!("{field}.user"), user)?;
+    Ok(EventSubject::Custom { user: user.to_owned(), name: name.to_owned() })
+}
+
+fn decision_subject(
+    field: &str,
+    actor: &Actor,
+    signer: &DecisionSigner,
+    event: &PopupEvent,
+) -> Result<EventSubject, Refusal> {
+    let field = format!("{field}.decision");
+    if event.decision.is_empty() {
+        return Err(Refusal::field(&field, "is missing"));
+    }
+    let decision = signer.verify(&event.decision);
+    let decision = decision.ok_or_else(|| Refusal::field(&field, "is not one that this server gave out"))?;
+    match actor {
+        Actor::User(user) if user.id != decision.user => {
+            Err(Refusal::new(ErrorCode::Forbidden, format!("{field}: is another user's")))
+        }
+        _ => Ok(EventSubject::Decision(decision)),
+    }
 }
 
 /// A button that the popup's newest version does not have: (index in the call, popup, variant, button).
@@ -46,30 +172,21 @@ impl Shared {
             return Err(Refusal::limit("events", POPUP_EVENTS_BATCH_MAX as u64, events.len() as u64));
         }
         let signer = self.signer.get().ok_or_else(super::loading)?;
+        let now_ms = self.clock.now_ms();
         let verified = events.into_iter().enumerate().map(|(at, event)| {
-            check_id(&format!("events[{at}].id"), &event.id)?;
-            if let Some(button) = &event.button {
-                check_word(&format!("events[{at}].button"), button)?;
-            }
-            if event.kind == PopupEventKind::Button && event.button.is_none() {
-                return Err(Refusal::field(&format!("events[{at}].button"), "is missing"));
-            }
-            let decision = signer.verify(&event.decision);
-            let decision = decision.ok_or_else(|| {
-                Refusal::field(&format!("events[{at}].decision"), "is not one that this server gave out")
-            })?;
-            match actor {
-                Actor::User(user) if user.id != decision.user => {
-                    Err(Refusal::new(ErrorCode::Forbidden, format!("events[{at}].decision: is another user's")))
-                }
-                _ => Ok(VerifiedEvent { event, decision }),
-            }
+            let field = format!("events[{at}]");
+            check_event(&field, &event, now_ms)?;
+            let subject = match event.kind {
+                PopupEventKind::Custom => custom_subject(&field, actor, &event)?,
+                _ => decision_subject(&field, actor, signer, &event)?,
+            };
+            Ok(VerifiedEvent { event, subject })
         });
         let mut verified = verified.collect::<Result<Vec<_>, Refusal>>()?;
         self.check_buttons(&verified).await?;
         let all = verified.len();
         // Events of test users are accepted and not counted.
-        verified.retain(|event| !event.decision.test);
+        verified.retain(|event| event.decision().is_none_or(|decision| !decision.test));
         let tests = all - verified.len();
         if verified.is_empty() {
             return Ok(PopupEventsAccepted { accepted: tests, duplicates: 0 });
@@ -89,8 +206,9 @@ impl Shared {
             return Ok(());
         }
         let configuration = self.configuration()?;
-        let unknown = verified.iter().enumerate().filter_map(|(at, VerifiedEvent { event, decision })| {
-            let button = event.button.as_deref()?;
+        let unknown = verified.iter().enumerate().filter_map(|(at, verified)| {
+            let button = verified.event.button.as_deref()?;
+            let decision = verified.decision()?;
             // The versions of a deleted popup are gone: any button is accepted.
             let popup = configuration.by_no.get(&decision.popup)?;
             let variant = popup.variants.iter().find(|variant| variant.id == decision.variant);

@@ -3,14 +3,16 @@
 use super::{
     PopupService, Shared, UserKey,
     attempt::Question,
-    configuration::Popup,
+    configuration::{Configuration, Popup},
     context::UserContext,
     evaluate::{BlockReason, Eligibility, EvaluationInput},
     frequency::FrequencyCounters,
+    journeys::position::positions,
+    reactions::ReactionCause,
 };
 use tidings_protocol::{
     error::Refusal,
-    http::{ExplainedOutcome, ExplainedPopup, Explanation},
+    http::{ExplainedJourney, ExplainedOutcome, ExplainedPopup, Explanation},
     ids::check_id,
 };
 
@@ -34,12 +36,16 @@ impl Shared {
     fn explain(&self, question: &Question<'_>, context: &UserContext) -> Result<Explanation, Refusal> {
         let configuration = self.configuration()?;
         let (key, now_ms) = (UserKey::of(question.user), self.clock.now_ms());
-        let mut explanation = Explanation { at: now_ms, chosen: None, next_at: None, popups: Vec::new() };
-        let Some(placement) = configuration.placements.get(question.placement) else { return Ok(explanation) };
+        let mut explanation =
+            Explanation { at: now_ms, chosen: None, next_at: None, popups: Vec::new(), journeys: Vec::new() };
         let counters =
             self.users.stripe(key).get(key).map_or_else(FrequencyCounters::default, |user| user.counters.clone());
+        explanation.journeys = explain_journeys(&configuration, &counters, now_ms);
+        let Some(placement) = configuration.placements.get(question.placement) else { return Ok(explanation) };
         let card = context.card_attributes();
-        let input = configuration.evaluation_input((key, question), placement, context, card.as_ref(), now_ms);
+        let named = (key, question);
+        let input =
+            configuration.evaluation_input(named, placement, context, card.as_ref(), (&counters, false), now_ms);
         let held_out = configuration.global.is_held_out(key);
         let tester = placement.tested.iter().find(|popup| popup.testers.contains(&key));
         explanation.chosen = match tester {
@@ -52,7 +58,12 @@ impl Shared {
             }
         };
         for popup in &placement.all {
-            let mut explained = explain_popup(popup, configuration.eligibility(popup, &counters, &input), &input);
+            let mut explained = explain_popup(
+                &explanation.journeys,
+                popup,
+                configuration.eligibility(popup, &counters, &input),
+                &input,
+            );
             if tester.is_none() && held_out {
                 explained.outcome = ExplainedOutcome::No;
                 (explained.field, explained.not_before) = (Some("holdout_percent".into()), None);
@@ -73,7 +84,28 @@ impl Shared {
     }
 }
 
-fn explain_popup(popup: &Popup, eligibility: Eligibility, input: &EvaluationInput<'_>) -> ExplainedPopup {
+/// Where the user stands by now in each journey.
+fn explain_journeys(configuration: &Configuration, counters: &FrequencyCounters, now_ms: u64) -> Vec<ExplainedJourney> {
+    let explain = |position| {
+        let (position, until) = configuration.journeys.standing(position, counters, now_ms)?;
+        let journey = configuration.journeys.by_no(position.journey)?;
+        Some(ExplainedJourney {
+            journey: journey.id.to_string(),
+            version: u32::from(position.version),
+            step: journey.step_id(position.version, position.step).to_owned(),
+            since: position.since,
+            until,
+        })
+    };
+    positions(counters).filter_map(explain).collect()
+}
+
+fn explain_popup(
+    journeys: &[ExplainedJourney],
+    popup: &Popup,
+    eligibility: Eligibility,
+    input: &EvaluationInput<'_>,
+) -> ExplainedPopup {
     let (outcome, reason, not_before) = match eligibility {
         Eligibility::Now(_) => (ExplainedOutcome::Outranked, None, None),
         Eligibility::Control => (ExplainedOutcome::Control, None, None),
@@ -82,7 +114,10 @@ fn explain_popup(popup: &Popup, eligibility: Eligibility, input: &EvaluationInpu
     };
     let (field, detail) = match (reason, outcome) {
         (Some(reason), _) => {
-            let (field, detail) = describe(popup, reason, input);
+            let (field, detail) = match (reason, &popup.journey) {
+                (BlockReason::Journey, Some(journey)) => describe_journey(journey, journeys),
+                _ => describe(popup, reason, input),
+            };
             (Some(field), Some(detail))
         }
         (None, ExplainedOutcome::Control) => {
@@ -94,6 +129,17 @@ fn explain_popup(popup: &Popup, eligibility: Eligibility, input: &EvaluationInpu
     ExplainedPopup { popup, version, outcome, field, detail, not_before, variant: None }
 }
 
+/// Where the user stands instead of at a step that shows the popup.
+fn describe_journey(journey: &str, journeys: &[ExplainedJourney]) -> (String, String) {
+    let detail = match journeys.iter().find(|one| one.journey == journey) {
+        None => format!("the user has not entered the journey {journey:?}, or there is none"),
+        Some(ExplainedJourney { version, step, since, .. }) => {
+            format!("the user stands at {step:?} of the journey {journey:?}, version {version}, since {since}")
+        }
+    };
+    ("journey".to_owned(), detail)
+}
+
 /// The part of the configuration that keeps the popup, by the app server's name for it, and a sentence.
 fn describe(popup: &Popup, reason: BlockReason, input: &EvaluationInput<'_>) -> (String, String) {
     let pair = |field: &str, detail: String| (field.to_owned(), detail);
@@ -103,6 +149,9 @@ fn describe(popup: &Popup, reason: BlockReason, input: &EvaluationInput<'_>) -> 
             pair("windows", "its time has not come, or is over (starts_at, ends_at, windows)".into())
         }
         BlockReason::Event => match &popup.trigger {
+            Some(trigger) if popup.reactions.is_delayed() && input.event.is_some() => {
+                pair("trigger.delay_s", "it waits for a page view".into())
+            }
             Some(trigger) => pair("trigger.event", format!("it waits for the event {:?}", trigger.event)),
             None => pair("trigger", "it waits for a page view".into()),
         },
@@ -117,6 +166,27 @@ fn describe(popup: &Popup, reason: BlockReason, input: &EvaluationInput<'_>) -> 
             let path = popup.audience.as_ref().and_then(|audience| audience.why_not(&input.profile));
             pair(&join_path("audience", path), "this condition does not hold for the user".into())
         }
+        BlockReason::AudienceThen { at } => {
+            let path = popup.audience.as_ref().and_then(|audience| audience.why_not_at(&input.profile, at));
+            let why = "this condition holds for the user now, but not any more when the rest allows it";
+            pair(&join_path("audience", path), why.into())
+        }
+        BlockReason::Journey => pair("journey", "a journey shows it".into()),
+        BlockReason::Reaction(cause) => match (cause, &popup.trigger) {
+            (ReactionCause::Snooze, _) => pair("snooze", "the user has asked not to be shown it for a while".into()),
+            (ReactionCause::After(kind), _) => {
+                let why = format!("it is not shown so soon after the user's last {}", kind.name());
+                pair(&format!("after.{}", kind.name()), why)
+            }
+            (ReactionCause::TriggerDelay, Some(trigger)) => {
+                pair("trigger.delay_s", format!("it is too soon after the event {:?}", trigger.event))
+            }
+            (ReactionCause::Trigger, Some(trigger)) => {
+                let why = format!("it waits for a report of the event {:?}, since it was shown last", trigger.event);
+                pair("trigger.event", why)
+            }
+            (_, None) => pair("trigger", "it waits for an event".into()),
+        },
         BlockReason::Caps(cap) => pair(&format!("caps.{cap}"), describe_cap(cap, input)),
         BlockReason::PlacementCaps(cap) => pair(&format!("settings.placements.caps.{cap}"), describe_cap(cap, input)),
         BlockReason::GlobalCaps(cap) => pair(&format!("settings.caps.{cap}"), describe_cap(cap, input)),

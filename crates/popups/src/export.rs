@@ -3,10 +3,13 @@
 
 use super::{
     PopupService,
-    rows::{self, CountKind, EVENT_KINDS, SPACE, StoredEvent, kind},
+    rows::{self, EventDetails, SPACE, kind},
 };
 use tidings_domain::refusals::store_refusal;
-use tidings_protocol::{error::Refusal, http::ExportedEvent};
+use tidings_protocol::{
+    error::Refusal,
+    http::{ExportedEvent, PopupEventKind},
+};
 
 /// Events in one page.
 const PAGE: usize = 1_000;
@@ -44,13 +47,13 @@ impl PopupService {
         }
         let mut events = Vec::with_capacity(rows.len());
         for (key, row) in rows {
-            let event: StoredEvent = rows::decode(&row).map_err(store_refusal)?;
+            let (event, details) = rows::decode_event(&row).map_err(store_refusal)?;
             if cursor.popup.as_ref().is_some_and(|popup| *popup != event.popup_id) {
                 continue;
             }
-            let event_kind = usize::from(event.kind).checked_sub(CountKind::Impression as usize);
-            let event_kind = event_kind.and_then(|event_kind| EVENT_KINDS.get(event_kind)).copied();
+            let event_kind = rows::event_kind_of(event.kind);
             let event_kind = event_kind.ok_or_else(|| store_refusal(rows::damaged(&"an event of no kind")))?;
+            let EventDetails { name, until, properties } = details;
             events.push(ExportedEvent {
                 taken_at: u64::from_be_bytes(std::array::from_fn(|at| key[1 + at])),
                 at: event.at,
@@ -62,6 +65,9 @@ impl PopupService {
                 user: event.user,
                 button: event.button,
                 value: event.value,
+                name: Some(name).filter(|name| !name.is_empty()),
+                until: (event_kind == PopupEventKind::Snooze).then_some(until),
+                properties: serde_json::from_str(&properties).ok(),
             });
         }
         Ok((events, more))

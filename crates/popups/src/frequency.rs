@@ -1,19 +1,24 @@
 //! Frequency counters: how often and when a user was shown something, in all, per placement, per popup and per session.
-//! Frequency caps are checked against them.
+//! Frequency caps are checked against them. Marks of events are such counters too: how often and when the user did
+//! something.
 //!
 //! A user's counters are one sorted list of 24 bytes each, since those of a million users are held in memory.
 
-use super::rows;
+use super::{mark_kind::MarkKind, rows};
 use tidings_domain::store::{StoreError, StoreResult};
+use tidings_protocol::limits::CUSTOM_EVENT_NAMES_MAX;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// A session ends this long after its last exposure.
 pub(super) const SESSION_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Counters of live sessions of one user. Above: popups with a cap per session wait until the oldest session ends.
 pub(super) const SESSION_COUNTERS_MAX: usize = 64;
+/// A custom event is forgotten so long after it last happened: 13 months.
+pub(super) const EVENT_MARK_MS: u64 = 400 * 24 * 60 * 60 * 1_000;
 
 /// Whose exposures a counter counts: all, a placement's, a popup's, or one of these within a session. The upper two
-/// bits are the kind, so that a sorted list has the counters of sessions at its end.
+/// bits are the kind, so that a sorted list has the counters of sessions at its end. Marks of events share the first kind
+/// with the counter of all exposures, and the next two bits tell them apart: servers that know no marks keep them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct CounterKey(pub(super) u64);
 
@@ -21,6 +26,12 @@ const KIND: u64 = 3 << 62;
 const PLACEMENT: u64 = 1 << 62;
 const POPUP: u64 = 2 << 62;
 const SESSION: u64 = 3 << 62;
+const MARK: u64 = 3 << 60;
+const EVENT_MARK: u64 = 1 << 60;
+const POPUP_MARK: u64 = 2 << 60;
+const JOURNEY: u64 = 3 << 60;
+/// Among the marks of popups, beside [`MarkKind`]: until when the user has asked not to be shown the popup.
+const SNOOZE: u64 = 15;
 
 impl CounterKey {
     pub(super) const ALL: CounterKey = CounterKey(0);
@@ -33,14 +44,55 @@ impl CounterKey {
         CounterKey(POPUP | u64::from(no))
     }
 
+    /// The mark of a custom event.
+    pub(super) fn event(name: &str) -> Self {
+        CounterKey(EVENT_MARK | (xxh3_64(name.as_bytes()) & !(KIND | MARK)))
+    }
+
+    /// The mark of what the user did with a popup.
+    pub(super) fn popup_event(no: u32, kind: MarkKind) -> Self {
+        CounterKey(POPUP_MARK | (kind as u64 + 1) << 32 | u64::from(no))
+    }
+
+    /// The mark whose time is the end of a snooze of a popup.
+    pub(super) fn snooze(no: u32) -> Self {
+        CounterKey(POPUP_MARK | SNOOZE << 32 | u64::from(no))
+    }
+
+    /// The user's position in a journey.
+    pub(super) fn journey(no: u32) -> Self {
+        CounterKey(JOURNEY | u64::from(no))
+    }
+
+    /// The number of the journey, if the counter is a position in one.
+    pub(super) fn journey_no(self) -> Option<u32> {
+        (self.0 & (KIND | MARK) == JOURNEY).then_some(self.0 as u32)
+    }
+
+    fn is_event_mark(self) -> bool {
+        self.0 & (KIND | MARK) == EVENT_MARK
+    }
+
+    fn is_popup_mark(self) -> bool {
+        self.0 & (KIND | MARK) == POPUP_MARK
+    }
+
+    fn is_snooze(self) -> bool {
+        self.is_popup_mark() && self.0 >> 32 & 15 == SNOOZE
+    }
+
+    fn is_mark(self) -> bool {
+        self.0 & KIND == 0 && self != CounterKey::ALL
+    }
+
     /// The counter of the same exposures within one session.
     pub(super) fn within(self, session: u64) -> Self {
         CounterKey(SESSION | (xxh3_64_with_seed(&self.0.to_le_bytes(), session) & !KIND))
     }
 
-    /// The number of the popup, if the counter is a popup's.
-    pub(super) fn popup_no(self) -> Option<u32> {
-        (self.0 & KIND == POPUP).then_some(self.0 as u32)
+    /// The number of the popup or journey, if the counter or mark is one's.
+    pub(super) fn owner_no(self) -> Option<u32> {
+        (self.0 & KIND == POPUP || self.is_popup_mark() || self.journey_no().is_some()).then_some(self.0 as u32)
     }
 
     pub(super) fn is_session(self) -> bool {
@@ -99,11 +151,63 @@ impl FrequencyCounters {
         }
     }
 
-    /// Takes over each counter of `other` that has the higher total.
+    /// Whether there is any mark. Marks follow the counter of all exposures, which is the first.
+    pub(super) fn have_marks(&self) -> bool {
+        self.0.iter().take(2).any(|counter| counter.key.is_mark())
+    }
+
+    /// Marks an event. Of too many custom events the one that happened longest ago is forgotten.
+    pub(super) fn mark(&mut self, key: CounterKey, at: u64) {
+        self.count(key, at, 0);
+        let events = || self.0.iter().filter(|counter| counter.key.is_event_mark());
+        if key.is_event_mark()
+            && events().count() > CUSTOM_EVENT_NAMES_MAX
+            && let Some(oldest) = events().filter(|counter| counter.key != key).min_by_key(|counter| counter.last_at)
+        {
+            let oldest = oldest.key;
+            self.0 = self.0.iter().filter(|counter| counter.key != oldest).copied().collect();
+        }
+    }
+
+    /// The user's positions in journeys.
+    pub(super) fn journeys(&self) -> impl Iterator<Item = &FrequencyCounter> {
+        let from = self.0.partition_point(|counter| counter.key < CounterKey::journey(0));
+        self.0[from..].iter().take_while(|counter| counter.key.journey_no().is_some())
+    }
+
+    /// Replaces a counter, unless the one that is there has a higher total.
+    pub(super) fn put(&mut self, counter: FrequencyCounter) {
+        match self.0.binary_search_by_key(&counter.key, |own| own.key) {
+            Ok(at) if self.0[at].total <= counter.total => self.0[at] = counter,
+            Ok(_) => {}
+            Err(at) => {
+                let mut counters = self.0.to_vec();
+                counters.insert(at, counter);
+                self.0 = counters.into();
+            }
+        }
+    }
+
+    /// Marks until when the user has asked not to be shown a popup: the last word counts.
+    pub(super) fn snooze(&mut self, no: u32, until: u64) {
+        let key = CounterKey::snooze(no);
+        self.count(key, 0, 0);
+        if let Ok(at) = self.0.binary_search_by_key(&key, |counter| counter.key) {
+            self.0[at].last_at = until;
+        }
+    }
+
+    /// Takes over each counter of `other` that has the higher total, and each mark that is later.
     pub(super) fn merge(&mut self, other: &FrequencyCounters) {
         let mut counters = self.0.to_vec();
         for counter in &other.0 {
             match counters.binary_search_by_key(&counter.key, |own| own.key) {
+                // A mark that was forgotten and made again has a lower total than before.
+                Ok(at) if counter.key.is_event_mark() || (counter.key.is_popup_mark() && !counter.key.is_snooze()) => {
+                    if (counters[at].last_at, counters[at].total) < (counter.last_at, counter.total) {
+                        counters[at] = *counter;
+                    }
+                }
                 Ok(at) if counters[at].total < counter.total => counters[at] = *counter,
                 Ok(_) => {}
                 Err(at) => counters.insert(at, *counter),
@@ -112,11 +216,15 @@ impl FrequencyCounters {
         self.0 = counters.into();
     }
 
-    /// Removes counters that no cap looks at any more: of sessions that have ended, and of popups that were deleted.
+    /// Removes counters that nothing looks at any more: of sessions that have ended, of popups that were deleted, of snoozes
+    /// that are over and of custom events long ago.
     pub(super) fn prune(&mut self, now_ms: u64, is_known: impl Fn(u32) -> bool) {
-        let is_obsolete = |counter: &FrequencyCounter| match counter.key.popup_no() {
-            Some(no) => !is_known(no),
-            None => counter.key.is_session() && counter.last_at.saturating_add(SESSION_MS) <= now_ms,
+        // A snooze stays for as long as a session, since the clock may be turned back into it.
+        let has_ended = |counter: &FrequencyCounter| counter.last_at.saturating_add(SESSION_MS) <= now_ms;
+        let is_obsolete = |counter: &FrequencyCounter| match counter.key.owner_no() {
+            Some(no) => !is_known(no) || (counter.key.is_snooze() && has_ended(counter)),
+            None if counter.key.is_session() => has_ended(counter),
+            None => counter.key.is_event_mark() && counter.last_at.saturating_add(EVENT_MARK_MS) <= now_ms,
         };
         if self.0.iter().any(is_obsolete) {
             self.0 = self.0.iter().filter(|counter| !is_obsolete(counter)).copied().collect();

@@ -10,15 +10,17 @@
 //! The store is read only when a user is not in memory or the configuration changes. This crate knows no sessions and
 //! does not read timelines: it looks at users through [`UserContextSource`], and its caller sends what was decided. In
 //! reading order:
-//! - [`rules`], [`timetable`], `caps`, `frequency`: to whom, when and how often; and how often it was so far;
+//! - [`rules`], [`timetable`], `caps`, `reactions`, `frequency`: to whom, when, how often, and not after what; and how
+//!   often it was so far, and what the user did;
 //! - `check`, `configuration`: what an app server writes, validated, then compiled;
 //! - `question`, `evaluate`, `attempt`, `context`, `decide`, `explain`: which popup, and why; `decision_id`: how events
 //!   name a decision;
+//! - `journeys`, `journey_catalog`, `journey_worker`: sequences of popups, waits, branches and pushes, and where each user stands in them;
 //! - `catalog`, `segments`, `recovery`: popups with their versions, settings, and uploaded lists of users;
 //! - `user_cache`: the users whose frequency counters are in memory;
 //! - `write_queue`, `undurable`, `worker`, `side_log`: how exposures and events become durable;
-//! - `hourly_counts`, `events`, `event_ingest`, `export`, `sweep`: statistics and events, stored, exported, removed in
-//!   the end;
+//! - `hourly_counts`, `events`, `event_ingest`, `user_changes`, `user_writes`, `export`, `sweep`: statistics and events, stored together
+//!   with what they change of users, exported, removed in the end;
 //! - `rows`, `check_rows`: the stored form, and its verification.
 
 mod attempt;
@@ -38,7 +40,12 @@ mod explain;
 mod export;
 mod frequency;
 mod hourly_counts;
+mod journey_catalog;
+mod journey_worker;
+mod journeys;
+mod mark_kind;
 mod question;
+mod reactions;
 mod recovery;
 mod rows;
 pub mod rules;
@@ -48,6 +55,8 @@ mod sweep;
 pub mod timetable;
 mod undurable;
 mod user_cache;
+mod user_changes;
+mod user_writes;
 mod worker;
 mod write_queue;
 
@@ -58,6 +67,7 @@ pub use check_rows::check_popups;
 pub use context::{MissingContext, UserContext};
 pub use decide::{CONCURRENT_CONTEXT_READS_MAX, PopupDecision};
 pub use export::EventCursor;
+pub use journeys::{JourneyPush, JourneyPushes, NoPushes};
 pub use question::QuestionBody;
 pub use segments::parse_segment;
 
@@ -169,6 +179,8 @@ pub struct PopupParts {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     pub users: Arc<dyn UserContextSource>,
+    /// Sends what journeys push.
+    pub pushes: Arc<dyn JourneyPushes>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -224,6 +236,7 @@ struct CurrentTerm {
 ///     store: Arc::new(MemoryStore::default()),
 ///     clock: Arc::new(ManualClock::default()),
 ///     users: Arc::new(NoUsers),
+///     pushes: Arc::new(tidings_popups::NoPushes),
 ///     metrics: Arc::new(Metrics::new()),
 /// });
 /// // What is stored has been read.
@@ -332,7 +345,7 @@ impl CurrentTerm {
             if self.stopping.load(Ordering::SeqCst) {
                 shared.write_queue.stop();
             }
-            let is_stopping = Worker::run(shared.clone());
+            let is_stopping = Worker::run(shared.clone(), parts.pushes.clone());
             if is_stopping {
                 return;
             }

@@ -7,7 +7,8 @@ use super::{
     check::{self, CheckedSettings},
     configuration::{Configuration, GlobalPolicy},
     decision_id::DecisionSigner,
-    rows::{self, IdAllocator, PopupHead, SPACE, StoredVersion, kind},
+    journeys::{JourneyEntry, check::check_journey, steps_of},
+    rows::{self, IdAllocator, JourneyHead, PopupHead, SPACE, StoredVersion, kind},
     rules::AttributeSlots,
     segments::read_segment_users,
     timetable::Days,
@@ -18,8 +19,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use tidings_domain::store::{RowStore, StoreResult};
-use tidings_protocol::http::{PopupSettings, PopupSpec};
+use tidings_domain::store::{RowStore, Store, StoreResult};
+use tidings_protocol::http::{PopupJourneySpec, PopupSettings, PopupSpec};
 
 /// Rows read at once.
 const READ_AT_ONCE: usize = 512;
@@ -53,6 +54,8 @@ impl Shared {
         let global = GlobalPolicy::new(&CheckedSettings::default(), Arc::new(Days::new(TimeZone::UTC, now_ms)));
         let mut catalog = Catalog {
             popups: BTreeMap::new(),
+            numbers: FxHashMap::default(),
+            journeys: read_stored_journeys(store)?,
             settings: PopupSettings::default(),
             checked: CheckedSettings::default(),
             segments: BTreeMap::new(),
@@ -65,6 +68,8 @@ impl Shared {
                 placements: FxHashMap::default(),
                 by_no: FxHashMap::default(),
                 last_no: id_allocator.last_popup,
+                marks_impressions: false,
+                journeys: Arc::default(),
             }),
             id_allocator,
         };
@@ -90,6 +95,7 @@ impl Shared {
                 let StoredVersion { updated_at, updated_by, spec, .. } = rows::decode(&version)?;
                 let spec: PopupSpec = serde_json::from_str(&spec).map_err(|error| rows::damaged(&error))?;
                 let checked = check::check_spec(&spec).map_err(|refusal| rows::damaged(&refusal))?;
+                catalog.numbers.insert(head.id.clone(), no);
                 let compiled = catalog.compile((no, &head.id, head.version), &spec, &checked, now_ms);
                 let entry = CatalogEntry { no, head, updated_at, updated_by, spec, checked, compiled };
                 catalog.popups.insert(entry.head.id.clone(), entry);
@@ -105,7 +111,14 @@ impl Shared {
     fn remove_orphans(&self, catalog: &Catalog) -> StoreResult<()> {
         let lists: BTreeSet<u32> = catalog.segments.values().map(|(head, _)| head.list).collect();
         let popups: BTreeSet<u32> = catalog.popups.values().map(|entry| entry.no).collect();
-        for (kind, known) in [(kind::SEGMENT_CHUNK, &lists), (kind::VERSION, &popups), (kind::COUNTS, &popups)] {
+        let journeys: BTreeSet<u32> = catalog.journeys.values().map(|entry| entry.no).collect();
+        let counted: BTreeSet<u32> = popups.union(&journeys).copied().collect();
+        for (kind, known) in [
+            (kind::SEGMENT_CHUNK, &lists),
+            (kind::VERSION, &popups),
+            (kind::JOURNEY_VERSION, &journeys),
+            (kind::COUNTS, &counted),
+        ] {
             // The owners' numbers are ascending, so orphans can only be in the gaps between them: one read per gap.
             let mut next = 0;
             let ends = known.iter().map(|owner| (Some(*owner), owner.checked_sub(1)));
@@ -119,6 +132,34 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// Reads all journeys with their versions.
+fn read_stored_journeys(store: &dyn Store) -> StoreResult<BTreeMap<String, JourneyEntry>> {
+    let mut heads = Vec::new();
+    for_each_row(store, &[kind::JOURNEY], |key, row| {
+        heads.push((key_number(&key[1..])?, rows::decode::<JourneyHead>(row)?));
+        Ok(())
+    })?;
+    let mut journeys = BTreeMap::new();
+    for (no, head) in heads {
+        let numbers: Vec<u32> = (head.oldest..=head.version).collect();
+        let keys: Vec<Vec<u8>> = numbers.iter().map(|version| rows::journey_version_key(no, *version)).collect();
+        let mut versions = BTreeMap::new();
+        let mut newest = None;
+        for (version, bytes) in numbers.into_iter().zip(rows::read_longs(store, &keys)?) {
+            let missing = || rows::damaged(&format_args!("journey {:?} has no version {version}", head.id));
+            let stored: StoredVersion = rows::decode(&bytes.ok_or_else(missing)?)?;
+            let spec: PopupJourneySpec = serde_json::from_str(&stored.spec).map_err(|error| rows::damaged(&error))?;
+            let checked = check_journey(&spec).map_err(|refusal| rows::damaged(&refusal))?;
+            versions.insert(version as u16, steps_of(&spec, &checked));
+            newest = Some((stored.updated_at, stored.updated_by, spec, checked));
+        }
+        let Some((updated_at, updated_by, spec, checked)) = newest else { continue };
+        let entry = JourneyEntry { no, head, updated_at, updated_by, spec, checked, versions };
+        journeys.insert(entry.head.id.clone(), entry);
+    }
+    Ok(journeys)
 }
 
 fn key_number(bytes: &[u8]) -> StoreResult<u32> {

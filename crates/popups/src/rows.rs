@@ -14,6 +14,10 @@
 //! | 8 | taken at, hash | [`StoredEvent`] |
 //! | 9 | hash of user and event id | when the event was taken: a second event with this id is a duplicate |
 //! | 10 | | when the last events were taken |
+//! | 11 | journey | [`JourneyHead`]: its id and its newest version's number |
+//! | 12 | journey, version, part | [`StoredVersion`] of a journey, split into parts |
+//! | 13 | time, user | the id of a user whom a journey's timer concerns then |
+//! | 14 | user | the id of a user who stands in a journey |
 
 use super::UserKey;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -34,6 +38,10 @@ pub(super) mod kind {
     pub(crate) const EVENT: u8 = 8;
     pub(crate) const EVENT_ID: u8 = 9;
     pub(crate) const LAST_TAKEN: u8 = 10;
+    pub(crate) const JOURNEY: u8 = 11;
+    pub(crate) const JOURNEY_VERSION: u8 = 12;
+    pub(crate) const WAKE: u8 = 13;
+    pub(crate) const STANDING: u8 = 14;
 }
 
 /// The format of every value that is written now.
@@ -65,11 +73,19 @@ pub(super) struct PopupHead {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct JourneyHead {
+    pub(super) id: String,
+    pub(super) version: u32,
+    /// The oldest version that is kept.
+    pub(super) oldest: u32,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct StoredVersion {
     pub(super) version: u32,
     pub(super) updated_at: u64,
     pub(super) updated_by: Option<String>,
-    /// The `PopupSpec` as JSON text.
+    /// The `PopupSpec`, or the `PopupJourneySpec`, as JSON text.
     pub(super) spec: String,
 }
 
@@ -98,6 +114,40 @@ pub(super) struct StoredEvent {
     pub(super) value: Option<f64>,
 }
 
+/// What only some kinds of events have. It stands behind the [`StoredEvent`] in the row, whose format is
+/// [`DETAILED_FORMAT`] then; rows of other events are as they were before there were such kinds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct EventDetails {
+    /// The name of a custom event.
+    pub(super) name: String,
+    /// Until when a popup is not shown.
+    pub(super) until: u64,
+    /// The properties of a custom event, as JSON text; empty for none.
+    pub(super) properties: String,
+}
+
+/// The format of an event's row that has [`EventDetails`].
+const DETAILED_FORMAT: u8 = 2;
+
+pub(super) fn encode_event(event: &StoredEvent, details: Option<&EventDetails>) -> Vec<u8> {
+    let mut row = encode(event);
+    if let Some(details) = details {
+        row[0] = DETAILED_FORMAT;
+        // Serializing into memory cannot fail.
+        row = postcard::to_extend(details, row).unwrap_or_default();
+    }
+    row
+}
+
+pub(super) fn decode_event(bytes: &[u8]) -> StoreResult<(StoredEvent, EventDetails)> {
+    let Some((&DETAILED_FORMAT, row)) = bytes.split_first() else {
+        return Ok((decode(bytes)?, EventDetails::default()));
+    };
+    let bad = |error: postcard::Error| damaged(&format_args!("an event: {error}"));
+    let (event, rest) = postcard::take_from_bytes(row).map_err(bad)?;
+    Ok((event, postcard::from_bytes(rest).map_err(bad)?))
+}
+
 /// What is counted per hour of a popup's variant. The values are positions in the stored counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum CountKind {
@@ -112,26 +162,42 @@ pub(super) enum CountKind {
 
 pub(super) const COUNT_KINDS: usize = 7;
 
-impl From<PopupEventKind> for CountKind {
-    fn from(kind: PopupEventKind) -> Self {
-        match kind {
+impl CountKind {
+    /// What an event of this kind is counted as, if it is.
+    pub(super) fn of(kind: PopupEventKind) -> Option<CountKind> {
+        Some(match kind {
             PopupEventKind::Impression => CountKind::Impression,
             PopupEventKind::Click => CountKind::Click,
             PopupEventKind::Button => CountKind::Button,
             PopupEventKind::Dismiss => CountKind::Dismiss,
             PopupEventKind::Conversion => CountKind::Conversion,
-        }
+            PopupEventKind::Snooze | PopupEventKind::Custom => return None,
+        })
     }
 }
 
-/// The kinds of events, in the order of their stored numbers: the first is [`CountKind::Impression`].
-pub(super) const EVENT_KINDS: [PopupEventKind; 5] = [
+/// The kinds of events, in the order of their stored numbers, the first of which is [`FIRST_EVENT_KIND`].
+pub(super) const EVENT_KINDS: [PopupEventKind; 7] = [
     PopupEventKind::Impression,
     PopupEventKind::Click,
     PopupEventKind::Button,
     PopupEventKind::Dismiss,
     PopupEventKind::Conversion,
+    PopupEventKind::Snooze,
+    PopupEventKind::Custom,
 ];
+
+const FIRST_EVENT_KIND: u8 = CountKind::Impression as u8;
+
+/// The number by which a kind of event is stored: that of its count, if it is counted.
+pub(super) fn event_kind_number(kind: PopupEventKind) -> u8 {
+    let at = EVENT_KINDS.iter().position(|known| *known == kind).unwrap_or_default();
+    FIRST_EVENT_KIND + at as u8
+}
+
+pub(super) fn event_kind_of(number: u8) -> Option<PopupEventKind> {
+    EVENT_KINDS.get(usize::from(number.checked_sub(FIRST_EVENT_KIND)?)).copied()
+}
 
 fn key<const N: usize>(kind: u8, parts: [&[u8]; N]) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + parts.iter().map(|part| part.len()).sum::<usize>());
@@ -195,6 +261,44 @@ pub(super) fn event_id_key(hash: EventIdHash) -> Vec<u8> {
 
 pub(super) fn last_taken_key() -> Vec<u8> {
     vec![kind::LAST_TAKEN]
+}
+
+pub(super) fn journey_key(journey: u32) -> Vec<u8> {
+    key(kind::JOURNEY, [&journey.to_be_bytes()])
+}
+
+pub(super) fn journey_version_key(journey: u32, version: u32) -> Vec<u8> {
+    key(kind::JOURNEY_VERSION, [&journey.to_be_bytes(), &version.to_be_bytes()])
+}
+
+/// The time at which a user is to be looked at, in the order of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Wake {
+    pub(super) at: u64,
+    pub(super) user: UserKey,
+}
+
+pub(super) fn wake_key(Wake { at, user }: Wake) -> Vec<u8> {
+    key(kind::WAKE, [&at.to_be_bytes(), &user.0.to_be_bytes()])
+}
+
+pub(super) fn read_wake(key: &[u8]) -> StoreResult<Wake> {
+    let parts = key.get(1..9).zip(key.get(9..25)).filter(|_| key.len() == 25);
+    let parts = parts.and_then(|(at, user)| Some((at.try_into().ok()?, user.try_into().ok()?)));
+    let (at, user) = parts.ok_or_else(|| damaged(&"a journey's timer stands under another key"))?;
+    Ok(Wake { at: u64::from_be_bytes(at), user: UserKey(u128::from_be_bytes(user)) })
+}
+
+pub(super) fn standing_key(user: UserKey) -> Vec<u8> {
+    key(kind::STANDING, [&user.0.to_be_bytes()])
+}
+
+/// Of several changes of a row the last one: stores take each row once in a write.
+pub(super) fn last_of_each(changes: Vec<RowChange>) -> Vec<RowChange> {
+    let mut seen = rustc_hash::FxHashSet::default();
+    let mut last: Vec<RowChange> = changes.into_iter().rev().filter(|change| seen.insert(change.key.clone())).collect();
+    last.reverse();
+    last
 }
 
 /// A key behind all keys that begin with this prefix.

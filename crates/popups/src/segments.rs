@@ -98,7 +98,7 @@ impl Shared {
             let row = rows::put(rows::segment_key(id), rows::encode(&head));
             self.write_catalog(vec![row])?;
             let before = catalog.segments.insert(id.to_owned(), (head.clone(), Arc::new(list)));
-            if !catalog.popups_of_segment(id).is_empty() {
+            if !catalog.popups_of_segment(id).is_empty() || catalog.journey_of_segment(id).is_some() {
                 catalog.rebuild_all(now_ms);
             }
             Ok(before)
@@ -119,6 +119,10 @@ impl Shared {
             let Some((head, _)) = catalog.segments.get(id) else { return Err(Refusal::not_found("segment", id)) };
             if let Some(popup) = catalog.popups_of_segment(id).first() {
                 let why = format!("popup {popup:?} names the segment {id:?}");
+                return Err(Refusal::new(ErrorCode::Conflict, why));
+            }
+            if let Some(journey) = catalog.journey_of_segment(id) {
+                let why = format!("journey {journey:?} names the segment {id:?}");
                 return Err(Refusal::new(ErrorCode::Conflict, why));
             }
             let head = head.clone();

@@ -2,7 +2,11 @@
 //! for the store for a quarter of the bound are written there, where they survive the process, and read back at the
 //! next start.
 
-use super::{Shared, UserKey, frequency::FrequencyCounters, rows};
+use super::{
+    Shared, UserKey,
+    frequency::FrequencyCounters,
+    rows::{self, Wake},
+};
 use std::time::Instant;
 use tidings_domain::store::{RowChange, StoreResult};
 
@@ -52,6 +56,12 @@ impl Shared {
                 let mut counters = self.read_counters(user)?;
                 counters.merge(&FrequencyCounters::from_bytes(entry.value.as_deref().unwrap_or_default())?);
                 rows::put_long(&mut changes, &rows::user_key(user), &counters.to_bytes());
+                // The row of the user's timer may be missing, since it is stored with the exposure: the user is looked at.
+                if counters.journeys().next().is_some()
+                    && let Some(id) = self.store.row(rows::SPACE, &rows::standing_key(user))?
+                {
+                    changes.push(rows::put(rows::wake_key(Wake { at: self.clock.now_ms(), user }), id));
+                }
             }
             self.write(changes)?;
         }

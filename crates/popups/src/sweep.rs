@@ -4,7 +4,7 @@
 use super::{
     Shared,
     hourly_counts::HOUR_MS,
-    rows::{self, SPACE, StoredEvent, kind},
+    rows::{self, SPACE, kind},
 };
 use tidings_domain::store::StoreResult;
 
@@ -41,7 +41,12 @@ impl Sweep {
             let oldest = shared.oldest_kept_hour(now_ms);
             if oldest != self.counts_from && self.popups.is_empty() {
                 self.counts_from = oldest;
-                self.popups = shared.configuration.read().iter().flat_map(|all| all.by_no.keys().copied()).collect();
+                self.popups = shared
+                    .configuration
+                    .read()
+                    .iter()
+                    .flat_map(|all| all.by_no.keys().copied().chain(all.journeys.numbers()))
+                    .collect();
             }
         }
         if self.events {
@@ -77,7 +82,7 @@ impl Shared {
         }
         let mut changes = Vec::with_capacity(old.len() * 2);
         for (key, row) in old {
-            let event: StoredEvent = rows::decode(&row)?;
+            let (event, _) = rows::decode_event(&row)?;
             changes.push(rows::remove(rows::event_id_key(rows::event_id_hash(&event.user, &event.id))));
             changes.push(rows::remove(key));
         }

@@ -5,9 +5,11 @@ use super::{
     Shared, UserKey,
     events::EventBatch,
     hourly_counts::{HOUR_MS, HourlyCounts},
+    journeys::{JourneyPushes, JourneyTimers},
     rows::{self, CountKind, ROWS_PER_WRITE, SPACE},
     sweep::Sweep,
     user_cache::DirtyState,
+    user_changes::UserChanges,
     write_queue::{DurabilityWaiter, ExposureRecord, Pauses},
 };
 use std::{
@@ -44,12 +46,16 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// A write that may have been stored. The store's counts tell whether it was, for each write makes some count higher.
-struct UnresolvedWrite {
-    /// The counts as they are if the write was stored.
-    counts: Vec<RowChange>,
+/// A write that may have been stored. The store's counts tell whether it was, for each write makes some count higher; or
+/// the ids of events that it stores.
+#[derive(Default)]
+pub(super) struct UnresolvedWrite {
+    /// The counts and ids of events as they are if the write was stored.
+    pub(super) witnesses: Vec<RowChange>,
     records: Vec<ExposureRecord>,
     users: BTreeSet<UserKey>,
+    /// What the write changes of users, beside its exposures.
+    pub(super) changes: UserChanges,
 }
 
 pub(super) struct Worker {
@@ -59,19 +65,20 @@ pub(super) struct Worker {
     retry: Vec<ExposureRecord>,
     /// While this is set nothing else is written: a later write could raise the same counts, and then they would no
     /// longer tell whether this one was stored.
-    unresolved: Option<UnresolvedWrite>,
+    pub(super) unresolved: Option<UnresolvedWrite>,
     /// Event batches that wait for a write of their own.
     pub(super) events: VecDeque<EventBatch>,
     pub(super) last_taken_at: u64,
     refreshed_at: u64,
     refresher: Option<JoinHandle<()>>,
     sweep: Sweep,
+    pub(super) journeys: JourneyTimers,
     pauses: Pauses,
 }
 
 impl Worker {
     /// Runs until the server stops or another node leads; returns whether the server stops.
-    pub(super) fn run(shared: Arc<Shared>) -> bool {
+    pub(super) fn run(shared: Arc<Shared>, pushes: Arc<dyn JourneyPushes>) -> bool {
         // However this function ends, also by a panic, no caller may wait for an answer that never comes.
         let close_on_drop = CloseOnDrop(shared.clone());
         let mut last_error = None;
@@ -108,6 +115,7 @@ impl Worker {
             refreshed_at: now_ms,
             refresher: None,
             sweep: Sweep::new(now_ms),
+            journeys: JourneyTimers::start(pushes),
             pauses: Pauses { events_until: Instant::now(), exposures_until: Instant::now() },
             shared,
         };
@@ -122,6 +130,7 @@ impl Worker {
         drop(close_on_drop);
         // Both threads hold the store, which the caller wants to close.
         let _ = worker.refresher.take().map(JoinHandle::join);
+        worker.journeys.stop();
         let _ = side_log_thread.map(|thread| thread.map(JoinHandle::join));
         is_stopping
     }
@@ -172,7 +181,7 @@ impl Worker {
 
     /// Whether there is work for the next run at once, without a new push.
     fn has_work(&self) -> bool {
-        !self.events.is_empty() || self.sweep.is_under_way()
+        !self.events.is_empty() || self.sweep.is_under_way() || self.journeys.has_work()
     }
 
     /// Stores what is left before the server stops.
@@ -200,6 +209,10 @@ impl Worker {
         let is_stale = self.shared.catalog_outcome_unknown.load(Ordering::Relaxed);
         if is_stale || now_ms.abs_diff(self.refreshed_at) >= REFRESH_EVERY_MS {
             self.refresh(now_ms);
+        }
+        if let Err(error) = self.run_journeys() {
+            // The rows are still there, and are read again.
+            self.failed(error);
         }
         if let Err(error) = self.sweep.run_once(&self.shared, now_ms) {
             tracing::warn!(%error, "old events or counts of popups could not be removed; it is tried again");
@@ -259,6 +272,16 @@ impl Worker {
                 rows::put_long(&mut changes, &rows::user_key(*key), &user.counters.to_bytes());
             }
         }
+        let turns = || records.iter().filter_map(|record| Some((record.user, record.at, record.turn.as_ref()?)));
+        for (user, _, turn) in turns() {
+            self.push_wake((user, &turn.user), turn.wake, None, &mut changes);
+        }
+        if turns().next().is_some() {
+            changes = rows::last_of_each(changes);
+            let moved: Vec<_> =
+                turns().flat_map(|(_, at, turn)| turn.moves.iter().map(move |one| (*one, at))).collect();
+            self.count_moves(&moved)?;
+        }
         let counted = records.iter().map(|record| (record.popup.no, record.variant_id(), record.at));
         self.counts.load(&*self.shared.store, counted)?;
         for record in records {
@@ -281,14 +304,19 @@ impl Worker {
         }
     }
 
+    /// Nothing is written while it is not known whether an earlier write was stored.
+    pub(super) fn check_resolved(&self) -> StoreResult<()> {
+        match self.unresolved {
+            None => Ok(()),
+            Some(_) => {
+                Err(StoreError::Unavailable("whether earlier exposures or events were stored is not known yet".into()))
+            }
+        }
+    }
+
     /// Writes these rows and the counts that changed, all or nothing.
     pub(super) fn write(&mut self, mut changes: Vec<RowChange>) -> StoreResult<()> {
-        if self.unresolved.is_some() {
-            self.counts.discard_changes();
-            return Err(StoreError::Unavailable(
-                "whether earlier exposures or events were stored is not known yet".into(),
-            ));
-        }
+        self.check_resolved().inspect_err(|_| self.counts.discard_changes())?;
         self.counts.push_changes(&mut changes);
         let written = self.shared.write(changes);
         match &written {
@@ -298,9 +326,9 @@ impl Worker {
             }
             Err(error) => {
                 if matches!(error, StoreError::OutcomeUnknown(_)) {
-                    let mut counts = Vec::new();
-                    self.counts.push_changes(&mut counts);
-                    self.unresolved = Some(UnresolvedWrite { counts, records: Vec::new(), users: BTreeSet::new() });
+                    let mut witnesses = Vec::new();
+                    self.counts.push_changes(&mut witnesses);
+                    self.unresolved = Some(UnresolvedWrite { witnesses, ..UnresolvedWrite::default() });
                 }
                 self.counts.discard_changes();
             }
@@ -312,13 +340,14 @@ impl Worker {
     fn reconcile(&mut self) -> StoreResult<()> {
         let Some(unresolved) = &self.unresolved else { return Ok(()) };
         self.shared.fence_open_writes()?;
-        let keys: Vec<Vec<u8>> = unresolved.counts.iter().map(|count| count.key.clone()).collect();
+        let keys: Vec<Vec<u8>> = unresolved.witnesses.iter().map(|row| row.key.clone()).collect();
         let stored = self.shared.store.rows_of(SPACE, &keys)?;
-        // A popup that was removed meanwhile took its counts along. Any count that is left tells, for all were written
+        // A popup that was removed meanwhile took its counts along. Any row that is left tells, for all were written
         // together.
-        let is_stored = unresolved.counts.iter().zip(stored).any(|(count, stored)| stored == count.value);
-        let Some(UnresolvedWrite { mut records, users, .. }) = self.unresolved.take() else { return Ok(()) };
+        let is_stored = unresolved.witnesses.iter().zip(stored).any(|(row, stored)| stored == row.value);
+        let Some(UnresolvedWrite { mut records, users, changes, .. }) = self.unresolved.take() else { return Ok(()) };
         self.mark_users(users, is_stored);
+        self.settle_changes(changes, is_stored);
         if is_stored {
             self.shared.write_queue.complete(records.len(), 0);
         } else {

@@ -1,7 +1,10 @@
 //! The queue of writes that wait for the worker: exposures, events, and callers that wait for durability. A push never
 //! blocks; each list has a bound, and a refusal for when it is full.
 
-use super::{PopupsConfig, UserKey, configuration::Popup, events::EventBatch, stopped, undurable::UndurableQueue};
+use super::{
+    PopupsConfig, UserKey, configuration::Popup, events::EventBatch, journeys::JourneyTurn, stopped,
+    undurable::UndurableQueue,
+};
 use parking_lot::{Condvar, Mutex};
 use std::{
     sync::{
@@ -30,6 +33,8 @@ pub(super) struct ExposureRecord {
     pub(super) control: bool,
     /// Milliseconds since 1970 UTC.
     pub(super) at: u64,
+    /// What the exposure moves in journeys.
+    pub(super) turn: Option<Box<JourneyTurn>>,
 }
 
 impl ExposureRecord {

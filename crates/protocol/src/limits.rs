@@ -103,6 +103,18 @@ pub const POPUP_TEST_USERS_MAX: usize = 100;
 pub const POPUP_WEIGHTS_MAX: u32 = 1_000_000;
 /// The longest gap between two exposures, in seconds: ten years.
 pub const POPUP_GAP_S_MAX: u64 = 10 * 366 * 24 * 60 * 60;
+/// Names of custom events of one user that are remembered; the one that happened longest ago goes.
+pub const CUSTOM_EVENT_NAMES_MAX: usize = 64;
+/// The properties of a custom event as JSON text, in bytes.
+pub const CUSTOM_EVENT_PROPERTIES_BYTES_MAX: usize = 2 * 1024;
+/// Journeys.
+pub const JOURNEYS_MAX: usize = 100;
+/// Steps of one version of a journey.
+pub const JOURNEY_STEPS_MAX: usize = 50;
+/// Events that one branch of a journey waits for.
+pub const JOURNEY_BRANCHES_MAX: usize = 20;
+/// Versions of a journey that are kept; users who stand in an older one leave.
+pub const JOURNEY_VERSIONS_MAX: usize = 20;
 /// Placements with settings of their own.
 pub const PLACEMENT_SETTINGS_MAX: usize = 1_000;
 /// The reach policy as JSON text, in bytes.

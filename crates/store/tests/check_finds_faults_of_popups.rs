@@ -50,12 +50,8 @@ fn populate_popups(folder: &Path) {
         engine.popups.decide_blocking(&question.for_user(user)).unwrap().exposure.unwrap().decision
     });
     let event = |at: usize| PopupEvent {
-        id: format!("e{at}"),
         decision: shown[0].clone(),
-        kind: PopupEventKind::Click,
-        at: None,
-        button: None,
-        value: None,
+        ..PopupEvent::new(format!("e{at}"), PopupEventKind::Click)
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let events = (0..3).map(event).collect();

@@ -13,6 +13,7 @@ mod operations;
 mod outbox;
 mod popup_decisions;
 mod popup_events;
+mod popup_journeys;
 mod popup_segments;
 mod popups;
 mod presence;
@@ -136,6 +137,9 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(popup_segments::put_segment, popup_segments::get_segment, popup_segments::remove_segment))
         .routes(routes!(popup_segments::is_in_segment))
         .routes(routes!(popup_events::report_events, popup_events::export_events))
+        .routes(routes!(popup_journeys::list_journeys))
+        .routes(routes!(popup_journeys::put_journey, popup_journeys::get_journey, popup_journeys::remove_journey))
+        .routes(routes!(popup_journeys::get_journey_counts))
         .routes(routes!(bulk_sends::create_bulk_send, bulk_sends::list_bulk_sends))
         .routes(routes!(bulk_sends::get_bulk_send, bulk_sends::cancel_bulk_send))
         .routes(routes!(outbox::list_dead_letters))

@@ -132,16 +132,32 @@ fn as_lines(events: &[ExportedEvent]) -> Result<Vec<u8>, Box<dyn std::error::Err
 }
 
 fn as_csv(events: &[ExportedEvent], first: bool) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-    const NAMES: [&str; 10] =
-        ["taken_at", "at", "id", "type", "popup", "variant", "decision", "user", "button", "value"];
+    const NAMES: [&str; 13] = [
+        "taken_at",
+        "at",
+        "id",
+        "type",
+        "popup",
+        "variant",
+        "decision",
+        "user",
+        "button",
+        "value",
+        "name",
+        "until",
+        "properties",
+    ];
     let mut writer =
         csv::WriterBuilder::new().has_headers(false).terminator(csv::Terminator::CRLF).from_writer(Vec::new());
     if first {
         writer.write_record(NAMES)?;
     }
     for event in events {
-        let ExportedEvent { taken_at, at, id, kind, popup, variant, decision, user, button, value } = event;
-        writer.serialize((taken_at, at, id, kind, popup, variant, decision, user, button, value))?;
+        let ExportedEvent { taken_at, at, id, kind, popup, variant, decision, user, button, value, .. } = event;
+        let ExportedEvent { name, until, properties, .. } = event;
+        let properties = properties.as_ref().map(serde_json::to_string).transpose()?;
+        let of_custom = (name, until, properties);
+        writer.serialize((taken_at, at, id, kind, popup, variant, decision, user, button, value, of_custom))?;
     }
     Ok(writer.into_inner().map_err(|error| error.into_error())?)
 }

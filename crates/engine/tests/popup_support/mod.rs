@@ -97,5 +97,14 @@ impl World {
 }
 
 pub fn event(id: &str, decision: &str, kind: PopupEventKind) -> PopupEvent {
-    PopupEvent { id: id.into(), decision: decision.into(), kind, at: None, button: None, value: None }
+    read_event(json!({"id": id, "decision": decision, "type": kind}))
+}
+
+/// An event of the app's own.
+pub fn custom(id: &str, user: &str, name: &str) -> PopupEvent {
+    read_event(json!({"id": id, "type": "custom", "user": user, "name": name}))
+}
+
+pub fn read_event(json: Value) -> PopupEvent {
+    serde_json::from_value(json).unwrap()
 }

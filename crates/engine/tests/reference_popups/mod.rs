@@ -6,16 +6,50 @@ pub mod random;
 pub mod rules;
 pub mod wall;
 
-use rules::Person;
+use rules::{Done, Person, What};
 use serde_json::{Map, Value};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
-use tidings_popups::{UserKey, rules::Rule};
+use tidings_popups::{
+    UserKey,
+    rules::{MarkKind, Rule},
+};
 use tidings_protocol::http::*;
 use wall::{DAY_MS, QUARTER_MS, Wall};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A duration such as `7d`.
+fn milliseconds(text: &str) -> u64 {
+    let (number, unit) = text.split_at(text.len() - 1);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        _ => 86_400,
+    };
+    number.parse::<u64>().unwrap() * seconds * 1_000
+}
+
+/// The durations after events that a popup's specification has anywhere.
+fn collect_durations(json: &Value, to: &mut Vec<u64>) {
+    match json {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match name.as_str() {
+                    "within_s" | "before_s" | "delay_s" => to.extend(value.as_u64().map(|seconds| seconds * 1_000)),
+                    "impression" | "click" | "dismiss" | "conversion" => {
+                        to.extend(value.as_str().filter(|wait| *wait != "never").map(milliseconds));
+                    }
+                    _ => collect_durations(value, to),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_durations(item, to)),
+        _ => {}
+    }
+}
 
 pub struct ReferencePopup {
     /// A popup that is deleted and created again has another number.
@@ -95,6 +129,8 @@ pub struct ReferenceEvaluator {
     pub segments: BTreeMap<String, BTreeSet<String>>,
     pub cards: BTreeMap<String, Map<String, Value>>,
     pub shown: HashMap<String, Vec<Shown>>,
+    /// What users did, in the order in which the server learned of it.
+    pub done: HashMap<String, Vec<Done>>,
     last_no: u32,
 }
 
@@ -107,6 +143,7 @@ impl ReferenceEvaluator {
             segments: BTreeMap::new(),
             cards: BTreeMap::new(),
             shown: HashMap::new(),
+            done: HashMap::new(),
             last_no: 0,
         }
     }
@@ -140,13 +177,75 @@ impl ReferenceEvaluator {
 
     // ---- one popup
 
-    fn is_for(&self, popup: &ReferencePopup, asked: &Asked<'_>) -> bool {
-        let person = Person { key: UserKey::of(asked.user), id: asked.user, segments: &self.segments };
+    /// Records an event with a popup of this number; clicks on buttons are clicks. Impressions are recorded only while some
+    /// popup looks at them.
+    pub fn report(&mut self, user: &str, no: u32, kind: PopupEventKind, at: u64) {
+        let looks_at_impressions = |popup: &ReferencePopup| {
+            let audience = popup.spec.audience.as_ref().is_some_and(|rule| rule.get().contains("\"impression\""));
+            audience || popup.spec.after.impression.is_some()
+        };
+        let what = match kind {
+            PopupEventKind::Impression if !self.popups.values().any(looks_at_impressions) => return,
+            PopupEventKind::Impression => What::WithPopup(no, MarkKind::Impression),
+            PopupEventKind::Click | PopupEventKind::Button => What::WithPopup(no, MarkKind::Click),
+            PopupEventKind::Dismiss => What::WithPopup(no, MarkKind::Dismiss),
+            PopupEventKind::Conversion => What::WithPopup(no, MarkKind::Conversion),
+            PopupEventKind::Snooze | PopupEventKind::Custom => unreachable!("these are recorded by themselves"),
+        };
+        self.did(user, what, at);
+    }
+
+    pub fn did(&mut self, user: &str, what: What, at: u64) {
+        self.done.entry(user.to_owned()).or_default().push(Done { at, what });
+    }
+
+    fn done_by(&self, user: &str) -> &[Done] {
+        self.done.get(user).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether what the user did keeps the popup at this time.
+    fn reacts(&self, popup: &ReferencePopup, user: &str, at: u64) -> bool {
+        let done = self.done_by(user);
+        let last = |what: What| done.iter().filter(|done| done.what == what).map(|done| done.at).max();
+        let PopupAfter { impression, click, dismiss, conversion } = &popup.spec.after;
+        let waits = MarkKind::ALL.into_iter().zip([impression, click, dismiss, conversion]);
+        let is_kept = waits.into_iter().any(|(kind, wait)| match (wait, last(What::WithPopup(popup.no, kind))) {
+            (Some(wait), Some(last)) => wait == "never" || at < last + milliseconds(wait),
+            _ => false,
+        });
+        let snooze = done.iter().rev().find_map(|done| match done.what {
+            What::Snooze(no, until) if no == popup.no => Some(until),
+            _ => None,
+        });
+        let is_delayed = popup.spec.trigger.as_ref().is_some_and(|trigger| {
+            let Some(delay_s) = trigger.delay_s else { return false };
+            let shown =
+                self.shown.get(user).into_iter().flatten().filter(|one| one.no == popup.no).map(|one| one.at).max();
+            match last(What::Custom(trigger.event.clone())) {
+                Some(last) => shown.is_some_and(|shown| shown > last) || at < last + delay_s * 1_000,
+                None => true,
+            }
+        });
+        is_kept || is_delayed || snooze.is_some_and(|until| at < until)
+    }
+
+    fn is_for(&self, popup: &ReferencePopup, asked: &Asked<'_>, at: u64) -> bool {
+        let numbers = self.popups.iter().map(|(id, popup)| (id.clone(), popup.no)).collect();
+        let person = Person {
+            key: UserKey::of(asked.user),
+            id: asked.user,
+            segments: &self.segments,
+            done: self.done_by(asked.user),
+            own: popup.no,
+            numbers: &numbers,
+            now: at,
+        };
         let published = matches!(popup.spec.state, PopupState::Live | PopupState::Scheduled);
         let nobody = Map::new();
         let card = self.cards.get(asked.user).unwrap_or(&nobody);
         let fits = match (&popup.spec.trigger, asked.event) {
             (None, None) => true,
+            (Some(trigger), event) if trigger.delay_s.is_some() => event.is_none(),
             (Some(trigger), Some((event, properties))) => {
                 let holds = |rule: &Rule| person.holds(rule, properties, &nobody);
                 trigger.event == event && popup.condition.as_ref().is_none_or(holds)
@@ -214,6 +313,8 @@ impl ReferenceEvaluator {
     fn can_be_shown(&self, popup: &ReferencePopup, asked: &Asked<'_>, at: u64) -> bool {
         self.is_open(&popup.spec, at)
             && self.levels(popup, asked.placement).iter().all(|level| self.cap_reached(level, asked, at).is_none())
+            && !self.reacts(popup, asked.user, at)
+            && self.is_for(popup, asked, at)
     }
 
     // ---- all of them
@@ -253,7 +354,6 @@ impl ReferenceEvaluator {
         if Self::is_within(self.settings.holdout_percent, asked.user, "holdout", "") {
             return Answer::Nothing { retry_after_ms: None };
         }
-        here.retain(|(_, popup)| self.is_for(popup, asked));
         let is_control =
             |id: &str, popup: &ReferencePopup| Self::is_within(popup.spec.control_percent, asked.user, "control", id);
         let (mut counted, mut answer) = (Vec::new(), None);
@@ -298,7 +398,22 @@ impl ReferenceEvaluator {
         // quarters of an hour.
         let mut instants = BTreeSet::new();
         left.retain(|popup| {
+            // Of an audience that looks at no events, time changes nothing.
+            let is_timed = popup.spec.audience.as_ref().is_some_and(|rule| rule.get().contains("event\""));
+            if !is_timed && !self.is_for(popup, asked, asked.now) {
+                return false;
+            }
             instants.extend(popup.spec.starts_at);
+            // Any duration after any event, and the end of each snooze.
+            let text = serde_json::to_value(&popup.spec).unwrap();
+            let mut durations = Vec::new();
+            collect_durations(&text, &mut durations);
+            for done in self.done_by(asked.user) {
+                instants.extend(durations.iter().map(|duration| done.at + duration));
+                if let What::Snooze(_, until) = done.what {
+                    instants.insert(until);
+                }
+            }
             self.levels(popup, asked.placement).iter().all(|level| {
                 for one in shown {
                     instants.insert(one.at + level.1.gap_s.unwrap_or(0) * 1_000);

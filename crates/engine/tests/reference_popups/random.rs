@@ -49,7 +49,40 @@ fn test(random: &mut StdRng) -> Value {
     json!({"attribute": name, "op": op, "value": value})
 }
 
+/// The custom events, some of which also trigger popups.
+pub const CUSTOM: [&str; 3] = ["bought", "left", "read"];
+/// Short and long spans in seconds: of seconds, hours and days.
+const SPANS: [u64; 6] = [1, 90, 3_600, 20_000, 100_000, 300_000];
+
+/// A condition on what the user did.
+fn past(random: &mut StdRng) -> Value {
+    let mut test = Map::new();
+    test.extend(maybe(random, 0.4, |random| ("before_s".to_owned(), json!(any(random, &SPANS[..4])))));
+    test.extend(maybe(random, 0.4, |random| ("within_s".to_owned(), json!(any(random, &SPANS[4..])))));
+    test.extend(maybe(random, 0.2, |random| ("times_gte".to_owned(), json!(random.random_range(1..4)))));
+    test.extend(maybe(random, 0.2, |random| ("since_event".to_owned(), json!(any(random, &CUSTOM)))));
+    if random.random() {
+        test.insert("name".into(), json!(any(random, &CUSTOM)));
+        return json!({"event": test});
+    }
+    test.insert("type".into(), json!(any(random, &["impression", "click", "click", "dismiss", "conversion"])));
+    test.extend(maybe(random, 0.3, |random| ("popup".to_owned(), json!(format!("p{}", random.random_range(0..12))))));
+    json!({"popup_event": test})
+}
+
+fn after(random: &mut StdRng) -> Value {
+    let mut after = Map::new();
+    for kind in ["impression", "click", "dismiss", "conversion"] {
+        let wait = |random: &mut StdRng| (kind.to_owned(), json!(any(random, &["never", "1s", "45m", "5h", "2d"])));
+        after.extend(maybe(random, 0.3, wait));
+    }
+    Value::Object(after)
+}
+
 fn rule(random: &mut StdRng, depth: u32) -> Value {
+    if random.random_bool(0.2) {
+        return if random.random_bool(0.3) { json!({"not": past(random)}) } else { past(random) };
+    }
     match random.random_range(0..12) {
         0 | 1 if depth > 0 => json!({"all": rules(random, depth)}),
         2..5 if depth > 0 => json!({"any": rules(random, depth)}),
@@ -69,7 +102,8 @@ fn rule_of_event(random: &mut StdRng) -> Value {
     loop {
         let rule = rule(random, 1);
         let text = rule.to_string();
-        if !text.contains("unread_direct") && !text.contains("\"user.") {
+        let names_past = text.contains("unread_direct") || text.contains("event\"") || text.contains("\"user.");
+        if !names_past {
             return rule;
         }
     }
@@ -128,12 +162,15 @@ pub fn spec(random: &mut StdRng, base: u64) -> Value {
         "trigger",
         maybe(random, 0.2, |random| {
             let mut trigger = json!({"event": any(random, &EVENTS)});
-            if random.random() {
+            if random.random_bool(0.4) {
+                trigger["delay_s"] = json!(any(random, &SPANS));
+            } else if random.random() {
                 trigger["where"] = rule_of_event(random);
             }
             trigger
         }),
     );
+    set("after", maybe(random, 0.3, after));
     set("test_users", maybe(random, 0.06, |random| json!([any(random, &USERS)])));
     let mut weights: Vec<u32> = (0..random.random_range(1..4)).map(|_| random.random_range(0..4)).collect();
     weights[0] += 1;

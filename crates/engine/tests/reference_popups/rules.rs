@@ -4,17 +4,38 @@ use serde_json::{Map, Value, value::RawValue};
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_popups::{
     UserKey,
-    rules::{Predicate, Rule, Scalar, Values, Version, bucket, parse},
+    rules::{MarkKind, MarkTest, Predicate, Rule, Scalar, Values, Version, bucket, parse},
 };
 
 pub fn read(text: &RawValue) -> Rule {
     parse("rule", text).unwrap()
 }
 
+/// What a user did, and when the server learned of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    pub at: u64,
+    pub what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// With the popup of this number.
+    WithPopup(u32, MarkKind),
+    Custom(String),
+    /// The popup of this number is not to be shown before this time.
+    Snooze(u32, u64),
+}
+
 pub struct Person<'a> {
     pub key: UserKey,
     pub id: &'a str,
     pub segments: &'a BTreeMap<String, BTreeSet<String>>,
+    pub done: &'a [Done],
+    /// The number of the popup whose rule it is, and the numbers of all by their ids.
+    pub own: u32,
+    pub numbers: &'a BTreeMap<String, u32>,
+    pub now: u64,
 }
 
 impl Person<'_> {
@@ -34,7 +55,25 @@ impl Person<'_> {
             Rule::Percent { salt, from, to } => (*from..*to).contains(&bucket(self.key, salt)),
             Rule::Segment(name) => self.segments.get(name).is_some_and(|users| users.contains(self.id)),
             Rule::UnreadDirect { .. } | Rule::TimeOfDay { .. } => false,
+            Rule::Event { name, test } => self.did(&What::Custom(name.clone()), test),
+            Rule::PopupEvent { popup, kind, test } => {
+                let no = popup.as_ref().map_or(Some(self.own), |id| self.numbers.get(id).copied());
+                no.is_some_and(|no| self.did(&What::WithPopup(no, *kind), test))
+            }
         }
+    }
+
+    fn did(&self, what: &What, test: &MarkTest) -> bool {
+        let times =
+            |what: &What| self.done.iter().filter(|done| done.what == *what).map(|done| done.at).collect::<Vec<_>>();
+        let all = times(what);
+        let Some(last) = all.iter().max() else { return false };
+        let is_since =
+            |name: &String| times(&What::Custom(name.clone())).iter().max().is_some_and(|since| since <= last);
+        all.len() >= test.times_gte as usize
+            && test.within_s.is_none_or(|seconds| self.now < last + seconds * 1_000)
+            && test.before_s.is_none_or(|seconds| seconds == 0 || last + seconds * 1_000 <= self.now)
+            && test.since_event.as_ref().is_none_or(is_since)
     }
 }
 

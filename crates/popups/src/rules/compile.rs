@@ -1,8 +1,12 @@
 //! A rule compiled for evaluation with each request: attributes are read by slot instead of by name, and cheap
 //! conditions come before expensive ones.
 
-use super::{Attributes, Comparison, Predicate, Rule, Scalar, Segment, Value, Values, Version, bucket};
-use crate::{UserKey, timetable::Window};
+use super::{Attributes, Comparison, MarkTest, Predicate, Rule, Scalar, Segment, Value, Values, Version, bucket};
+use crate::{
+    UserKey,
+    frequency::{CounterKey, FrequencyCounters},
+    timetable::Window,
+};
 use jiff::tz::TimeZone;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -78,7 +82,7 @@ impl AttributeSlots {
                 versions.push((slot as u16, version));
             }
         }
-        Profile { user, unread_since, now_ms, zone: TimeZone::UTC, slots, versions }
+        Profile { user, unread_since, now_ms, zone: TimeZone::UTC, marks: None, slots, versions }
     }
 }
 
@@ -94,11 +98,17 @@ pub struct Profile<'p> {
     pub now_ms: u64,
     /// The zone whose clock decides conditions on the time of day that name none.
     pub zone: TimeZone,
+    /// The user's marks of events; absent: there are none.
+    marks: Option<&'p FrequencyCounters>,
     slots: SmallVec<[Option<&'p Value<'p>>; SLOTS_INLINE]>,
     versions: SmallVec<[(u16, Version); 2]>,
 }
 
 impl<'p> Profile<'p> {
+    pub(crate) fn with_marks(self, marks: &'p FrequencyCounters) -> Self {
+        Profile { marks: Some(marks), ..self }
+    }
+
     pub(super) fn value(&self, slot: u16) -> Option<&'p Value<'p>> {
         self.slots.get(usize::from(slot)).copied().flatten()
     }
@@ -128,7 +138,29 @@ pub struct CompiledRule {
     pub(super) root: Node,
     /// The ages of unread messages that its conditions ask for, in milliseconds, ascending.
     unread_ages_ms: Box<[u64]>,
+    /// The ages of events that its conditions ask for, in milliseconds.
+    mark_ages_ms: Box<[(CounterKey, u64)]>,
     needs_card: bool,
+    needs_marks: bool,
+}
+
+/// What the names in a rule stand for.
+pub(crate) trait RuleNames {
+    /// A segment that does not exist counts as empty.
+    fn segment(&self, name: &str) -> Option<Arc<Segment>>;
+    /// The number of a popup; without a name: of the popup whose rule it is. Of a popup that does not exist there are no
+    /// events.
+    fn popup(&self, name: Option<&str>) -> Option<u32>;
+}
+
+impl<F: Fn(&str) -> Option<Arc<Segment>> + ?Sized> RuleNames for &F {
+    fn segment(&self, name: &str) -> Option<Arc<Segment>> {
+        self(name)
+    }
+
+    fn popup(&self, _: Option<&str>) -> Option<u32> {
+        None
+    }
 }
 
 /// Compiles a rule for profiles of `slots`. A segment that does not exist counts as empty.
@@ -137,16 +169,39 @@ pub fn compile(
     slots: &mut AttributeSlots,
     segment: &dyn Fn(&str) -> Option<Arc<Segment>>,
 ) -> CompiledRule {
-    let mut unread_ages_ms = Vec::new();
-    let mut needs_card = false;
+    compile_with(rule, slots, &segment)
+}
+
+/// The same for a rule that may name popups.
+pub(crate) fn compile_with(rule: &Rule, slots: &mut AttributeSlots, names: &dyn RuleNames) -> CompiledRule {
+    let (mut unread_ages_ms, mut mark_ages_ms) = (Vec::new(), Vec::new());
+    let (mut needs_card, mut needs_marks) = (false, false);
+    let mut add_ages = |key: Option<CounterKey>, test: &MarkTest| {
+        needs_marks = true;
+        let ages = [test.within_s, test.before_s].into_iter().flatten();
+        mark_ages_ms
+            .extend(key.into_iter().flat_map(|key| ages.clone().map(move |age| (key, age.saturating_mul(1_000)))));
+    };
     rule.visit(&mut |rule| match rule {
         Rule::UnreadDirect { older_than_s } => unread_ages_ms.push(older_than_s.saturating_mul(1_000)),
         Rule::Attribute { name, .. } => needs_card |= name.starts_with(CARD_PREFIX),
+        Rule::Event { name, test } => add_ages(Some(CounterKey::event(name)), test),
+        Rule::PopupEvent { popup, kind, test } => {
+            add_ages(names.popup(popup.as_deref()).map(|no| CounterKey::popup_event(no, *kind)), test);
+        }
         _ => {}
     });
     unread_ages_ms.sort_unstable();
     unread_ages_ms.dedup();
-    CompiledRule { root: node(rule, slots, segment), unread_ages_ms: unread_ages_ms.into(), needs_card }
+    mark_ages_ms.sort_unstable();
+    mark_ages_ms.dedup();
+    CompiledRule {
+        root: node(rule, slots, names),
+        unread_ages_ms: unread_ages_ms.into(),
+        mark_ages_ms: mark_ages_ms.into(),
+        needs_card,
+        needs_marks,
+    }
 }
 
 impl CompiledRule {
@@ -157,11 +212,16 @@ impl CompiledRule {
     /// Why the rule does not hold: the path of the first condition, in the order of the text, that does not, such as
     /// `all[2]`. Empty if the rule is that condition itself; ends with `any` if none of a list holds. `None`: it holds.
     pub fn why_not(&self, profile: &Profile) -> Option<String> {
-        if self.holds(profile) {
+        self.why_not_at(profile, profile.now_ms)
+    }
+
+    /// The same at another time than the profile's.
+    pub(crate) fn why_not_at(&self, profile: &Profile, at: u64) -> Option<String> {
+        if self.root.holds(profile, at) {
             return None;
         }
         let mut path = String::new();
-        self.root.why_not(profile, &mut path);
+        self.root.why_not(profile, at, &mut path);
         Some(path)
     }
 
@@ -175,16 +235,36 @@ impl CompiledRule {
         self.needs_card
     }
 
-    /// When the rule will first hold by the age of the unread message alone. `None`: it holds now, or age alone will
-    /// not do.
-    pub fn unread_due_at(&self, profile: &Profile) -> Option<u64> {
-        let since = profile.unread_since?;
-        if !self.needs_unread() || self.holds(profile) {
+    /// Whether the rule depends on the user's marks of events.
+    pub(crate) fn needs_marks(&self) -> bool {
+        self.needs_marks
+    }
+
+    /// Whether time alone can change what the rule comes to.
+    pub(crate) fn is_timed(&self) -> bool {
+        !self.unread_ages_ms.is_empty() || !self.mark_ages_ms.is_empty()
+    }
+
+    /// The first time from `at` on at which the rule holds, if only time passes. `None`: time alone will not do.
+    pub fn holds_from(&self, profile: &Profile, at: u64) -> Option<u64> {
+        if self.root.holds(profile, at) {
+            return Some(at);
+        }
+        if !self.is_timed() {
             return None;
         }
-        // The result can change only when the message reaches one of these ages.
-        let instants = self.unread_ages_ms.iter().map(|age| since.saturating_add(*age));
-        instants.filter(|at| *at > profile.now_ms).find(|at| self.root.holds(profile, *at))
+        // The result can change only when the message or an event reaches one of these ages.
+        let mut instants: SmallVec<[u64; 8]> = SmallVec::new();
+        if let Some(since) = profile.unread_since {
+            instants.extend(self.unread_ages_ms.iter().map(|age| since.saturating_add(*age)));
+        }
+        if let Some(marks) = profile.marks {
+            let of_mark = |(key, age): &(CounterKey, u64)| Some(marks.get(*key)?.last_at.saturating_add(*age));
+            instants.extend(self.mark_ages_ms.iter().filter_map(of_mark));
+        }
+        instants.retain(|instant| *instant > at);
+        instants.sort_unstable();
+        instants.into_iter().find(|instant| self.root.holds(profile, *instant))
     }
 }
 
@@ -208,6 +288,41 @@ pub(super) enum Node {
     Segment(Arc<Segment>),
     Unread { age_ms: u64 },
     TimeOfDay { window: Window, zone: Option<TimeZone> },
+    Mark(Box<MarkNode>),
+}
+
+/// A condition on a user's events.
+#[derive(Debug)]
+pub(super) struct MarkNode {
+    /// Absent: of a popup that does not exist.
+    key: Option<CounterKey>,
+    within_ms: u64,
+    before_ms: u64,
+    times_gte: u32,
+    since: Option<CounterKey>,
+}
+
+impl MarkNode {
+    fn mark(key: Option<CounterKey>, test: &MarkTest) -> Node {
+        Node::Mark(Box::new(MarkNode {
+            key,
+            within_ms: test.within_s.map_or(u64::MAX, |seconds| seconds.saturating_mul(1_000)),
+            before_ms: test.before_s.unwrap_or(0).saturating_mul(1_000),
+            times_gte: test.times_gte,
+            since: test.since_event.as_deref().map(CounterKey::event),
+        }))
+    }
+
+    fn holds(&self, marks: &FrequencyCounters, now_ms: u64) -> bool {
+        let Some(mark) = self.key.and_then(|key| marks.get(key)) else { return false };
+        let is_since = |since: CounterKey| marks.get(since).is_some_and(|since| since.last_at <= mark.last_at);
+        // An event after `now_ms`, from before the clock was turned back, is one of just now.
+        let is_old_enough = self.before_ms == 0 || mark.last_at.saturating_add(self.before_ms) <= now_ms;
+        is_old_enough
+            && now_ms < mark.last_at.saturating_add(self.within_ms)
+            && mark.total >= self.times_gte
+            && self.since.is_none_or(is_since)
+    }
 }
 
 /// A rule of a list, with its position in the text: rules are evaluated in the order of their cost.
@@ -256,25 +371,25 @@ pub(super) fn normalize_zero(number: f64) -> f64 {
     number + 0.0
 }
 
-fn node(rule: &Rule, slots: &mut AttributeSlots, segment: &dyn Fn(&str) -> Option<Arc<Segment>>) -> Node {
+fn node(rule: &Rule, slots: &mut AttributeSlots, names: &dyn RuleNames) -> Node {
     match rule {
-        Rule::All(rules) => Node::All(children(rules, slots, segment)),
-        Rule::Any(rules) => Node::Any(children(rules, slots, segment)),
-        Rule::Not(rule) => Node::Not(Box::new(node(rule, slots, segment))),
+        Rule::All(rules) => Node::All(children(rules, slots, names)),
+        Rule::Any(rules) => Node::Any(children(rules, slots, names)),
+        Rule::Not(rule) => Node::Not(Box::new(node(rule, slots, names))),
         Rule::Attribute { name, predicate } => predicate_node(name, predicate, slots),
         Rule::Percent { salt, from, to } => Node::Percent { salt: salt.as_str().into(), from: *from, to: *to },
-        Rule::Segment(name) => Node::Segment(segment(name).unwrap_or_default()),
+        Rule::Segment(name) => Node::Segment(names.segment(name).unwrap_or_default()),
         Rule::UnreadDirect { older_than_s } => Node::Unread { age_ms: older_than_s.saturating_mul(1_000) },
         Rule::TimeOfDay { window, zone } => Node::TimeOfDay { window: *window, zone: zone.clone() },
+        Rule::Event { name, test } => MarkNode::mark(Some(CounterKey::event(name)), test),
+        Rule::PopupEvent { popup, kind, test } => {
+            MarkNode::mark(names.popup(popup.as_deref()).map(|no| CounterKey::popup_event(no, *kind)), test)
+        }
     }
 }
 
-fn children(
-    rules: &[Rule],
-    slots: &mut AttributeSlots,
-    segment: &dyn Fn(&str) -> Option<Arc<Segment>>,
-) -> Box<[Child]> {
-    let child = |(position, rule)| Child { position, node: node(rule, slots, segment) };
+fn children(rules: &[Rule], slots: &mut AttributeSlots, names: &dyn RuleNames) -> Box<[Child]> {
+    let child = |(position, rule)| Child { position, node: node(rule, slots, names) };
     let mut children: Vec<Child> = rules.iter().enumerate().map(child).collect();
     children.sort_by_key(|child| child.node.cost());
     children.into()
@@ -363,11 +478,12 @@ impl Node {
                 profile.unread_since.is_some_and(|since| since.saturating_add(*age_ms) <= now_ms)
             }
             Node::TimeOfDay { window, zone } => window.shows(zone.as_ref().unwrap_or(&profile.zone), now_ms),
+            Node::Mark(mark) => profile.marks.is_some_and(|marks| mark.holds(marks, now_ms)),
         }
     }
 
     /// Appends the path of the first failing condition of a node that does not hold.
-    fn why_not(&self, profile: &Profile, path: &mut String) {
+    fn why_not(&self, profile: &Profile, at: u64, path: &mut String) {
         let part = |path: &mut String, name: &str| {
             if !path.is_empty() {
                 path.push('.');
@@ -376,10 +492,10 @@ impl Node {
         };
         match self {
             Node::All(children) => {
-                let failing = children.iter().filter(|child| !child.node.holds(profile, profile.now_ms));
+                let failing = children.iter().filter(|child| !child.node.holds(profile, at));
                 if let Some(first) = failing.min_by_key(|child| child.position) {
                     part(path, &format!("all[{}]", first.position));
-                    first.node.why_not(profile, path);
+                    first.node.why_not(profile, at, path);
                 }
             }
             Node::Any(_) => part(path, "any"),
@@ -397,6 +513,7 @@ impl Node {
             Node::Not(node) => node.cost(),
             Node::Number { .. } | Node::Bool { .. } | Node::Compare { .. } | Node::Present { .. } => 1,
             Node::Unread { .. } => 1,
+            Node::Mark(_) => 8,
             Node::Text { .. } | Node::StartsWith { .. } | Node::EndsWith { .. } => 2,
             Node::Version { .. } => 4,
             Node::Texts { .. } | Node::Numbers { .. } | Node::Percent { .. } => 8,

@@ -11,7 +11,9 @@ mod segment;
 mod value;
 mod version;
 
+pub use crate::mark_kind::MarkKind;
 pub use compile::{AttributeSlots, CompiledRule, Profile, compile};
+pub(crate) use compile::{RuleNames, compile_with};
 pub use index::RuleIndex;
 pub use parse::{parse, parse_event_condition, parse_message_condition};
 pub use segment::{Segment, bucket};
@@ -47,6 +49,30 @@ pub enum Rule {
         window: Window,
         zone: Option<TimeZone>,
     },
+    /// The user's custom event of this name.
+    Event {
+        name: String,
+        test: MarkTest,
+    },
+    /// What the user did with a popup; without an id: with the popup whose rule it is.
+    PopupEvent {
+        popup: Option<String>,
+        kind: MarkKind,
+        test: MarkTest,
+    },
+}
+
+/// What is asked of a user's events: all of it must be so. No event at all passes no test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkTest {
+    /// The last one was less than so many seconds ago.
+    pub within_s: Option<u64>,
+    /// The last one was at least so many seconds ago.
+    pub before_s: Option<u64>,
+    /// There were at least so many.
+    pub times_gte: u32,
+    /// The last one was not before the last custom event of this name, and there was such an event.
+    pub since_event: Option<String>,
 }
 
 /// An operator with its value, which an attribute is tested by. All but `Absent` are false of an attribute that is
@@ -114,6 +140,31 @@ impl Rule {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// The popups that the rule names in conditions on what users did with them, in the order of the text.
+    pub fn popups(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        self.visit(&mut |rule| {
+            if let Rule::PopupEvent { popup: Some(name), .. } = rule {
+                names.push(name.as_str());
+            }
+        });
+        names
+    }
+
+    /// Whether the rule asks what the user did with the popup whose rule it is.
+    pub fn names_own_popup(&self) -> bool {
+        let mut found = false;
+        self.visit(&mut |rule| found |= matches!(rule, Rule::PopupEvent { popup: None, .. }));
+        found
+    }
+
+    /// Whether the rule asks for events of this kind with popups.
+    pub(crate) fn names_kind(&self, wanted: MarkKind) -> bool {
+        let mut found = false;
+        self.visit(&mut |rule| found |= matches!(rule, Rule::PopupEvent { kind, .. } if *kind == wanted));
+        found
     }
 
     /// Calls the function with the rule and all of its parts.

@@ -4,7 +4,7 @@
 //! before the parser recurses, however deep the text goes.
 
 use super::{
-    Comparison, Predicate, Rule, Scalar, Values, Version,
+    Comparison, MarkKind, MarkTest, Predicate, Rule, Scalar, Values, Version,
     value::{Pairs, TextSeed},
 };
 use crate::timetable::Window;
@@ -28,7 +28,7 @@ pub fn parse(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
 /// Parses a condition on an event. It can test the event's properties, and of the user only segments and percentages.
 ///
 /// # Errors
-/// Those of [`parse`], and a condition on the user's card or unread messages.
+/// Those of [`parse`], and a condition on the user's card, unread messages or earlier events.
 pub fn parse_event_condition(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
     RuleParser::of(field, Subject::Event).rule(text)
 }
@@ -53,10 +53,17 @@ enum Subject {
     Message(&'static [&'static str]),
 }
 
+impl Subject {
+    /// Whether a rule may name earlier events, or is told why not: messages are judged without users' marks.
+    fn has_past(self) -> bool {
+        !matches!(self, Subject::Message(_))
+    }
+}
+
 /// The known operators, for a refusal.
 const OPERATORS: &str = "eq, ne, lt, lte, gt, gte, in, not_in, contains, not_contains, starts_with, ends_with, version_eq, \
                          version_lt, version_lte, version_gt, version_gte, exists, absent";
-const FORMS: &str = "all, any, not, attribute, percent, segment, unread_direct";
+const FORMS: &str = "all, any, not, attribute, percent, segment, unread_direct, event, popup_event";
 /// The forms of conditions on messages.
 const MESSAGE_FORMS: &str = "all, any, not, attribute, percent, segment, unread_direct, time_of_day";
 
@@ -134,6 +141,10 @@ impl RuleParser {
                 parser.name(value).map(Rule::Segment)
             }),
             "unread_direct" => self.within(format_args!(".unread_direct"), |parser| parser.unread_direct(value)),
+            "event" if self.subject.has_past() => self.within(format_args!(".event"), |parser| parser.event(value)),
+            "popup_event" if self.subject.has_past() => {
+                self.within(format_args!(".popup_event"), |parser| parser.popup_event(value))
+            }
             "time_of_day" if matches!(self.subject, Subject::Message(_)) => {
                 self.within(format_args!(".time_of_day"), |parser| parser.time_of_day(value))
             }
@@ -261,12 +272,65 @@ impl RuleParser {
         }
         let fields = self.fields(text)?;
         let [age] = self.take_fields(fields, ["older_than_s"])?;
-        let older_than_s =
-            self.required(".older_than_s", age, |parser, text| match serde_json::from_str::<u32>(text.get()) {
-                Ok(seconds) => Ok(u64::from(seconds)),
-                Err(_) => parser.refuse(format_args!("must be a whole number of seconds, from 0 to {}", u32::MAX)),
-            })?;
-        Ok(Rule::UnreadDirect { older_than_s })
+        let older_than_s = self.required(".older_than_s", age, |parser, text| parser.whole(text, "seconds", 0))?;
+        Ok(Rule::UnreadDirect { older_than_s: u64::from(older_than_s) })
+    }
+
+    fn whole(&mut self, text: &RawValue, what: &str, least: u32) -> Result<u32, Refusal> {
+        match serde_json::from_str::<u32>(text.get()) {
+            Ok(number) if number >= least => Ok(number),
+            _ => self.refuse(format_args!("must be a whole number of {what}, from {least} to {}", u32::MAX)),
+        }
+    }
+
+    fn event(&mut self, text: &RawValue) -> Result<Rule, Refusal> {
+        self.count_past_condition()?;
+        let fields = self.fields(text)?;
+        let [name, tests @ ..] =
+            self.take_fields(fields, ["name", "within_s", "before_s", "times_gte", "since_event"])?;
+        let name = self.required(".name", name, |parser, text| parser.name(text))?;
+        Ok(Rule::Event { name, test: self.mark_test(tests)? })
+    }
+
+    fn popup_event(&mut self, text: &RawValue) -> Result<Rule, Refusal> {
+        self.count_past_condition()?;
+        let fields = self.fields(text)?;
+        let [popup, kind, tests @ ..] =
+            self.take_fields(fields, ["popup", "type", "within_s", "before_s", "times_gte", "since_event"])?;
+        let popup = self.optional(".popup", popup, |parser, text| parser.name(text))?;
+        let kind = self.required(".type", kind, |parser, text| {
+            let name = parser.text(text)?;
+            MarkKind::named(&name).map_or_else(
+                || {
+                    let known = MarkKind::ALL.map(MarkKind::name).join(", ");
+                    parser.refuse(format_args!("unknown type {}; known are {known}", quoted(&name)))
+                },
+                Ok,
+            )
+        })?;
+        Ok(Rule::PopupEvent { popup, kind, test: self.mark_test(tests)? })
+    }
+
+    fn count_past_condition(&mut self) -> Result<(), Refusal> {
+        self.count_condition()?;
+        if self.subject == Subject::Event {
+            return self.refuse("a condition on an event is about that event: earlier events are for the audience");
+        }
+        Ok(())
+    }
+
+    fn mark_test(&mut self, [within, before, times, since]: [Option<&RawValue>; 4]) -> Result<MarkTest, Refusal> {
+        let within_s = self.optional(".within_s", within, |parser, text| parser.whole(text, "seconds", 1))?;
+        let before_s = self.optional(".before_s", before, |parser, text| parser.whole(text, "seconds", 0))?;
+        if let (Some(within), Some(before)) = (within_s, before_s)
+            && before >= within
+        {
+            return self.within(format_args!(".before_s"), |parser| parser.refuse("must be below within_s"));
+        }
+        let times_gte = self.optional(".times_gte", times, |parser, text| parser.whole(text, "times", 1))?.unwrap_or(1);
+        let since_event = self.optional(".since_event", since, |parser, text| parser.name(text))?;
+        let (within_s, before_s) = (within_s.map(u64::from), before_s.map(u64::from));
+        Ok(MarkTest { within_s, before_s, times_gte, since_event })
     }
 
     fn time_of_day(&mut self, text: &RawValue) -> Result<Rule, Refusal> {
@@ -345,6 +409,15 @@ impl RuleParser {
             Some(text) => read(parser, text),
             None => parser.refuse("is missing"),
         })
+    }
+
+    fn optional<'t, T>(
+        &mut self,
+        part: &str,
+        value: Option<&'t RawValue>,
+        read: impl FnOnce(&mut Self, &'t RawValue) -> Result<T, Refusal>,
+    ) -> Result<Option<T>, Refusal> {
+        value.map(|text| self.within(format_args!("{part}"), |parser| read(parser, text))).transpose()
     }
 
     fn text<'t>(&mut self, text: &'t RawValue) -> Result<Cow<'t, str>, Refusal> {

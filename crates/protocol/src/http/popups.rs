@@ -1,5 +1,6 @@
 //! The bodies of popups: their configuration, decisions, events and counts.
 
+use super::ExplainedJourney;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -45,7 +46,8 @@ pub struct PopupSpec {
     /// Not shown from here on; milliseconds since 1970 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<u64>,
-    /// Of `windows` and of days in caps: a name of the IANA database. Absent: the settings'.
+    /// Of `windows` and of days in caps: a name of the IANA database, or `user`: that of the user's card, and the
+    /// settings' for a user whose card names none. Absent: the settings'.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// When in the week it may be shown; none: always.
@@ -58,9 +60,15 @@ pub struct PopupSpec {
     /// Absent: a page view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<PopupTrigger>,
+    /// The journey whose steps show the popup: it is shown to nobody else. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journey: Option<String>,
     /// How often a user is shown it.
     #[serde(default)]
     pub caps: PopupCaps,
+    /// When it may be shown again after what the user did with it.
+    #[serde(default, skip_serializing_if = "PopupAfter::is_empty")]
+    pub after: PopupAfter,
     /// At least one. Each user gets one of them, drawn by weight.
     pub variants: Vec<PopupVariant>,
     /// This share of the audience is not shown it, so that there is something to compare with; in percent.
@@ -117,6 +125,35 @@ pub struct PopupTrigger {
     #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub condition: Option<Box<RawValue>>,
+    /// The popup is shown at a page view so many seconds after the event or later, once for each time that the event
+    /// was reported as one of the kind `custom`. Absent: it is shown to a question that says that the event happens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_s: Option<u64>,
+}
+
+/// For how long a popup is not shown again after the user's last event with it: `never`, or a duration as a whole number
+/// with `s`, `m`, `h` or `d`, such as `7d`. Absent: the event changes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupAfter {
+    /// After it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub impression: Option<String>,
+    /// After it, or one of its buttons, was clicked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub click: Option<String>,
+    /// After it was closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dismiss: Option<String>,
+    /// After what it was for has happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversion: Option<String>,
+}
+
+impl PopupAfter {
+    fn is_empty(&self) -> bool {
+        *self == PopupAfter::default()
+    }
 }
 
 /// How often a user is shown it at most, on all devices together. Absent: no limit.
@@ -390,6 +427,9 @@ pub struct Explanation {
     pub next_at: Option<u64>,
     /// All popups of the placement, in the order in which they are considered.
     pub popups: Vec<ExplainedPopup>,
+    /// Where the user stands in journeys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub journeys: Vec<ExplainedJourney>,
 }
 
 /// What speaks for or against one popup.
@@ -448,15 +488,20 @@ pub enum PopupEventKind {
     Dismiss,
     /// What the popup was for has happened.
     Conversion,
+    /// The user asks not to be shown the popup for a while: `until` or `for_s`.
+    Snooze,
+    /// An event of the app's own, by its `name`. It belongs to no decision.
+    Custom,
 }
 
-/// Something that happened to a popup that was shown.
+/// Something that happened to a popup that was shown, or an event of the app's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PopupEvent {
     /// The app's own, once for each event: a second one with the same id is not counted.
     pub id: String,
-    /// The decision that showed the popup, as it was answered.
+    /// The decision that showed the popup, as it was answered; events of the kind `custom` have none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub decision: String,
     /// What happened.
     #[serde(rename = "type")]
@@ -470,6 +515,41 @@ pub struct PopupEvent {
     /// Of a conversion, in the app's own unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
+    /// The app's word for an event of the kind `custom`, by which rules and journeys name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Whose event of the kind `custom` it is; absent with a user's token: that user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Of an event of the kind `custom`: strings, numbers, booleans and lists of strings, which the `where` of a
+    /// journey's entry looks at; at most 2 KiB as JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub properties: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Of a `snooze`: the popup is not shown to the user before then, in milliseconds since 1970 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// Of a `snooze`, instead of `until`: for so many seconds from when the server takes the event; 0 ends one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_s: Option<u64>,
+}
+
+impl PopupEvent {
+    /// An event of which nothing but its id and kind is known yet.
+    pub fn new(id: impl Into<String>, kind: PopupEventKind) -> PopupEvent {
+        PopupEvent {
+            id: id.into(),
+            decision: String::new(),
+            kind,
+            at: None,
+            button: None,
+            value: None,
+            name: None,
+            user: None,
+            properties: None,
+            until: None,
+            for_s: None,
+        }
+    }
 }
 
 /// Events of popups, of any number of decisions.
@@ -533,13 +613,13 @@ pub struct ExportedEvent {
     /// What happened.
     #[serde(rename = "type")]
     pub kind: PopupEventKind,
-    /// The popup's id.
+    /// The popup's id; empty for an event of the kind `custom`.
     pub popup: String,
-    /// The variant's id.
+    /// The variant's id; empty for an event of the kind `custom`.
     pub variant: String,
-    /// The decision that showed the popup.
+    /// The decision that showed the popup; empty for an event of the kind `custom`.
     pub decision: String,
-    /// The id of the user whom the decision was for.
+    /// The id of the user whom the decision was for, or whose event it is.
     pub user: String,
     /// The button's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -547,4 +627,13 @@ pub struct ExportedEvent {
     /// Of a conversion, in the app's own unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
+    /// The name of an event of the kind `custom`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Of a `snooze`: until when, in milliseconds since 1970 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// The properties of an event of the kind `custom`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub properties: Option<serde_json::Map<String, serde_json::Value>>,
 }

@@ -84,20 +84,28 @@ export interface PopupDecision {
   readonly test?: boolean;
 }
 
-/** Something that happened to a popup that was shown. */
+/** Something that happened to a popup that was shown, or an event of the app's own. */
 export interface PopupEvent {
   /** The app's own, once for each event: a second one with the same id is not counted. */
   readonly id: string;
-  /** The showing that it happened to. */
-  readonly decision: string;
-  /** What happened. */
-  readonly type: "impression" | "click" | "button" | "dismiss" | "conversion";
+  /** The showing that it happened to; events of the type `custom` have none. */
+  readonly decision?: string;
+  /** What happened. `snooze`: the user does not want to see the popup for a while. `custom`: an event of the app's own. */
+  readonly type: "impression" | "click" | "button" | "dismiss" | "conversion" | "snooze" | "custom";
   /** The button that was pressed. */
   readonly button?: string;
   /** What a conversion is worth, in the app's own unit. */
   readonly value?: number;
   /** When, in milliseconds since 1970 UTC. */
   readonly at?: number;
+  /** The app's word for an event of the type `custom`. */
+  readonly name?: string;
+  /** Of an event of the type `custom`. */
+  readonly properties?: Readonly<Record<string, string | number | boolean | readonly string[]>>;
+  /** Of a `snooze`: until when, in milliseconds since 1970 UTC. */
+  readonly until?: number;
+  /** Of a `snooze`, instead of `until`: for how many seconds. */
+  readonly for_s?: number;
 }
 
 /** Data from the business to this device. */
