@@ -318,3 +318,35 @@ fn a_journey_pushes_through_the_push_service_once() {
     assert_eq!(push.push, 1);
     assert!(world.engine.push.status(2).is_err(), "one push");
 }
+
+#[test]
+fn windows_and_days_go_by_the_users_own_time_zone() {
+    let world = world();
+    let card = |id: &str, zone: Option<&str>| {
+        let time_zone = zone.map(str::to_owned);
+        let upsert = UserUpsert { id: id.into(), time_zone, ..UserUpsert::default() };
+        world.wait(world.engine.upsert_users(vec![upsert])).unwrap();
+    };
+    card("ada", Some("Asia/Tokyo"));
+    card("ben", Some("America/New_York"));
+    card("cyd", None);
+    world.put_popup("evening", json!({"time_zone": "user", "windows": [{"from": "18:00", "to": "22:00"}]}));
+    // It is noon in UTC, which is the settings' zone: 21:00 in Tokyo, 7:00 in New York.
+    assert!(world.decide("ada").is_some());
+    assert_eq!(retry_after(&world, "ben"), Some(11 * HOUR));
+    assert_eq!(retry_after(&world, "cyd"), Some(6 * HOUR));
+    assert_eq!(retry_after(&world, "somebody-without-a-card"), Some(6 * HOUR));
+    assert_eq!(why(&world, "ben", "evening").1, "windows");
+    world.put_popup("evening", json!({"state": "paused"}));
+    world.put_popup("daily", json!({"time_zone": "user", "caps": {"per_day": 1}}));
+    for user in ["ada", "ben", "cyd"] {
+        assert!(world.decide(user).is_some());
+    }
+    let midnights = ["ada", "ben", "cyd"].map(|user| retry_after(&world, user).unwrap() / HOUR);
+    assert_eq!(midnights, [3, 17, 12]);
+    // Another zone on the day of the last exposure does not begin a day anew.
+    card("ada", Some("America/New_York"));
+    assert_eq!(retry_after(&world, "ada"), Some(17 * HOUR));
+    card("ben", Some("Asia/Tokyo"));
+    assert_eq!(retry_after(&world, "ben"), Some(3 * HOUR));
+}

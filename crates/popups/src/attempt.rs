@@ -80,7 +80,7 @@ impl Configuration {
         &self,
         (user, question): (UserKey, &Question<'a>),
         placement: &'a Placement,
-        context: &UserContext,
+        context: &'a UserContext,
         card: Option<&'a Attributes<'a>>,
         (counters, is_moving): (&'a FrequencyCounters, bool),
         now_ms: u64,
@@ -88,7 +88,8 @@ impl Configuration {
         let profile = self.slots.profile(user, question.attributes, card, context.unread_since, now_ms);
         let profile = profile.with_marks(counters);
         let session = question.session.map(session_hash);
-        EvaluationInput { user, session, placement, profile, event: question.event, now_ms, is_moving }
+        let user_zone = context.card.as_ref().and_then(|card| card.time_zone());
+        EvaluationInput { user, session, placement, profile, event: question.event, now_ms, user_zone, is_moving }
     }
 }
 
@@ -142,7 +143,8 @@ impl Shared {
             );
             configuration.choose(counters, &input)
         };
-        let turn = Turn { placement, session: question.session.map(session_hash), now_ms };
+        let user_zone = context.card.as_ref().and_then(|card| card.time_zone());
+        let turn = Turn { placement, session: question.session.map(session_hash), user_zone, now_ms };
         let Choice { chosen, controls, next_at, until } = &choice;
         if chosen.is_none() && controls.is_empty() {
             user.cache_negative(NegativeCacheEntry { fingerprint, until: *until, next_at: *next_at }, now_ms);
@@ -252,12 +254,13 @@ impl Shared {
 struct Turn<'a> {
     placement: &'a Placement,
     session: Option<u64>,
+    user_zone: Option<&'a str>,
     now_ms: u64,
 }
 
 /// Counts the exposure, and those that the control groups were spared, in the user's frequency counters.
 fn count_exposures(configuration: &Configuration, counters: &mut FrequencyCounters, turn: Turn<'_>, choice: &Choice) {
-    let Turn { placement, session, now_ms } = turn;
+    let Turn { placement, session, user_zone, now_ms } = turn;
     counters.prune(now_ms, |no| configuration.knows_number(no));
     let mut count = |key: CounterKey, by_session: bool, day: u32| {
         counters.count(key, now_ms, day);
@@ -266,7 +269,7 @@ fn count_exposures(configuration: &Configuration, counters: &mut FrequencyCounte
         }
     };
     let mut count_popup = |popup: &Popup| {
-        count(popup.counter_key, popup.caps.per_session.is_some(), popup.days.day(now_ms).0);
+        count(popup.counter_key, popup.caps.per_session.is_some(), popup.clock(user_zone).days.day(now_ms).0);
     };
     choice.controls.iter().for_each(|popup| count_popup(popup));
     if let Some((popup, _)) = &choice.chosen {

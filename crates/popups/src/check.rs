@@ -22,6 +22,9 @@ const CAP_MAX: u32 = 10_000;
 /// Times after the year 9000 are refused: they are not milliseconds since 1970.
 const TIME_MAX: u64 = 221_845_392_000_000;
 
+/// The word for the zone of the user's card.
+const USER_ZONE: &str = "user";
+
 /// A popup's specification, validated and parsed.
 #[derive(Debug, Clone)]
 pub(super) struct CheckedSpec {
@@ -29,6 +32,8 @@ pub(super) struct CheckedSpec {
     pub(super) condition: Option<Rule>,
     pub(super) windows: Vec<Window>,
     pub(super) zone: Option<TimeZone>,
+    /// The zone is that of the user's card.
+    pub(super) by_user_zone: bool,
     pub(super) caps: Caps,
     pub(super) reactions: CheckedReactions,
     pub(super) control: u32,
@@ -199,7 +204,8 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     }
     check_count("windows", spec.windows.len(), POPUP_WINDOWS_MAX)?;
     let windows = timetable::parse_windows(&spec.windows)?;
-    let zone = check_zone("time_zone", spec.time_zone.as_deref())?;
+    let by_user_zone = spec.time_zone.as_deref() == Some(USER_ZONE);
+    let zone = check_zone("time_zone", spec.time_zone.as_deref().filter(|_| !by_user_zone))?;
     spec.journey.as_deref().map_or(Ok(()), |journey| check_id("journey", journey))?;
     let audience = spec.audience.as_ref().map(|rule| rules::parse("audience", rule)).transpose()?;
     let mut condition = None;
@@ -234,7 +240,7 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     for (at, user) in spec.test_users.iter().enumerate() {
         check_id(&format!("test_users[{at}]"), user)?;
     }
-    Ok(CheckedSpec { audience, condition, windows, zone, caps, reactions, control, contents })
+    Ok(CheckedSpec { audience, condition, windows, zone, by_user_zone, caps, reactions, control, contents })
 }
 
 /// The settings, validated and parsed.

@@ -10,6 +10,7 @@ use super::{
     reactions::Reactions,
     rules::{self, AttributeSlots, CompiledRule, MarkKind, RuleIndex, RuleNames, Segment},
     timetable::{Days, Timetable},
+    zone_clock::{ClockOfPopup, Schedule, UserClocks, ZoneClock},
 };
 use bytes::Bytes;
 use jiff::tz::TimeZone;
@@ -42,8 +43,10 @@ pub(super) struct Popup {
     pub(super) state: PopupState,
     pub(super) priority: i32,
     pub(super) counter_key: CounterKey,
-    pub(super) timetable: Timetable,
-    pub(super) days: Arc<Days>,
+    /// By the popup's zone, or the settings'.
+    clock: ZoneClock,
+    /// By the zones of users' cards.
+    user_clocks: Option<UserClocks>,
     pub(super) audience: Option<CompiledRule>,
     pub(super) trigger: Option<Trigger>,
     /// The journey that shows it.
@@ -136,8 +139,19 @@ impl Popup {
             state: spec.state,
             priority: spec.priority,
             counter_key: CounterKey::popup(no),
-            timetable: Timetable::new(spec.starts_at, spec.ends_at, &checked.windows, zone.clone(), context.now_ms),
-            days: days_of(context, &zone),
+            clock: ZoneClock {
+                timetable: Timetable::new(spec.starts_at, spec.ends_at, &checked.windows, zone.clone(), context.now_ms),
+                days: days_of(context, &zone),
+            },
+            user_clocks: checked.by_user_zone.then(|| {
+                let PopupSpec { starts_at, ends_at, .. } = *spec;
+                UserClocks::new(Schedule {
+                    starts_at,
+                    ends_at,
+                    windows: checked.windows.clone(),
+                    now_ms: context.now_ms,
+                })
+            }),
             audience: checked.audience.as_ref().map(|rule| rules::compile_with(rule, slots, &names)),
             trigger,
             journey: spec.journey.as_deref().map(Into::into),
@@ -150,6 +164,12 @@ impl Popup {
             strict: spec.strict,
             testers: spec.test_users.iter().map(|user| UserKey::of(user)).collect(),
         }
+    }
+
+    /// The popup's wall time for a user whose card names this zone.
+    pub(super) fn clock(&self, user_zone: Option<&str>) -> ClockOfPopup<'_> {
+        let own = self.user_clocks.as_ref().and_then(|clocks| clocks.of(user_zone?));
+        own.map_or(ClockOfPopup::Shared(&self.clock), ClockOfPopup::Own)
     }
 
     /// Whether the popup's state allows to show it to other users than its test users.
@@ -193,7 +213,8 @@ impl Placement {
             caps,
             index: RuleIndex::build(popups.iter().map(|popup| popup.audience.as_ref())),
             needs_unread: audiences().any(CompiledRule::needs_unread),
-            needs_card: audiences().any(CompiledRule::needs_card),
+            needs_card: audiences().any(CompiledRule::needs_card)
+                || popups.iter().any(|popup| popup.user_clocks.is_some()),
             tested: all.iter().filter(|popup| !popup.testers.is_empty()).cloned().collect(),
             popups,
             all,

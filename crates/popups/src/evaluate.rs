@@ -13,6 +13,7 @@ use super::{
     reactions::ReactionCause,
     rules::{Attributes, CompiledRule, Profile},
     timetable::{Days, Phase},
+    zone_clock::ZoneClock,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub(super) struct EvaluationInput<'a> {
     /// The event with its properties; absent: a page view.
     pub(super) event: Option<(&'a str, &'a Attributes<'a>)>,
     pub(super) now_ms: u64,
+    /// The time zone of the user's card.
+    pub(super) user_zone: Option<&'a str>,
     /// The user's positions in journeys are being changed: what they show is not known for a moment.
     pub(super) is_moving: bool,
 }
@@ -107,7 +110,7 @@ fn earliest(
 ) -> Earliest {
     let (mut at, mut delayed_by) = (at, reason);
     'rounds: for _ in 0..ROUNDS_MAX {
-        match popup.map(|scope| scope.popup.timetable.at(at)) {
+        match popup.map(|scope| scope.clock.timetable.at(at)) {
             None | Some(Phase::Open { .. }) => {}
             Some(Phase::Closed { opens_at: Some(opens_at) }) => {
                 (at, delayed_by) = (opens_at, delayed_by.or(Some(BlockReason::Schedule)));
@@ -148,6 +151,7 @@ fn earliest(
 #[derive(Clone, Copy)]
 struct PopupScope<'a> {
     popup: &'a Popup,
+    clock: &'a ZoneClock,
     configuration: &'a Configuration,
     placement: CounterKey,
     now_ms: u64,
@@ -165,10 +169,14 @@ impl PopupScope<'_> {
 }
 
 impl Configuration {
-    fn popup_scope<'a>(&'a self, popup: &'a Popup, input: &EvaluationInput<'_>) -> PopupScope<'a> {
+    fn popup_scope<'a>(
+        &'a self,
+        (popup, clock): (&'a Popup, &'a ZoneClock),
+        input: &EvaluationInput<'_>,
+    ) -> PopupScope<'a> {
         let placement = input.placement.counter_key;
         let EvaluationInput { now_ms, is_moving, .. } = *input;
-        PopupScope { popup, configuration: self, placement, now_ms, is_moving }
+        PopupScope { popup, clock, configuration: self, placement, now_ms, is_moving }
     }
 
     /// The caps that hold for every popup of the placement.
@@ -193,10 +201,16 @@ impl Configuration {
         input: &EvaluationInput<'_>,
         floor: &Earliest,
     ) -> Earliest {
-        let own = CapScope { caps: &popup.caps, key: popup.counter_key, days: &popup.days, reason: BlockReason::Caps };
+        let clock = popup.clock(input.user_zone);
+        let own = CapScope { caps: &popup.caps, key: popup.counter_key, days: &clock.days, reason: BlockReason::Caps };
         let (session, floor) = (input.session, (*floor)?);
-        let (at, reason) =
-            earliest(floor, Some(self.popup_scope(popup, input)), std::slice::from_ref(&own), counters, session)?;
+        let (at, reason) = earliest(
+            floor,
+            Some(self.popup_scope((popup, &clock), input)),
+            std::slice::from_ref(&own),
+            counters,
+            session,
+        )?;
         if at == floor.0 {
             return Ok((at, reason));
         }
@@ -213,8 +227,9 @@ impl Configuration {
         from: (u64, Option<BlockReason>),
     ) -> Earliest {
         let [all, placement] = self.shared_scopes(input.placement);
-        let own = CapScope { caps: &popup.caps, key: popup.counter_key, days: &popup.days, reason: BlockReason::Caps };
-        earliest(from, Some(self.popup_scope(popup, input)), &[all, placement, own], counters, input.session)
+        let clock = popup.clock(input.user_zone);
+        let own = CapScope { caps: &popup.caps, key: popup.counter_key, days: &clock.days, reason: BlockReason::Caps };
+        earliest(from, Some(self.popup_scope((popup, &clock), input)), &[all, placement, own], counters, input.session)
     }
 
     /// Whether one popup can be shown, cheap conditions first. The audience of a popup that caps and schedule keep

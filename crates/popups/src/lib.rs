@@ -10,7 +10,7 @@
 //! The store is read only when a user is not in memory or the configuration changes. This crate knows no sessions and
 //! does not read timelines: it looks at users through [`UserContextSource`], and its caller sends what was decided. In
 //! reading order:
-//! - [`rules`], [`timetable`], `caps`, `reactions`, `frequency`: to whom, when, how often, and not after what; and how
+//! - [`rules`], [`timetable`], `zone_clock`, `caps`, `reactions`, `frequency`: to whom, when, how often, and not after what; and how
 //!   often it was so far, and what the user did;
 //! - `check`, `configuration`: what an app server writes, validated, then compiled;
 //! - `question`, `evaluate`, `attempt`, `context`, `decide`, `explain`: which popup, and why; `decision_id`: how events
@@ -59,6 +59,7 @@ mod user_changes;
 mod user_writes;
 mod worker;
 mod write_queue;
+mod zone_clock;
 
 pub use attempt::{DecisionAttempt, Exposure, Question};
 pub use audience::Audience;
