@@ -25,8 +25,6 @@ mod waiting;
 mod withdrawal;
 mod worker;
 
-pub(crate) use decision::OUTCOME_WAIT_MS;
-
 use crate::{internal_roads::InternalRoadsConfig, offline_recipients::OfflinePushContext, road_jobs::JobSignals};
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;

@@ -31,6 +31,9 @@ pub(crate) const PARTS_PER_LATER_ROW: u64 = 1 << 14;
 /// The parts of a message's rows that belong to one road of one rule.
 pub(crate) const PARTS_PER_STEP: u64 = 1 << 40;
 
+/// A road that is due together with one before it that stops others waits so long for that one's outcome.
+pub(crate) const OUTCOME_WAIT_MS: u64 = 10_000;
+
 /// Where the service stands in the number of a part: above the parts of a message, and below the bits of withdrawals and of
 /// unacknowledged messages.
 const SERVICE_SHIFT: u32 = 52;

@@ -5,10 +5,9 @@ use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients},
     reach_gate::Unwanted,
     reach_policy::CompiledPolicy,
-    reach_stage::OUTCOME_WAIT_MS,
     reach_trace::{Record, Source},
     reached_marks,
-    road_jobs::{Job, JobQueue, JobSignals, short_cause},
+    road_jobs::{Job, JobQueue, JobSignals, OUTCOME_WAIT_MS, short_cause},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};

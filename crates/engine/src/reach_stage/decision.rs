@@ -7,7 +7,7 @@ use crate::{
     reach_gate::{Unwanted, why_not_by},
     reach_policy::{CompiledPolicy, MessageFacts, PersonFacts, PolicyRule},
     reach_trace::Record,
-    road_jobs::{JobRoad, JobWriter, PARTS_PER_STEP, Target},
+    road_jobs::{JobRoad, JobWriter, OUTCOME_WAIT_MS, PARTS_PER_STEP, Target},
     vendor_push::badge_of,
 };
 use std::sync::Arc;
@@ -16,9 +16,6 @@ use tidings_domain::{
     store::{RowChange, StoreError, StoreResult},
 };
 use tidings_protocol::http::{OnSuccess, PolicyRoad, PushVendor, ReachOutcome};
-
-/// A road that is due together with one before it that stops others waits so long for that one's outcome.
-pub(crate) const OUTCOME_WAIT_MS: u64 = 10_000;
 
 /// What all decisions of a round have in common.
 #[derive(Clone, Copy)]
