@@ -316,6 +316,8 @@ fn kind_of(event: &ExportedEvent) -> &'static str {
         Button => "button",
         Dismiss => "dismiss",
         Conversion => "conversion",
+        Snooze => "snooze",
+        Custom => "custom",
     }
 }
 
