@@ -5,9 +5,9 @@ use crate::{
     bare_load::BareLoad,
     group::{GroupFixture, GroupSpec},
     mix::share::MixShare,
+    offline_push::{self, OfflinePushArgs},
     options::{SendProtocol, TargetArgs, parse_duration},
     report::{self, outcome_json},
-    server::Target,
     worker_protocol::{LoadModel, Outcome},
 };
 use clap::Args;
@@ -20,6 +20,8 @@ pub struct BroadcastArgs {
     pub target: TargetArgs,
     #[arg(long, default_value_t = 10_000)]
     pub members: usize,
+    #[command(flatten)]
+    pub offline: OfflinePushArgs,
     #[arg(long, default_value_t = 20)]
     pub rounds: usize,
     #[arg(long, default_value_t = 200)]
@@ -33,9 +35,10 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Finished, LabError> {
     if args.members == 0 || args.rounds == 0 {
         return Err(LabError::Usage("--members and --rounds must be at least 1".into()));
     }
-    let target = Target::resolve(&args.target)?;
+    let online = args.members - args.offline.offline_of(args.members)?;
+    let (target, push) = args.offline.start(&args.target)?;
     let spec = GroupSpec {
-        members: args.members,
+        members: online,
         group_size: args.members,
         senders: 1,
         via: SendProtocol::Http,
@@ -44,32 +47,37 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Finished, LabError> {
         receipts_interval: None,
     };
     let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
+    if let Some(push) = &push {
+        push.watch(&mut target.http(), &fixture.fresh_conversation(), &fixture.offline)?;
+    }
     let model = LoadModel::Rounds { rounds: args.rounds, pause_ms: args.pause.as_millis() as u64 };
     let phase = fixture.phase(model.clone(), args.body_bytes, 1, 1);
-    let title = format!("broadcast to {} online, {} rounds", args.members, args.rounds);
+    let title = format!("broadcast to {online} online, {} rounds{}", args.rounds, args.offline.suffix());
     let outcome = fixture.load.run(&title, phase)?;
+    let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
     drop(fixture);
     let check = target.finish()?;
     // Agents load from elsewhere; a loop on this machine would say nothing about the server's.
     let bare = match args.target.load_agents.agents.is_empty() {
-        true => Some(BareLoad::rounds(args.members, model, args.body_bytes).run(&args.target)?),
+        true => Some(BareLoad::rounds(online, model, args.body_bytes).run(&args.target)?),
         false => None,
     };
     report::print_outcome(&title, &outcome);
     report::print_check(&check);
     let (last, limit) = (Summary::of(&outcome), bare.as_ref().map(Summary::of));
-    println!("time to the last of {} receivers, ms    median     worst      best", args.members);
+    println!("time to the last of {online} receivers, ms    median     worst      best");
     println!("  tidings                            {:>9.1} {:>9.1} {:>9.1}", last.median, last.worst, last.best);
     if let Some(limit) = &limit {
         println!("  bare loop                          {:>9.1} {:>9.1} {:>9.1}", limit.median, limit.worst, limit.best);
         println!("  ratio of medians                   {:>9.2}", last.median / limit.median);
     }
     let mut verdict = Verdict::of(&outcome).and(bare.as_ref().map_or(Verdict::Passed, Verdict::of));
+    verdict = verdict.and(offline_push::verdict(&counts));
     if outcome.refused > 0 || check.as_ref().is_some_and(|check| !check.passed) {
         verdict = Verdict::Failed;
     }
     let value = json!({
-        "bench": "broadcast", "members": args.members, "rounds": args.rounds,
+        "bench": "broadcast", "members": args.members, "online": online, "offline_push": counts, "rounds": args.rounds,
         "last_receiver_ms": last.json(), "bare_ms": limit.as_ref().map(Summary::json),
         "ratio": limit.as_ref().map(|limit| last.median / limit.median),
         "outcome": outcome_json(&outcome), "bare": bare.as_ref().map(outcome_json), "check": check,

@@ -3,12 +3,13 @@
 use crate::{
     Finished, LabError, Verdict,
     load_client::{LoadClient, Participants},
+    offline_push::{self, OfflinePush, OfflinePushArgs},
     options::{Rate, SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
     server::Target,
     setup,
-    worker_protocol::{Content, LoadModel, Phase, Receiver},
+    worker_protocol::{Content, Conversation, LoadModel, Phase, Receiver},
 };
 use clap::Args;
 use serde_json::json;
@@ -23,6 +24,9 @@ pub struct DirectArgs {
     /// Conversations, each with a sender and a connected recipient
     #[arg(long, default_value_t = 200)]
     pub pairs: usize,
+    /// Of recipients. In place of one who is offline another session of the sender receives the message
+    #[command(flatten)]
+    pub offline: OfflinePushArgs,
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Messages a second (open loop), or `max` (closed loop)
@@ -47,24 +51,42 @@ pub struct DirectArgs {
 pub(crate) struct DirectFixture {
     pub(crate) load: LoadClient,
     senders: Vec<String>,
+    /// The conversations whose recipients are offline, with those.
+    offline: Vec<(Conversation, String)>,
+}
+
+/// How many pairs there are, and of how many the recipient is offline.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pairs {
+    pub(crate) count: usize,
+    pub(crate) offline: usize,
 }
 
 impl DirectFixture {
     pub(crate) fn set_up(
         target: &Target,
         args: &TargetArgs,
-        pairs: usize,
+        pairs: Pairs,
         via: SendProtocol,
         connections: usize,
     ) -> Result<Self, LabError> {
         DirectFixture::with_participants(target, args, pairs, (via, connections), Participants::default())
     }
 
+    /// Counts what recipients who are offline are told.
+    pub(crate) fn watch(&self, target: &Target, push: &OfflinePush) -> Result<(), LabError> {
+        let mut http = target.http();
+        for (conversation, recipient) in &self.offline {
+            push.watch(&mut http, conversation, std::slice::from_ref(recipient))?;
+        }
+        Ok(())
+    }
+
     /// For a flood beside which another load client measures: one that kept to the same core would delay it.
     pub(crate) fn set_up_flood(
         target: &Target,
         args: &TargetArgs,
-        pairs: usize,
+        pairs: Pairs,
         via: SendProtocol,
         connections: usize,
     ) -> Result<Self, LabError> {
@@ -75,7 +97,7 @@ impl DirectFixture {
     fn with_participants(
         target: &Target,
         args: &TargetArgs,
-        pairs: usize,
+        Pairs { count: pairs, offline: offline_count }: Pairs,
         (via, connections): (SendProtocol, usize),
         mut participants: Participants,
     ) -> Result<Self, LabError> {
@@ -85,15 +107,22 @@ impl DirectFixture {
         let recipients = setup::numbered_ids(&format!("{tag}-b"), pairs);
         setup::create_users(&mut http, &senders)?;
         setup::create_users(&mut http, &recipients)?;
+        let mut offline = Vec::new();
         for (number, (sender, recipient)) in senders.iter().zip(&recipients).enumerate() {
-            participants.conversations.push(setup::create_direct(&mut http, sender, recipient)?);
-            participants.receivers.push(Receiver { user: recipient.clone(), conversation: number });
+            let conversation = setup::create_direct(&mut http, sender, recipient)?;
+            let is_offline = setup::is_among(number, offline_count, pairs);
+            let user = if is_offline { sender } else { recipient };
+            participants.receivers.push(Receiver { user: user.clone(), conversation: number });
+            if is_offline {
+                offline.push((conversation.clone(), recipient.clone()));
+            }
+            participants.conversations.push(conversation);
         }
         match via {
             SendProtocol::Http => participants.http_senders = connections,
             SendProtocol::Ws => participants.ws_senders = senders.clone(),
         }
-        Ok(DirectFixture { load: LoadClient::open(target, args, participants)?, senders })
+        Ok(DirectFixture { load: LoadClient::open(target, args, participants)?, senders, offline })
     }
 
     pub(crate) fn phase(&self, model: LoadModel, body_bytes: usize, batch: usize, pipeline: usize) -> Phase {
@@ -112,8 +141,12 @@ pub(crate) fn run(args: &DirectArgs) -> Result<Finished, LabError> {
     if args.pairs == 0 || args.connections == 0 || args.pipeline == 0 || args.batch == 0 {
         return Err(LabError::Usage("--pairs, --connections, --pipeline and --batch must be at least 1".into()));
     }
-    let target = Target::resolve(&args.target)?;
-    let mut direct_fixture = DirectFixture::set_up(&target, &args.target, args.pairs, args.via, args.connections)?;
+    let pairs = Pairs { count: args.pairs, offline: args.offline.offline_of(args.pairs)? };
+    let (target, push) = args.offline.start(&args.target)?;
+    let mut direct_fixture = DirectFixture::set_up(&target, &args.target, pairs, args.via, args.connections)?;
+    if let Some(push) = &push {
+        direct_fixture.watch(&target, push)?;
+    }
     let duration_ms = args.duration.as_millis() as u64;
     let model = match args.rate {
         Rate::Max => LoadModel::ClosedLoop { window: args.window, duration_ms },
@@ -121,18 +154,21 @@ pub(crate) fn run(args: &DirectArgs) -> Result<Finished, LabError> {
     };
     let phase = direct_fixture.phase(model, args.body_bytes, args.batch, args.pipeline);
     let title = format!("direct messages between {} pairs over {}, {}", args.pairs, args.via, args.rate);
+    let title = title + &args.offline.suffix();
     let outcome = direct_fixture.load.run(&title, phase)?;
+    // Sessions stay until all are told: without one a recipient is told of what came last.
+    let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
     drop(direct_fixture);
     let check = target.finish()?;
     report::print_outcome(&title, &outcome);
     report::print_check(&check);
-    let mut verdict = Verdict::of(&outcome);
+    let mut verdict = Verdict::of(&outcome).and(offline_push::verdict(&counts));
     if check.as_ref().is_some_and(|check| !check.passed) {
         verdict = Verdict::Failed;
     }
     let value = json!({
         "bench": "direct", "via": args.via.to_string(), "pairs": args.pairs,
-        "outcome": outcome_json(&outcome), "check": check,
+        "outcome": outcome_json(&outcome), "offline_push": counts, "check": check,
     });
     Ok(Finished { verdict, figures: value })
 }

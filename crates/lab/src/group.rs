@@ -4,13 +4,13 @@ use crate::{
     Finished, LabError, Verdict,
     load_client::{LoadClient, Participants},
     mix::share::MixShare,
-    options::{Rate, SendProtocol, TargetArgs, parse_duration, parse_share},
+    offline_push::{self, OfflinePushArgs},
+    options::{Rate, SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
-    server::{OwnServer, Target},
+    server::Target,
     setup,
-    webhook_double::{self, WebhookDouble},
-    worker_protocol::{Content, LoadModel, Outcome, Phase},
+    worker_protocol::{Content, Conversation, LoadModel, Outcome, Phase},
 };
 use clap::Args;
 use serde_json::{Value, json};
@@ -30,12 +30,10 @@ pub struct GroupArgs {
     #[arg(long, default_value_t = 300)]
     pub members: usize,
     /// Members in all, the rest offline
-    #[arg(long)]
+    #[arg(long, conflicts_with = "offline_share")]
     pub group_size: Option<usize>,
-    /// This share of `--members` is offline, and a webhook of the lab's own, which the server is told to call, counts what it is told of
-    /// their messages, such as 50%
-    #[arg(long, value_parser = parse_share, conflicts_with = "group_size")]
-    pub offline_share: Option<f64>,
+    #[command(flatten)]
+    pub offline: OfflinePushArgs,
     /// Messages a second (open loop), or `max` (closed loop)
     #[arg(long, default_value = "1000")]
     pub rate: Rate,
@@ -71,6 +69,8 @@ pub struct GroupArgs {
 pub(crate) struct GroupFixture {
     pub(crate) load: LoadClient,
     pub(crate) conversation: String,
+    /// The conversation's last `seq` before the run.
+    pub(crate) base_seq: u64,
     /// The members who are connected during the whole run and receive everything.
     pub(crate) online: Vec<String>,
     /// The members without a session.
@@ -128,7 +128,7 @@ impl GroupFixture {
             SendProtocol::Ws => ws_senders.clone(),
         };
         let mix = setup::prepare_mix(&mut http, &mut conversation, &online, spec.mix)?;
-        let id = conversation.id.clone();
+        let Conversation { id, base_seq } = conversation.clone();
         let participants = Participants {
             http_senders,
             ws_senders,
@@ -140,11 +140,17 @@ impl GroupFixture {
         Ok(GroupFixture {
             load: LoadClient::open(target, args, participants)?,
             conversation: id,
+            base_seq,
             online,
             offline,
             senders,
             has_several_nodes: target.addresses().len() > 1,
         })
+    }
+
+    /// The conversation as it was before the run.
+    pub(crate) fn fresh_conversation(&self) -> Conversation {
+        Conversation { id: self.conversation.clone(), base_seq: self.base_seq }
     }
 
     pub(crate) fn phase(&self, model: LoadModel, body_bytes: usize, batch: usize, pipeline: usize) -> Phase {
@@ -165,20 +171,8 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Finished, LabError> {
     if args.members == 0 || args.senders == 0 || args.batch == 0 || args.pipeline == 0 {
         return Err(LabError::Usage("--members, --senders, --batch and --pipeline must be at least 1".into()));
     }
-    let offline = args.offline_share.map_or(0, |share| (args.members as f64 * share).round() as usize);
-    if args.offline_share.is_some() && !(1..args.members).contains(&offline) {
-        return Err(LabError::Usage("--offline-share must leave members online and members offline".into()));
-    }
-    let webhook = args.offline_share.map(|_| WebhookDouble::start()).transpose()?;
-    let target = match &webhook {
-        None => Target::resolve(&args.target)?,
-        Some(_) if args.target.url.is_some() => {
-            let why =
-                "--offline-share is of a server that the bench starts: it must be set to call the bench's webhook";
-            return Err(LabError::Usage(why.into()));
-        }
-        Some(webhook) => Target::Own(Box::new(OwnServer::start_with(webhook.settings(), None)?)),
-    };
+    let offline = args.offline.offline_of(args.members)?;
+    let (target, push) = args.offline.start(&args.target)?;
     let spec = GroupSpec {
         members: args.members - offline,
         group_size: args.group_size.unwrap_or(args.members),
@@ -189,8 +183,11 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Finished, LabError> {
         receipts_interval: args.receipts,
     };
     let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
-    let first_seq = target.http().conversation(&fixture.conversation)?.last_seq + 1;
+    if let Some(push) = &push {
+        push.watch(&mut target.http(), &fixture.fresh_conversation(), &fixture.offline)?;
+    }
     let title = format!("group of {}, {} online, over {}", spec.group_size.max(spec.members), spec.members, args.via);
+    let title = title + &args.offline.suffix();
     let (mut verdict, mut value) = if args.search {
         search(args, &mut fixture, &title)?
     } else {
@@ -202,15 +199,9 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Finished, LabError> {
     if args.receipts.is_some() && !receipts_agree(&target, &fixture)? {
         verdict = Verdict::Failed;
     }
-    if let Some(webhook) = webhook {
-        let last_seq = target.http().conversation(&fixture.conversation)?.last_seq;
-        let counts = webhook.finish(&fixture.offline, first_seq, last_seq, args.target.patience);
-        webhook_double::print(&counts);
-        if !counts.balances() {
-            verdict = Verdict::Failed;
-        }
-        value["offline_push"] = json!(counts);
-    }
+    let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
+    verdict = verdict.and(offline_push::verdict(&counts));
+    value["offline_push"] = json!(counts);
     drop(fixture);
     let check = target.finish()?;
     report::print_check(&check);

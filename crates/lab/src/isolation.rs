@@ -3,11 +3,12 @@
 
 use crate::{
     Finished, LabError, Verdict,
-    direct::DirectFixture,
+    direct::{DirectFixture, Pairs},
     group::{GroupFixture, GroupSpec},
     interrupt,
     load_client::LoadClient,
     mix::share::MixShare,
+    offline_push::{self, OfflinePush, OfflinePushArgs},
     options::{SendProtocol, TargetArgs, parse_duration},
     report::{self, outcome_json},
     server::Target,
@@ -30,6 +31,9 @@ pub struct IsolationArgs {
     /// Members online of the group and followers online of the official account that are flooded
     #[arg(long, default_value_t = 300)]
     pub members: usize,
+    /// Of recipients, members and followers; not of the one user's
+    #[command(flatten)]
+    pub offline: OfflinePushArgs,
     /// Duration of each measurement: idle, and beside each flood
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub duration: Duration,
@@ -94,10 +98,15 @@ enum FloodSource {
 }
 
 impl FloodSource {
-    fn set_up(flood: Flood, target: &Target, args: &IsolationArgs) -> Result<FloodSource, LabError> {
+    fn set_up(
+        flood: Flood,
+        target: &Target,
+        args: &IsolationArgs,
+        push: Option<&OfflinePush>,
+    ) -> Result<FloodSource, LabError> {
         let (members, via) = (args.members, SendProtocol::Http);
         let spec = GroupSpec {
-            members,
+            members: members - args.offline.offline_of(members)?,
             group_size: members,
             senders: SENDERS,
             via,
@@ -105,7 +114,7 @@ impl FloodSource {
             mix: MixShare::default(),
             receipts_interval: None,
         };
-        Ok(match flood {
+        let source = match flood {
             Flood::Group | Flood::Full => {
                 FloodSource::Group(Box::new(GroupFixture::set_up(target, &args.target, &spec)?))
             }
@@ -116,9 +125,14 @@ impl FloodSource {
                 &spec,
             )?)),
             Flood::User => {
-                FloodSource::Direct(Box::new(DirectFixture::set_up_flood(target, &args.target, 1, via, SENDERS)?))
+                let pairs = Pairs { count: 1, offline: 0 };
+                FloodSource::Direct(Box::new(DirectFixture::set_up_flood(target, &args.target, pairs, via, SENDERS)?))
             }
-        })
+        };
+        if let (Some(push), FloodSource::Group(fixture)) = (push, &source) {
+            push.watch(&mut target.http(), &fixture.fresh_conversation(), &fixture.offline)?;
+        }
+        Ok(source)
     }
 
     fn phase(&self, model: LoadModel, batch: usize) -> Phase {
@@ -161,17 +175,23 @@ struct FloodResult {
 }
 
 pub(crate) fn run(args: &IsolationArgs) -> Result<Finished, LabError> {
-    let target = Target::resolve(&args.target)?;
-    let mut direct_fixture = DirectFixture::set_up(&target, &args.target, args.pairs, SendProtocol::Http, SENDERS)?;
+    let pairs = Pairs { count: args.pairs, offline: args.offline.offline_of(args.pairs)? };
+    let (target, push) = args.offline.start(&args.target)?;
+    let mut direct_fixture = DirectFixture::set_up(&target, &args.target, pairs, SendProtocol::Http, SENDERS)?;
+    if let Some(push) = &push {
+        direct_fixture.watch(&target, push)?;
+    }
     let model = LoadModel::OpenLoop { per_second: args.direct_rate, duration_ms: args.duration.as_millis() as u64 };
     let phase = direct_fixture.phase(model, BODY_BYTES, 1, 1);
     let idle = direct_fixture.load.run("direct, nothing else", phase.clone())?;
     let mut parts = Vec::new();
+    // Whose members online have their sessions until all others are told.
+    let mut told_sources = Vec::new();
     for flood in args.floods.iter().filter(|flood| args.share.is_none() || **flood != Flood::Full) {
         if interrupt::requested() {
             break;
         }
-        let mut source = FloodSource::set_up(*flood, &target, args)?;
+        let mut source = FloodSource::set_up(*flood, &target, args, push.as_ref())?;
         let duration = args.duration + 2 * MARGIN;
         let flooding = match args.share {
             Some(share) => source.phase_at_share(*flood, share, duration)?,
@@ -182,8 +202,12 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Finished, LabError> {
         let direct = direct_fixture.load.run(&format!("direct, flood: {}", flood.name()), phase.clone())?;
         let flooding = source.load().finish_phase(&format!("the flood: {}", flood.name()))?;
         parts.push(FloodResult { flood: *flood, direct, flooding });
+        if push.is_some() {
+            told_sources.push(source);
+        }
     }
-    drop(direct_fixture);
+    let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
+    drop((direct_fixture, told_sources));
     let check = target.finish()?;
 
     report::print_outcome("direct messages, nothing else", &idle);
@@ -193,7 +217,7 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Finished, LabError> {
     }
     report::print_check(&check);
     print_table(&idle, &parts);
-    let mut verdict = Verdict::of(&idle);
+    let mut verdict = Verdict::of(&idle).and(offline_push::verdict(&counts));
     for FloodResult { direct, flooding, .. } in &parts {
         verdict = verdict.and(Verdict::of(direct)).and(Verdict::of(flooding));
         // A user who sends little is never refused because of what others send.
@@ -212,7 +236,7 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Finished, LabError> {
             })
         })
         .collect();
-    let value = json!({ "bench": "isolation", "share": args.share, "idle": outcome_json(&idle), "floods": floods, "check": check });
+    let value = json!({ "bench": "isolation", "share": args.share, "offline_push": counts, "idle": outcome_json(&idle), "floods": floods, "check": check });
     Ok(Finished { verdict, figures: value })
 }
 

@@ -7,10 +7,10 @@ use crate::{
     Finished, LabError, Verdict, corpus,
     load_client::{LoadClient, Participants},
     mix::share::MixShare,
+    offline_push::{self, OfflinePushArgs},
     options::{Rate, TargetArgs},
     process,
     report::{self, outcome_json},
-    server::Target,
     setup,
     worker_protocol::{Content, LoadModel, Phase},
 };
@@ -25,9 +25,12 @@ pub struct ReplayArgs {
     pub target: TargetArgs,
     /// JSON lines with `at`, `user` and `text`, possibly gzipped
     pub file: PathBuf,
-    /// Members online; the other authors are offline members
-    #[arg(long, default_value_t = 300)]
+    /// Members online; the other authors are offline members, and nobody is told of their messages
+    #[arg(long, default_value_t = 300, conflicts_with = "offline_share")]
     pub online: usize,
+    /// Of the authors, in place of --online
+    #[command(flatten)]
+    pub offline: OfflinePushArgs,
     /// So many times real time, or `max`
     #[arg(long, default_value = "max")]
     pub speed: Rate,
@@ -53,7 +56,11 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Finished, LabError> {
     if corpus.messages.is_empty() {
         return Err(LabError::Usage(format!("{} holds no message", args.file.display())));
     }
-    let target = Target::resolve(&args.target)?;
+    let wanted_online = match args.offline.offline_of(corpus.authors.len())? {
+        0 => args.online,
+        offline => corpus.authors.len() - offline,
+    };
+    let (target, push) = args.offline.start(&args.target)?;
     let mut http = target.http();
     let users: Vec<UserUpsert> = corpus
         .authors
@@ -62,14 +69,19 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Finished, LabError> {
         .collect();
     let mut members: Vec<String> = corpus.authors.iter().map(|author| author.id.clone()).collect();
     // With fewer authors than members to be online, the rest are members who only read.
-    let lurkers = setup::numbered_ids("lurker", args.online.saturating_sub(members.len()));
+    let lurkers = setup::numbered_ids("lurker", wanted_online.saturating_sub(members.len()));
     members.extend(lurkers.iter().cloned());
     setup::upsert_users(&mut http, users)?;
     setup::create_users(&mut http, &lurkers)?;
     let mut conversation = setup::create_group(&mut http, &format!("replay-{}", process::run_tag()), &members)?;
     // Members online are chosen over the whole list, not only among those who wrote first.
-    let step = members.len() / args.online;
-    let online: Vec<String> = members.iter().step_by(step.max(1)).take(args.online).cloned().collect();
+    let is_online = |number: &usize| setup::is_among(*number, wanted_online, members.len());
+    let (online, offline): (Vec<usize>, Vec<usize>) = (0..members.len()).partition(is_online);
+    let [online, offline] =
+        [online, offline].map(|numbers| numbers.iter().map(|n| members[*n].clone()).collect::<Vec<_>>());
+    if let Some(push) = &push {
+        push.watch(&mut http, &conversation, &offline)?;
+    }
     let mix = setup::prepare_mix(&mut http, &mut conversation, &online, args.mix)?;
     // One connection with one request at a time: messages are sent in the recorded order.
     let participants = Participants { http_senders: 1, mix, ..Participants::of_group(conversation, &online) };
@@ -86,26 +98,28 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Finished, LabError> {
         tell_series: false,
     };
     let outcome = load.run("replay", phase)?;
+    let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
     drop(load);
     let check = target.finish()?;
     report::print_outcome(
         &format!(
-            "replay of {} messages by {} authors, {} online{}",
+            "replay of {} messages by {} authors, {} online{}{}",
             corpus.messages.len(),
             members.len(),
             online.len(),
+            args.offline.suffix(),
             args.mix.suffix()
         ),
         &outcome,
     );
     report::print_check(&check);
-    let mut verdict = Verdict::of(&outcome);
+    let mut verdict = Verdict::of(&outcome).and(offline_push::verdict(&counts));
     if outcome.committed != corpus.messages.len() as u64 || check.as_ref().is_some_and(|check| !check.passed) {
         verdict = Verdict::Failed;
     }
     let value = json!({
         "bench": "replay", "messages": corpus.messages.len(), "authors": corpus.authors.len(),
-        "online": online.len(), "mix_share": args.mix.to_string(), "outcome": outcome_json(&outcome), "check": check,
+        "online": online.len(), "offline_push": counts, "mix_share": args.mix.to_string(), "outcome": outcome_json(&outcome), "check": check,
     });
     Ok(Finished { verdict, figures: value })
 }

@@ -22,8 +22,14 @@ const SAMPLES_MAX: usize = 480;
 /// A server that does not tell its metrics within this is busy; the sample goes without them.
 const METRICS_TIMEOUT: Duration = Duration::from_millis(400);
 /// Gauges that say how much waits, and counters of which the rate is of interest.
-const GAUGES: [&str; 4] =
-    ["tidings_queue_depth", "tidings_outbox_lag", "tidings_cluster_position_lag", "tidings_outbox_parked"];
+const GAUGES: [&str; 6] = [
+    "tidings_queue_depth",
+    "tidings_outbox_lag",
+    "tidings_cluster_position_lag",
+    "tidings_outbox_parked",
+    "tidings_vendor_lag",
+    "tidings_vendor_waiting",
+];
 /// Metrics in a report at most, so that a server with many labels does not fill it.
 const METRICS_MAX: usize = 40;
 

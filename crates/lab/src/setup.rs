@@ -16,6 +16,11 @@ pub(crate) fn numbered_ids(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{prefix}-{number}")).collect()
 }
 
+/// Whether this one is among `some` that are spread evenly over `all`.
+pub(crate) fn is_among(number: usize, some: usize, all: usize) -> bool {
+    (number + 1) * some / all > number * some / all
+}
+
 pub(crate) fn upsert_users(http: &mut HttpClient, users: Vec<UserUpsert>) -> Result<(), LabError> {
     for part in users.chunks(USERS_BATCH_MAX) {
         http.upsert_users(part.to_vec())?;

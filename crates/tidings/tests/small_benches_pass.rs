@@ -1,5 +1,5 @@
 //! Small runs of benches whose checks no other test runs: a crash with edits, recalls, reactions and receipts among the sends,
-//! messages that grow, a group with members who are offline, and one in which everybody says receipts. The lab starts the server itself.
+//! messages that grow, conversations with members who are offline, and one in which everybody says receipts. The lab starts the server itself.
 // Slow: left out by `make test-quick`.
 #![cfg(feature = "lab")]
 #![allow(clippy::unwrap_used)]
@@ -33,11 +33,34 @@ fn messages_that_grow_reach_their_readers_whole() {
 #[test]
 fn members_who_are_offline_are_told_by_webhook() {
     let printed = bench("group --members 10 --offline-share 50% --senders 2 --rate 20 --duration 2s");
-    assert!(printed.contains("40 messages for 5 members: told 200 of 200  lost 0  doubled 0"), "members are not told");
+    assert!(printed.contains("webhook      told 200 of 200  lost 0  doubled 0  unentitled 0"), "members are not told");
 }
 
 #[test]
 fn everybodys_receipts_balance() {
     let printed = bench("group --members 10 --senders 2 --rate 20 --duration 2s --receipts 500ms");
     assert!(printed.contains("of the last message: delivered 9, read 9 of 9"), "receipts are missing");
+}
+
+#[test]
+fn members_who_are_offline_are_told_by_vendors() {
+    let printed = bench("group --members 9 --offline-share 70% --offline-via both --senders 2 --rate 20 --duration 2s");
+    assert!(printed.contains("webhook      told 240 of 240  lost 0  doubled 0"), "members are not told");
+    for vendor in ["apns", "fcm", "web_push"] {
+        let line = printed.lines().find(|line| line.trim_start().starts_with(vendor)).unwrap();
+        assert!(line.contains(" of 80  lost 0  doubled 0") && !line.contains("told 0 "), "{line}");
+    }
+}
+
+#[test]
+fn recipients_who_are_offline_are_told() {
+    let printed =
+        bench("direct --pairs 4 --offline-share 50% --offline-via both --rate 20 --connections 4 --duration 2s");
+    assert!(printed.contains("webhook      told 20 of 20  lost 0  doubled 0"), "recipients are not told");
+    let printed = bench("broadcast --members 10 --offline-share 50% --rounds 4 --pause 50ms");
+    assert!(printed.contains("webhook      told 20 of 20  lost 0  doubled 0"), "followers are not told");
+    let line = "isolation --pairs 4 --members 6 --offline-share 50% --direct-rate 10 --duration 1s --floods official,user --share 0.02";
+    let printed = bench(line);
+    let told = printed.lines().find(|line| line.trim_start().starts_with("webhook")).unwrap();
+    assert!(told.contains("lost 0  doubled 0  unentitled 0") && !told.contains("told 0 "), "{told}");
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Finished, LabError, Verdict,
-    direct::DirectFixture,
+    direct::{DirectFixture, Pairs},
     options::SendProtocol,
     report::{self, outcome_json},
     worker_protocol::{LoadModel, Outcome},
@@ -89,8 +89,9 @@ fn push_beside_chat(
     rate: f64,
 ) -> Result<(Vec<PushRound>, Option<ChatOutcomes>), LabError> {
     let target = &fixture.server.target;
+    let pairs = Pairs { count: args.pairs, offline: 0 };
     let mut direct_fixture =
-        DirectFixture::set_up(target, &args.devices.target, args.pairs, SendProtocol::Http, CHAT_CONNECTIONS)?;
+        DirectFixture::set_up(target, &args.devices.target, pairs, SendProtocol::Http, CHAT_CONNECTIONS)?;
     let model = LoadModel::OpenLoop { per_second: rate, duration_ms: args.chat_duration.as_millis() as u64 };
     let phase = direct_fixture.phase(model, 200, 1, 1);
     let alone = direct_fixture.load.run("direct, no push", phase.clone())?;

@@ -111,6 +111,17 @@ impl Part<'_> {
         Some(100.0 * busy / self.number(&["seconds"])?.max(1e-9))
     }
 
+    /// The most entries that the webhook, or the search for devices of vendors, was behind the newest. A gauge that was always 0 is not
+    /// among the samples.
+    pub(crate) fn offline_lag(&self) -> Option<f64> {
+        let samples = self.get("samples")?;
+        samples.get("at")?.as_array().filter(|rows| !rows.is_empty())?;
+        let metrics = samples.get("metrics")?.as_object()?;
+        let lags =
+            ["tidings_outbox_lag", "tidings_vendor_lag"].iter().filter_map(|name| metrics.get(*name)?.as_array());
+        Some(lags.flatten().filter_map(Value::as_f64).fold(0.0, f64::max))
+    }
+
     /// The share of what went wrong: of planned messages those refused, of expected deliveries those lost, doubled and so on.
     pub(crate) fn error_percent(&self) -> Option<f64> {
         let planned = ["planned", "answers", "pieces"].iter().find_map(|name| self.number(&[name]))?;

@@ -24,6 +24,8 @@ enum Figure {
     ServerMemory,
     /// The share of the time in which the server's store was at work.
     Store,
+    /// How far offline push lagged behind at most, by the samples of the server's own gauges.
+    OfflineLag,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,7 +37,7 @@ enum Relation {
 }
 
 /// The names of all figures, with what they are in the report and their unit.
-const FIGURES: [(&str, Figure, &str); 12] = [
+const FIGURES: [(&str, Figure, &str); 13] = [
     ("p50", Figure::Latency("p50"), "ms"),
     ("p90", Figure::Latency("p90"), "ms"),
     ("p99", Figure::Latency("p99"), "ms"),
@@ -48,6 +50,7 @@ const FIGURES: [(&str, Figure, &str); 12] = [
     ("server-cpu", Figure::ServerCores, "cores"),
     ("server-memory", Figure::ServerMemory, "MiB"),
     ("store", Figure::Store, "%"),
+    ("offline-lag", Figure::OfflineLag, "entries"),
 ];
 /// Longer ones first: `<=` begins with `<`.
 const RELATIONS: [(&str, Relation); 4] =
@@ -104,6 +107,7 @@ impl Threshold {
             Figure::Rate => part.rate(),
             Figure::ServerCores => part.server_cores(),
             Figure::Store => part.store_percent(),
+            Figure::OfflineLag => part.offline_lag(),
             Figure::ServerMemory => part.number(&["server_rss_bytes"]).map(|bytes| bytes / 1_048_576.0),
         };
         let met = value.is_some_and(|value| match self.relation {
@@ -132,6 +136,7 @@ mod tests {
         let figures = json!({ "outcome": {
             "title": "t", "latency": { "p50": 1.0, "p99": 12.0, "mean": 2.5 }, "metrics": { "store_busy_seconds": 0.5 }, "planned": 1000, "refused": 10, "expected": 2000,
             "lost": 0, "committed": 990, "seconds": 2.0,
+            "samples": { "at": [0.5, 1.0], "metrics": { "tidings_outbox_lag": [7, null], "tidings_queue_depth": [99, 0] } },
         }});
         #[allow(clippy::unwrap_used)]
         let threshold: Threshold = threshold.parse().unwrap();
@@ -152,6 +157,8 @@ mod tests {
             ("mean<3ms", true),
             ("store<50%", true),
             ("store<10", false),
+            ("offline-lag<=7", true),
+            ("offline-lag<7 entries", false),
         ] {
             assert_eq!(met(threshold), expected, "{threshold}");
         }

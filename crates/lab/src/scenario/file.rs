@@ -5,7 +5,7 @@ use super::{
     script_file::ScriptFile,
     values::{Bound, RateFile, Via},
 };
-use crate::toml_file::Time;
+use crate::{offline_push::OfflineVia, toml_file::Time};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -38,6 +38,7 @@ pub(crate) struct ServerFile {
     pub(crate) driver: Option<Spanned<String>>,
     pub(crate) nodes: Option<Spanned<usize>>,
     pub(crate) descriptors: Option<Spanned<u64>>,
+    pub(crate) offline_via: Option<Spanned<OfflineVia>>,
     #[serde(default)]
     pub(crate) settings: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
 }
@@ -60,6 +61,7 @@ pub(crate) struct PopulationFile {
     pub(crate) kind: Spanned<PopulationKind>,
     pub(crate) members: Option<Spanned<usize>>,
     pub(crate) online: Option<Spanned<usize>>,
+    pub(crate) offline_share: Option<Spanned<f64>>,
     pub(crate) pairs: Option<Spanned<usize>>,
     pub(crate) senders: Option<Spanned<usize>>,
     pub(crate) devices: Option<Spanned<usize>>,

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Finished, LabError, Verdict,
     driver::Driver,
-    interrupt,
+    interrupt, offline_push,
     options::TargetArgs,
     rate_profile::RateProfile,
     report::{self, Threshold, parts::retitle},
@@ -60,7 +60,11 @@ pub(crate) fn run(
             verdict = verdict.and(one);
             phases.push(value);
         }
+        let ScenarioServer { target, offline_push, .. } = &stage.server;
+        let counts = offline_push::conclude(offline_push.as_ref(), target, args.patience)?;
         stage.open.clear();
+        verdict = verdict.and(offline_push::verdict(&counts));
+        figures["offline_push"] = json!(counts);
         let check = stage.server.finish()?;
         report::print_check(&check);
         if check.as_ref().is_some_and(|check| !check.passed) {
@@ -163,13 +167,16 @@ impl Stage<'_> {
     fn open_clients(&mut self, number: usize) -> Result<(), LabError> {
         let later: Vec<&Worker> =
             self.plan.phases[number..].iter().flat_map(|phase| &phase.works).map(|work| &work.worker).collect();
-        self.open.retain(|worker, _| later.contains(&worker));
+        // Whoever goes while others are still to be told is told, too.
+        let all_stay = self.server.offline_push.is_some();
+        self.open.retain(|worker, _| all_stay || later.contains(&worker));
         let around = Surroundings {
             target: &self.server.target,
             device_addresses: self.server.device_addresses(),
             args: self.args,
             has_faults: self.plan.has_faults(),
             driven: self.server.driven.as_ref(),
+            offline_push: self.server.offline_push.as_ref(),
         };
         for work in &self.plan.phases[number].works {
             if !self.open.contains_key(&work.worker) {

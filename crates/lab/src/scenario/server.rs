@@ -8,6 +8,7 @@ use crate::{
     LabError,
     chaos::{self, FaultKind},
     driver::{Driver, DriverTarget},
+    offline_push::OfflinePush,
     options::TargetArgs,
     process::{self, ServerProcesses},
     server::{OwnServer, StoreCheck, Target},
@@ -22,6 +23,8 @@ pub(crate) struct ScenarioServer {
     topology: Option<Topology>,
     /// Set if others wrote it.
     pub(crate) driven: Option<Driven>,
+    /// Whom it tells of messages to members who are offline.
+    pub(crate) offline_push: Option<OfflinePush>,
 }
 
 impl ScenarioServer {
@@ -29,15 +32,25 @@ impl ScenarioServer {
     pub(crate) fn start(wanted: &Server, args: &TargetArgs) -> Result<Self, LabError> {
         if args.url.is_some() || wanted.url.is_some() {
             let url = args.url.clone().or_else(|| wanted.url.clone());
+            if wanted.offline_via.is_some() {
+                return Err(LabError::Usage("--url: this server does not tell the lab's doubles of anything".into()));
+            }
             let target = Target::resolve(&TargetArgs { url, ..args.clone() })?;
-            return Ok(ScenarioServer { target, topology: None, driven: None });
+            return Ok(ScenarioServer { target, topology: None, driven: None, offline_push: None });
         }
+        let offline_push = wanted.offline_via.map(OfflinePush::start).transpose()?;
+        let mut environment = wanted.settings.clone();
+        environment.extend(offline_push.iter().flat_map(OfflinePush::settings));
         let Some(nodes) = wanted.nodes else {
-            let mut own = OwnServer::start_with(wanted.settings.clone(), wanted.descriptors)?;
+            let mut own = OwnServer::start_with(environment, wanted.descriptors)?;
             own.keep_addresses();
-            return Ok(ScenarioServer { target: Target::Own(Box::new(own)), topology: None, driven: None });
+            return Ok(ScenarioServer {
+                target: Target::Own(Box::new(own)),
+                topology: None,
+                driven: None,
+                offline_push,
+            });
         };
-        let environment = wanted.settings.clone();
         let spec = TopologySpec { nodes, with_partitions: false, folder: None, environment, program: None };
         let topology = Topology::start(&spec)?;
         let target = Target::Running {
@@ -45,7 +58,7 @@ impl ScenarioServer {
             api_key: topology.api_key.clone(),
             token_key: topology.token_key.clone(),
         };
-        Ok(ScenarioServer { target, topology: Some(topology), driven: None })
+        Ok(ScenarioServer { target, topology: Some(topology), driven: None, offline_push })
     }
 
     /// A server that others wrote, and that runs already.
@@ -64,7 +77,7 @@ impl ScenarioServer {
             token_key: args.token_key.clone().unwrap_or_default(),
         };
         let driven = Driven { driver, target };
-        Ok(ScenarioServer { target: running, topology: None, driven: Some(driven) })
+        Ok(ScenarioServer { target: running, topology: None, driven: Some(driven), offline_push: None })
     }
 
     /// Where devices connect: of a server that runs already, nothing is known.

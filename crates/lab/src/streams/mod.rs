@@ -10,7 +10,7 @@ mod texts;
 
 use crate::{
     Finished, LabError, Verdict,
-    direct::DirectFixture,
+    direct::{DirectFixture, Pairs},
     latency::{Curve, Percentiles, curve_of},
     options::{SendProtocol, TargetArgs, parse_duration},
     process,
@@ -190,8 +190,8 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<Finished, LabError> {
     };
     let mut http = target.http();
     let cast = create_cast(&mut http, &sizes, target.keys().1)?;
-    let chat =
-        |target: &Target| DirectFixture::set_up(target, &args.target, CHAT_PAIRS, SendProtocol::Http, CHAT_SENDERS);
+    let pairs = Pairs { count: CHAT_PAIRS, offline: 0 };
+    let chat = |target: &Target| DirectFixture::set_up(target, &args.target, pairs, SendProtocol::Http, CHAT_SENDERS);
     let mut chat = if args.chat_rate > 0.0 { Some(chat(&target)?) } else { None };
     let phase = |fixture: &DirectFixture, duration: Duration| -> Phase {
         let duration_ms = duration.as_millis() as u64;

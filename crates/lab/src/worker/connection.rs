@@ -137,7 +137,8 @@ impl Client {
         self.bound_at = shared.now();
         let frame = ClientFrame::Bind(Bind {
             token: token::sign(&shared.token_key, self.user(), TOKEN_LIFETIME),
-            device_id: "lab".into(),
+            // A user whose messages a session sends may have another session, which receives.
+            device_id: if matches!(self.role, Role::WsSender { .. }) { "lab-sender" } else { "lab" }.into(),
             device_kind: "web".into(),
             app_version: None,
             cursor: (!self.cursor.is_empty()).then(|| String::from_utf8_lossy(&self.cursor).into_owned()),

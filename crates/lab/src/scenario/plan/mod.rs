@@ -9,7 +9,7 @@ pub(crate) mod population;
 pub(crate) mod script;
 
 use super::file::{CommandFile, ScenarioFile, ServerFile};
-use crate::{ParsedCommand, options, report::Threshold, toml_file::Mistake};
+use crate::{ParsedCommand, offline_push::OfflineVia, options, report::Threshold, toml_file::Mistake};
 use fault::Fault;
 use phase::{Phase, Worker};
 use population::{Members, Population};
@@ -40,6 +40,8 @@ pub(crate) struct Server {
     pub(crate) driver: Option<String>,
     /// The nodes of a cluster; unset: one server.
     pub(crate) nodes: Option<usize>,
+    /// Who tells members who are offline: doubles of the lab's own, which count. Unset: nobody.
+    pub(crate) offline_via: Option<OfflineVia>,
     /// Files that the server may open.
     pub(crate) descriptors: Option<u64>,
     /// As environment variables.
@@ -70,7 +72,8 @@ impl Plan {
             let what = format!("a name is 1 to {NAME_CHARS_MAX} of a to z, 0 to 9 and `-`");
             return Err(Mistake::at(file.name.span(), what));
         }
-        let server = file.server.as_ref().map(server_of).transpose()?.unwrap_or_default();
+        let mut server = file.server.as_ref().map(server_of).transpose()?.unwrap_or_default();
+        set_offline_push(file, &mut server)?;
         let populations: BTreeMap<String, Population> = (file.population.iter())
             .map(|(name, written)| Ok((name.clone(), Population::of(written)?)))
             .collect::<Result<_, Mistake>>()?;
@@ -200,7 +203,30 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
         settings.push(setting);
     }
     let driver = file.driver.as_ref().map(|driver| driver.get_ref().clone());
-    Ok(Server { url, driver, nodes, descriptors, settings })
+    let offline_via = file.offline_via.as_ref().map(|via| *via.get_ref());
+    Ok(Server { url, driver, nodes, offline_via, descriptors, settings })
+}
+
+/// Has the server tell the doubles if a population has members who are to be told.
+fn set_offline_push(file: &ScenarioFile, server: &mut Server) -> Result<(), Mistake> {
+    let shares = file.population.values().filter_map(|written| written.get_ref().offline_share.as_ref());
+    let Some(share) = shares.into_iter().next() else {
+        let via = file.server.as_ref().and_then(|server| server.get_ref().offline_via.as_ref());
+        return match via {
+            Some(via) => Err(Mistake::at(via.span(), "no population has an `offline_share`")),
+            None => Ok(()),
+        };
+    };
+    if server.url.is_some() || server.driver.is_some() {
+        return Err(Mistake::at(share.span(), "a server with `url` runs already: it does not tell the lab's doubles"));
+    }
+    if let Some(fault) = file.fault.first() {
+        let what =
+            "a fault may repeat what members who are offline are told: `tidings bench reach --kill` allows for it";
+        return Err(Mistake::at(fault.span(), what));
+    }
+    server.offline_via = Some(server.offline_via.unwrap_or_default());
+    Ok(())
 }
 
 fn faults_of(

@@ -31,6 +31,8 @@ pub(crate) enum Members {
     },
     Direct {
         pairs: usize,
+        /// Of so many the recipient is offline, and another session of the sender receives.
+        offline: usize,
         senders: usize,
         via: SendProtocol,
         texts: Texts,
@@ -78,9 +80,9 @@ const POPUP_CONNECTIONS: usize = 32;
 fn keys_of(kind: PopulationKind) -> &'static [&'static str] {
     match kind {
         PopulationKind::Group | PopulationKind::Official => {
-            &["members", "online", "senders", "via", "body_bytes", "pipeline", "background"]
+            &["members", "online", "offline_share", "senders", "via", "body_bytes", "pipeline", "background"]
         }
-        PopulationKind::Direct => &["pairs", "senders", "via", "body_bytes", "pipeline", "background"],
+        PopulationKind::Direct => &["pairs", "offline_share", "senders", "via", "body_bytes", "pipeline", "background"],
         PopulationKind::NewConversations => &["pairs", "senders", "body_bytes", "background"],
         PopulationKind::Devices => &["devices", "via"],
         PopulationKind::Connections => &["users", "via", "stay"],
@@ -146,7 +148,11 @@ impl Population {
         let members = match kind {
             PopulationKind::Group | PopulationKind::Official => {
                 let members = needed(&file.members, "members", written)?;
-                let online = count(&file.online, members)?;
+                let offline = offline_of(file, members)?;
+                let online = count(&file.online, members - offline)?;
+                if let (Some(share), Some(_)) = (&file.offline_share, &file.online) {
+                    return Err(Mistake::at(share.span(), "either `online` or `offline_share`"));
+                }
                 if online > members {
                     let span = span_of(&file.online).unwrap_or_default();
                     return Err(Mistake::at(span, format!("there are {members} members: no more can be online")));
@@ -156,7 +162,8 @@ impl Population {
             }
             PopulationKind::Direct => {
                 let pairs = needed(&file.pairs, "pairs", written)?;
-                Members::Direct { pairs, senders, via: send_protocol(&file.via)?, texts }
+                let offline = offline_of(file, pairs)?;
+                Members::Direct { pairs, offline, senders, via: send_protocol(&file.via)?, texts }
             }
             PopulationKind::NewConversations => {
                 Members::NewConversations { pairs: needed(&file.pairs, "pairs", written)?, senders, texts }
@@ -181,10 +188,21 @@ impl Population {
     }
 }
 
+/// How many of so many are offline, and are to be told by offline push.
+fn offline_of(file: &PopulationFile, count: usize) -> Result<usize, Mistake> {
+    let Some(share) = &file.offline_share else { return Ok(0) };
+    let offline = (count as f64 * share.get_ref()).round() as usize;
+    match (1..count).contains(&offline) {
+        true => Ok(offline),
+        false => Err(Mistake::at(share.span(), "must leave somebody online and somebody offline, such as 0.5")),
+    }
+}
+
 fn refuse_other_keys(file: &PopulationFile, known: &[&str]) -> Result<(), Mistake> {
     let given = [
         ("members", span_of(&file.members)),
         ("online", span_of(&file.online)),
+        ("offline_share", span_of(&file.offline_share)),
         ("pairs", span_of(&file.pairs)),
         ("senders", span_of(&file.senders)),
         ("devices", span_of(&file.devices)),

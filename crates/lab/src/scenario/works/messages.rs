@@ -1,10 +1,11 @@
 //! Messages to a group, an official account or direct conversations, by a load client of their own.
 
-use super::{Job, WorkResult};
+use super::{Job, Surroundings, WorkResult};
 use crate::{
     LabError, Verdict,
     load_client::{LoadClient, Participants},
-    options::{SendProtocol, TargetArgs},
+    offline_push::OfflinePush,
+    options::SendProtocol,
     process,
     report::outcome_json,
     scenario::{
@@ -33,24 +34,21 @@ pub(crate) struct MessageWorker {
 }
 
 impl MessageWorker {
-    pub(crate) fn open(
-        target: &Target,
-        args: &TargetArgs,
-        population: &Population,
-        outlives_faults: bool,
-    ) -> Result<Self, LabError> {
+    pub(crate) fn open(around: &Surroundings<'_>, population: &Population) -> Result<Self, LabError> {
+        let Surroundings { target, args, has_faults: outlives_faults, offline_push: push, .. } = *around;
         let (participants, texts, senders, recipients) = match &population.members {
             Members::Conversation { official, members, online, senders, via, texts } => {
                 let kind = if *official { ConversationKind::Official } else { ConversationKind::Group };
-                let (participants, senders) = group(target, kind, (*members, *online), (*senders, *via))?;
+                let (participants, senders) = group(target, kind, (*members, *online), (*senders, *via), push)?;
                 (participants, *texts, senders, Vec::new())
             }
-            Members::Direct { pairs, senders, via, texts } => {
-                let (participants, from, _) = pairs_of(target, *pairs, (*senders, *via), true)?;
+            Members::Direct { pairs, offline, senders, via, texts } => {
+                let (participants, from, _) = pairs_of(target, (*pairs, *offline), (*senders, *via), true, push)?;
                 (participants, *texts, from, Vec::new())
             }
             Members::NewConversations { pairs, senders, texts } => {
-                let (participants, from, to) = pairs_of(target, *pairs, (*senders, SendProtocol::Http), false)?;
+                let (participants, from, to) =
+                    pairs_of(target, (*pairs, 0), (*senders, SendProtocol::Http), false, None)?;
                 (participants, *texts, from, to)
             }
             _ => return Err(LabError::Usage("this population sends no messages".into())),
@@ -96,6 +94,7 @@ fn group(
     kind: ConversationKind,
     (members, online): (usize, usize),
     (senders, via): (usize, SendProtocol),
+    push: Option<&OfflinePush>,
 ) -> Result<(Participants, Vec<String>), LabError> {
     let tag = process::run_tag();
     let mut http = target.http();
@@ -106,6 +105,9 @@ fn group(
     ids.extend(sessions.iter().cloned());
     setup::create_users(&mut http, &ids)?;
     let conversation = setup::create_conversation(&mut http, kind, &format!("group-{tag}"), &ids)?;
+    if let Some(push) = push {
+        push.watch(&mut http, &conversation, &ids[online..members])?;
+    }
     let from = match via {
         SendProtocol::Http => receivers.iter().take(senders).cloned().collect(),
         SendProtocol::Ws => sessions.clone(),
@@ -121,9 +123,10 @@ fn group(
 /// Pairs of users with a conversation each, open or yet to be opened; also who sends, and to whom.
 fn pairs_of(
     target: &Target,
-    pairs: usize,
+    (pairs, offline): (usize, usize),
     (connections, via): (usize, SendProtocol),
     opened: bool,
+    push: Option<&OfflinePush>,
 ) -> Result<(Participants, Vec<String>, Vec<String>), LabError> {
     let tag = process::run_tag();
     let mut http = target.http();
@@ -137,8 +140,13 @@ fn pairs_of(
             true => setup::create_direct(&mut http, sender, recipient)?,
             false => Conversation { id: direct_id(sender, recipient), base_seq: 0 },
         };
+        let is_offline = setup::is_among(number, offline, pairs);
+        if let Some(push) = push.filter(|_| is_offline) {
+            push.watch(&mut http, &conversation, std::slice::from_ref(recipient))?;
+        }
         participants.conversations.push(conversation);
-        participants.receivers.push(Receiver { user: recipient.clone(), conversation: number });
+        let user = if is_offline { sender } else { recipient };
+        participants.receivers.push(Receiver { user: user.clone(), conversation: number });
     }
     match via {
         SendProtocol::Http => participants.http_senders = connections,

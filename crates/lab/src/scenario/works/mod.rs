@@ -23,6 +23,7 @@ use super::{
 use crate::{
     LabError, Verdict,
     driver::{Driver, DriverTarget},
+    offline_push::OfflinePush,
     options::TargetArgs,
     process::ServerProcesses,
     server::Target,
@@ -59,7 +60,6 @@ pub(crate) struct WorkResult {
 }
 
 /// The server as workers see it.
-#[derive(Debug)]
 pub(crate) struct Surroundings<'a> {
     pub(crate) target: &'a Target,
     /// Where devices connect.
@@ -69,6 +69,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) has_faults: bool,
     /// The server is one that others wrote.
     pub(crate) driven: Option<&'a Driven>,
+    /// Whom the server tells of messages to members who are offline.
+    pub(crate) offline_push: Option<&'a OfflinePush>,
 }
 
 /// A server that others wrote, and how to speak to it.
@@ -113,7 +115,7 @@ impl WorkerClient {
         }
         Ok(match &population.members {
             Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. } => {
-                let worker = MessageWorker::open(around.target, around.args, population, around.has_faults)?;
+                let worker = MessageWorker::open(around, population)?;
                 WorkerClient::Messages(Box::new(worker))
             }
             Members::Devices { devices, over_websocket } => {

@@ -1,0 +1,223 @@
+//! Offline push as a bench sees it: doubles of the app's webhook and of vendors' services, which the server under test is set to
+//! call, and the counts of what they are told of messages to members who are offline.
+//!
+//! [`notice`] is what a double is told, [`tally`] counts it; `webhook_double`, `apns_double`, `fcm_double` and `web_push_double`
+//! each speak one protocol, and know nothing of who is to be told what.
+
+mod apns_double;
+mod fcm_double;
+mod http1;
+pub(crate) mod notice;
+pub(crate) mod tally;
+mod token_book;
+pub(crate) mod vendor_doubles;
+pub(crate) mod vendor_state;
+mod web_push_double;
+pub(crate) mod webhook_double;
+
+use crate::{
+    LabError, Verdict,
+    options::{TargetArgs, parse_share},
+    server::{OwnServer, Target},
+    timeline::read_timeline,
+    worker_protocol::Conversation,
+};
+use clap::{Args, ValueEnum};
+use notice::OfflineRoad;
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tally::{Expectation, NoticeTally, OfflineCounts};
+use tidings_client::http::{HttpClient, path_segment};
+use tidings_protocol::entry::EntryKind;
+use vendor_doubles::VendorDoubles;
+use webhook_double::WebhookDouble;
+
+/// The options of benches with members who are offline.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct OfflinePushArgs {
+    /// This share of the members is offline, and doubles of the lab's own, which the server is set to call, count what they are told of
+    /// their messages, such as 50%
+    #[arg(long, value_parser = parse_share)]
+    pub offline_share: Option<f64>,
+    /// Who is told of messages to members who are offline: the app's webhook, vendors (APNs, FCM and Web Push by turns), or both
+    #[arg(long, value_enum, default_value_t = OfflineVia::Webhook, requires = "offline_share")]
+    pub offline_via: OfflineVia,
+}
+
+/// Who is told of messages to members who are offline.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OfflineVia {
+    #[default]
+    Webhook,
+    Vendors,
+    Both,
+}
+
+impl fmt::Display for OfflineVia {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            OfflineVia::Webhook => "webhook",
+            OfflineVia::Vendors => "vendors",
+            OfflineVia::Both => "both",
+        })
+    }
+}
+
+impl OfflinePushArgs {
+    /// How many of so many are offline.
+    ///
+    /// # Errors
+    /// Nobody would be, or all.
+    pub(crate) fn offline_of(self, members: usize) -> Result<usize, LabError> {
+        let Some(share) = self.offline_share else { return Ok(0) };
+        let offline = (members as f64 * share).round() as usize;
+        match (1..members).contains(&offline) {
+            true => Ok(offline),
+            false => Err(LabError::Usage("--offline-share must leave members online and members offline".into())),
+        }
+    }
+
+    /// What a run's title says of it.
+    pub(crate) fn suffix(self) -> String {
+        match self.offline_share {
+            None => String::new(),
+            Some(share) => format!(", {:.0}% offline, told via {}", 100.0 * share, self.offline_via),
+        }
+    }
+
+    /// The server under test, with doubles if members are to be offline.
+    pub(crate) fn start(self, target: &TargetArgs) -> Result<(Target, Option<OfflinePush>), LabError> {
+        if self.offline_share.is_none() {
+            return Ok((Target::resolve(target)?, None));
+        }
+        if target.url.is_some() {
+            let why =
+                "--offline-share is of a server that the bench starts: it must be set to call the bench's doubles";
+            return Err(LabError::Usage(why.into()));
+        }
+        let push = OfflinePush::start(self.offline_via)?;
+        let own = OwnServer::start_with(push.settings(), None)?;
+        Ok((Target::Own(Box::new(own)), Some(push)))
+    }
+}
+
+/// The doubles of a run, and what they count.
+pub(crate) struct OfflinePush {
+    via: OfflineVia,
+    tally: Arc<NoticeTally>,
+    webhook: Option<WebhookDouble>,
+    vendors: Option<VendorDoubles>,
+    /// What is to be told.
+    watched: Mutex<Vec<WatchedConversation>>,
+}
+
+/// A conversation with members who are offline.
+struct WatchedConversation {
+    conversation: Conversation,
+    members: Vec<(String, Vec<(OfflineRoad, String)>)>,
+}
+
+impl OfflinePush {
+    pub(crate) fn start(via: OfflineVia) -> Result<OfflinePush, LabError> {
+        let tally = Arc::new(NoticeTally::default());
+        let webhook = (via != OfflineVia::Vendors).then(|| WebhookDouble::start(tally.clone())).transpose()?;
+        let vendors = (via != OfflineVia::Webhook).then(|| VendorDoubles::start(tally.clone())).transpose()?;
+        Ok(OfflinePush { via, tally, webhook, vendors, watched: Mutex::default() })
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Vec<WatchedConversation>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The settings that have a server call the doubles.
+    pub(crate) fn settings(&self) -> Vec<(String, String)> {
+        let webhook = self.webhook.as_ref().map(WebhookDouble::settings);
+        let vendors = self.vendors.as_ref().map(VendorDoubles::settings);
+        webhook.into_iter().chain(vendors).flatten().collect()
+    }
+
+    /// Counts what these members of a conversation, who are offline, are told of its messages from now on; by vendors each of them
+    /// has one device.
+    pub(crate) fn watch(
+        &self,
+        http: &mut HttpClient,
+        conversation: &Conversation,
+        offline: &[String],
+    ) -> Result<(), LabError> {
+        let mut members = Vec::with_capacity(offline.len());
+        let turn = self.watched().len();
+        for (number, user) in offline.iter().enumerate() {
+            let mut devices = Vec::new();
+            if let Some(vendors) = &self.vendors {
+                let vendor = OfflineRoad::VENDORS[(turn + number) % OfflineRoad::VENDORS.len()];
+                register(http, vendors, vendor, user, DEVICE)?;
+                devices.push((vendor, DEVICE.to_owned()));
+            }
+            members.push((user.clone(), devices));
+        }
+        self.watched().push(WatchedConversation { conversation: conversation.clone(), members });
+        Ok(())
+    }
+
+    /// Reads back what was sent, waits until the members who are offline were told of it, or nothing came for `patience`, and counts.
+    pub(crate) fn finish(&self, http: &mut HttpClient, patience: Duration) -> Result<OfflineCounts, LabError> {
+        let watched = self.watched();
+        let expectations = watched.iter().map(|watched| {
+            let WatchedConversation { conversation, members } = watched;
+            let entries = read_timeline(http, &conversation.id)?.into_iter();
+            let told = entries
+                .filter(|entry| entry.seq > conversation.base_seq && entry.kind == EntryKind::Message && !entry.silent);
+            let messages = told.map(|entry| (entry.seq, entry.from)).collect();
+            Ok(Expectation { conversation: conversation.id.clone(), members: members.clone(), messages })
+        });
+        let expectations = expectations.collect::<Result<Vec<_>, LabError>>()?;
+        let mut roads = Vec::new();
+        if self.webhook.is_some() {
+            roads.push(OfflineRoad::Webhook);
+        }
+        if self.vendors.is_some() {
+            roads.extend(OfflineRoad::VENDORS);
+        }
+        let counts = self.tally.finish(&roads, &expectations, patience);
+        Ok(OfflineCounts { via: self.via.to_string(), ..counts })
+    }
+}
+
+/// Counts what the members who are offline were told, if there are any, and prints it. Call it while the server runs.
+pub(crate) fn conclude(
+    push: Option<&OfflinePush>,
+    target: &Target,
+    patience: Duration,
+) -> Result<Option<OfflineCounts>, LabError> {
+    let counts = push.map(|push| push.finish(&mut target.http(), patience)).transpose()?;
+    counts.iter().for_each(OfflineCounts::print);
+    Ok(counts)
+}
+
+/// What these counts say of the server.
+pub(crate) fn verdict(counts: &Option<OfflineCounts>) -> Verdict {
+    match counts.as_ref().is_none_or(OfflineCounts::balances) {
+        true => Verdict::Passed,
+        false => Verdict::Failed,
+    }
+}
+
+/// The device of a member who has one.
+const DEVICE: &str = "phone";
+
+/// Registers a device of the user with a vendor.
+pub(crate) fn register(
+    http: &mut HttpClient,
+    vendors: &VendorDoubles,
+    vendor: OfflineRoad,
+    user: &str,
+    device: &str,
+) -> Result<(), LabError> {
+    let token = vendors.token(vendor, user, device);
+    let path = format!("/v1/users/{}/devices/{}/push_token", path_segment(user), path_segment(device));
+    Ok(http.put::<serde_json::Value>(&path, &token).map(drop)?)
+}
