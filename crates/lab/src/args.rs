@@ -17,6 +17,7 @@ pub use crate::{
     growth::{GrowthArgs, GrowthPart},
     isolation::{Flood, IsolationArgs},
     popups::args::{PopupArgs, PopupCapsArgs, PopupCrashArgs, PopupGrowthArgs},
+    reach::{PlantedKind, ReachArgs},
     replay::ReplayArgs,
     report::OutputArgs,
     scenario::args::{RunArgs, ScenarioArgs},
@@ -52,6 +53,8 @@ pub enum Bench {
     Streams(StreamsArgs),
     /// Direct messages, each to a connected recipient
     Direct(DirectArgs),
+    /// Whether every message reaches every member by the roads that are due, once: sessions, webhook, vendors
+    Reach(ReachArgs),
     /// Direct messages beside floods: a group, an official account, one user, queues that are full
     Isolation(IsolationArgs),
     /// Kill the server at random moments under load, and prove that nothing acknowledged was lost

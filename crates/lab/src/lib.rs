@@ -5,6 +5,7 @@
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
 //! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
+//! - `reach`: whether every message reaches every member by exactly the roads that are due;
 //! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;
 //! - `compare`: reports of several versions or steps beside each other;
 //! - `server`, `setup`, `load_client`: the server under test, its users and groups, the load client's process as the bench sees it;
@@ -62,6 +63,7 @@ mod phase_part;
 pub mod popups;
 mod process;
 mod rate_profile;
+mod reach;
 mod replay;
 mod report;
 mod sampler;
@@ -284,6 +286,7 @@ fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
         Bench::Streams(args) => streams::run(args),
         Bench::Direct(args) => direct::run(args),
         Bench::Isolation(args) => isolation::run(args),
+        Bench::Reach(args) => reach::run(args),
         Bench::Crash(args) => crash::run(args),
         Bench::Chaos(args) => chaos::run(args),
         Bench::ClusterCost(args) => cluster_cost::run(args),

@@ -19,6 +19,7 @@ pub(super) const SHIPPED: &[(&str, &str)] = shipped!["":
     "mixed-day",
     "isolation",
     "offline-push",
+    "reach",
     "streams",
     "faults",
     "cluster-faults",

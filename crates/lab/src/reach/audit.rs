@@ -1,0 +1,358 @@
+//! Compares what happened with what the model says, on each road, and for the sessions entry by entry.
+
+use super::{
+    balances::{Audit, RoadBalance, SessionBalance},
+    cast::{AckHabit, Cast, device_name},
+    model::{Due, Model, ReachedByVendors, RoadTimes},
+    records::{Arrival, Delivery, Records, SentMessage},
+    withdrawals::audit_withdrawals,
+};
+use crate::{
+    latency::{Percentiles, new_histogram, record},
+    offline_push::notice::OfflineRoad,
+};
+use hdrhistogram::Histogram;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Faults that are named, of each kind on each road.
+const EXAMPLES_MAX: usize = 3;
+/// What is added to the longest time that the server took to decide, as far as that was seen.
+pub(crate) const MARGIN_NS: u64 = 2_000_000_000;
+/// So long after a vendor's absence its notices may still be late.
+const AWAY_SLACK_NS: u64 = 10_000_000_000;
+/// A client's time to acknowledge is counted in ticks by the server: so much of it must at least have passed.
+const EARLY_SHARE: f64 = 0.9;
+
+/// Users whose sessions the lab read or acknowledged so late that the server may have given them up rightly.
+fn slow_users(cast: &Cast, records: &Records, times: RoadTimes) -> HashSet<usize> {
+    let none = HashSet::new();
+    let model = Model { cast, records, times, slow: &none, decided_within_ns: 0 };
+    let sent: HashMap<(usize, u64), u64> =
+        records.messages.iter().map(|sent| ((sent.conversation, sent.seq), sent.sent_at)).collect();
+    let is_late = |delivery: &&Delivery| {
+        let Delivery { user, conversation, seq, at, .. } = **delivery;
+        let sent_at = sent.get(&(conversation, seq)).copied().unwrap_or(at);
+        at.saturating_sub(sent_at) > times.ack_timeout_ns / 2 && model.was_looked_at(user, sent_at, at)
+    };
+    let late = records.deliveries.iter().filter(is_late).map(|delivery| delivery.user);
+    records.slow_acks.iter().copied().chain(late).collect()
+}
+
+/// One user on one road.
+type Person = (OfflineRoad, usize, usize);
+
+/// The arrivals of one person about one conversation.
+#[derive(Default)]
+struct Told {
+    /// By `seq`, in the order in which they came.
+    by_seq: HashMap<u64, Vec<(u64, Option<u64>)>>,
+    newest: u64,
+    overtaken: u64,
+}
+
+pub(crate) struct Auditor<'a> {
+    cast: &'a Cast,
+    records: &'a Records,
+    times: RoadTimes,
+    told: HashMap<(Person, usize), Told>,
+    slow: HashSet<usize>,
+    examples: BTreeMap<(OfflineRoad, &'static str), Vec<String>>,
+}
+
+impl<'a> Auditor<'a> {
+    pub(crate) fn new(cast: &'a Cast, records: &'a Records, times: RoadTimes) -> Auditor<'a> {
+        let mut told: HashMap<(Person, usize), Told> = HashMap::new();
+        for arrival in &records.arrivals {
+            let Arrival { road, user, device, conversation, seq, id, at } = *arrival;
+            let told = told.entry(((road, user, device), conversation)).or_default();
+            let killed_since = |then: u64| records.was_killed(then, at);
+            // After a crash the server may not know what it told last.
+            let before = told.by_seq.get(&told.newest).and_then(|times| times.last());
+            if road.collapses() && seq < told.newest && !before.is_some_and(|(then, _)| killed_since(*then)) {
+                told.overtaken += 1;
+            }
+            told.newest = told.newest.max(seq);
+            told.by_seq.entry(seq).or_default().push((at, id));
+        }
+        let slow = slow_users(cast, records, times);
+        Auditor { cast, records, times, told, slow, examples: BTreeMap::new() }
+    }
+
+    fn people_of(&self, user: usize) -> impl Iterator<Item = Person> + use<> {
+        let devices: Vec<_> =
+            self.cast.users[user].devices.iter().enumerate().map(|(at, vendor)| (*vendor, user, at)).collect();
+        [(OfflineRoad::Webhook, user, 0)].into_iter().chain(devices)
+    }
+
+    /// How long the server took at the most to decide about users who never looked, as far as no kill or absence lay between.
+    pub(crate) fn decided_within(&self) -> u64 {
+        let is_anybody_away = |from: u64, to: u64| {
+            let mut away = self.records.vendors_away.iter();
+            away.any(|(_, gone, back)| *gone <= to && from <= back.saturating_add(AWAY_SLACK_NS))
+        };
+        let mut longest = 0;
+        for message in &self.records.messages {
+            for user in &self.cast.conversations[message.conversation].members {
+                if !self.records.looks[*user].is_empty() {
+                    continue;
+                }
+                for person in self.people_of(*user) {
+                    let told = self.told.get(&(person, message.conversation));
+                    let first = told.and_then(|told| told.by_seq.get(&message.seq)).and_then(|times| times.first());
+                    let counts = |at: u64| {
+                        let waits = person.0.collapses() && is_anybody_away(message.sent_at, at);
+                        !self.records.was_killed(message.sent_at, at) && !waits
+                    };
+                    if let Some((at, _)) = first.filter(|(at, _)| counts(*at)) {
+                        longest = longest.max(at.saturating_sub(message.answered_at + self.after(person.0)));
+                    }
+                }
+            }
+        }
+        longest
+    }
+
+    fn example(&mut self, road: OfflineRoad, kind: &'static str, what: impl FnOnce() -> String) {
+        let examples = self.examples.entry((road, kind)).or_default();
+        if examples.len() < EXAMPLES_MAX {
+            examples.push(what());
+        }
+    }
+
+    fn name(&self, (road, user, device): Person, message: &SentMessage) -> String {
+        let (user, conversation) = (&self.cast.users[user].id, &self.cast.conversations[message.conversation].id);
+        let device = if road.collapses() { format!(" on {}", device_name(device)) } else { String::new() };
+        format!("{user}{device}, {conversation} {}", message.seq)
+    }
+
+    /// How much must be told and is not yet.
+    pub(crate) fn missing(&self) -> usize {
+        let model = self.model(&self.slow, self.decided_within() + MARGIN_NS);
+        let mut missing = 0;
+        for message in &self.records.messages {
+            for user in &self.cast.conversations[message.conversation].members {
+                let is_missing = |person: &Person| {
+                    !self.is_told(*person, message) && self.due(&model, message, *person) == Due::Must
+                };
+                missing += self.people_of(*user).filter(is_missing).count();
+            }
+        }
+        let withdrawn = audit_withdrawals(self.cast, self.records, model.decided_within_ns, |_, _, _| {});
+        let not_withdrawn: u64 = withdrawn.iter().map(|balance| balance.must - balance.told).sum();
+        missing + not_withdrawn as usize + self.missing_entries()
+    }
+
+    fn missing_entries(&self) -> usize {
+        let balance = self.session_balance(&mut Vec::new());
+        (balance.must - balance.told) as usize
+    }
+
+    /// So long after a message this road is taken.
+    fn after(&self, road: OfflineRoad) -> u64 {
+        if road == OfflineRoad::Webhook { self.times.webhook_after_ns } else { 0 }
+    }
+
+    fn due(&self, model: &Model<'_>, message: &SentMessage, (road, user, _): Person) -> Due {
+        match road {
+            OfflineRoad::Webhook => model.webhook_due(message, user, self.reached_by_vendors(message, user)),
+            _ => model.due(message, user),
+        }
+    }
+
+    fn reached_by_vendors(&self, message: &SentMessage, user: usize) -> ReachedByVendors {
+        let devices = self.people_of(user).filter(|(road, _, _)| road.collapses());
+        let told: Vec<&Told> = devices.filter_map(|person| self.told.get(&(person, message.conversation))).collect();
+        let first = |told: &&Told| told.by_seq.get(&message.seq)?.first().map(|(at, _)| *at);
+        match told.iter().filter_map(first).min() {
+            Some(at) => ReachedByVendors::At(at),
+            None if told.iter().any(|told| told.newest > message.seq) => ReachedByVendors::OfNewer,
+            None => ReachedByVendors::No,
+        }
+    }
+
+    /// Whether a message was told, or a newer one in its place.
+    fn is_told(&self, person: Person, message: &SentMessage) -> bool {
+        let told = self.told.get(&(person, message.conversation));
+        let is_newer = |told: &Told| person.0.collapses() && told.newest > message.seq;
+        told.is_some_and(|told| told.by_seq.contains_key(&message.seq) || is_newer(told))
+    }
+
+    fn model<'b>(&self, slow: &'b HashSet<usize>, decided_within_ns: u64) -> Model<'b>
+    where
+        'a: 'b,
+    {
+        let (cast, records, times) = (self.cast, self.records, self.times);
+        Model { cast, records, times, slow, decided_within_ns }
+    }
+
+    pub(crate) fn audit(mut self) -> Audit {
+        let decided_within = self.decided_within();
+        let slow = std::mem::take(&mut self.slow);
+        let model = self.model(&slow, decided_within + MARGIN_NS);
+        let mut balances: BTreeMap<OfflineRoad, (RoadBalance, Histogram<u64>)> =
+            OfflineRoad::ALL.iter().map(|road| (*road, (RoadBalance::of(*road), new_histogram()))).collect();
+        let first_sent = self.first_sent();
+        let mut known: HashSet<(Person, usize, u64)> = HashSet::new();
+        for message in &self.records.messages {
+            for user in &self.cast.conversations[message.conversation].members {
+                for person in self.people_of(*user) {
+                    let due = self.due(&model, message, person);
+                    let Some((balance, delays)) = balances.get_mut(&person.0) else { continue };
+                    if due != Due::MustNot {
+                        known.insert((person, message.conversation, message.seq));
+                    }
+                    let freezes = self.cast.users[*user].habit == AckHabit::Freezes;
+                    let told = self.told.get(&(person, message.conversation));
+                    let times = told.and_then(|told| told.by_seq.get(&message.seq)).cloned().unwrap_or_default();
+                    let Some((first, _)) = times.first().copied() else {
+                        if due == Due::Must {
+                            balance.must += 1;
+                            match self.is_told(person, message) {
+                                true => balance.superseded += 1,
+                                false => {
+                                    balance.lost += 1;
+                                    let what = self.name(person, message);
+                                    self.example(person.0, "lost", || what);
+                                }
+                            }
+                        }
+                        continue;
+                    };
+                    match due {
+                        Due::Must => (balance.must, balance.told) = (balance.must + 1, balance.told + 1),
+                        Due::May => balance.told_perhaps += 1,
+                        // Counted with all that nobody is entitled to.
+                        Due::MustNot => continue,
+                    }
+                    for pair in times.windows(2) {
+                        let [(then, id), (now, id_now)] = [pair[0], pair[1]];
+                        let is_same = id.is_none() || id == id_now;
+                        match self.records.was_killed(then, now) && is_same {
+                            true => balance.again += 1,
+                            false => {
+                                balance.doubled += 1;
+                                let what = self.name(person, message);
+                                self.example(person.0, "doubled", || what);
+                            }
+                        }
+                    }
+                    if due != Due::Must {
+                        continue;
+                    }
+                    let given =
+                        if freezes && !self.records.looks[*user].is_empty() { self.times.ack_timeout_ns } else { 0 };
+                    let after = self.after(person.0);
+                    record(delays, message.answered_at.saturating_add(given.max(after)), first);
+                    let early = |from: u64, time: u64| first < from.saturating_add((time as f64 * EARLY_SHARE) as u64);
+                    if early(first_sent[*user], given) || early(message.sent_at, after) {
+                        balance.too_early += 1;
+                        let what = self.name(person, message);
+                        self.example(person.0, "too early", || what);
+                    }
+                    if given == 0 && after == 0 && self.was_held_up(person.0, message, first) {
+                        balance.held_up += 1;
+                    }
+                }
+            }
+        }
+        for arrival in &self.records.arrivals {
+            let Arrival { road, user, device, conversation, seq, .. } = *arrival;
+            if known.contains(&((road, user, device), conversation, seq)) {
+                continue;
+            }
+            if let Some((balance, _)) = balances.get_mut(&road) {
+                balance.unentitled += 1;
+            }
+            let what = format!("{}, {} {seq}", self.cast.users[user].id, self.cast.conversations[conversation].id);
+            self.example(road, "not entitled", || what);
+        }
+        for ((person, _), told) in &self.told {
+            if let Some((balance, _)) = balances.get_mut(&person.0) {
+                balance.overtaken += told.overtaken;
+            }
+        }
+        let settled_ns = decided_within + MARGIN_NS;
+        let withdrawn = audit_withdrawals(self.cast, self.records, settled_ns, |road, kind, what| {
+            self.example(road, kind, || what)
+        });
+        let mut problems = self.records.problems.clone();
+        let session = self.session_balance(&mut problems);
+        problems.truncate(EXAMPLES_MAX);
+        for ((road, kind), examples) in &self.examples {
+            problems.extend(examples.iter().map(|example| format!("{road}, {kind}: {example}")));
+        }
+        let roads =
+            balances.into_values().map(|(balance, delays)| RoadBalance { delay: Percentiles::of(&delays), ..balance });
+        Audit { session, roads: roads.collect(), withdrawn, decided_within_ms: decided_within as f64 / 1e6, problems }
+    }
+
+    /// When the first message was sent to each user, by which an app that freezes cannot have been given up before its time.
+    fn first_sent(&self) -> Vec<u64> {
+        let mut first = vec![u64::MAX; self.cast.users.len()];
+        for message in &self.records.messages {
+            for user in &self.cast.conversations[message.conversation].members {
+                first[*user] = first[*user].min(message.sent_at);
+            }
+        }
+        first
+    }
+
+    /// Whether a notice came only after another road's vendor was back: it had half of the absence to come before.
+    fn was_held_up(&self, road: OfflineRoad, message: &SentMessage, at: u64) -> bool {
+        self.records.vendors_away.iter().any(|(vendor, gone, back)| {
+            let middle = gone + (back - gone) / 2;
+            *vendor != road && (*gone..=middle).contains(&message.answered_at) && at >= *back
+        })
+    }
+
+    /// Every user who ever had a session gets each message of their conversations that was sent after it began.
+    fn session_balance(&self, problems: &mut Vec<String>) -> SessionBalance {
+        let mut balance = SessionBalance::default();
+        let mut delays = new_histogram();
+        // By user and conversation: what came, and the last of the connection.
+        let mut got: HashMap<(usize, usize), HashMap<u64, u32>> = HashMap::new();
+        let mut newest: HashMap<(usize, usize, u32), u64> = HashMap::new();
+        let sent: HashMap<(usize, u64), u64> =
+            self.records.messages.iter().map(|sent| ((sent.conversation, sent.seq), sent.sent_at)).collect();
+        for delivery in &self.records.deliveries {
+            let place = (delivery.user, delivery.conversation);
+            // Of what a session did not miss.
+            let bound = self.records.bound.get(&(delivery.user, delivery.connection));
+            if let (Some(sent_at), Some(bound)) = (sent.get(&(delivery.conversation, delivery.seq)), bound)
+                && bound <= sent_at
+            {
+                record(&mut delays, *sent_at, delivery.at);
+            }
+            let newest = newest.entry((delivery.user, delivery.conversation, delivery.connection)).or_default();
+            match got.entry(place).or_default().insert(delivery.seq, delivery.connection) {
+                None if delivery.seq < *newest => balance.out_of_order += 1,
+                None => {}
+                Some(connection) if connection == delivery.connection => balance.doubled += 1,
+                Some(_) => balance.again += 1,
+            }
+            *newest = (*newest).max(delivery.seq);
+        }
+        let mut examples = 0;
+        for message in &self.records.messages {
+            for user in &self.cast.conversations[message.conversation].members {
+                if self.records.first_bound.get(user).is_none_or(|bound| message.sent_at < *bound) {
+                    continue;
+                }
+                balance.must += 1;
+                match got.get(&(*user, message.conversation)).is_some_and(|seqs| seqs.contains_key(&message.seq)) {
+                    true => balance.told += 1,
+                    false => {
+                        balance.lost += 1;
+                        if examples < EXAMPLES_MAX {
+                            examples += 1;
+                            let what = self.name((OfflineRoad::Webhook, *user, 0), message);
+                            problems.push(format!("session, lost: {what}"));
+                        }
+                    }
+                }
+            }
+        }
+        balance.delay = Percentiles::of(&delays);
+        balance
+    }
+}
