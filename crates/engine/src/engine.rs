@@ -346,8 +346,12 @@ impl Engine {
             Outbox::start(context.clone(), webhook, config, (signals.clone(), progress.clone()))
         });
         let vendor_push = vendors.map(|vendors| VendorPush::start(context.clone(), vendors, &signals));
-        let internal_roads =
-            InternalRoads::start(context.clone(), config.internal_roads.clone(), push.clone(), &signals);
+        let internal_roads = InternalRoads::start(
+            context.clone(),
+            config.internal_roads.clone(),
+            (push.clone(), popups.clone()),
+            &signals,
+        );
         let reach_stage = has_roads.then(|| ReachStage::start(context.clone(), roads, signals, progress));
         let engine = Arc::new(Engine {
             reach_policies,

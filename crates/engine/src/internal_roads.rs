@@ -1,4 +1,4 @@
-//! Roads that need no service elsewhere: a push to devices that hold a connection to this server.
+//! Roads that need no service elsewhere: a push to devices that hold a connection to this server, and an event on which popups react.
 //!
 //! The [reach stage](crate::reach_stage) stores a row for each message and road with some of the people who are to be told. One thread
 //! for each road ([`worker`]) tells those who still want to know, and removes the row; a row whose success stops other roads stays
@@ -10,9 +10,12 @@
 //! After a crash a row is told again: the push has the same id of its own, so that the push store recognises it. In a cluster the
 //! leader does all this.
 //!
-//! In reading order: this file, [`worker`], [`device_push`].
+//! The road `popup` cancels no other: nobody knows when the person comes.
+//!
+//! In reading order: this file, [`worker`], [`device_push`], [`popup_event`].
 
 mod device_push;
+mod popup_event;
 mod worker;
 
 use crate::{
@@ -24,11 +27,13 @@ use crate::{
 use crossbeam_channel::{Sender, bounded};
 use device_push::DevicePush;
 use parking_lot::Mutex;
+use popup_event::PopupEvents;
 use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_domain::{
     model::{Position, User, UserNo},
     store::{RowSpace, StoreResult},
 };
+use tidings_popups::PopupService;
 use tidings_protocol::{
     error::Refusal,
     http::{PolicyRoad, ReachOutcome, ReachRoad},
@@ -43,6 +48,8 @@ const JOBS_READ_MAX: usize = 1_000;
 pub struct InternalRoadsConfig {
     /// Whether a policy may tell people by pushes to their devices.
     pub device_push: bool,
+    /// Whether a policy may tell people by popups at their next visit.
+    pub popup: bool,
     pub templates: Templates,
     /// Whether pushes carry the number of unread messages, unless the policy says.
     pub badge: bool,
@@ -53,14 +60,24 @@ pub struct InternalRoadsConfig {
 impl Default for InternalRoadsConfig {
     fn default() -> Self {
         let time_to_live = Duration::from_secs(24 * 60 * 60);
-        InternalRoadsConfig { device_push: false, templates: Templates::default(), badge: true, time_to_live }
+        InternalRoadsConfig {
+            device_push: false,
+            popup: false,
+            templates: Templates::default(),
+            badge: true,
+            time_to_live,
+        }
     }
 }
 
 impl InternalRoadsConfig {
     /// Whether the road is set up.
     pub(crate) fn has(&self, road: PolicyRoad) -> bool {
-        road == PolicyRoad::DevicePush && self.device_push
+        match road {
+            PolicyRoad::DevicePush => self.device_push,
+            PolicyRoad::Popup => self.popup,
+            PolicyRoad::Session | PolicyRoad::Vendors | PolicyRoad::Webhook => false,
+        }
     }
 
     pub(crate) fn is_any(&self) -> bool {
@@ -118,13 +135,19 @@ impl InternalRoads {
     pub(crate) fn start(
         context: Arc<OfflinePushContext>,
         config: InternalRoadsConfig,
-        push: Arc<PushHandle>,
+        (push, popups): (Arc<PushHandle>, Arc<PopupService>),
         signals: &Arc<JobSignals>,
     ) -> InternalRoads {
         let (stop, stopped) = bounded(0);
         let mut roads: Vec<Box<dyn InternalRoad>> = Vec::new();
         if config.device_push {
             roads.push(Box::new(DevicePush::new(context.clone(), config.clone(), push)));
+        }
+        if config.popup {
+            match PopupEvents::new(context.clone(), popups) {
+                Ok(road) => roads.push(Box::new(road)),
+                Err(error) => tracing::error!(%error, "no runtime for the road popup"),
+            }
         }
         let mut threads = Vec::new();
         for road in roads {

@@ -57,6 +57,7 @@ pub(crate) enum JobRoad {
     Vendor(PushVendor),
     Webhook,
     DevicePush,
+    Popup,
     /// Any road, at a time in milliseconds since 1970 UTC.
     Later(u64),
 }
@@ -67,7 +68,8 @@ impl JobRoad {
         match road {
             PolicyRoad::Webhook => Some(JobRoad::Webhook),
             PolicyRoad::DevicePush => Some(JobRoad::DevicePush),
-            PolicyRoad::Session | PolicyRoad::Vendors | PolicyRoad::Popup => None,
+            PolicyRoad::Popup => Some(JobRoad::Popup),
+            PolicyRoad::Session | PolicyRoad::Vendors => None,
         }
     }
 
@@ -76,13 +78,16 @@ impl JobRoad {
             JobRoad::Vendor(vendor) => vendor as u64,
             JobRoad::Webhook | JobRoad::Later(_) => OTHER_ROADS,
             JobRoad::DevicePush => OTHER_ROADS + 1,
+            JobRoad::Popup => OTHER_ROADS + 2,
         }
     }
 
     pub(crate) fn key(self, position: Position, part: u64) -> Vec<u8> {
         match self {
             JobRoad::Later(due) => waiting_road_key(due, position, part),
-            JobRoad::Vendor(_) | JobRoad::Webhook | JobRoad::DevicePush => road_job_key(self.number(), position, part),
+            JobRoad::Vendor(_) | JobRoad::Webhook | JobRoad::DevicePush | JobRoad::Popup => {
+                road_job_key(self.number(), position, part)
+            }
         }
     }
 

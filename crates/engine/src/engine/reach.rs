@@ -157,8 +157,12 @@ impl Engine {
         let is_decided = self.decided_position()? >= position;
         let has_device = self.add_steps_of_vendors(user, position, is_decided, &mut steps)?;
         self.add_steps_of_webhook(user, position, is_decided, &mut steps)?;
-        if self.internal_roads.is_waiting_for(PolicyRoad::DevicePush, position, user.no)? {
-            steps.push(step(ReachOutcome::Waiting, Some(ReachRoad::DevicePush)));
+        for (policy_road, road) in
+            [(PolicyRoad::DevicePush, ReachRoad::DevicePush), (PolicyRoad::Popup, ReachRoad::Popup)]
+        {
+            if self.internal_roads.is_waiting_for(policy_road, position, user.no)? {
+                steps.push(step(ReachOutcome::Waiting, Some(road)));
+            }
         }
         let tells = |step: &ReachStep| matches!(step.outcome, ReachOutcome::Acknowledged | ReachOutcome::Waiting);
         let is_told = by_vendors.or(by_webhook).is_some() || is_recorded || steps.iter().any(tells);

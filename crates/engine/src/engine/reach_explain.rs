@@ -165,9 +165,13 @@ impl Engine {
                 not(ReachOutcome::NotSetUp, "the setting reach.device_push is off".into())
             }
             PolicyRoad::DevicePush => self.device_push_state(user)?,
+            PolicyRoad::Popup if !self.internal_roads.has(step.road) => {
+                not(ReachOutcome::NotSetUp, "the setting reach.popup is off".into())
+            }
             PolicyRoad::Popup => {
                 let event = step.event.as_deref().unwrap_or_default();
-                let detail = format!("a popup with the trigger {event:?} is due at the next visit of {id}");
+                let detail =
+                    format!("the event {event:?} of {id} is recorded, on which popups react at the next visit");
                 Finding { taken: true, detail, ..Finding::default() }
             }
         })

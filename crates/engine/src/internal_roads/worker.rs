@@ -190,7 +190,7 @@ impl Worker {
         reached.sort_by_key(|told| told.user);
         let mut pushes: Vec<u64> = reached.iter().filter_map(|told| told.push).collect();
         pushes.dedup();
-        if !job.stops_others || reached.is_empty() {
+        if !job.stops_others || pushes.is_empty() {
             return Ok(Next::Done);
         }
         let job = Job { attempts: 0, cause: None, ..job.clone() }.with_users(reached.iter().map(|told| told.user));

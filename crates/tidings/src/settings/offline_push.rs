@@ -43,6 +43,8 @@ settings! {
         webhook_after_s: u64 = 0,
         /// Whether the reach policy may tell users by pushes to their devices (`device_push`), which hold a connection to this server or come back.
         device_push: bool = false,
+        /// Whether the reach policy may tell users by popups at their next visit (`popup`): by an event of the user on which popups and journeys react.
+        popup: bool = false,
         /// Messages that a client has not stored by then go out by offline push though its session lives, if the client says what it has
         /// stored. 0: they do not.
         ack_timeout_ms: u64 = SessionConfig::default().ack_timeout.as_millis() as u64,
@@ -162,7 +164,7 @@ one_of!(Via { "webhook": Via::Webhook, "vendors": Via::Vendors, "both": Via::Bot
 impl Settings {
     /// Whether the store keeps the list of entries that await offline push.
     pub(super) fn has_offline_push(&self) -> bool {
-        self.webhook_tells() || self.has_vendors() || self.reach.device_push
+        self.webhook_tells() || self.has_vendors() || self.reach.device_push || self.reach.popup
     }
 
     /// Whether the webhook is told of messages.
@@ -296,6 +298,7 @@ impl Settings {
         let reach = &self.reach;
         InternalRoadsConfig {
             device_push: reach.device_push,
+            popup: reach.popup,
             templates: self.templates(),
             badge: reach.badge,
             time_to_live: Duration::from_secs(reach.time_to_live_s),
