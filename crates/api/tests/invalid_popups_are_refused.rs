@@ -462,7 +462,7 @@ fn invalid_decide_requests_and_events_are_refused() {
     for (second, code, names) in [
         (json!({"id": "f", "type": "click", "decision": foreign["decision"]}), "invalid_field", not_ours),
         (json!({"id": "f", "type": "click", "decision": "p"}), "invalid_field", not_ours),
-        (json!({"id": "f", "type": "click", "decision": ""}), "invalid_field", not_ours),
+        (json!({"id": "f", "type": "click", "decision": ""}), "invalid_field", "events[1].decision: is missing"),
         (json!({"id": "f", "type": "click", "decision": format!("{decision}A")}), "invalid_field", not_ours),
         (json!({"id": "f", "type": "click", "decision": "A".repeat(1_000_000)}), "invalid_field", not_ours),
         (json!({"id": "", "type": "click", "decision": decision}), "invalid_field", "events[1].id: must not be empty"),

@@ -170,7 +170,21 @@ fn exports_contain_exactly_the_reported_events() {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     assert_eq!(
         reader.headers().unwrap().iter().collect::<Vec<_>>(),
-        ["taken_at", "at", "id", "type", "popup", "variant", "decision", "user", "button", "value"]
+        [
+            "taken_at",
+            "at",
+            "id",
+            "type",
+            "popup",
+            "variant",
+            "decision",
+            "user",
+            "button",
+            "value",
+            "name",
+            "until",
+            "properties"
+        ]
     );
     let from_csv: Vec<ExportedEvent> = reader.deserialize().map(Result::unwrap).collect();
     assert_eq!(from_csv, events, "both forms say the same");

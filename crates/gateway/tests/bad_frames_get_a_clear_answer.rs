@@ -204,7 +204,7 @@ fn a_refusal_names_the_request_and_the_field() {
         (r#"{"ref":1,"t":"send","conversation":"g","body":{"a":}}"#, "frame: is not JSON: expected value"),
         (r#"{"t":"send","ref":1,"conversation":"g","client_msg_ID":"a","body":1}"#, "client_msg_ID: is no known field"),
         (r#"{"t":"popup","ref":1,"question":{"placement":7}}"#, "question.placement: must be a string"),
-        (r#"{"t":"popup_events","ref":1,"events":[{"id":"e"}]}"#, "events[0].decision: is missing"),
+        (r#"{"t":"popup_events","ref":1,"events":[{"id":"e"}]}"#, "events[0].type: is missing"),
         (r#"{"t":"read","conversation":"g","ref":1}"#, "seq: "),
         (r#"{"t":"read","seq":1,"ref":1}"#, "conversation: "),
         (r#"{"t":"history","ref":1}"#, "conversation: "),
