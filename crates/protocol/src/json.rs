@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_part_is_named_by_its_path() {
         let refusal = read_part::<Vec<PopupEvent>>("events", br#"[{"id":"e","type":7,"decision":"d"}]"#).unwrap_err();
-        let kinds = "impression, click, button, dismiss, conversion";
+        let kinds = "impression, click, button, dismiss, conversion, snooze, custom";
         assert_eq!(refusal.detail, format!("events[0].type: must be one of {kinds}"));
         let refusal = read_part::<Vec<PopupEvent>>("events", b"7").unwrap_err();
         assert_eq!(refusal.detail, "events: must be an array, got the number 7");
