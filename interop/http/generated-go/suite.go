@@ -105,7 +105,8 @@ func main() {
 	question.SetUser("gen-go-ben")
 	decision, _, err := client.PopupsAPI.Decide(app).DecideRequest(*question).Execute()
 	if report("a popup is decided", err == nil && decision.Popup == "gen-go" && decision.Content.GetTitle() == "Hello", err) {
-		click := tidings.NewPopupEvent("gen-go-1", decision.Decision, tidings.POPUPEVENTKIND_CLICK)
+		click := tidings.NewPopupEvent("gen-go-1", tidings.POPUPEVENTKIND_CLICK)
+		click.SetDecision(decision.Decision)
 		taken, _, err := client.PopupsAPI.ReportEvents(app).PopupEvents(*tidings.NewPopupEvents([]tidings.PopupEvent{*click})).Execute()
 		report("what became of it is reported", err == nil && taken.Accepted == 1, err)
 	}
