@@ -365,3 +365,46 @@ async fn a_condition_is_looked_at_when_the_road_is_due() {
     assert_eq!(world.steps(4, "ben", 2).await[1], "cancelled another policy");
     world.engine.stop();
 }
+
+/// The first of two messages was not acknowledged by a session, and so is told even if ben looks at one; the second is not then.
+async fn the_newer_message_is_not_needed_after(failures: usize) {
+    let hour = Duration::from_secs(60 * 60);
+    let answers = (0..failures).map(|_| later()).collect();
+    let world = world(Setup { answers, backoff: hour, ..Setup::default() }).with_room(&["ada", "ben"]).await;
+    let ben = world.user("ben");
+    world.connect("ben", true);
+    let before = Cursor { epoch: world.engine.store.epoch(), positions: [world.engine.store.last_position(); LANES] };
+    world.say("one").await;
+    let until_now = [world.engine.store.last_position(); LANES];
+    let (engine, user) = (world.engine.clone(), ben.clone());
+    let session = SilentSession { session: ben.no.0, stays: true, acknowledges: false };
+    let tell = move || engine.push_unacknowledged(&user, session, &before, until_now).unwrap();
+    tokio::task::spawn_blocking(tell).await.unwrap();
+    world.clock.advance(Duration::from_secs(1));
+    assert_eq!(next(&world.fcm).1.body, "ada: one");
+    world.until_counted("retried", 1).await;
+    world.engine.presence.unregister(ben.no, ben.no.0, NOON);
+    world.say("two").await;
+    assert_eq!(next(&world.fcm).1.body, "ada: two");
+    for tried in 2..failures as u64 {
+        world.until_counted("retried", tried).await;
+        world.clock.advance(hour);
+        assert_eq!(next(&world.fcm).1.body, "ada: two", "the newest of both");
+    }
+    world.until_counted("retried", failures as u64).await;
+    world.connect("ben", true);
+    world.clock.advance(hour);
+    assert_eq!(next(&world.fcm).1.body, "ada: one");
+    world.until_counted("accepted", 1).await;
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_message_that_is_not_needed_takes_no_older_ones_place() {
+    the_newer_message_is_not_needed_after(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_message_that_the_vendor_did_not_take_takes_no_older_ones_place() {
+    the_newer_message_is_not_needed_after(3).await;
+}

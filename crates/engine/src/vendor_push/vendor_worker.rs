@@ -18,7 +18,8 @@ use crate::{
 };
 use quick_cache::unsync::Cache;
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
 };
@@ -54,7 +55,7 @@ pub(super) struct VendorWorker {
     queue: JobQueue,
     dead_letters: Arc<DeadLetters>,
     term: Option<Term>,
-    /// The `seq` that a user was told of last in a conversation.
+    /// The `seq` that a device was told of last in a conversation, by [`hash_of`] the device.
     latest: Cache<(u64, u64), u64>,
     health: Health,
 }
@@ -110,6 +111,29 @@ struct Addressed {
     registered_at: u64,
     /// When the message was sent, or somebody asked for another attempt.
     began_at: u64,
+}
+
+/// A notification whose place a newer one takes, if the vendor takes that one.
+struct Held {
+    job: usize,
+    target: Target,
+    /// The service that is to take the newer one.
+    service: u64,
+}
+
+/// The notifications of a round.
+#[derive(Default)]
+struct Prepared {
+    addressed: Vec<Addressed>,
+    shipments: Vec<Shipment>,
+    held: Vec<Held>,
+}
+
+/// A device in the keys of what is remembered of many.
+fn hash_of(target: &Target) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    target.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// How an outcome of a device that needs no shipment is counted.
@@ -227,7 +251,7 @@ impl VendorWorker {
             targets += job.targets.len();
             open.push(OpenJob::new(key, job));
         }
-        let (addressed, shipments) = self.prepare(&mut open)?;
+        let Prepared { addressed, shipments, held } = self.prepare(&mut open)?;
         let road = ReachRoad::from(self.vendor.vendor());
         let count = shipments.iter().filter(|shipment| !shipment.notification.withdraws).count() as u64;
         self.context.metrics.reach.add(road, ReachEvent::Attempted, self.context.clock.now_ms(), count, None);
@@ -237,20 +261,35 @@ impl VendorWorker {
             return Ok(false);
         }
         self.note_health(&answers);
+        let mut accepted = HashSet::new();
         for (to, answer) in addressed.into_iter().zip(answers) {
+            if matches!(answer, VendorAnswer::Accepted { .. }) {
+                accepted.insert((open[to.job].job.conversation, to.target.clone()));
+            }
             self.settle(&mut open, to, answer);
+        }
+        for Held { job, target, service } in held {
+            let open = &mut open[job];
+            if accepted.contains(&(open.job.conversation, target.clone())) {
+                self.count(settled_label(ReachOutcome::Superseded));
+                self.count_reach(ReachOutcome::Superseded, None);
+                open.records.push(target.record(ReachOutcome::Superseded, None));
+            } else {
+                // The newer one may turn out not to be needed.
+                open.left.entry(service).or_default().targets.push(target);
+            }
         }
         self.store_results(open, term, stop)
     }
 
     /// The notifications of the rows. Of several for the same conversation and device only the newest is sent.
-    fn prepare(&mut self, open: &mut [OpenJob]) -> StoreResult<(Vec<Addressed>, Vec<Shipment>)> {
+    fn prepare(&mut self, open: &mut [OpenJob]) -> StoreResult<Prepared> {
         let context = self.context.clone();
         let policy = context.policies.current();
         let mut order: Vec<usize> = (0..open.len()).collect();
         order.sort_by_key(|at| std::cmp::Reverse((open[*at].job.conversation, open[*at].job.seq)));
-        let (mut taken, mut badges) = (HashSet::new(), HashMap::new());
-        let (mut addressed, mut shipments) = (Vec::new(), Vec::new());
+        let (mut taken, mut badges) = (HashMap::new(), HashMap::new());
+        let Prepared { mut addressed, mut shipments, mut held } = Prepared::default();
         for at in order {
             if open[at].job.withdraws {
                 let prepared = self.prepare_withdrawal(at, &mut open[at], &mut taken)?;
@@ -302,9 +341,10 @@ impl VendorWorker {
                     continue;
                 };
                 let appearance = Appearance::of(road.map(|road| &road.shown), user.language(), self.config.badge);
-                let is_newer_told = self.latest.get(&(conversation, target.0)).is_some_and(|told| *told > seq);
+                let latest = self.latest.get(&(conversation, hash_of(target)));
+                let is_newer_told = latest.is_some_and(|told| *told > seq);
                 let collapses = appearance.collapse == ReachCollapse::Conversation;
-                if collapses && (is_newer_told || !taken.insert((conversation, target.clone()))) {
+                if collapses && is_newer_told {
                     settle(target, ReachOutcome::Superseded);
                     continue;
                 }
@@ -332,12 +372,22 @@ impl VendorWorker {
                 };
                 let RegisteredToken { registered_at, token, .. } = token;
                 let service = self.vendor.service_of(&token);
+                // Only what is sent takes the place of older ones: a newer message may be one that the user does not need.
+                if collapses {
+                    match taken.entry((conversation, target.clone())) {
+                        Entry::Occupied(newer) => {
+                            held.push(Held { job: at, target: target.clone(), service: *newer.get() });
+                            continue;
+                        }
+                        Entry::Vacant(place) => drop(place.insert(service)),
+                    }
+                }
                 shipments.push(Shipment { notification: text.notification(digest, &appearance, unread), token });
                 let began_at = replayed_at.max(found.entry.at);
                 addressed.push(Addressed { job: at, target: target.clone(), service, digest, registered_at, began_at });
             }
         }
-        Ok((addressed, shipments))
+        Ok(Prepared { addressed, shipments, held })
     }
 
     /// The device's token, if it is of this vendor still.
@@ -368,7 +418,7 @@ impl VendorWorker {
                 let until = began_at.saturating_add(time_to_live_ms);
                 let value = Some(ShownNotification::value(open.job.seq, until));
                 open.shown.push(RowChange { key, value });
-                self.latest.insert((open.job.conversation, target.0), open.job.seq);
+                self.latest.insert((open.job.conversation, hash_of(&target)), open.job.seq);
                 if open.job.stops_others {
                     open.reached.push(UserNo(target.0));
                 }

@@ -1,8 +1,8 @@
 //! Withdrawals: notifications without a text that have a device take away what it shows of a conversation.
 
-use super::{Addressed, OpenJob, VendorWorker};
+use super::{Addressed, OpenJob, VendorWorker, hash_of};
 use crate::{road_jobs::Target, vendor_push::rendering::withdrawal};
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashMap, time::Duration};
 use tidings_domain::{
     chat_rows::{ShownNotification, shown_key},
     model::*,
@@ -37,7 +37,7 @@ impl VendorWorker {
         &self,
         at: usize,
         open: &mut OpenJob,
-        taken: &mut HashSet<(u64, Target)>,
+        taken: &mut HashMap<(u64, Target), u64>,
     ) -> StoreResult<Vec<(Addressed, Shipment)>> {
         let context = &*self.context;
         let (number, seq) = (open.job.conversation, open.job.seq);
@@ -48,8 +48,9 @@ impl VendorWorker {
             let key = shown_key(user, ConversationNo(number), self.vendor.vendor(), &target.1);
             let row = context.store.row(RowSpace::Chat, &key)?;
             let shown = row.as_ref().and_then(|row| ShownNotification::of_row(&key, row)).map(|shown| shown.seq);
-            let is_newer_told = self.latest.peek(&(number, target.0)).is_some_and(|told| *told > seq);
-            let is_obsolete = shown != Some(seq) || is_newer_told || !taken.insert((number, target.clone()));
+            let is_newer_told = self.latest.peek(&(number, hash_of(target))).is_some_and(|told| *told > seq);
+            let is_obsolete =
+                shown != Some(seq) || is_newer_told || taken.insert((number, target.clone()), 0).is_some();
             let outcome = match (&conversation, is_obsolete, open.job.attempts >= ATTEMPTS_MAX) {
                 (Some(_), false, false) => None,
                 (Some(_), false, true) | (None, ..) => Some(ReachOutcome::Expired),
