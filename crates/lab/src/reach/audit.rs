@@ -155,8 +155,19 @@ impl<'a> Auditor<'a> {
     fn due(&self, model: &Model<'_>, message: &SentMessage, (road, user, _): Person) -> Due {
         match road {
             OfflineRoad::Webhook => model.webhook_due(message, user, self.reached_by_vendors(message, user)),
-            _ => model.due(message, user),
+            _ => match (model.due(message, user), self.tries_until(road, message, model.decided_within_ns)) {
+                // Somebody who has come before the vendor took it is not told any more.
+                (Due::Must, Some(until)) if model.may_have_come(user, message.sent_at, until) => Due::May,
+                (due, _) => due,
+            },
         }
+    }
+
+    /// Until when the server may have tried again to tell of a message, if the vendor was away at its time.
+    fn tries_until(&self, road: OfflineRoad, message: &SentMessage, decided_within_ns: u64) -> Option<u64> {
+        let decided = message.answered_at.saturating_add(decided_within_ns);
+        let ends = self.records.vendors_away.iter().filter(|(vendor, gone, _)| *vendor == road && *gone <= decided);
+        ends.map(|(.., back)| back.saturating_add(AWAY_SLACK_NS)).filter(|end| message.sent_at <= *end).max()
     }
 
     fn reached_by_vendors(&self, message: &SentMessage, user: usize) -> ReachedByVendors {

@@ -129,6 +129,11 @@ impl Model<'_> {
         self.looked(user, from, to) == Looked::Throughout
     }
 
+    /// Whether a user whose client acknowledges what it gets may have looked at any time from then to then.
+    pub(crate) fn may_have_come(&self, user: usize, from: u64, to: u64) -> bool {
+        self.cast.users[user].habit != AckHabit::Freezes && self.looked(user, from, to) != Looked::Never
+    }
+
     fn looked(&self, user: usize, from: u64, to: u64) -> Looked {
         let looks = &self.records.looks[user];
         let is_possible = |look: &&Look| look.possible.0 <= to && from <= look.possible.1;
