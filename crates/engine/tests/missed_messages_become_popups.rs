@@ -114,7 +114,12 @@ fn an_event_that_was_recorded_before_a_crash_counts_once() {
     let receipt = say(&world, "one");
     let room = world.engine.directory.conversation_by_id("room").unwrap().unwrap().no.0;
     let id = format!("reach-{room}-{}", receipt.seq);
-    assert!(world.wait(world.engine.popups.record_event("ben", "message_missed", &id)).unwrap());
+    let event = PopupEvent {
+        name: Some("message_missed".into()),
+        user: Some("ben".into()),
+        ..PopupEvent::new(id, PopupEventKind::Custom)
+    };
+    assert_eq!(world.report(vec![event]).unwrap().accepted, 1);
     miss(&world, ("room", receipt.seq), "ben");
     until_steps(&world, ("room", receipt.seq), "cleo", &TOLD);
     let mut users: Vec<_> = world.export(None, None, None).into_iter().map(|event| event.user).collect();

@@ -257,8 +257,9 @@ fn wrong_events_are_refused_by_field() {
     refused(&ada, json!({"id": "1", "type": "custom", "name": "x", "user": "ben"}), "events[0].user: is another user");
     let own = read_event(json!({"id": "1", "type": "custom", "name": "x", "properties": {"n": 1}}));
     assert_eq!(world.wait(world.engine.popups.report_events(&ada, vec![own])).unwrap().accepted, 1);
-    assert!(!world.wait(world.engine.popups.record_event("ada", "x", "1")).unwrap(), "known by its id");
-    assert!(world.wait(world.engine.popups.record_event("ada", "message_missed", "2")).unwrap());
+    let of_app = |id: &str, name: &str| read_event(json!({"id": id, "type": "custom", "name": name, "user": "ada"}));
+    assert_eq!(world.report(vec![of_app("1", "x")]).unwrap().duplicates, 1, "known by its id");
+    assert_eq!(world.report(vec![of_app("2", "message_missed")]).unwrap().accepted, 1);
     let exported = world.export(None, None, None);
     let mut told: Vec<_> = exported.iter().map(|event| (event.user.as_str(), event.name.as_deref().unwrap())).collect();
     told.sort_unstable();

@@ -64,17 +64,6 @@ impl PopupService {
         let shared = self.shared()?;
         Shared::report(&shared, actor, events).await
     }
-
-    /// Records a custom event of a user for the rest of the server: rules and journeys see it as one that the app reported.
-    /// `id` tells a repeated report from another event; returns once the event is durable, and whether it is new.
-    ///
-    /// # Errors
-    /// As for [`PopupService::report_events`].
-    pub async fn record_event(&self, user: &str, name: &str, id: &str) -> Result<bool, Refusal> {
-        let (name, user) = (Some(name.to_owned()), Some(user.to_owned()));
-        let event = PopupEvent { name, user, ..PopupEvent::new(id, PopupEventKind::Custom) };
-        Ok(self.report_events(&Actor::App, vec![event]).await?.accepted == 1)
-    }
 }
 
 /// Checks the fields of an event by themselves: an event has those of its kind only.
