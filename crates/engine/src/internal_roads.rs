@@ -28,7 +28,7 @@ use crossbeam_channel::{Sender, bounded};
 use device_push::DevicePush;
 use parking_lot::Mutex;
 use popup_event::PopupEvents;
-use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{collections::HashSet, convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_domain::{
     model::{Position, User, UserNo},
     store::{RowSpace, StoreResult},
@@ -40,6 +40,9 @@ use tidings_protocol::{
 };
 use tidings_push::PushHandle;
 
+/// People in a row of `device_push`: each may have a push of their own, and the row that waits for acknowledgements has room for its
+/// number.
+pub(crate) const PEOPLE_PER_ROW: usize = 64;
 /// Rows of one message that are read for one answer.
 const JOBS_READ_MAX: usize = 1_000;
 
@@ -120,7 +123,7 @@ trait InternalRoad: Send {
     ///
     /// # Errors
     /// It is not known now.
-    fn acknowledged(&mut self, pushes: &[u64]) -> Result<Vec<String>, Refusal>;
+    fn acknowledged(&mut self, pushes: &[u64]) -> Result<HashSet<String>, Refusal>;
 }
 
 /// The engine's handle of the threads.

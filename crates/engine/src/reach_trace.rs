@@ -152,6 +152,12 @@ pub(crate) enum Source {
         part: u64,
         attempt: u64,
     },
+    /// The question who has what such a road told: each finds others.
+    Acknowledged {
+        road: ReachRoad,
+        part: u64,
+        check: u64,
+    },
     /// A road that waited for its time: the part of its row.
     Later {
         part: u64,
@@ -167,6 +173,7 @@ impl Source {
                 [ReachRoad::from(vendor) as u64 + 1, part, attempt(number)]
             }
             Source::Internal { road, part, attempt: number } => [road as u64 + 1, part, attempt(number)],
+            Source::Acknowledged { road, part, check } => [road as u64 + 1, part, check << 32 | chunk],
             Source::Later { part } => [LATER, part, chunk],
             Source::Webhook { event, attempt: number } => [ReachRoad::Webhook as u64 + 1, event, attempt(number)],
         }

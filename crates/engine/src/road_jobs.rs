@@ -30,6 +30,13 @@ pub(crate) const PARTS_PER_USER: u64 = 1 << 8;
 pub(crate) const PARTS_PER_LATER_ROW: u64 = 1 << 14;
 /// The parts of a message's rows that belong to one road of one rule.
 pub(crate) const PARTS_PER_STEP: u64 = 1 << 40;
+/// The bits of a road's place in its rule, and of whether users are told though they have a session.
+const STEP_BITS: u32 = 5;
+
+/// Which run of [`PARTS_PER_STEP`] parts the rows of one road of one rule have. Those of all rules are below [`SERVICE_SHIFT`].
+pub(crate) fn step_number(rule_at: usize, road_at: usize, even_online: bool) -> u64 {
+    (rule_at as u64) << STEP_BITS | (road_at as u64) << 1 | u64::from(even_online)
+}
 
 /// A road that is due together with one before it that stops others waits so long for that one's outcome.
 pub(crate) const OUTCOME_WAIT_MS: u64 = 10_000;
@@ -318,6 +325,21 @@ impl JobSignals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidings_protocol::limits::{REACH_ROADS_MAX, REACH_RULES_MAX};
+
+    #[test]
+    fn the_rows_of_all_roads_of_all_rules_have_parts_of_their_own() {
+        let mut seen = std::collections::HashSet::new();
+        for (rule, road) in (0..REACH_RULES_MAX).flat_map(|rule| (0..REACH_ROADS_MAX).map(move |road| (rule, road))) {
+            for even_online in [false, true] {
+                let first = step_number(rule, road, even_online) * PARTS_PER_STEP;
+                assert!(seen.insert(first), "rule {rule}, road {road}");
+                let last = first + PARTS_PER_STEP - 1;
+                assert_eq!((service_of_part(first), service_of_part(last)), (None, None), "rule {rule}, road {road}");
+                assert_eq!(part_of_service(first, 0) & !(SERVICE_BITS << SERVICE_SHIFT), first);
+            }
+        }
+    }
 
     #[test]
     fn users_come_out_as_they_went_in_and_rows_stay_below_their_limit() {

@@ -58,9 +58,13 @@ fn world(store: Arc<MemoryStore>) -> (Shard, Receiver<WebhookDelivery>) {
 }
 
 fn world_with_room() -> (Shard, Receiver<WebhookDelivery>) {
+    world_with_members(&["ann", "ben", "cleo"])
+}
+
+fn world_with_members(members: &[&str]) -> (Shard, Receiver<WebhookDelivery>) {
     let (shard, webhook) = world(Arc::default());
-    shard.world.users(&["ann", "ben", "cleo"]);
-    shard.world.conversation(ConversationKind::Group, "room", &["ann", "ben", "cleo"]);
+    shard.world.users(members);
+    shard.world.conversation(ConversationKind::Group, "room", members);
     let put = shard.world.engine.reach_policies.put(policy().to_string().as_bytes(), None, Precondition::None);
     assert_eq!(put.unwrap().version, 1);
     (shard, webhook)
@@ -207,4 +211,48 @@ fn a_restart_while_a_push_waits_for_its_device_tells_nobody_twice() {
     shard.world.clock.advance(MINUTE);
     assert_eq!(recipients(&webhook.recv_timeout(PATIENCE).unwrap()), json!(["cleo"]));
     assert_eq!(shard.handed("ben/phone-1"), [] as [u64; 0]);
+}
+
+#[test]
+fn acknowledgements_that_come_one_after_the_other_are_all_recorded() {
+    let members = ["ann", "ben", "cleo", "dan", "eve", "fay"];
+    let (mut shard, webhook) = world_with_members(&members);
+    let people = &members[1..];
+    people.iter().for_each(|user| shard.bind(&format!("{user}/phone-1")));
+    say(&shard, "hello");
+    let pushes: Vec<u64> = people.iter().map(|user| next_push(&mut shard, &format!("{user}/phone-1"))).collect();
+    let is_acknowledged =
+        |shard: &Shard, user: &str| steps(shard, user).iter().any(|step| step.ends_with("acknowledged"));
+    // It is asked after one second, two more, four more.
+    for (at, (user, push)) in people.iter().zip(pushes).enumerate() {
+        shard.acknowledge(&format!("{user}/phone-1"), &[push]);
+        shard.world.clock.advance(SECOND * (1 << at));
+        eventually(&mut shard, "the acknowledgement", |shard| is_acknowledged(shard, user).then_some(()));
+    }
+    let missing: Vec<_> = people.iter().filter(|user| !is_acknowledged(&shard, user)).collect();
+    assert_eq!(missing, Vec::<&&str>::new());
+    assert!(webhook.try_recv().is_err());
+}
+
+#[test]
+fn a_large_group_is_told_in_rows_that_have_room_for_a_push_of_each_person() {
+    let names: Vec<String> = (0..150).map(|n| format!("user-{n:04}")).collect();
+    let members: Vec<&str> = ["ann"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let (mut shard, webhook) = world_with_members(&members);
+    names.iter().for_each(|user| shard.bind(&format!("{user}/phone-1")));
+    say(&shard, "hello");
+    for user in &names {
+        let device = format!("{user}/phone-1");
+        let push = next_push(&mut shard, &device);
+        shard.acknowledge(&device, &[push]);
+    }
+    shard.world.clock.advance(SECOND);
+    for user in &names {
+        until_steps(&mut shard, user, &["waiting webhook", "device_push accepted", "device_push acknowledged"]);
+    }
+    shard.world.clock.advance(MINUTE);
+    let last = names.last().unwrap();
+    let cancelled = "cancelled webhook: device_push";
+    until_steps(&mut shard, last, &["waiting webhook", "device_push accepted", "device_push acknowledged", cancelled]);
+    assert!(webhook.try_recv().is_err());
 }

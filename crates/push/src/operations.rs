@@ -115,12 +115,12 @@ impl PushHandle {
         self.begin_accept(push)?.await.map_err(|_| self.inbox.closed_refusal())?
     }
 
-    /// As [`Self::accept`], and blocks.
-    ///
-    /// # Errors
-    /// As [`Self::accept`].
-    pub fn accept_blocking(&self, push: PreparedPush) -> Result<PushAccepted, Refusal> {
-        self.begin_accept(push)?.blocking_recv().map_err(|_| self.inbox.closed_refusal())?
+    /// As [`Self::accept`], of several at once, which become durable with few commits; the answers are in the same order.
+    /// Blocks, and so belongs on a thread without a runtime.
+    pub fn accept_all(&self, pushes: Vec<Result<PreparedPush, Refusal>>) -> Vec<Result<PushAccepted, Refusal>> {
+        let begun: Vec<_> = pushes.into_iter().map(|push| self.begin_accept(push?)).collect();
+        let wait = |answer: oneshot::Receiver<_>| answer.blocking_recv().map_err(|_| self.inbox.closed_refusal())?;
+        begun.into_iter().map(|begun| begun.and_then(wait)).collect()
     }
 
     fn begin_accept(&self, push: PreparedPush) -> Result<oneshot::Receiver<Result<PushAccepted, Refusal>>, Refusal> {

@@ -7,9 +7,11 @@ use crate::{
     vendor_push::{Appearance, DeviceText, MessageText, badge_of},
 };
 use serde::Serialize;
-use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 use tidings_domain::{model::*, refusals::store_refusal};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -49,38 +51,54 @@ impl DevicePush {
         DevicePush { context, config, push }
     }
 
-    /// Pushes the same to these people.
-    fn push_to(
+    /// The push of the same to these people.
+    fn request(
         &self,
         people: &[Arc<User>],
         body: &Body<'_>,
         appearance: &Appearance,
         telling: &Telling<'_>,
-    ) -> Result<PushAccepted, Refusal> {
+    ) -> Result<PushRequest, Refusal> {
         let left_ms = telling.expires_at.saturating_sub(telling.now_ms);
         let body = serde_json::value::to_raw_value(body);
-        let body = body.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
-        let request = PushRequest {
+        Ok(PushRequest {
             to: PushTo { users: people.iter().map(|user| user.id.clone()).collect(), ..PushTo::default() },
             content_type: PUSH_TYPE.into(),
-            client_push_id: Some(self.push_id(people, &body)),
-            body,
+            client_push_id: Some(self.push_id(people, telling)),
+            body: body.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?,
             ttl_s: Some(left_ms.div_ceil(1_000).clamp(1, PUSH_TTL_S_MAX)),
             collapse_key: Some(appearance.collapse_key(&telling.found.conversation.id, telling.found.entry.seq)),
             priority: if appearance.is_urgent() { PushPriority::High } else { PushPriority::Normal },
             send_at: None,
             dry_run: false,
-        };
-        self.push.accept_blocking(self.push.prepare(request)?)
+        })
     }
 
-    /// The same for each attempt to push the same to the same people.
-    fn push_id(&self, people: &[Arc<User>], body: &RawValue) -> String {
+    /// The same for each attempt to tell the same people of the message.
+    fn push_id(&self, people: &[Arc<User>], telling: &Telling<'_>) -> String {
         let mut hash = Sha256::new().chain_update(self.context.store.epoch().to_be_bytes());
+        hash.update(telling.found.entry.position.to_be_bytes());
         people.iter().for_each(|user| hash.update(user.no.0.to_be_bytes()));
-        let hash = hash.chain_update(body.get()).finalize();
-        let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
         format!("reach-{hex}")
+    }
+
+    /// The ids of the users of whom a device is in this state, or among the targets at all.
+    fn users_of(&self, push: u64, state: Option<DeviceState>) -> Result<HashSet<String>, Refusal> {
+        let mut users = HashSet::new();
+        let mut after = None;
+        loop {
+            let page = match self.push.devices(push, state, after, PUSH_DEVICES_PAGE_MAX) {
+                // It is purged: nobody will acknowledge it any more.
+                Err(refusal) if refusal.code == ErrorCode::NotFound => return Ok(users),
+                page => page?,
+            };
+            users.extend(page.devices.into_iter().map(|device| device.user));
+            after = page.next;
+            if after.is_none() {
+                return Ok(users);
+            }
+        }
     }
 }
 
@@ -119,45 +137,27 @@ impl InternalRoad for DevicePush {
             groups.entry(body).or_default().push(user.clone());
         }
         let appearance = Appearance::of(shown, None, self.config.badge);
+        let requests = groups.iter().map(|(body, people)| self.request(people, body, &appearance, telling));
+        let prepared = requests.map(|request| self.push.prepare(request?)).collect();
+        let accepted = self.push.accept_all(prepared);
         let mut told = Vec::with_capacity(people.len());
-        for (body, people) in &groups {
-            let accepted = self.push_to(people, body, &appearance, telling)?;
-            for user in people {
-                // One device at least is among the targets; whose it is only matters if there are several people.
-                let has_device = accepted.targets > 0 && (people.len() == 1 || self.has_device(&user.id)?);
-                let outcome = if has_device { ReachOutcome::Accepted } else { ReachOutcome::NoDevice };
-                told.push(Told { user: user.no, outcome, push: has_device.then_some(accepted.push) });
-            }
+        for (people, accepted) in groups.values().zip(accepted) {
+            let push = accepted?.push;
+            let reached = self.users_of(push, None)?;
+            told.extend(people.iter().map(|user| match reached.contains(&user.id) {
+                true => Told { user: user.no, outcome: ReachOutcome::Accepted, push: Some(push) },
+                false => Told { user: user.no, outcome: ReachOutcome::NoDevice, push: None },
+            }));
         }
         Ok(told)
     }
 
-    fn acknowledged(&mut self, pushes: &[u64]) -> Result<Vec<String>, Refusal> {
+    fn acknowledged(&mut self, pushes: &[u64]) -> Result<HashSet<String>, Refusal> {
         self.push.settle()?;
-        let mut users = Vec::new();
+        let mut users = HashSet::new();
         for push in pushes {
-            let mut after = None;
-            loop {
-                let page = self.push.devices(*push, Some(DeviceState::Acknowledged), after, PUSH_DEVICES_PAGE_MAX);
-                let page = match page {
-                    Ok(page) => page,
-                    // It is purged: nobody will acknowledge it any more.
-                    Err(refusal) if refusal.code == ErrorCode::NotFound => break,
-                    Err(refusal) => return Err(refusal),
-                };
-                users.extend(page.devices.into_iter().map(|device| device.user));
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
-            }
+            users.extend(self.users_of(*push, Some(DeviceState::Acknowledged))?);
         }
         Ok(users)
-    }
-}
-
-impl DevicePush {
-    fn has_device(&self, user: &str) -> Result<bool, Refusal> {
-        Ok(!self.push.user_devices(user)?.devices.is_empty())
     }
 }

@@ -3,7 +3,7 @@
 use super::{InternalRoad, Telling, Told};
 use crate::{offline_recipients::OfflinePushContext, road_jobs::JobRoad};
 use serde_json::{Map, json};
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 use tidings_domain::{
     model::{Actor, User},
     reach_counts::ReachEvent,
@@ -91,8 +91,8 @@ impl InternalRoad for PopupEvents {
         Ok(told(ReachOutcome::Accepted))
     }
 
-    fn acknowledged(&mut self, _: &[u64]) -> Result<Vec<String>, Refusal> {
+    fn acknowledged(&mut self, _: &[u64]) -> Result<HashSet<String>, Refusal> {
         // Nobody knows when the person comes.
-        Ok(Vec::new())
+        Ok(HashSet::new())
     }
 }

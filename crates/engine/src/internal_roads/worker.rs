@@ -4,10 +4,10 @@ use super::{InternalRoad, Telling, Told};
 use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients},
     reach_gate::Unwanted,
-    reach_policy::CompiledPolicy,
+    reach_policy::{CompiledPolicy, RoadStep},
     reach_trace::{Record, Source},
     reached_marks,
-    road_jobs::{Job, JobQueue, JobSignals, OUTCOME_WAIT_MS, short_cause},
+    road_jobs::{Job, JobQueue, JobSignals, OUTCOME_WAIT_MS, part_of_service, short_cause},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};
@@ -25,11 +25,13 @@ const POLL: Duration = Duration::from_millis(100);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Rows in a round.
 const JOBS_PER_ROUND: usize = 50;
-/// The pauses between attempts, and between questions whether people have it: from the first, doubling, to the second.
+/// The pauses between attempts: from the first, doubling, to the second. Between questions whether people have it they double
+/// until the next road is due.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Records of attempts and those of acknowledgements have parts of their own.
-const CHECKS: u64 = 1 << 48;
+/// Rows that wait for acknowledgements have a lane of their own in the queue, so that they keep no new row waiting.
+const LANES: usize = 2;
+const ACKNOWLEDGEMENTS: u64 = 0;
 
 pub(super) struct Worker {
     context: Arc<OfflinePushContext>,
@@ -51,8 +53,10 @@ struct OpenJob<'a> {
 /// What becomes of a row.
 enum Next {
     Done,
-    /// It is looked at again after a pause.
-    Again(Job, Duration),
+    /// Its people are told again after a pause.
+    Retry(Job, Duration),
+    /// After a pause it is asked who has what they were told.
+    Check(Job, Duration),
 }
 
 impl Worker {
@@ -62,7 +66,7 @@ impl Worker {
         time_to_live: Duration,
         signals: Arc<JobSignals>,
     ) -> Worker {
-        let queue = JobQueue::new(road.job_road(), 1, signals.clone());
+        let queue = JobQueue::new(road.job_road(), LANES, signals.clone());
         let time_to_live_ms = u64::try_from(time_to_live.as_millis()).unwrap_or(u64::MAX);
         Worker { context, road, time_to_live_ms, signals, queue, term: None }
     }
@@ -101,7 +105,7 @@ impl Worker {
         let lead = &self.context.lead;
         let held = lead.term().filter(|term| lead.holds(*term));
         if self.term != held {
-            self.queue = JobQueue::new(self.road.job_road(), 1, self.signals.clone());
+            self.queue = JobQueue::new(self.road.job_road(), LANES, self.signals.clone());
             self.term = held;
         }
         let Some(term) = held else { return Ok(false) };
@@ -131,14 +135,27 @@ impl Worker {
                 true => self.tell(&open, &mut changes)?,
                 false => self.check(&open, &mut changes)?,
             };
-            let value = if let Next::Again(job, _) = &next { Some(job.encode()) } else { None };
-            changes.push(RowChange { key: open.key.clone(), value });
+            let again = match next {
+                Next::Done => None,
+                Next::Retry(job, pause) => Some((open.key.clone(), job, pause)),
+                Next::Check(job, pause) => Some((self.check_key(&open.key), job, pause)),
+            };
+            if again.as_ref().is_none_or(|(key, ..)| *key != open.key) {
+                changes.push(RowChange { key: open.key, value: None });
+            }
+            changes.extend(again.iter().map(|(key, job, _)| RowChange { key: key.clone(), value: Some(job.encode()) }));
             store.write_rows(term, RowSpace::Chat, changes)?;
-            if let Next::Again(_, pause) = next {
-                self.queue.put(open.key, now + pause);
+            if let Some((key, _, pause)) = again {
+                self.queue.put(key, now + pause);
             }
         }
         Ok(true)
+    }
+
+    /// The key of the row that waits for acknowledgements of what this row told.
+    fn check_key(&self, key: &[u8]) -> Vec<u8> {
+        let number = |at| number_in(key, at).unwrap_or_default();
+        self.road.job_road().key(number(1), part_of_service(number(2), ACKNOWLEDGEMENTS))
     }
 
     /// Tells the people of a row who still want to know.
@@ -148,7 +165,7 @@ impl Worker {
         let (conversation, seq) = (ConversationNo(job.conversation), job.seq);
         let Some(found) = OfflineRecipients::of(&context, conversation, seq)? else {
             let records = job.users().map(|user| Record::of_user(user, ReachOutcome::Recalled)).collect();
-            self.record(open, 0, records, changes);
+            self.record(open, self.attempt(open), records, changes);
             return Ok(Next::Done);
         };
         let step = open.step();
@@ -178,14 +195,14 @@ impl Worker {
                 let users = people.iter().map(|user| user.no);
                 let retried = |user| Record::of_user(user, ReachOutcome::Retried).because(cause.clone());
                 records.extend(users.clone().map(retried));
-                self.record(open, 0, records, changes);
+                self.record(open, self.attempt(open), records, changes);
                 let attempts = job.attempts.saturating_add(1);
                 let again = Job { attempts, cause: Some(cause), ..job.clone() }.with_users(users);
-                return Ok(Next::Again(again, pause(attempts)));
+                return Ok(Next::Retry(again, pause(attempts).min(PAUSE_MAX)));
             }
         };
         records.extend(told.iter().map(|told| Record::of_user(told.user, told.outcome)));
-        self.record(open, 0, records, changes);
+        self.record(open, self.attempt(open), records, changes);
         let mut reached: Vec<Told> = told.into_iter().filter(|told| told.outcome == ReachOutcome::Accepted).collect();
         reached.sort_by_key(|told| told.user);
         let mut pushes: Vec<u64> = reached.iter().filter_map(|told| told.push).collect();
@@ -194,7 +211,7 @@ impl Worker {
             return Ok(Next::Done);
         }
         let job = Job { attempts: 0, cause: None, ..job.clone() }.with_users(reached.iter().map(|told| told.user));
-        Ok(Next::Again(Job { pushes, ..job }, PAUSE_MIN))
+        Ok(Next::Check(Job { pushes, ..job }, PAUSE_MIN))
     }
 
     /// Asks who has it by now, so that roads that wait are cancelled.
@@ -204,13 +221,10 @@ impl Worker {
         let attempts = job.attempts.saturating_add(1);
         let (conversation, seq) = (ConversationNo(job.conversation), job.seq);
         let Some(found) = OfflineRecipients::of(&context, conversation, seq)? else { return Ok(Next::Done) };
-        let acknowledged: HashSet<String> = match self.road.acknowledged(&job.pushes) {
-            Ok(users) => users.into_iter().collect(),
-            Err(refusal) => {
-                tracing::debug!(road = self.name(), %refusal, "whether people have a push is asked later");
-                HashSet::new()
-            }
-        };
+        let acknowledged = self.road.acknowledged(&job.pushes).unwrap_or_else(|refusal| {
+            tracing::debug!(road = self.name(), %refusal, "whether people have a push is asked later");
+            HashSet::new()
+        });
         let (mut left, mut records) = (Vec::new(), Vec::new());
         for no in job.users() {
             let Some(user) = context.directory.user(no)? else { continue };
@@ -222,18 +236,23 @@ impl Worker {
                 left.push(no);
             }
         }
-        self.record(open, CHECKS, records, changes);
-        if left.is_empty() || open.others_are_due_by(found.entry.at) <= *now_ms {
+        let source = Source::Acknowledged { road: self.road.road(), part: open.part(), check: job.attempts.into() };
+        self.record(open, source, records, changes);
+        let Some(due) = open.next_road_due(found.entry.at).filter(|_| !left.is_empty()) else {
             return Ok(Next::Done);
-        }
+        };
+        // Once more just before the next road is due.
+        let before = Duration::from_millis(due - now_ms).saturating_sub(PAUSE_MIN).max(PAUSE_MIN);
         let again = Job { attempts, ..job.clone() }.with_users(left.into_iter());
-        Ok(Next::Again(again, pause(attempts)))
+        Ok(Next::Check(again, pause(attempts).min(before)))
     }
 
-    fn record(&self, open: &OpenJob<'_>, kind: u64, records: Vec<Record>, changes: &mut Vec<RowChange>) {
-        let OpenJob { key, job, policy, now_ms } = open;
-        let part = number_in(key, 2).unwrap_or_default();
-        let source = Source::Internal { road: self.road.road(), part: part | kind, attempt: job.attempts.into() };
+    fn attempt(&self, open: &OpenJob<'_>) -> Source {
+        Source::Internal { road: self.road.road(), part: open.part(), attempt: open.job.attempts.into() }
+    }
+
+    fn record(&self, open: &OpenJob<'_>, source: Source, records: Vec<Record>, changes: &mut Vec<RowChange>) {
+        let OpenJob { job, policy, now_ms, .. } = open;
         let rule: Option<Arc<str>> = (policy.version > 0 && !job.rule.is_empty()).then(|| job.rule.as_str().into());
         let records = records.into_iter().map(|record| record.by_rule(rule.clone()));
         self.context.trace.add((ConversationNo(job.conversation), job.seq), source, *now_ms, records, changes);
@@ -242,21 +261,27 @@ impl Worker {
 
 impl<'a> OpenJob<'a> {
     /// What the policy says about the road, if it still has it.
-    fn step(&self) -> Option<&'a crate::reach_policy::RoadStep> {
+    fn step(&self) -> Option<&'a RoadStep> {
         let rule = self.policy.rules.iter().find(|rule| *rule.id == *self.job.rule);
         rule.and_then(|rule| rule.roads.get(self.job.step as usize))
     }
 
-    /// When the last road after this one is due, of a message that was sent then.
-    fn others_are_due_by(&self, sent_at: u64) -> u64 {
+    /// When the next of the roads after this one is due, of a message that was sent then; the last may be as late as all of them
+    /// wait for each other. `None`: they all were.
+    fn next_road_due(&self, sent_at: u64) -> Option<u64> {
         let rule = self.policy.rules.iter().find(|rule| *rule.id == *self.job.rule);
-        let after = rule.and_then(|rule| rule.roads.get(self.job.step as usize..)).unwrap_or_default();
-        let longest = after.iter().map(|step| step.after_ms).max().unwrap_or_default();
-        sent_at.saturating_add(longest).saturating_add(OUTCOME_WAIT_MS * after.len() as u64)
+        let after = rule.and_then(|rule| rule.roads.get(self.job.step as usize + 1..)).unwrap_or_default();
+        let dues = after.iter().map(|step| sent_at.saturating_add(step.after_ms));
+        let last = dues.clone().max().map(|due| due.saturating_add(OUTCOME_WAIT_MS * after.len() as u64));
+        dues.chain(last).filter(|due| *due > self.now_ms).min()
+    }
+
+    fn part(&self) -> u64 {
+        number_in(&self.key, 2).unwrap_or_default()
     }
 }
 
 /// The pause after so many attempts: it doubles with each.
 fn pause(attempts: u32) -> Duration {
-    PAUSE_MIN.saturating_mul(1 << attempts.saturating_sub(1).min(10)).min(PAUSE_MAX)
+    PAUSE_MIN.saturating_mul(1 << attempts.saturating_sub(1).min(30))
 }

@@ -144,13 +144,14 @@ fn event(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::road_jobs::step_number;
     use std::collections::HashSet;
 
     #[test]
     fn events_of_one_message_have_numbers_of_their_own() {
         let of_road = |step: u64, rows: u64| (0..rows).map(move |row| step * PARTS_PER_STEP + row);
         // Many events at once, and a few of another rule.
-        let parts = of_road(2, 600).chain(of_road(256 + 4, 100));
+        let parts = of_road(step_number(0, 1, false), 600).chain(of_road(step_number(1, 2, false), 100));
         let numbers: HashSet<u64> = parts.map(event_part).collect();
         assert_eq!(numbers.len(), 700);
         // Rows that waited, of three events each.

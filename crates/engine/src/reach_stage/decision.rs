@@ -3,11 +3,12 @@
 
 use super::Roads;
 use crate::{
+    internal_roads::PEOPLE_PER_ROW,
     offline_recipients::{Candidate, OfflinePushContext, OfflineRecipients, RecipientPage},
     reach_gate::{Unwanted, why_not_by},
     reach_policy::{CompiledPolicy, MessageFacts, PersonFacts, PolicyRule},
     reach_trace::Record,
-    road_jobs::{JobRoad, JobWriter, OUTCOME_WAIT_MS, PARTS_PER_STEP, Target},
+    road_jobs::{JobRoad, JobWriter, OUTCOME_WAIT_MS, PARTS_PER_STEP, Target, step_number},
     vendor_push::badge_of,
 };
 use std::sync::Arc;
@@ -243,11 +244,12 @@ impl<'a> Decision<'a> {
         }
         let users_max = match (road, self.scope.roads.webhook) {
             (JobRoad::Webhook, Some(webhook)) => webhook.recipients_per_event,
+            (JobRoad::DevicePush, _) => PEOPLE_PER_ROW,
             _ => usize::MAX,
         };
         // Rows of people for whom different rules decide, and of those who have a session, are apart too.
         let apart = match self.parts_per_step {
-            PARTS_PER_STEP => (step.rule_at as u64) << 8 | (step.at as u64) << 1 | u64::from(even_online),
+            PARTS_PER_STEP => step_number(step.rule_at, step.at, even_online),
             _ => step.at as u64,
         };
         let writer = JobWriter::new(road, self.found.message(), self.part + apart * self.parts_per_step)
