@@ -21,7 +21,8 @@ pub(crate) async fn release_periodically() {
 /// Has the kernel back this process with pages of the usual size from here on, whatever the allocator asks for.
 ///
 /// The allocator asks for huge pages. Each of its threads has pages of its own for each size of allocation, of which few
-/// are full: measured, an idle server took 49 MB instead of 13, and a session of 3,000 took 10.6 KB instead of 2.4.
+/// are full. `tidings bench connect --devices 3000 --gateways 0 --via ws` with `--set TIDINGS_HUGE_PAGES=true`, and
+/// without, shows what they cost.
 pub(crate) fn refuse_huge_pages() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
