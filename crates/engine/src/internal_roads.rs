@@ -98,7 +98,7 @@ struct Telling<'a> {
     now_ms: u64,
 }
 
-/// What a road answers of one person.
+/// A road's answer about one person.
 struct Told {
     user: UserNo,
     outcome: ReachOutcome,
@@ -122,7 +122,7 @@ trait InternalRoad: Send {
     /// The ids of those users who have one of these pushes.
     ///
     /// # Errors
-    /// It is not known now.
+    /// Who has them cannot be said now.
     fn acknowledged(&mut self, pushes: &[u64]) -> Result<HashSet<String>, Refusal>;
 }
 

@@ -19,7 +19,7 @@ use tidings_testkit::MemoryStore;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who has not read a message after a minute has missed it.
+/// A person who has not read a message after a minute has missed it.
 fn world() -> World {
     let internal_roads = InternalRoadsConfig { popup: true, ..InternalRoadsConfig::default() };
     let config = EngineConfig { internal_roads, ..EngineConfig::default() };

@@ -223,7 +223,7 @@ fn acknowledgements_that_come_one_after_the_other_are_all_recorded() {
     let pushes: Vec<u64> = people.iter().map(|user| next_push(&mut shard, &format!("{user}/phone-1"))).collect();
     let is_acknowledged =
         |shard: &Shard, user: &str| steps(shard, user).iter().any(|step| step.ends_with("acknowledged"));
-    // It is asked after one second, two more, four more.
+    // The worker asks after one second, two more, four more.
     for (at, (user, push)) in people.iter().zip(pushes).enumerate() {
         shard.acknowledge(&format!("{user}/phone-1"), &[push]);
         shard.world.clock.advance(SECOND * (1 << at));

@@ -181,7 +181,7 @@ fn events_are_stored_while_exposures_gather() {
     assert!(crashed.decide("ann").is_none(), "the mark of her click stands beside her exposure");
     assert!(crashed.decide("ben").is_some());
     drop(crashed);
-    // Who waits for exposures does not wait for the bound.
+    // A caller that waits for exposures does not wait for the bound.
     world.engine.popups.flush().unwrap();
     assert!(start(long_bound(), store).decide("cyd").is_none());
 }

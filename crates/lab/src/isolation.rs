@@ -185,7 +185,7 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Finished, LabError> {
     let phase = direct_fixture.phase(model, BODY_BYTES, 1, 1);
     let idle = direct_fixture.load.run("direct, nothing else", phase.clone())?;
     let mut parts = Vec::new();
-    // Whose members online have their sessions until all others are told.
+    // The members online of these conversations keep their sessions until all others are told.
     let mut told_sources = Vec::new();
     for flood in args.floods.iter().filter(|flood| args.share.is_none() || **flood != Flood::Full) {
         if interrupt::requested() {

@@ -89,7 +89,7 @@ impl DevicePush {
         let mut after = None;
         loop {
             let page = match self.push.devices(push, state, after, PUSH_DEVICES_PAGE_MAX) {
-                // It is purged: nobody will acknowledge it any more.
+                // The push is purged: nobody will acknowledge it any more.
                 Err(refusal) if refusal.code == ErrorCode::NotFound => return Ok(users),
                 page => page?,
             };

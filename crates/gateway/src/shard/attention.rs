@@ -43,7 +43,7 @@ impl AckPolicy {
         let Some(timeout) = self.timeout.filter(|_| connection.phase == Phase::Live) else { return false };
         let (since, due) = (connection.cursor, tick + timeout);
         if let Some(unacknowledged) = &mut connection.unacknowledged {
-            // What has less time is not kept by what has more.
+            // A message with less time is not held up by one with more.
             if due < unacknowledged.due {
                 (unacknowledged.due, unacknowledged.timeout) = (due, timeout);
                 connection.arm(key, due, timers);

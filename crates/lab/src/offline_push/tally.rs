@@ -109,7 +109,7 @@ pub(crate) struct NoticeTally {
     changed: Condvar,
 }
 
-/// What is to be told of one conversation.
+/// The notices that are due in one conversation.
 #[derive(Debug, Clone)]
 pub(crate) struct Expectation {
     pub(crate) conversation: String,

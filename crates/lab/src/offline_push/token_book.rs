@@ -7,7 +7,7 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-/// Whose a token is.
+/// The user and device that a token is of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenOwner {
     pub(crate) user: String,
