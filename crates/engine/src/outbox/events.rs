@@ -30,8 +30,9 @@ const UNACKNOWLEDGED_EVENTS: u64 = 1 << 10;
 
 /// Events that one row for later becomes at its time, usually at most.
 const EVENTS_PER_LATER_ROW: u64 = 4;
-/// How far the numbers of the first events of two roads are from each other.
-const STEPS_APART: u64 = 193;
+/// How far the first events of one step and of the next are from each other. With this number the first events of any two of
+/// four rules with five roads each are at least 146 apart, and those of eight rules 18.
+const STEPS_APART: u64 = 73;
 
 /// An event for the webhook.
 pub(super) struct Event {
@@ -151,9 +152,16 @@ mod tests {
     fn events_of_one_message_have_numbers_of_their_own() {
         let of_road = |step: u64, rows: u64| (0..rows).map(move |row| step * PARTS_PER_STEP + row);
         // Many events at once, and a few of another rule.
-        let parts = of_road(step_number(0, 1, false), 600).chain(of_road(step_number(1, 2, false), 100));
+        let parts = of_road(step_number(0, 1, false), 500).chain(of_road(step_number(1, 2, false), 100));
         let numbers: HashSet<u64> = parts.map(event_part).collect();
-        assert_eq!(numbers.len(), 700);
+        assert_eq!(numbers.len(), 600);
+        // Some events of each road of several rules.
+        for (rules, rows) in [(4, 146), (8, 18)] {
+            let steps = (0..rules).flat_map(|rule| (0..5).map(move |road| step_number(rule, road, false)));
+            let parts = steps.flat_map(|step| of_road(step, rows));
+            let numbers: HashSet<u64> = parts.map(event_part).collect();
+            assert_eq!(numbers.len() as u64, rules as u64 * 5 * rows);
+        }
         // Rows that waited, of three events each.
         let later = (0..500).flat_map(|row| (0..3).map(move |event| row * PARTS_PER_LATER_ROW + event));
         let numbers: HashSet<u64> = later.map(event_part).collect();
