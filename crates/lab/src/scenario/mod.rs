@@ -19,7 +19,11 @@ mod works;
 use crate::{Finished, LabError, driver};
 use args::{RunArgs, ScenarioAction, ScenarioArgs};
 use plan::Plan;
-use std::{path::Path, sync::Arc};
+use std::{
+    io::{ErrorKind, Write},
+    path::Path,
+    sync::Arc,
+};
 
 /// The name that stands for every shipped scenario.
 pub(crate) const ALL: &str = "all";
@@ -56,22 +60,20 @@ pub(crate) fn settings(args: &RunArgs) -> Vec<(String, String)> {
 
 /// `bench scenario list` and `bench scenario show`.
 pub(crate) fn show(args: &ScenarioArgs) -> Result<(), LabError> {
-    match &args.action {
+    let text = match &args.action {
         ScenarioAction::List => {
-            for (name, about) in shipped() {
-                println!("{name:<29} {about}");
-            }
-            println!("\nat full size, each by its name alone (`all` leaves them out):");
-            for (name, about) in with_about(library::FULL) {
-                println!("{name:<29} {about}");
-            }
+            let line = |(name, about): (&str, String)| format!("{name:<29} {about}\n");
+            let small: String = shipped().map(line).collect();
+            let full: String = with_about(library::FULL).map(line).collect();
+            format!("{small}\nat full size, each by its name alone (`all` leaves them out):\n{full}")
         }
-        ScenarioAction::Show { name } => {
-            let text = library::find(name).ok_or_else(|| unknown(name))?;
-            print!("{text}");
-        }
+        ScenarioAction::Show { name } => library::find(name).ok_or_else(|| unknown(name))?.to_owned(),
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough, as `head` has.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
     }
-    Ok(())
 }
 
 fn read(scenario: &str, options: &[String]) -> Result<Plan, LabError> {
