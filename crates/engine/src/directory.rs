@@ -15,7 +15,8 @@ pub(crate) use member_lists::MemberList;
 
 use crate::desks::Desks;
 use member_lists::MemberLists;
-use push_devices::{PushDevices, PushDevicesCache};
+pub(crate) use push_devices::PushDevices;
+use push_devices::PushDevicesCache;
 use quick_cache::sync::{Cache, GuardResult};
 use shown::ShownIndex;
 use std::{

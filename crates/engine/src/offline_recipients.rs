@@ -2,13 +2,14 @@
 
 use crate::{
     commit::Committer,
-    directory::{Directory, MemberList},
+    directory::{Directory, MemberList, PushDevices},
     presence::Presence,
     reach_gate::{self, Unwanted, WantedMessage},
     reach_policy::ReachPolicies,
     reach_trace::{ReachTrace, Record, Source},
 };
-use std::{cell::RefCell, sync::Arc};
+use rustc_hash::FxHashMap;
+use std::{cell::RefCell, collections::hash_map::Entry, rc::Rc, sync::Arc};
 use tidings_domain::{
     chat_rows,
     clock::Clock,
@@ -24,6 +25,8 @@ use tidings_protocol::http::{PolicyRoad, ReachOutcome};
 /// The members of a conversation up to which it is recorded who was not told, and why: in larger ones most are not, and each costs a part of
 /// a row with each message.
 const TRACED_MEMBERS_MAX: u64 = 1_000;
+/// The members of a conversation up to which they are kept in memory for a round.
+const ROUND_MEMBERS_MAX: usize = 2_000;
 /// Members in one read.
 const MEMBERS_AT_ONCE: usize = 1_000;
 
@@ -52,7 +55,7 @@ pub(crate) struct OfflineRecipients {
 
 /// The members of whom it is still to be asked.
 enum Members {
-    Listed(MemberList),
+    Listed(MemberList, Option<RoundMembers>),
     After(Option<UserNo>),
     None,
 }
@@ -64,6 +67,112 @@ pub(crate) struct Candidate {
     pub(crate) mute: MuteState,
     /// Whether somebody looks at a session of the person.
     pub(crate) is_active: bool,
+    /// The devices that vendors reach; `None`: they are to be looked up.
+    pub(crate) devices: Option<PushDevices>,
+}
+
+/// Members of a conversation in a round, in the order of its list.
+type RoundMembers = Rc<[RoundMember]>;
+
+/// What is looked up of a member once in a round.
+enum RoundMember {
+    Person {
+        user: Arc<User>,
+        is_active: bool,
+        devices: Option<PushDevices>,
+    },
+    /// An account, for which its agents are told; or nobody any more.
+    Other,
+}
+
+/// People whom a worker has looked up in a round: the rows of a busy conversation name the same ones. A round lasts for milliseconds.
+#[derive(Default)]
+pub(crate) struct RoundPeople(FxHashMap<(ConversationNo, UserNo), Option<FoundPerson>>);
+
+struct FoundPerson {
+    user: Arc<User>,
+    /// The member for whom the person is told, unless it is none any more.
+    membership: Option<(UserNo, Membership)>,
+}
+
+impl RoundPeople {
+    /// The person with this number, and why the person is not to know of the entry by this road; `None`: there is no such person
+    /// any more.
+    pub(crate) fn find(
+        &mut self,
+        context: &OfflinePushContext,
+        found: &OfflineRecipients,
+        no: UserNo,
+        (road, now_ms): (PolicyRoad, u64),
+    ) -> StoreResult<Option<(Arc<User>, Option<Unwanted>)>> {
+        let person = match self.0.entry((found.conversation.no, no)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let user = context.directory.user(no)?;
+                let find = |user: Arc<User>| Ok(FoundPerson { membership: found.member(context, &user)?, user });
+                place.insert(user.map(find).transpose()?)
+            }
+        };
+        Ok(person.as_ref().map(|FoundPerson { user, membership }| {
+            let why_not = |message| reach_gate::why_not_by(road, message, user, now_ms);
+            (user.clone(), found.why_unwanted_of(user, membership.as_ref(), now_ms, why_not))
+        }))
+    }
+}
+
+/// The members of conversations of which a round has several messages: a busy conversation has hundreds in one. All of the round's
+/// messages are committed before the first member is looked up.
+#[derive(Default)]
+pub(crate) struct RoundLookups {
+    messages: FxHashMap<ConversationNo, usize>,
+    found: FxHashMap<ConversationNo, (MemberList, RoundMembers)>,
+}
+
+impl RoundLookups {
+    pub(crate) fn of(items: &[OutboxItem]) -> RoundLookups {
+        let mut lookups = RoundLookups::default();
+        for item in items {
+            *lookups.messages.entry(item.conversation).or_default() += 1;
+        }
+        lookups
+    }
+
+    /// The members of a list; `None`: to look them up for this message alone is as good.
+    fn members(
+        &mut self,
+        context: &OfflinePushContext,
+        conversation: ConversationNo,
+        list: &MemberList,
+        has_vendors: bool,
+    ) -> StoreResult<Option<RoundMembers>> {
+        let is_busy = self.messages.get(&conversation).is_some_and(|messages| *messages > 1);
+        if !is_busy || list.len() > ROUND_MEMBERS_MAX {
+            return Ok(None);
+        }
+        if let Some((known, members)) = self.found.get(&conversation)
+            && Arc::ptr_eq(known, list)
+        {
+            return Ok(Some(members.clone()));
+        }
+        let users: Vec<UserNo> = list.iter().map(|(user, _)| *user).collect();
+        let mut devices = match has_vendors {
+            true => context.directory.push_devices(&users, true)?.into_iter().map(Some).collect(),
+            false => vec![None; users.len()],
+        };
+        let member = |(no, devices): (&UserNo, &mut Option<PushDevices>)| {
+            let is_account = context.directory.desks.of_user(*no).is_some();
+            Ok(match context.directory.user(*no)?.filter(|_| !is_account) {
+                Some(user) => {
+                    let is_active = context.presence.is_active(*no);
+                    RoundMember::Person { user, is_active, devices: devices.take() }
+                }
+                None => RoundMember::Other,
+            })
+        };
+        let members: RoundMembers = users.iter().zip(&mut devices).map(member).collect::<StoreResult<Vec<_>>>()?.into();
+        self.found.insert(conversation, (list.clone(), members.clone()));
+        Ok(Some(members))
+    }
 }
 
 /// Some members of a conversation, and whether they are to be told of an entry.
@@ -86,9 +195,16 @@ impl OfflineRecipients {
         conversation: Arc<Conversation>,
         entry: StoredEntry,
         is_current: bool,
+        (lookups, has_vendors): (&mut RoundLookups, bool),
     ) -> StoreResult<OfflineRecipients> {
         let listed = if is_current { context.directory.members(&conversation)? } else { None };
-        let members = listed.map_or(Members::After(None), Members::Listed);
+        let members = match listed {
+            Some(list) => {
+                let members = lookups.members(context, conversation.no, &list, has_vendors)?;
+                Members::Listed(list, members)
+            }
+            None => Members::After(None),
+        };
         Ok(OfflineRecipients { conversation, entry, members: RefCell::new(members) })
     }
 
@@ -113,10 +229,11 @@ impl OfflineRecipients {
     /// Those of the next members who are offline and want to know; `None` after the last. A page may be empty.
     pub(crate) fn next_page(&self, context: &OfflinePushContext) -> StoreResult<Option<RecipientPage>> {
         let found;
+        let mut known = None;
         let members: &[(UserNo, Membership)] = match self.members.replace(Members::None) {
             Members::None => return Ok(None),
-            Members::Listed(list) => {
-                found = list;
+            Members::Listed(list, members) => {
+                (found, known) = (list, members);
                 &found
             }
             Members::After(after) => {
@@ -129,8 +246,8 @@ impl OfflineRecipients {
         };
         let now_ms = context.clock.now_ms();
         let is_account = |user: &UserNo| context.directory.desks.of_user(*user).is_some();
-        let mut page = RecipientPage::default();
-        for (no, membership) in members {
+        let mut page = RecipientPage { told: Vec::with_capacity(members.len()), ..RecipientPage::default() };
+        for (at, (no, membership)) in members.iter().enumerate() {
             if let Some(Unwanted { outcome, .. }) = self.why_unwanted_by_member(*no, membership, now_ms) {
                 if !matches!(outcome, ReachOutcome::Sender | ReachOutcome::JoinedLater) {
                     page.left_out.push((*no, outcome));
@@ -138,21 +255,27 @@ impl OfflineRecipients {
                 continue;
             }
             let mute = membership.mute;
+            if let Some(RoundMember::Person { user, is_active, devices }) = known.as_ref().and_then(|all| all.get(at)) {
+                let (user, devices) = (user.clone(), devices.clone());
+                self.add(&mut page, Candidate { user, mute, is_active: *is_active, devices }, now_ms);
+                continue;
+            }
             if !is_account(no) {
-                self.add(&mut page, context, (*no, mute), context.presence.is_active(*no), now_ms)?;
+                let is_active = context.presence.is_active(*no);
+                self.look_up(&mut page, context, (*no, mute), is_active, now_ms)?;
                 continue;
             }
             let people = self.people_of(context, *no)?;
             let is_active = people.iter().any(|person| context.presence.is_active(*person));
             for person in people {
-                self.add(&mut page, context, (person, mute), is_active, now_ms)?;
+                self.look_up(&mut page, context, (person, mute), is_active, now_ms)?;
             }
         }
         Ok(Some(page))
     }
 
-    /// Adds a person, who wants to be told by some road at least or does not. Each road asks again about itself.
-    fn add(
+    /// Adds the person with this number.
+    fn look_up(
         &self,
         page: &mut RecipientPage,
         context: &OfflinePushContext,
@@ -160,12 +283,19 @@ impl OfflineRecipients {
         is_active: bool,
         now_ms: u64,
     ) -> StoreResult<()> {
-        let Some(user) = context.directory.user(person)? else { return Ok(()) };
-        match reach_gate::why_not_by_any(self.wanted(&user, mute), &user, now_ms).filter(|_| !is_active) {
-            Some(Unwanted { outcome, .. }) => page.left_out.push((person, outcome)),
-            None => page.told.push(Candidate { user, mute, is_active }),
+        if let Some(user) = context.directory.user(person)? {
+            self.add(page, Candidate { user, mute, is_active, devices: None }, now_ms);
         }
         Ok(())
+    }
+
+    /// Adds a person, who wants to be told by some road at least or does not. Each road asks again about itself.
+    fn add(&self, page: &mut RecipientPage, person: Candidate, now_ms: u64) {
+        let Candidate { user, mute, is_active, .. } = &person;
+        match reach_gate::why_not_by_any(self.wanted(user, *mute), user, now_ms).filter(|_| !is_active) {
+            Some(Unwanted { outcome, .. }) => page.left_out.push((user.no, outcome)),
+            None => page.told.push(person),
+        }
     }
 
     /// The entry, as far as a person's wishes go.
@@ -210,8 +340,7 @@ impl OfflineRecipients {
         context: &OfflinePushContext,
         user: &User,
     ) -> StoreResult<Result<MuteState, Unwanted>> {
-        let member = self.member_of(context, user);
-        let Some(membership) = context.directory.membership(self.conversation.no, member)? else {
+        let Some((member, membership)) = self.member(context, user)? else {
             return Ok(Err(Unwanted::always(ReachOutcome::NotAMember)));
         };
         let unwanted = self.why_unwanted_by_member(member, &membership, context.clock.now_ms());
@@ -232,12 +361,26 @@ impl OfflineRecipients {
         why_not: impl FnOnce(WantedMessage, u64) -> Option<Unwanted>,
     ) -> StoreResult<Option<Unwanted>> {
         let now_ms = context.clock.now_ms();
+        let membership = self.member(context, user)?;
+        Ok(self.why_unwanted_of(user, membership.as_ref(), now_ms, |message| why_not(message, now_ms)))
+    }
+
+    /// The member for whom the user is told; `None`: neither is a member.
+    fn member(&self, context: &OfflinePushContext, user: &User) -> StoreResult<Option<(UserNo, Membership)>> {
         let no = self.member_of(context, user);
-        let Some(membership) = context.directory.membership(self.conversation.no, no)? else {
-            return Ok(Some(Unwanted::always(ReachOutcome::NotAMember)));
-        };
-        let why = self.why_unwanted_by_member(no, &membership, now_ms);
-        Ok(why.or_else(|| why_not(self.wanted(user, membership.mute), now_ms)))
+        Ok(context.directory.membership(self.conversation.no, no)?.map(|membership| (no, membership)))
+    }
+
+    fn why_unwanted_of(
+        &self,
+        user: &User,
+        membership: Option<&(UserNo, Membership)>,
+        now_ms: u64,
+        why_not: impl FnOnce(WantedMessage) -> Option<Unwanted>,
+    ) -> Option<Unwanted> {
+        let Some((no, membership)) = membership else { return Some(Unwanted::always(ReachOutcome::NotAMember)) };
+        let why = self.why_unwanted_by_member(*no, membership, now_ms);
+        why.or_else(|| why_not(self.wanted(user, membership.mute)))
     }
 
     /// Whether the member has read the entry, sent it, was no member yet, or has muted the conversation.

@@ -5,6 +5,7 @@
 //! for recipients, with those whom it left out, and by each worker after an attempt. Records are kept by day of writing, so
 //! that a day goes as a whole.
 
+use crate::road_jobs::{digits, json_len};
 use serde::{Deserialize, Serialize};
 use std::sync::{
     Arc,
@@ -70,8 +71,42 @@ struct Group {
     rule: Option<Arc<str>>,
     #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
     until: Option<u64>,
-    #[serde(rename = "w")]
+    /// The numbers of users: each as what it is more than the one before.
+    #[serde(rename = "n", default, skip_serializing_if = "Vec::is_empty")]
+    users: Vec<i64>,
+    #[serde(rename = "w", default, skip_serializing_if = "Vec::is_empty")]
     whom: Vec<Whom>,
+    /// The last of `users`, while the group is gathered.
+    #[serde(skip)]
+    last_user: u64,
+}
+
+impl Group {
+    /// Adds a user or a device; answers how many bytes it takes, about.
+    fn add(&mut self, whom: Whom) -> usize {
+        let bytes = match &whom {
+            Whom::User(no) => {
+                let more = no.wrapping_sub(std::mem::replace(&mut self.last_user, *no)) as i64;
+                self.users.push(more);
+                return digits(more.unsigned_abs()) + 2;
+            }
+            Whom::Device(no, device) => digits(*no) + json_len(device) + 4,
+            Whom::Id(id) => json_len(id) + 1,
+        };
+        self.whom.push(whom);
+        bytes
+    }
+
+    /// What it has of this user: the device of each, if it is known.
+    fn of_user(&self, user: &User) -> impl Iterator<Item = Option<String>> {
+        let by_number = self.users.iter().scan(0_u64, |last, more| {
+            *last = last.wrapping_add_signed(*more);
+            Some(*last)
+        });
+        let by_number = by_number.filter(|no| *no == user.no.0).map(|_| None);
+        let device = |whom: &Whom| if let Whom::Device(_, device) = whom { Some(device.clone()) } else { None };
+        by_number.chain(self.whom.iter().filter(|whom| whom.is(user)).map(device))
+    }
 }
 
 /// The value of a row. The names are short since there are many.
@@ -221,16 +256,20 @@ impl ReachTrace {
             changes.push(RowChange { key, value: Some(encode(&Row { at, groups })) });
         };
         for Record { whom, outcome, cause, until, rule } in records {
-            let cause = cause.map(|cause| cause.chars().take(CAUSE_CHARS_MAX).collect::<String>());
+            let cause = cause.map(|mut cause| {
+                cause.truncate(cause.char_indices().nth(CAUSE_CHARS_MAX).map_or(cause.len(), |(end, _)| end));
+                cause
+            });
             let is_same = |group: &&mut Group| {
                 (group.outcome, &group.cause, group.until, &group.rule) == (outcome, &cause, until, &rule)
             };
-            bytes += encode(&whom).len() + 1;
             match row.groups.iter_mut().find(is_same) {
-                Some(group) => group.whom.push(whom),
+                Some(group) => bytes += group.add(whom),
                 None => {
-                    let group = Group { outcome, cause, until, rule, whom: vec![whom] };
+                    let (users, devices, last_user) = Default::default();
+                    let mut group = Group { outcome, cause, until, rule, users, whom: devices, last_user };
                     bytes += 60 + encode(&group.cause).len() + group.rule.as_ref().map_or(0, |rule| rule.len() * 2);
+                    bytes += group.add(whom);
                     row.groups.push(group);
                 }
             }
@@ -261,8 +300,7 @@ impl ReachTrace {
                 let source = tidings_domain::chat_rows::number_in(&key, 3).unwrap_or_default();
                 let row: Row = decode(Some(&row))?;
                 for group in row.groups {
-                    for whom in group.whom.into_iter().filter(|whom| whom.is(user)) {
-                        let device = if let Whom::Device(_, device) = whom { Some(device) } else { None };
+                    for device in group.of_user(user) {
                         found.push(Recorded {
                             at: row.at,
                             road: road_of(source),
@@ -297,5 +335,74 @@ impl ReachTrace {
             self.pruned.store(today, Ordering::Relaxed);
         }
         Ok(!is_last)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn user(no: u64, id: &str) -> User {
+        User {
+            no: UserNo(no),
+            id: id.into(),
+            name: None,
+            avatar: None,
+            attributes: None,
+            created_at: 0,
+            do_not_disturb: None,
+            locale: None,
+            revoked_at: 0,
+            receipts_off: false,
+            reach: None,
+            agent: None,
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_users_that_were_added_whatever_their_order() {
+        let numbers = [7, 3, u64::MAX, 3, 0, 1 << 40];
+        let records = numbers.into_iter().map(|no| Record::of_user(UserNo(no), ReachOutcome::Active));
+        let device = Record::new(Whom::Device(9, "phone".into()), ReachOutcome::Active);
+        let id = Record::new(Whom::Id("ben".into()), ReachOutcome::Active);
+        let mut changes = Vec::new();
+        let source = Source::Search { part: 0 };
+        ReachTrace::new(1).add((ConversationNo(1), 1), source, 0, records.chain([device, id]), &mut changes);
+        assert_eq!(changes.len(), 1);
+        let row: Row = decode(changes[0].value.as_deref()).unwrap();
+        let found = |no, id: &str| row.groups[0].of_user(&user(no, id)).collect::<Vec<_>>();
+        for (no, times) in [(7, 1), (3, 2), (u64::MAX, 1), (0, 1), (1 << 40, 1), (4, 0), (10, 0)] {
+            assert_eq!(found(no, "x"), vec![None; times], "{no}");
+        }
+        assert_eq!(found(9, "x"), [Some("phone".to_owned())]);
+        assert_eq!(found(2, "ben"), [None]);
+    }
+
+    #[test]
+    fn rows_of_an_older_version_are_read() {
+        let row: Row = decode(Some(br#"{"a":5,"g":[{"o":"active","w":[7,[9,"phone"],"ben"]}]}"#)).unwrap();
+        let found = |no, id: &str| row.groups[0].of_user(&user(no, id)).collect::<Vec<_>>();
+        assert_eq!(
+            (found(7, "x"), found(9, "x"), found(1, "ben"), found(1, "x")),
+            (vec![None], vec![Some("phone".to_owned())], vec![None], vec![])
+        );
+    }
+
+    #[test]
+    fn a_row_of_many_devices_stays_below_its_limit() {
+        let device = |no: u64| Record::new(Whom::Device(no, "\"".repeat(64)), ReachOutcome::Superseded);
+        let mut changes = Vec::new();
+        ReachTrace::new(1).add(
+            (ConversationNo(1), 1),
+            Source::Later { part: 0 },
+            0,
+            (0..500).map(device),
+            &mut changes,
+        );
+        assert!(changes.len() > 1);
+        assert!(
+            changes.iter().all(|change| change.value.as_ref().unwrap().len() < tidings_domain::store::ROW_BYTES_MAX)
+        );
     }
 }

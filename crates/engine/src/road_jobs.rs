@@ -6,7 +6,10 @@ mod queue;
 use crate::reach_trace::{Record, Whom};
 pub(crate) use queue::JobQueue;
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 use tidings_domain::{
     chat_rows::{encode, road_job_key, waiting_road_key},
     model::*,
@@ -111,6 +114,30 @@ impl JobRoad {
     /// The range of the rows of a message.
     pub(crate) fn keys_of(self, position: Position) -> (Vec<u8>, Vec<u8>) {
         (self.key(position, 0), self.key(position, u64::MAX))
+    }
+}
+
+/// How often rows are read when none was due.
+const POLL: Duration = Duration::from_millis(100);
+/// After a round further rows gather for so long: each write is synced to the disk, and the commits of messages wait meanwhile.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// How a round of the reach stage or of a road's worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RoundEnd {
+    Idle,
+    Worked,
+    MoreIsDue,
+}
+
+impl RoundEnd {
+    /// The time before the next round.
+    pub(crate) fn pause(self) -> Duration {
+        match self {
+            RoundEnd::Idle => POLL,
+            RoundEnd::Worked => GATHER,
+            RoundEnd::MoreIsDue => Duration::ZERO,
+        }
     }
 }
 
@@ -251,9 +278,7 @@ impl JobWriter {
     }
 
     pub(crate) fn add(&mut self, target: Target, changes: &mut Vec<RowChange>) {
-        // The id, which JSON may write longer, the number, and the signs around them.
-        let escaped = target.1.bytes().filter(|byte| matches!(byte, b'"' | b'\\' | 0..=31)).count();
-        let bytes = target.1.len() + escaped * 5 + digits(target.0) + 6;
+        let bytes = json_len(&target.1) + digits(target.0) + 4;
         self.make_room(bytes, changes);
         self.job.targets.push(target);
     }
@@ -287,7 +312,13 @@ impl JobWriter {
     }
 }
 
-fn digits(number: u64) -> usize {
+/// Bytes of a text as JSON writes it, at most.
+pub(crate) fn json_len(text: &str) -> usize {
+    let escaped = text.bytes().filter(|byte| matches!(byte, b'"' | b'\\' | 0..=31)).count();
+    text.len() + escaped * 5 + 2
+}
+
+pub(crate) fn digits(number: u64) -> usize {
     number.checked_ilog10().unwrap_or(0) as usize + 1
 }
 

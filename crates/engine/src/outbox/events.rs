@@ -8,9 +8,9 @@ use super::OutboxContext;
 use crate::{
     attributes::attributes_value,
     entry_view::encode_entry,
-    offline_recipients::OfflineRecipients,
+    offline_recipients::{OfflineRecipients, RoundPeople},
     reach_gate::Unwanted,
-    reach_trace::Record,
+    reach_trace::{Record, Whom},
     reached_marks,
     road_jobs::{Job, PARTS_PER_LATER_ROW, PARTS_PER_STEP, PARTS_PER_USER, UNACKNOWLEDGED_PARTS},
 };
@@ -39,6 +39,10 @@ pub(super) struct Event {
     pub(super) id: u64,
     pub(super) conversation: Arc<str>,
     pub(super) json: Box<RawValue>,
+    pub(super) seq: u64,
+    /// When the message was sent, in milliseconds since 1970 UTC.
+    pub(super) sent_at: u64,
+    pub(super) recipients: Vec<Whom>,
     /// What says that the webhook has reached the recipients, if that stops other roads.
     pub(super) marks: Vec<RowChange>,
 }
@@ -50,19 +54,25 @@ pub(super) struct JobEvent {
 }
 
 /// The event of a row, for those who still want to know; the row has this part of the message.
-pub(super) fn event_of_job(context: &OutboxContext, job: &Job, part: u64) -> StoreResult<JobEvent> {
+pub(super) fn event_of_job(
+    context: &OutboxContext,
+    job: &Job,
+    part: u64,
+    people: &mut RoundPeople,
+) -> StoreResult<JobEvent> {
+    let now_ms = context.clock.now_ms();
     let mut left_out = Vec::new();
     let Some(found) = OfflineRecipients::of(context, ConversationNo(job.conversation), job.seq)? else {
         left_out.extend(job.users().map(|user| record(user, ReachOutcome::Recalled)));
         return Ok(JobEvent { event: None, left_out });
     };
-    let (mut recipients, mut marks) = (Vec::new(), Vec::new());
+    let (mut recipients, mut marks) = (Vec::with_capacity(job.users.len()), Vec::new());
     for no in job.users() {
-        let Some(user) = context.directory.user(no)? else { continue };
-        match found.why_unwanted_by(context, &user, PolicyRoad::Webhook)? {
+        let Some((user, unwanted)) = people.find(context, &found, no, (PolicyRoad::Webhook, now_ms))? else { continue };
+        match unwanted {
             Some(Unwanted { outcome, .. }) => left_out.push(record(no, outcome)),
             None => {
-                recipients.push(user.id.clone());
+                recipients.push(user);
                 if job.stops_others {
                     let StoredEntry { at, position, .. } = found.entry;
                     marks.push(reached_marks::mark(at, position, no, PolicyRoad::Webhook));
@@ -72,7 +82,7 @@ pub(super) fn event_of_job(context: &OutboxContext, job: &Job, part: u64) -> Sto
     }
     let event = match recipients.is_empty() {
         true => None,
-        false => event(context, &found, part, recipients)?.map(|event| Event { marks, ..event }),
+        false => event(context, &found, part, &recipients)?.map(|event| Event { marks, ..event }),
     };
     Ok(JobEvent { event, left_out })
 }
@@ -99,7 +109,7 @@ fn event(
     context: &OutboxContext,
     found: &OfflineRecipients,
     part: u64,
-    recipients: Vec<String>,
+    recipients: &[Arc<User>],
 ) -> StoreResult<Option<Event>> {
     #[derive(Serialize)]
     struct Wire<'a> {
@@ -108,7 +118,7 @@ fn event(
         conversation: Value,
         sender: Option<Value>,
         entry: Option<&'a RawValue>,
-        recipients: Vec<String>,
+        recipients: Vec<&'a str>,
     }
     let OfflineRecipients { conversation, entry, .. } = found;
     let sender = entry.content.sender.as_ref().map(|s| context.directory.user(s.no)).transpose()?.flatten();
@@ -131,13 +141,15 @@ fn event(
         conversation: card,
         sender,
         entry: encoded.as_deref(),
-        recipients,
+        recipients: recipients.iter().map(|user| &*user.id).collect(),
     };
-    let conversation = conversation.id.as_str().into();
     Ok(serde_json::value::to_raw_value(&wire).ok().map(|json| Event {
         id: wire.id,
-        conversation,
+        conversation: conversation.id.as_str().into(),
         json,
+        seq: entry.seq,
+        sent_at: entry.at,
+        recipients: recipients.iter().map(|user| Whom::User(user.no.0)).collect(),
         marks: Vec::new(),
     }))
 }

@@ -6,6 +6,7 @@
 //! for a webhook that is down.
 
 use super::events::Event;
+use crate::reach_trace::Whom;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{
@@ -44,7 +45,7 @@ pub(super) struct RetryQueue {
 }
 
 /// The fields of a stored event that are needed to queue it.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct StoredEvent<'a> {
     #[serde(default)]
     id: u64,
@@ -54,7 +55,7 @@ struct StoredEvent<'a> {
     recipients: Vec<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct StoredEventEntry<'a> {
     #[serde(borrow)]
     conversation: Cow<'a, str>,
@@ -151,27 +152,21 @@ impl RetryQueue {
 /// The event of a row.
 pub(super) fn event_of(row: &DeadNotification) -> Event {
     let stored: Option<StoredEvent<'_>> = serde_json::from_str(&row.event).ok();
-    let (id, conversation) =
-        stored.map_or((row.id & !RETRY_IDS, "".into()), |stored| (stored.id, stored.entry.conversation));
-    let conversation = Arc::from(&*conversation);
-    let json = RawValue::from_string(row.event.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned());
-    Event { id, conversation, json, marks: Vec::new() }
+    let StoredEvent { id, entry, recipients } =
+        stored.unwrap_or_else(|| StoredEvent { id: row.id & !RETRY_IDS, ..StoredEvent::default() });
+    Event {
+        id,
+        conversation: entry.conversation.as_ref().into(),
+        json: RawValue::from_string(row.event.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned()),
+        seq: entry.seq,
+        sent_at: entry.at,
+        recipients: recipients.into_iter().map(Whom::Id).collect(),
+        marks: Vec::new(),
+    }
 }
 
 /// The conversation and the `seq` of the message that an event tells of.
 pub(super) fn message_of(row: &DeadNotification) -> Option<(String, u64)> {
     let stored: StoredEvent<'_> = serde_json::from_str(&row.event).ok()?;
     Some((stored.entry.conversation.into_owned(), stored.entry.seq))
-}
-
-/// The conversation and the `seq` of the message that an event tells of, and the ids of those who are told.
-pub(super) fn told_by(event: &Event) -> Option<(String, u64, Vec<String>)> {
-    let stored: StoredEvent<'_> = serde_json::from_str(event.json.get()).ok()?;
-    Some((stored.entry.conversation.into_owned(), stored.entry.seq, stored.recipients))
-}
-
-/// When the message that an event tells of was sent, in milliseconds since 1970 UTC, and how many are told.
-pub(super) fn size_of(event: &Event) -> (u64, u64) {
-    let stored: Option<StoredEvent<'_>> = serde_json::from_str(event.json.get()).ok();
-    stored.map_or((0, 0), |stored| (stored.entry.at, stored.recipients.len() as u64))
 }

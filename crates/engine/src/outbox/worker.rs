@@ -7,9 +7,10 @@ use super::{
     retry_queue::{self, RETRY_IDS, RetryQueue},
 };
 use crate::{
+    offline_recipients::RoundPeople,
     reach_stage::StageProgress,
     reach_trace::{Record, Source, Whom},
-    road_jobs::{Job, JobQueue, JobRoad, JobSignals},
+    road_jobs::{Job, JobQueue, JobRoad, JobSignals, RoundEnd},
     webhook::{Webhook, WebhookDelivery, WebhookError, sign},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -24,8 +25,8 @@ use tidings_domain::{
 };
 use tidings_protocol::http::{ReachOutcome, ReachRoad};
 
-/// How often rows are read when there were none.
-const POLL: Duration = Duration::from_millis(100);
+/// The pause after the store could not be written.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Rows in one round.
 const JOBS_PER_ROUND: usize = 100;
 /// Dead letters replayed in a round, before new entries.
@@ -101,8 +102,7 @@ impl Worker {
         let mut told = false;
         loop {
             let time = match self.round() {
-                Ok(Ok(true)) => Duration::ZERO,
-                Ok(Ok(false)) => POLL,
+                Ok(Ok(end)) => end.pause(),
                 Ok(Err(Stopped)) => return,
                 Err(error) => {
                     // All rows are read again.
@@ -144,10 +144,11 @@ impl Worker {
         }
     }
 
-    /// Does one round of work; answers whether there was any.
-    fn round(&mut self) -> StoreResult<Result<bool, Stopped>> {
-        let mut worked = match self.replay()? {
-            Ok(replayed) => replayed,
+    /// Does one round of work.
+    fn round(&mut self) -> StoreResult<Result<RoundEnd, Stopped>> {
+        let replayed = match self.replay()? {
+            Ok(true) => RoundEnd::MoreIsDue,
+            Ok(false) => RoundEnd::Idle,
             Err(Stopped) => return Ok(Err(Stopped)),
         };
         if !self.context.lead.leads() {
@@ -156,7 +157,7 @@ impl Worker {
             self.context.metrics.outbox_lag.set(0);
             self.context.metrics.outbox_parked.set(0);
             self.context.metrics.outbox_failing.set(0);
-            return Ok(Ok(worked));
+            return Ok(Ok(replayed));
         }
         let mut queue = match self.retry_queue.take() {
             Some(queue) => queue,
@@ -166,21 +167,16 @@ impl Worker {
         self.context.metrics.outbox_parked.set(queue.events() as i64);
         self.context.metrics.outbox_failing.set(i64::from(self.breaker.is_open()));
         self.retry_queue = Some(queue);
-        Ok(match done? {
-            Ok(more) => {
-                worked |= more;
-                Ok(worked)
-            }
-            Err(Stopped) => Err(Stopped),
-        })
+        Ok(done?.map(|end| end.max(replayed)))
     }
 
-    fn round_of_leader(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
-        let worked = match self.retry_due(queue)? {
-            Ok(tried) => tried,
+    fn round_of_leader(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<RoundEnd, Stopped>> {
+        let retried = match self.retry_due(queue)? {
+            Ok(true) => RoundEnd::MoreIsDue,
+            Ok(false) => RoundEnd::Idle,
             Err(Stopped) => return Ok(Err(Stopped)),
         };
-        let Some(term) = self.context.lead.term() else { return Ok(Ok(worked)) };
+        let Some(term) = self.context.lead.term() else { return Ok(Ok(retried)) };
         let mut jobs = match self.jobs.take() {
             Some((known, jobs)) if known == term => jobs,
             _ => JobQueue::new(JobRoad::Webhook, 1, self.signals.clone()),
@@ -193,9 +189,10 @@ impl Worker {
         let keys = jobs.take_due(self.now(), if may_begin { limit } else { 0 });
         self.jobs = Some((term, jobs));
         if keys.is_empty() {
-            return Ok(Ok(worked));
+            return Ok(Ok(retried));
         }
-        Ok(self.deliver_jobs(queue, keys)?.map(|()| true))
+        let end = if keys.len() == JOBS_PER_ROUND { RoundEnd::MoreIsDue } else { RoundEnd::Worked };
+        Ok(self.deliver_jobs(queue, keys)?.map(|()| end.max(retried)))
     }
 
     /// Shows how far the webhook is behind the commits: by what is not decided yet, or by its oldest row.
@@ -214,6 +211,7 @@ impl Worker {
     fn deliver_jobs(&mut self, queue: &mut RetryQueue, keys: Vec<Vec<u8>>) -> StoreResult<Result<(), Stopped>> {
         let rows = self.context.store.rows_of(RowSpace::Chat, &keys)?;
         let (mut batch, mut bytes, mut done, mut records) = (Vec::new(), 0, Vec::new(), Vec::new());
+        let mut people = RoundPeople::default();
         for (key, row) in keys.into_iter().zip(rows) {
             let Some(row) = row else { continue };
             let job = Job::decode(&row).unwrap_or_else(|error| {
@@ -222,7 +220,7 @@ impl Worker {
                 Job::default()
             });
             let part = number_in(&key, 2).unwrap_or_default();
-            let JobEvent { event, left_out } = event_of_job(&self.context, &job, part)?;
+            let JobEvent { event, left_out } = event_of_job(&self.context, &job, part, &mut people)?;
             let (message, now_ms) = ((ConversationNo(job.conversation), job.seq), self.context.clock.now_ms());
             let source = Source::Webhook { event: LEFT_OUT | part, attempt: 0 };
             self.context.trace.add(message, source, now_ms, left_out, &mut records);
@@ -232,7 +230,9 @@ impl Worker {
                 if batch.len() >= self.config.events_per_delivery.max(1) || bytes >= DELIVERY_BYTES_MAX {
                     bytes = 0;
                     let (batch, done) = (std::mem::take(&mut batch), std::mem::take(&mut done));
-                    if let Err(Stopped) = self.deliver_batch(queue, batch, done) {
+                    // A slow webhook takes its time: who reads meanwhile is not told.
+                    people = RoundPeople::default();
+                    if let Err(Stopped) = self.deliver_batch(queue, batch, done, std::mem::take(&mut records)) {
                         return Ok(Err(Stopped));
                     }
                 }
@@ -241,25 +241,38 @@ impl Worker {
             }
             done.push(key);
         }
-        self.write_trace(&records);
-        Ok(self.deliver_batch(queue, batch, done))
+        Ok(self.deliver_batch(queue, batch, done, records))
     }
 
-    /// Delivers a batch; then queues the failed events for a retry, and removes the rows of all.
-    fn deliver_batch(&mut self, queue: &mut RetryQueue, batch: Vec<Event>, done: Vec<Vec<u8>>) -> Result<(), Stopped> {
+    /// Delivers a batch; then queues the failed events for a retry, and removes the rows of all. One write has these changes and
+    /// the removal: each write is synced to the disk, and the commits of messages wait meanwhile.
+    fn deliver_batch(
+        &mut self,
+        queue: &mut RetryQueue,
+        batch: Vec<Event>,
+        done: Vec<Vec<u8>>,
+        mut changes: Vec<RowChange>,
+    ) -> Result<(), Stopped> {
         // An event goes behind queued ones of its conversation, or it would overtake them.
         let (behind, free): (Vec<Event>, Vec<Event>) =
             batch.into_iter().partition(|event| queue.holds(&event.conversation));
         let mut left: Vec<Undelivered> = Vec::new();
         left.extend(behind.into_iter().map(|event| Undelivered { event, attempts: 0, error: String::new() }));
-        self.deliver_by_halves(free, &mut left)?;
+        self.deliver_by_halves(free, &mut left, &mut changes)?;
         let rows = left.into_iter().map(|left| self.row_of(queue, left)).collect();
         self.record_rows(queue, rows)?;
-        self.remove_jobs(done)
+        changes.extend(done.into_iter().map(|key| RowChange { key, value: None }));
+        self.write_results(&changes)
     }
 
     /// Delivers events; a batch that fails is tried in halves, so that one event holds up no other conversation.
-    fn deliver_by_halves(&mut self, mut events: Vec<Event>, left: &mut Vec<Undelivered>) -> Result<(), Stopped> {
+    /// The rows that tell what became of them are added to `changes`.
+    fn deliver_by_halves(
+        &mut self,
+        mut events: Vec<Event>,
+        left: &mut Vec<Undelivered>,
+        changes: &mut Vec<RowChange>,
+    ) -> Result<(), Stopped> {
         if events.is_empty() {
             return Ok(());
         }
@@ -272,9 +285,8 @@ impl Worker {
         }
         let was_open = self.breaker.is_open();
         let Err(error) = self.deliver(&events) else {
-            let marks: Vec<RowChange> = events.iter_mut().flat_map(|event| std::mem::take(&mut event.marks)).collect();
-            self.write_trace(&marks);
-            self.trace(&events, 0, ReachOutcome::Accepted, None);
+            changes.extend(events.iter_mut().flat_map(|event| std::mem::take(&mut event.marks)));
+            self.add_trace(&events, 0, ReachOutcome::Accepted, None, changes);
             return Ok(());
         };
         self.breaker.pause_new(&self.config, self.now());
@@ -288,8 +300,8 @@ impl Worker {
         match half {
             Some(half) => {
                 let second = events.split_off(half);
-                self.deliver_by_halves(events, left)?;
-                self.deliver_by_halves(second, left)
+                self.deliver_by_halves(events, left, changes)?;
+                self.deliver_by_halves(second, left, changes)
             }
             None => {
                 if !was_open {
@@ -299,7 +311,7 @@ impl Worker {
                         "the webhook did not take an event; its conversation waits, others go on"
                     );
                 }
-                self.trace(&events[..1], 0, ReachOutcome::Retried, Some(&error));
+                self.add_trace(&events[..1], 0, ReachOutcome::Retried, Some(&error), changes);
                 let parked = events.into_iter().enumerate().map(|(at, event)| Undelivered {
                     event,
                     attempts: u32::from(at == 0),
@@ -431,21 +443,22 @@ impl Worker {
         recorded
     }
 
-    /// Removes rows whose events are delivered, or queued for a retry. It waits while the store takes nothing: to deliver the same
-    /// events again would be worse.
-    fn remove_jobs(&mut self, keys: Vec<Vec<u8>>) -> Result<(), Stopped> {
-        let changes: Vec<_> = keys.into_iter().map(|key| RowChange { key, value: None }).collect();
+    /// Writes what became of rows whose events are delivered, or queued for a retry, and removes them. It waits while the store
+    /// takes nothing: to deliver the same events again would be worse.
+    fn write_results(&mut self, changes: &[RowChange]) -> Result<(), Stopped> {
         let mut told = false;
-        while let Some(term) = self.context.lead.term().filter(|_| !changes.is_empty()) {
-            match self.context.store.write_rows(term, RowSpace::Chat, changes.clone()) {
-                Ok(()) | Err(StoreError::StaleTerm) => break,
-                Err(error) if !std::mem::replace(&mut told, true) => {
-                    tracing::warn!(%error, "the outbox cannot record its progress; it tries again");
+        for changes in changes.chunks(ROWS_PER_WRITE) {
+            while let Some(term) = self.context.lead.term() {
+                match self.context.store.write_rows(term, RowSpace::Chat, changes.to_vec()) {
+                    Ok(()) | Err(StoreError::StaleTerm) => break,
+                    Err(error) if !std::mem::replace(&mut told, true) => {
+                        tracing::warn!(%error, "the outbox cannot record its progress; it tries again");
+                    }
+                    Err(_) => {}
                 }
-                Err(_) => {}
-            }
-            if let WaitOutcome::Stop = self.wait(POLL) {
-                return Err(Stopped);
+                if let WaitOutcome::Stop = self.wait(RETRY_PAUSE) {
+                    return Err(Stopped);
+                }
             }
         }
         Ok(())
@@ -459,7 +472,7 @@ impl Worker {
             if !std::mem::replace(&mut told, true) {
                 tracing::warn!(error = %refusal, "the outbox cannot record its progress; it tries again");
             }
-            if let WaitOutcome::Stop = self.wait(POLL) {
+            if let WaitOutcome::Stop = self.wait(RETRY_PAUSE) {
                 return Err(Stopped);
             }
         }
@@ -505,8 +518,8 @@ impl Worker {
         };
         let now_ms = self.context.clock.now_ms();
         for event in events {
-            let (at, recipients) = retry_queue::size_of(event);
-            let took = (event_of == ReachEvent::Accepted).then(|| now_ms.saturating_sub(at));
+            let recipients = event.recipients.len() as u64;
+            let took = (event_of == ReachEvent::Accepted).then(|| now_ms.saturating_sub(event.sent_at));
             let reach = &self.context.metrics.reach;
             reach.add(ReachRoad::Webhook, ReachEvent::Attempted, now_ms, recipients, None);
             reach.add(ReachRoad::Webhook, event_of, now_ms, recipients, took);
@@ -515,30 +528,35 @@ impl Worker {
 
     /// Records what became of events, for those who ask why somebody was told. A record that is lost changes nothing else.
     fn trace(&self, events: &[Event], attempt: u32, outcome: ReachOutcome, cause: Option<&str>) {
+        let mut changes = Vec::new();
+        self.add_trace(events, attempt, outcome, cause, &mut changes);
+        let Some(term) = self.context.lead.term().filter(|_| !changes.is_empty()) else { return };
+        if let Err(error) = self.context.store.write_rows(term, RowSpace::Chat, changes) {
+            tracing::debug!(%error, "how users were reached was not recorded");
+        }
+    }
+
+    /// Counts what became of events, and adds the rows that record it.
+    fn add_trace(
+        &self,
+        events: &[Event],
+        attempt: u32,
+        outcome: ReachOutcome,
+        cause: Option<&str>,
+        changes: &mut Vec<RowChange>,
+    ) {
         let context = &*self.context;
         self.count_reach(events, outcome);
         if !context.trace.is_on() {
             return;
         }
-        let mut changes = Vec::new();
+        let now_ms = context.clock.now_ms();
         for event in events {
-            let Some((conversation, seq, recipients)) = retry_queue::told_by(event) else { continue };
-            let Ok(Some(conversation)) = context.directory.conversation_by_id(&conversation) else { continue };
-            let record = |id| Record { cause: cause.map(str::to_owned), ..Record::new(Whom::Id(id), outcome) };
+            let Ok(Some(conversation)) = context.directory.conversation_by_id(&event.conversation) else { continue };
+            let record = |whom: &Whom| Record { cause: cause.map(str::to_owned), ..Record::new(whom.clone(), outcome) };
             let source = Source::Webhook { event: event.id, attempt: attempt.into() };
-            let records = recipients.into_iter().map(record);
-            context.trace.add((conversation.no, seq), source, context.clock.now_ms(), records, &mut changes);
-        }
-        self.write_trace(&changes);
-    }
-
-    fn write_trace(&self, changes: &[RowChange]) {
-        let Some(term) = self.context.lead.term() else { return };
-        for changes in changes.chunks(ROWS_PER_WRITE) {
-            if let Err(error) = self.context.store.write_rows(term, RowSpace::Chat, changes.to_vec()) {
-                tracing::debug!(%error, "how users were reached was not recorded");
-                return;
-            }
+            let records = event.recipients.iter().map(record);
+            context.trace.add((conversation.no, event.seq), source, now_ms, records, changes);
         }
     }
 
@@ -567,7 +585,10 @@ impl Worker {
         struct Body<'a> {
             events: &'a [&'a RawValue],
         }
-        let body = serde_json::to_vec(&Body { events }).unwrap_or_default();
+        let bytes: usize = events.iter().map(|event| event.get().len() + 1).sum();
+        let mut body = Vec::with_capacity(bytes + 16);
+        // What can be written as JSON at all is in memory already.
+        let _ = serde_json::to_writer(&mut body, &Body { events });
         let timestamp = self.context.clock.now_ms() / 1_000;
         let signature = sign(&self.config.secret, timestamp, &body);
         self.webhook.deliver(&WebhookDelivery { body, timestamp, signature })

@@ -106,6 +106,7 @@ impl<'a> Decision<'a> {
         let context = self.scope.context;
         let mut page = 0;
         while let Some(RecipientPage { told, left_out }) = self.found.next_page(context)? {
+            self.records.reserve(left_out.len() + told.len());
             self.records.extend(left_out.into_iter().map(|(user, outcome)| Record::of_user(user, outcome)));
             self.decide(&told, changes)?;
             let records = std::mem::take(&mut self.records);
@@ -120,13 +121,14 @@ impl<'a> Decision<'a> {
     /// Decides these people.
     pub(super) fn decide(&mut self, people: &[Candidate], changes: &mut Vec<RowChange>) -> StoreResult<()> {
         let DecisionScope { context, roads, policy, now_ms, is_current } = self.scope;
-        let users: Vec<UserNo> = people.iter().map(|person| person.user.no).collect();
-        let devices = match roads.has(PolicyRoad::Vendors) && !self.without_vendors {
-            true => context.directory.push_devices(&users, is_current)?,
-            false => Vec::new(),
-        };
+        let mut devices = Vec::new();
+        let is_known = people.iter().all(|person| person.devices.is_some());
+        if roads.has(PolicyRoad::Vendors) && !self.without_vendors && !is_known {
+            let users: Vec<UserNo> = people.iter().map(|person| person.user.no).collect();
+            devices = context.directory.push_devices(&users, is_current)?;
+        }
         for (at, person) in people.iter().enumerate() {
-            let devices = devices.get(at).map_or(&[][..], |devices| devices);
+            let devices = devices.get(at).or(person.devices.as_ref()).map_or(&[][..], |devices| devices);
             let facts = facts_of(context, policy, &person.user)?;
             match policy.rule_for(&self.facts, &facts, now_ms) {
                 Some(rule) => self.take_rule(rule, person, &facts, devices, changes),

@@ -5,8 +5,8 @@ use super::{
     decision::{Decision, DecisionScope},
 };
 use crate::{
-    offline_recipients::{OfflinePushContext, OfflineRecipients, is_recalled},
-    road_jobs::JobSignals,
+    offline_recipients::{OfflinePushContext, OfflineRecipients, RoundLookups, is_recalled},
+    road_jobs::{JobSignals, RoundEnd},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::{
@@ -20,9 +20,8 @@ use tidings_domain::{
     model::*,
     store::*,
 };
+use tidings_protocol::http::PolicyRoad;
 
-/// How often the list is read when it was empty.
-const POLL: Duration = Duration::from_millis(100);
 /// The pause after the store could not be read.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How often unacknowledged messages of other nodes are read.
@@ -94,11 +93,11 @@ impl Worker {
         let mut told = false;
         loop {
             let pause = match self.round() {
-                Ok(worked) => {
+                Ok(end) => {
                     if std::mem::take(&mut told) {
                         tracing::info!("who is told of messages is decided again");
                     }
-                    if worked { Duration::ZERO } else { POLL }
+                    end.pause()
                 }
                 Err(error) => {
                     // The next round begins where the last stored one ended.
@@ -140,11 +139,11 @@ impl Worker {
     }
 
     /// Decides the next entries; answers whether there were any.
-    fn round(&mut self) -> StoreResult<bool> {
+    fn round(&mut self) -> StoreResult<RoundEnd> {
         let lead = &self.context.lead;
         let Some(term) = lead.term().filter(|term| lead.holds(*term)) else {
             self.lose_term();
-            return Ok(false);
+            return Ok(RoundEnd::Idle);
         };
         if self.term != Some(term) {
             self.begin_term(term)?;
@@ -167,9 +166,11 @@ impl Worker {
         if self.roads.webhook.is_none() {
             self.context.metrics.outbox_lag.set(lag as i64);
         }
+        let other_work = if worked { RoundEnd::MoreIsDue } else { RoundEnd::Idle };
         if items.is_empty() {
-            return Ok(self.cut_list() || worked);
+            return Ok(if self.cut_list() { RoundEnd::Worked.max(other_work) } else { other_work });
         }
+        let is_full = items.len() == ITEMS_PER_ROUND;
         // What a message's commit changed is known here a moment after the commit. A node that is behind reads from the store.
         let current = self.context.directory.current();
         let known = items.partition_point(|item| item.position <= current);
@@ -177,14 +178,14 @@ impl Worker {
         if is_current {
             items.truncate(known);
         } else if !std::mem::replace(&mut self.has_waited, true) {
-            return Ok(worked);
+            return Ok(other_work);
         }
         self.has_waited = false;
         self.decide_all(&items, term, is_current)?;
         if self.uncut >= UNCUT_MAX {
             self.cut_list();
         }
-        Ok(true)
+        Ok(if is_full || worked { RoundEnd::MoreIsDue } else { RoundEnd::Worked })
     }
 
     fn decide_all(&mut self, items: &[OutboxItem], term: Term, is_current: bool) -> StoreResult<()> {
@@ -199,13 +200,15 @@ impl Worker {
         let now_ms = self.due_time();
         let policy = context.policies.current();
         let mut changes = Vec::new();
+        let (mut lookups, has_vendors) = (RoundLookups::of(items), self.roads.has(PolicyRoad::Vendors));
         for (item, page) in items.iter().zip(pages) {
             // A message that was recalled, or that retention removed, is told to nobody.
             let entry = page.into_iter().next().filter(|entry| !is_recalled(entry));
             let (Some(entry), Some(conversation)) = (entry, context.directory.conversation(item.conversation)?) else {
                 continue;
             };
-            let found = OfflineRecipients::for_all(&context, conversation, entry, is_current)?;
+            let round = (&mut lookups, has_vendors);
+            let found = OfflineRecipients::for_all(&context, conversation, entry, is_current, round)?;
             let scope = DecisionScope { context: &context, roads: &self.roads, policy: &policy, now_ms, is_current };
             let decision = Decision::new(scope, &found).without_vendors(item.position <= self.vendors_told);
             decision.decide_members(&mut changes, |changes| {
