@@ -1,5 +1,6 @@
 //! How many messages a user has not read, counted from the timelines, so that a count cannot drift.
 
+use rustc_hash::FxHashMap;
 use tidings_domain::{
     model::*,
     store::{ConversationState, PageRequest, Store, StoreResult},
@@ -12,6 +13,9 @@ const READ_AT_ONCE: usize = 100;
 const COUNT_ENTRIES_MAX: usize = 2_000;
 /// Bytes of all pages together in one read.
 const PAGES_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Pages of at most [`READ_AT_ONCE`] entries that many users share.
+const SHARED_PAGES_MAX: usize = 1_000;
 
 /// A count of unread messages, up to a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,8 +47,20 @@ impl UnreadRange {
 /// # Errors
 /// Those of the store's reads.
 pub(crate) fn count_unread(store: &dyn Store, user: &User, ranges: Vec<UnreadRange>) -> StoreResult<Vec<UnreadCount>> {
+    count(store, user, ranges, None)
+}
+
+fn count(
+    store: &dyn Store,
+    user: &User,
+    ranges: Vec<UnreadRange>,
+    mut known: Option<&mut SharedPages>,
+) -> StoreResult<Vec<UnreadCount>> {
     let mut counts: Vec<_> = ranges.into_iter().map(UnreadCounter::of).collect();
     loop {
+        if let Some(known) = &known {
+            counts.iter_mut().for_each(|count| count.add_known(user, known));
+        }
         let open: Vec<usize> = (0..counts.len()).filter(|index| counts[*index].is_open()).collect();
         if open.is_empty() {
             return Ok(counts.into_iter().map(|count| count.unread).collect());
@@ -53,8 +69,68 @@ pub(crate) fn count_unread(store: &dyn Store, user: &User, ranges: Vec<UnreadRan
         let asked: Vec<_> = open.iter().map(|index| counts[*index].next_page(limit)).collect();
         let pages = store.pages(&asked, PAGES_BYTES_MAX)?;
         for (index, page) in open.into_iter().zip(pages) {
+            let (place, page) = (counts[index].place(), ScannedPage::of(page));
             counts[index].add(user, &page);
+            if let Some(known) = &mut known {
+                known.keep(place, page);
+            }
         }
+    }
+}
+
+/// Counts the unread messages of many users one after another. Those who have read a conversation up to the same message share
+/// its entries, each of which is read from the store once.
+#[derive(Default)]
+pub(crate) struct SharedPages(FxHashMap<(ConversationNo, u64), ScannedPage>);
+
+impl SharedPages {
+    /// The same as [`count_unread`].
+    ///
+    /// # Errors
+    /// Those of the store's reads.
+    pub(crate) fn count_unread(
+        &mut self,
+        store: &dyn Store,
+        user: &User,
+        ranges: Vec<UnreadRange>,
+    ) -> StoreResult<Vec<UnreadCount>> {
+        count(store, user, ranges, Some(self))
+    }
+
+    fn keep(&mut self, place: (ConversationNo, u64), page: ScannedPage) {
+        if self.0.len() >= SHARED_PAGES_MAX {
+            self.0.clear();
+        }
+        self.0.insert(place, page);
+    }
+}
+
+/// Some entries of a conversation, as far as they count.
+struct ScannedPage {
+    /// `None`: there were none.
+    last_seq: Option<u64>,
+    entries: usize,
+    messages: Vec<CountedMessage>,
+}
+
+/// A message that counts for all but its sender.
+struct CountedMessage {
+    sender: Option<UserNo>,
+    mentions: Vec<String>,
+}
+
+impl ScannedPage {
+    fn of(page: Vec<StoredEntry>) -> ScannedPage {
+        let (last_seq, entries) = (page.last().map(|last| last.seq), page.len());
+        let counts = |content: &NewEntry| {
+            content.kind == EntryKind::Message && !content.silent && content.details().recalled.is_none()
+        };
+        let counted = page.into_iter().map(|entry| entry.content).filter(counts);
+        let message = |content: NewEntry| CountedMessage {
+            sender: content.sender.map(|sender| sender.no),
+            mentions: content.mentions,
+        };
+        ScannedPage { last_seq, entries, messages: counted.map(message).collect() }
     }
 }
 
@@ -80,19 +156,29 @@ impl UnreadCounter {
     }
 
     fn next_page(&self, limit: usize) -> PageRequest {
-        let limit = limit.min(UNREAD_ENTRIES_MAX - self.scanned);
+        let limit = limit.min(UNREAD_ENTRIES_MAX.saturating_sub(self.scanned));
         PageRequest { conversation: self.conversation, from_seq: self.next, to_seq: self.last_seq, limit }
     }
 
-    fn add(&mut self, user: &User, page: &[StoredEntry]) {
+    fn place(&self) -> (ConversationNo, u64) {
+        (self.conversation, self.next)
+    }
+
+    /// Goes on through the pages that are known.
+    fn add_known(&mut self, user: &User, known: &SharedPages) {
+        while self.is_open()
+            && let Some(page) = known.0.get(&self.place()).filter(|page| page.last_seq.is_some())
+        {
+            self.add(user, page);
+        }
+    }
+
+    fn add(&mut self, user: &User, page: &ScannedPage) {
         // An empty page: retention removed the rest, and nothing more is unread.
-        self.next = page.last().map_or(self.last_seq, |last| last.seq) + 1;
-        self.scanned += page.len();
-        for entry in page {
-            let content = &entry.content;
-            let own = content.sender.as_ref().is_some_and(|s| s.no == user.no);
-            let recalled = content.details().recalled.is_some();
-            if own || content.silent || recalled || content.kind != EntryKind::Message {
+        self.next = page.last_seq.unwrap_or(self.last_seq) + 1;
+        self.scanned += page.entries;
+        for CountedMessage { sender, mentions } in &page.messages {
+            if *sender == Some(user.no) {
                 continue;
             }
             if self.unread.count == UNREAD_COUNT_MAX {
@@ -100,7 +186,7 @@ impl UnreadCounter {
                 return;
             }
             self.unread.count += 1;
-            self.unread.mentions += u64::from(content.mentions.iter().any(|m| m == MENTION_ALL || *m == user.id));
+            self.unread.mentions += u64::from(mentions.iter().any(|id| id == MENTION_ALL || *id == user.id));
         }
         self.unread.capped = self.scanned >= UNREAD_ENTRIES_MAX && self.next <= self.last_seq;
     }

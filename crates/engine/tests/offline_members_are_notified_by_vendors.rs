@@ -5,9 +5,9 @@
 mod vendor_world;
 
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tidings_domain::{
-    model::{Cursor, LANES},
+    model::{Actor, Cursor, LANES},
     store::Store,
     vendors::{Retry, VendorAnswer},
 };
@@ -117,6 +117,73 @@ async fn neither_a_vendor_nor_a_webhook_that_is_away_holds_the_others_up() {
     }
     world.until_counted("retried", 1).await;
     world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_messages_at_once_reach_the_same_people_as_one() {
+    const MESSAGES: u64 = 400;
+    /// Messages of Ben and of Eve before them, which count as unread for the other.
+    const EARLIER: [u64; 2] = [20, 130];
+    const FIRST: u64 = EARLIER[0] + EARLIER[1] + 1;
+    const LAST: u64 = FIRST + MESSAGES - 1;
+    let setup = Setup { webhook: Some(false), ..Setup::default() };
+    let world = world(setup).with_room(&["ada", "ben", "cleo", "dan", "eve"]).await;
+    world.connect("cleo", true);
+    let dan = world.engine.directory.require_user("dan").unwrap();
+    world.engine.set_mute(&dan, "room", Mute { muted: true, until: None }).await.unwrap();
+    for (from, messages) in ["ben", "eve"].into_iter().zip(EARLIER) {
+        for _ in 0..messages {
+            world.send(json!({ "conversation": "room", "from": from, "body": {}, "skip_push": true })).await;
+        }
+    }
+    let sends: Vec<_> = (0..MESSAGES)
+        .map(|number| {
+            let engine = world.engine.clone();
+            let message = json!({ "conversation": "room", "from": "ada", "body": { "text": number.to_string() } });
+            let text = message.to_string();
+            tokio::spawn(async move { engine.send(&Actor::App, serde_json::from_str(&text).unwrap()).await })
+        })
+        .collect();
+    for send in sends {
+        send.await.unwrap().unwrap();
+    }
+    // Of each message one notification for each of both devices: sent, or superseded by a newer one.
+    let (mut shown, mut last) = (0, BTreeMap::new());
+    while last.values().filter(|(seq, _)| *seq == LAST).count() < 2 {
+        let (token, notification) = next(&world.fcm);
+        let (before, _) = last.insert(token, (notification.seq, notification.badge)).unwrap_or_default();
+        assert!(before < notification.seq, "a newer notification is never replaced by an older one");
+        shown += 1;
+    }
+    let badge = |messages| Some(messages + MESSAGES);
+    let expected = [("ben", badge(EARLIER[1])), ("eve", badge(EARLIER[0]))];
+    assert_eq!(last, expected.into_iter().map(|(user, badge)| (user.to_owned(), (LAST, badge))).collect());
+    world.until_counted("accepted", shown).await;
+    world.until_counted("superseded", 2 * MESSAGES - shown).await;
+    // The webhook is told of each message, for both.
+    let mut told = BTreeMap::new();
+    while told.values().sum::<u64>() < 2 * MESSAGES {
+        let delivery = world.webhook.recv_timeout(PATIENCE).expect("a call of the webhook");
+        let body: Value = serde_json::from_slice(&delivery.body).unwrap();
+        for event in body["events"].as_array().unwrap() {
+            for user in event["recipients"].as_array().unwrap() {
+                *told.entry((user.to_string(), event["entry"]["seq"].as_u64().unwrap())).or_default() += 1;
+            }
+        }
+    }
+    let once =
+        ["ben", "eve"].into_iter().flat_map(|user| (FIRST..=LAST).map(move |seq| ((json!(user).to_string(), seq), 1)));
+    assert_eq!(told, once.collect());
+    for (user, outcome) in
+        [("cleo", ReachOutcome::Active), ("dan", ReachOutcome::Muted), ("eve", ReachOutcome::Accepted)]
+    {
+        world.until_reached(LAST, user, outcome).await;
+    }
+    world.engine.stop();
+    assert_eq!(
+        (world.fcm.try_iter().count(), world.count("accepted"), world.count("superseded")),
+        (0, shown, 2 * MESSAGES - shown)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use crate::{
     offline_recipients::OfflinePushContext,
-    unread_counts::{UnreadRange, count_unread},
+    unread_counts::{SharedPages, UnreadRange},
 };
 use tidings_domain::{
     model::*,
@@ -10,7 +10,13 @@ use tidings_domain::{
 };
 use tidings_protocol::limits::CONVERSATIONS_PER_USER_MAX;
 
+/// The badge of one user.
 pub(crate) fn badge_of(context: &OfflinePushContext, user: &User) -> StoreResult<u64> {
+    badge_with(context, user, &mut SharedPages::default())
+}
+
+/// The badge of one user of several, who share pages of conversations.
+pub(crate) fn badge_with(context: &OfflinePushContext, user: &User, pages: &mut SharedPages) -> StoreResult<u64> {
     let states = context.store.conversation_states(user.no, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX)?;
     let now_ms = context.clock.now_ms();
     let mut ranges = Vec::new();
@@ -22,5 +28,5 @@ pub(crate) fn badge_of(context: &OfflinePushContext, user: &User) -> StoreResult
             ranges.push(UnreadRange::behind(state, read.max(cleared_seq)));
         }
     }
-    Ok(count_unread(&*context.store, user, ranges)?.iter().map(|unread| unread.count).sum())
+    Ok(pages.count_unread(&*context.store, user, ranges)?.iter().map(|unread| unread.count).sum())
 }

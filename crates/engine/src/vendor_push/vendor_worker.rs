@@ -4,7 +4,7 @@ mod withdrawals;
 
 use super::{
     StopSignal, VendorPushConfig,
-    badge::badge_of,
+    badge::badge_with,
     dead_letters::{DeadLetter, DeadLetters},
     health::Health,
     rendering::{Appearance, MessageText},
@@ -14,11 +14,12 @@ use crate::{
     reach_gate::Unwanted,
     reach_trace::{Record, Source},
     reached_marks,
-    road_jobs::{Job, JobQueue, JobRoad, JobSignals, Target, part_of_service, short_cause},
+    road_jobs::{Job, JobQueue, JobRoad, JobSignals, RoundEnd, Target, part_of_service, short_cause},
+    unread_counts::SharedPages,
 };
 use quick_cache::unsync::Cache;
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
@@ -35,13 +36,14 @@ use tidings_domain::{
 };
 use tidings_protocol::http::{PolicyRoad, PushVendor, ReachCollapse, ReachOutcome, ReachRoad};
 
-/// How often the rows are read when none was due.
-const POLL: Duration = Duration::from_millis(100);
 /// The pause after the store could not be read or written.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Rows and devices in a round. A crash repeats one round, and what comes meanwhile waits for its end.
-const JOBS_PER_ROUND: usize = 200;
-const TARGETS_PER_ROUND: usize = 1_000;
+/// Rows in a round. In a busy conversation one notification takes the place of hundreds.
+const JOBS_PER_ROUND: usize = 1_000;
+/// Notifications in a round, about. A crash repeats one round, and what comes meanwhile waits for its end.
+const SHIPMENTS_PER_ROUND: usize = 1_000;
+/// Notifications in a round, with those whose place a newer one takes.
+const TARGETS_PER_ROUND: usize = 20_000;
 /// A vendor's own wish for a pause is followed up to this.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
 /// Conversations of users whose newest notification is remembered, so that a late retry does not take its place.
@@ -119,7 +121,20 @@ struct Held {
     target: Target,
     /// The service that is to take the newer one.
     service: u64,
+    /// The place of the newer one among the shipments.
+    newer: usize,
 }
+
+/// The notification that a device is sent in a round.
+#[derive(Clone, Copy)]
+struct Newest {
+    service: u64,
+    /// Its place among the shipments.
+    at: usize,
+}
+
+/// The notifications of a round, by conversation and device.
+type NewestByDevice = HashMap<u64, HashMap<Target, Newest>>;
 
 /// The notifications of a round.
 #[derive(Default)]
@@ -166,11 +181,11 @@ impl VendorWorker {
         let mut told = false;
         loop {
             let pause = match self.round(stop) {
-                Ok(worked) => {
+                Ok(end) => {
                     if std::mem::take(&mut told) {
                         tracing::info!(vendor = self.name(), "offline push goes on");
                     }
-                    if worked { Duration::ZERO } else { POLL }
+                    end.pause()
                 }
                 Err(error) => {
                     // All rows are read again: what was sent and not stored is sent once more, with the same ids.
@@ -192,12 +207,20 @@ impl VendorWorker {
     }
 
     fn count(&self, outcome: &'static str) {
+        self.count_some(outcome, 1);
+    }
+
+    fn count_some(&self, outcome: &'static str, count: u64) {
         let label = VendorOutcomeLabel { vendor: self.name(), outcome };
-        self.context.metrics.vendor_notifications.get_or_create(&label).inc();
+        self.context.metrics.vendor_notifications.get_or_create(&label).inc_by(count);
     }
 
     /// Counts what has become of a notification; with the time since its message, if the vendor has taken it.
     fn count_reach(&self, outcome: ReachOutcome, took_ms: Option<u64>) {
+        self.count_reach_of(outcome, 1, took_ms);
+    }
+
+    fn count_reach_of(&self, outcome: ReachOutcome, count: u64, took_ms: Option<u64>) {
         let event = match outcome {
             ReachOutcome::Accepted => ReachEvent::Accepted,
             ReachOutcome::Retried => ReachEvent::Retried,
@@ -208,11 +231,11 @@ impl VendorWorker {
             _ => return,
         };
         let road = ReachRoad::from(self.vendor.vendor());
-        self.context.metrics.reach.add(road, event, self.context.clock.now_ms(), 1, took_ms);
+        self.context.metrics.reach.add(road, event, self.context.clock.now_ms(), count, took_ms);
     }
 
-    /// Does one round of work; answers whether there was any.
-    fn round(&mut self, stop: &StopSignal) -> StoreResult<bool> {
+    /// Does one round of work.
+    fn round(&mut self, stop: &StopSignal) -> StoreResult<RoundEnd> {
         let lead = &self.context.lead;
         let held = lead.term().filter(|term| lead.holds(*term));
         if self.term != held {
@@ -224,7 +247,7 @@ impl VendorWorker {
         let waiting = self.context.metrics.vendor_waiting.get_or_create(&label).clone();
         let Some(term) = held else {
             waiting.set(0);
-            return Ok(false);
+            return Ok(RoundEnd::Idle);
         };
         let now = self.context.clock.monotonic();
         let store = self.context.store.clone();
@@ -233,13 +256,15 @@ impl VendorWorker {
         waiting.set(self.queue.len() as i64);
         let keys = self.queue.take_due(now, JOBS_PER_ROUND);
         if keys.is_empty() {
-            return Ok(has_more);
+            return Ok(if has_more { RoundEnd::MoreIsDue } else { RoundEnd::Idle });
         }
+        let mut is_full = keys.len() == JOBS_PER_ROUND;
         let rows = store.rows_of(RowSpace::Chat, &keys)?;
-        let (mut open, mut targets) = (Vec::new(), 0);
+        let (mut open, mut targets, mut places) = (Vec::new(), 0, HashSet::new());
         for (key, row) in keys.into_iter().zip(rows) {
             let Some(row) = row else { continue };
-            if targets >= TARGETS_PER_ROUND {
+            if targets >= TARGETS_PER_ROUND || places.len() >= SHIPMENTS_PER_ROUND {
+                is_full = true;
                 self.queue.put(key, now);
                 continue;
             }
@@ -249,6 +274,7 @@ impl VendorWorker {
                 Job::default()
             });
             targets += job.targets.len();
+            places.extend(job.targets.iter().map(|target| (job.conversation, hash_of(target))));
             open.push(OpenJob::new(key, job));
         }
         let Prepared { addressed, shipments, held } = self.prepare(&mut open)?;
@@ -258,28 +284,33 @@ impl VendorWorker {
         let answers = if shipments.is_empty() { Vec::new() } else { self.vendor.send_all(shipments) };
         if stop.wait(Duration::ZERO) {
             // What was accepted is sent once more after the restart rather than perhaps never.
-            return Ok(false);
+            return Ok(RoundEnd::Idle);
         }
         self.note_health(&answers);
-        let mut accepted = HashSet::new();
+        let is_accepted = |answer: &VendorAnswer| matches!(answer, VendorAnswer::Accepted { .. });
+        let accepted: Vec<bool> = answers.iter().map(is_accepted).collect();
         for (to, answer) in addressed.into_iter().zip(answers) {
-            if matches!(answer, VendorAnswer::Accepted { .. }) {
-                accepted.insert((open[to.job].job.conversation, to.target.clone()));
-            }
             self.settle(&mut open, to, answer);
         }
-        for Held { job, target, service } in held {
+        let mut superseded = 0;
+        for Held { job, target, service, newer } in held {
             let open = &mut open[job];
-            if accepted.contains(&(open.job.conversation, target.clone())) {
-                self.count(settled_label(ReachOutcome::Superseded));
-                self.count_reach(ReachOutcome::Superseded, None);
+            if accepted.get(newer).is_some_and(|accepted| *accepted) {
+                superseded += 1;
                 open.records.push(target.record(ReachOutcome::Superseded, None));
             } else {
                 // The newer one may turn out not to be needed.
                 open.left.entry(service).or_default().targets.push(target);
             }
         }
-        self.store_results(open, term, stop)
+        self.count_some(settled_label(ReachOutcome::Superseded), superseded);
+        self.count_reach_of(ReachOutcome::Superseded, superseded, None);
+        let is_stored = self.store_results(open, term, stop)?;
+        Ok(match (is_stored, is_full || has_more) {
+            (true, true) => RoundEnd::MoreIsDue,
+            (true, false) => RoundEnd::Worked,
+            (false, _) => RoundEnd::Idle,
+        })
     }
 
     /// The notifications of the rows. Of several for the same conversation and device only the newest is sent.
@@ -288,11 +319,12 @@ impl VendorWorker {
         let policy = context.policies.current();
         let mut order: Vec<usize> = (0..open.len()).collect();
         order.sort_by_key(|at| std::cmp::Reverse((open[*at].job.conversation, open[*at].job.seq)));
-        let (mut taken, mut badges) = (HashMap::new(), HashMap::new());
+        let (mut taken, mut badges, mut pages) = (NewestByDevice::new(), HashMap::new(), SharedPages::default());
         let Prepared { mut addressed, mut shipments, mut held } = Prepared::default();
         for at in order {
             if open[at].job.withdraws {
-                let prepared = self.prepare_withdrawal(at, &mut open[at], &mut taken)?;
+                let newest = taken.entry(open[at].job.conversation).or_default();
+                let prepared = self.prepare_withdrawal(at, &mut open[at], newest, addressed.len())?;
                 for (to, shipment) in prepared {
                     addressed.push(to);
                     shipments.push(shipment);
@@ -303,7 +335,9 @@ impl VendorWorker {
             let open = &mut open[at];
             let Job { conversation, seq, even_online, replayed_at, step, .. } = open.job;
             let rule_id = open.job.rule.clone();
-            let targets = open.job.targets.clone();
+            // Only what is sent takes the place of older ones: a newer message may be one that the user does not need.
+            let newest = taken.entry(conversation).or_default();
+            let targets = std::mem::take(&mut open.job.targets);
             let found = OfflineRecipients::of(&context, ConversationNo(conversation), seq)?;
             open.sent_at = found.as_ref().map_or(0, |found| found.entry.at);
             let mut settle = |target: &Target, outcome: ReachOutcome| {
@@ -330,61 +364,60 @@ impl VendorWorker {
             if replayed_at > 0 {
                 text = text.expiring_at(replayed_at.saturating_add(time_to_live_ms));
             }
-            for target in &targets {
+            let collapse = road.map(|road| road.shown.collapse).unwrap_or_default();
+            let collapses = collapse == ReachCollapse::Conversation;
+            for target in targets {
                 if text.expires_at() <= now_ms {
-                    settle(target, ReachOutcome::Expired);
+                    settle(&target, ReachOutcome::Expired);
                     continue;
+                }
+                if collapses {
+                    if let Some(Newest { service, at: newer }) = newest.get(&target).copied() {
+                        held.push(Held { job: at, target, service, newer });
+                        continue;
+                    }
+                    let latest = self.latest.get(&(conversation, hash_of(&target)));
+                    if latest.is_some_and(|told| *told > seq) {
+                        settle(&target, ReachOutcome::Superseded);
+                        continue;
+                    }
                 }
                 let no = UserNo(target.0);
                 let Some(user) = context.directory.user(no)? else {
-                    settle(target, ReachOutcome::NotAMember);
+                    settle(&target, ReachOutcome::NotAMember);
                     continue;
                 };
                 let appearance = Appearance::of(road.map(|road| &road.shown), user.language(), self.config.badge);
-                let latest = self.latest.get(&(conversation, hash_of(target)));
-                let is_newer_told = latest.is_some_and(|told| *told > seq);
-                let collapses = appearance.collapse == ReachCollapse::Conversation;
-                if collapses && is_newer_told {
-                    settle(target, ReachOutcome::Superseded);
-                    continue;
-                }
                 let is_back = !even_online && context.presence.is_active(no);
                 if is_back {
-                    settle(target, ReachOutcome::Active);
+                    settle(&target, ReachOutcome::Active);
                     continue;
                 }
                 if let Some(Unwanted { outcome, .. }) = found.why_unwanted_by(&context, &user, PolicyRoad::Vendors)? {
-                    settle(target, outcome);
+                    settle(&target, outcome);
                     continue;
                 }
                 let Some((digest, token)) = self.token_of(no, &target.1)? else {
-                    settle(target, ReachOutcome::NoDevice);
+                    settle(&target, ReachOutcome::NoDevice);
                     continue;
                 };
                 let unread = match badges.get(&no) {
                     _ if !appearance.needs_unread() => 0,
                     Some(unread) => *unread,
                     None => {
-                        let unread = badge_of(&context, &user)?;
+                        let unread = badge_with(&context, &user, &mut pages)?;
                         badges.insert(no, unread);
                         unread
                     }
                 };
                 let RegisteredToken { registered_at, token, .. } = token;
                 let service = self.vendor.service_of(&token);
-                // Only what is sent takes the place of older ones: a newer message may be one that the user does not need.
                 if collapses {
-                    match taken.entry((conversation, target.clone())) {
-                        Entry::Occupied(newer) => {
-                            held.push(Held { job: at, target: target.clone(), service: *newer.get() });
-                            continue;
-                        }
-                        Entry::Vacant(place) => drop(place.insert(service)),
-                    }
+                    newest.insert(target.clone(), Newest { service, at: shipments.len() });
                 }
                 shipments.push(Shipment { notification: text.notification(digest, &appearance, unread), token });
                 let began_at = replayed_at.max(found.entry.at);
-                addressed.push(Addressed { job: at, target: target.clone(), service, digest, registered_at, began_at });
+                addressed.push(Addressed { job: at, target, service, digest, registered_at, began_at });
             }
         }
         Ok(Prepared { addressed, shipments, held })

@@ -1,6 +1,6 @@
 //! Withdrawals: notifications without a text that have a device take away what it shows of a conversation.
 
-use super::{Addressed, OpenJob, VendorWorker, hash_of};
+use super::{Addressed, Newest, OpenJob, VendorWorker, hash_of};
 use crate::{road_jobs::Target, vendor_push::rendering::withdrawal};
 use std::{collections::HashMap, time::Duration};
 use tidings_domain::{
@@ -32,12 +32,13 @@ impl VendorWorker {
         Ok(())
     }
 
-    /// The shipments of a row that withdraws, for the devices that still show this message and no newer one.
+    /// The shipments of a row that withdraws, behind so many others, for the devices that still show this message and no newer one.
     pub(super) fn prepare_withdrawal(
         &self,
         at: usize,
         open: &mut OpenJob,
-        taken: &mut HashMap<(u64, Target), u64>,
+        newest: &mut HashMap<Target, Newest>,
+        shipments: usize,
     ) -> StoreResult<Vec<(Addressed, Shipment)>> {
         let context = &*self.context;
         let (number, seq) = (open.job.conversation, open.job.seq);
@@ -49,8 +50,7 @@ impl VendorWorker {
             let row = context.store.row(RowSpace::Chat, &key)?;
             let shown = row.as_ref().and_then(|row| ShownNotification::of_row(&key, row)).map(|shown| shown.seq);
             let is_newer_told = self.latest.peek(&(number, hash_of(target))).is_some_and(|told| *told > seq);
-            let is_obsolete =
-                shown != Some(seq) || is_newer_told || taken.insert((number, target.clone()), 0).is_some();
+            let is_obsolete = shown != Some(seq) || is_newer_told || newest.contains_key(target);
             let outcome = match (&conversation, is_obsolete, open.job.attempts >= ATTEMPTS_MAX) {
                 (Some(_), false, false) => None,
                 (Some(_), false, true) | (None, ..) => Some(ReachOutcome::Expired),
@@ -70,6 +70,7 @@ impl VendorWorker {
             let expires_at = context.clock.now_ms() + TIME_TO_LIVE.as_millis() as u64;
             let notification = withdrawal(conversation, seq, expires_at, context.store.epoch(), digest);
             let (registered_at, service) = (token.registered_at, self.vendor.service_of(&token.token));
+            newest.insert(target.clone(), Newest { service, at: shipments + prepared.len() });
             prepared.push((
                 Addressed { job: at, target: target.clone(), service, digest, registered_at, began_at: 0 },
                 Shipment { notification, token: token.token },
