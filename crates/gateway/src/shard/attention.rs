@@ -43,9 +43,7 @@ impl AckPolicy {
         let Some(timeout) = self.timeout.filter(|_| connection.phase == Phase::Live) else { return false };
         let (since, due) = (connection.cursor, tick + timeout);
         if let Some(unacknowledged) = &mut connection.unacknowledged {
-            // A message with less time is not held up by one with more.
-            if due < unacknowledged.due {
-                (unacknowledged.due, unacknowledged.timeout) = (due, timeout);
+            if unacknowledged.hand(since.positions, (timeout, due, at)) {
                 connection.arm(key, due, timers);
             }
             return false;
@@ -53,7 +51,8 @@ impl AckPolicy {
         let in_background = connection.binding.as_ref().is_some_and(|binding| binding.background);
         // The session may be back in the foreground before this message is looked at, and then counts as having it.
         let until = in_background.then_some(since.positions);
-        connection.unacknowledged = Some(Box::new(UnacknowledgedDelivery { since, until, due, timeout, at }));
+        connection.unacknowledged =
+            Some(Box::new(UnacknowledgedDelivery { since, until, due, timeout, at, later: Vec::new() }));
         connection.arm(key, due, timers);
         true
     }
@@ -109,7 +108,7 @@ impl Shard {
             let took = Some(now.saturating_sub(at));
             self.parts.engine.metrics.reach.add(ReachRoad::Session, ReachEvent::Acknowledged, now, 1, took);
         } else {
-            unacknowledged.due = tick + unacknowledged.timeout;
+            unacknowledged.extend(tick);
         }
     }
 
@@ -125,14 +124,25 @@ impl Shard {
             return;
         }
         let Some(unacknowledged) = connection.unacknowledged.take() else { return };
+        let (since, background_from) = (unacknowledged.since, unacknowledged.until);
+        // What was handed out later has its own time.
+        let mut until = self.delivery.positions();
+        if let Ok((from, rest)) = unacknowledged.rest() {
+            until = from;
+            self.arm_timer(key, rest.due);
+            self.connections[key].unacknowledged = Some(rest);
+        }
+        if let Some(background_from) = background_from {
+            until.iter_mut().zip(background_from).for_each(|(until, from)| *until = from.min(*until));
+        }
+        let connection = &self.connections[key];
         let Some(binding) = &connection.binding else { return };
-        let UnacknowledgedDelivery { since, until, .. } = *unacknowledged;
         let engine = &self.parts.engine;
         engine.metrics.reach.add(ReachRoad::Session, ReachEvent::Expired, engine.clock.now_ms(), 1, None);
         // To a session in the background nobody has come back: it counts as if it had ended.
         let session = SilentSession { session: connection.session, stays: !binding.background, acknowledges: true };
         let user = binding.user.clone();
-        self.push_offline(user, session, since, until.unwrap_or(self.delivery.positions()));
+        self.push_offline(user, session, since, until);
     }
 
     /// A session has ended with messages that its client had not stored. Its user may be back within the time that was left to
