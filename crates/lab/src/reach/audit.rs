@@ -4,7 +4,7 @@ use super::{
     balances::{Audit, RoadBalance, SessionBalance},
     cast::{AckHabit, Cast, device_name},
     model::{Due, Model, ReachedByVendors, RoadTimes},
-    records::{Arrival, Delivery, Records, SentMessage},
+    records::{Arrival, Delivery, Look, Records, SentMessage},
     withdrawals::audit_withdrawals,
 };
 use crate::{
@@ -196,6 +196,37 @@ impl<'a> Auditor<'a> {
         Model { cast, records, times, slow, decided_within_ns }
     }
 
+    /// A notice that nobody was entitled to, and what was known of its user then.
+    fn not_entitled(&self, arrival: &Arrival) -> String {
+        let Arrival { user, conversation, seq, at, .. } = *arrival;
+        let (one, chat) = (&self.cast.users[user], &self.cast.conversations[conversation]);
+        let what = format!("{}, {} {seq}", one.id, chat.id);
+        let is_of = |message: &&SentMessage| (message.conversation, message.seq) == (conversation, seq);
+        let Some(message) = self.records.messages.iter().find(is_of) else { return format!("{what}: no such message") };
+        let since_sent = |time: u64| match time {
+            u64::MAX => "the end".to_owned(),
+            time => format!("{} ms", (time as i64 - message.sent_at as i64) / 1_000_000),
+        };
+        let look = |look: &Look| format!("{} to {}", since_sent(look.certain.0), since_sent(look.certain.1));
+        let looks: Vec<String> = self.records.looks[user].iter().map(look).collect();
+        let wishes = [
+            (message.silent, "silent"),
+            (message.skip_push, "skip_push"),
+            (message.sender == user, "its sender"),
+            (chat.muted_by.contains(&user), "muted"),
+            (one.undisturbed, "do not disturb"),
+        ];
+        let wishes: Vec<&str> = wishes.into_iter().filter(|(holds, _)| *holds).map(|(_, wish)| wish).collect();
+        format!(
+            "{what}: told after {}, answered after {}; {}; a client that {:?}; looked at from {}",
+            since_sent(at),
+            since_sent(message.answered_at),
+            if wishes.is_empty() { "wanted".to_owned() } else { wishes.join(", ") },
+            one.habit,
+            if looks.is_empty() { "never".to_owned() } else { looks.join(", ") },
+        )
+    }
+
     pub(crate) fn audit(mut self) -> Audit {
         let decided_within = self.decided_within();
         let slow = std::mem::take(&mut self.slow);
@@ -274,7 +305,7 @@ impl<'a> Auditor<'a> {
             if let Some((balance, _)) = balances.get_mut(&road) {
                 balance.unentitled += 1;
             }
-            let what = format!("{}, {} {seq}", self.cast.users[user].id, self.cast.conversations[conversation].id);
+            let what = self.not_entitled(arrival);
             self.example(road, "not entitled", || what);
         }
         for ((person, _), told) in &self.told {
