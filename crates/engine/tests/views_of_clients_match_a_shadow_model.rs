@@ -80,6 +80,14 @@ struct Piece {
 
 type View = BTreeMap<u64, Message>;
 
+/// An answer to a message that is recalled has nothing of it.
+fn check_answer(view: &View, entry: &Entry) {
+    if let Some(reply) = entry.reply_to.as_ref() {
+        let is_recalled = view.get(&reply.seq).is_some_and(|message| message.recalled_by.is_some());
+        assert!(!is_recalled || reply.body.is_none(), "an answer shows a recalled body");
+    }
+}
+
 /// Applies an entry to a view, as a client does.
 fn apply(view: &mut View, entry: &Entry) {
     let body: Value = serde_json::from_str(entry.body.get()).unwrap();
@@ -89,10 +97,6 @@ fn apply(view: &mut View, entry: &Entry) {
     };
     match entry.kind {
         EntryKind::Message => {
-            if let Some(reply) = entry.reply_to.as_ref() {
-                let is_recalled = view.get(&reply.seq).is_some_and(|message| message.recalled_by.is_some());
-                assert!(!is_recalled || reply.body.is_none(), "an answer shows a recalled body");
-            }
             let message = Message {
                 from: entry.from.clone().unwrap(),
                 body,
@@ -170,11 +174,20 @@ struct Client {
     cleared: u64,
     /// The newest message when the client was away last: it may have missed pieces of those up to there, and of no others.
     back_at: u64,
+    /// Messages that the client has read again for their pieces, and so perhaps as recalled before the recall came. What was
+    /// said between both has the body still.
+    read_ahead: BTreeSet<u64>,
 }
 
 impl Client {
     fn apply(&mut self, entry: &Entry) {
+        if entry.kind == EntryKind::Recall {
+            self.read_ahead.remove(&entry.target.unwrap());
+        }
         if entry.seq > self.cleared {
+            if !entry.reply_to.as_ref().is_some_and(|reply| self.read_ahead.contains(&reply.seq)) {
+                check_answer(&self.view, entry);
+            }
             apply(&mut self.view, entry);
         }
     }
@@ -683,6 +696,7 @@ impl Run {
                 assert!(piece.seq <= client.back_at, "{} was there, and missed pieces of {}", client.user, piece.seq);
                 let actor = Actor::User(self.world.user(client.user));
                 client.apply(&self.world.engine.entry(&actor, &self.room, piece.seq).unwrap());
+                client.read_ahead.insert(piece.seq);
                 self.pieces.1 += 1;
             } else {
                 self.pieces.0 += 1;
@@ -749,12 +763,18 @@ impl Run {
         let page = self.world.engine.history(&Actor::App, &self.room, &query).unwrap();
         assert!(!page.more);
         let mut view = View::new();
-        page.entries.iter().for_each(|entry| apply(&mut view, entry));
+        for entry in &page.entries {
+            check_answer(&view, entry);
+            apply(&mut view, entry);
+        }
         assert_eq!(view, self.model.messages, "history");
         let user = self.pick().0;
         let own = self.world.engine.history(&self.actor(user), &self.room, &query).unwrap();
         let mut own_view = View::new();
-        own.entries.iter().for_each(|entry| apply(&mut own_view, entry));
+        for entry in &own.entries {
+            check_answer(&own_view, entry);
+            apply(&mut own_view, entry);
+        }
         assert_eq!(own_view, self.model.view_of(user), "history for {user}");
         for entry in page.entries.iter().filter(|entry| entry.reply_to.is_some()) {
             let reply = entry.reply_to.as_ref().unwrap();
@@ -791,7 +811,10 @@ fn run(seed: u64, histories: usize, store: Arc<dyn Store>) {
         run.clients.clear();
         run.deliver();
         let cursor = run.through;
-        let client = |user| Client { user, view: View::new(), cursor, away: false, cleared: 0, back_at: 0 };
+        let client = |user| {
+            let (view, read_ahead) = Default::default();
+            Client { user, view, cursor, away: false, cleared: 0, back_at: 0, read_ahead }
+        };
         run.clients = USERS.map(client).into();
         run.model = Model { lines: USERS.map(|user| (user, Line::default())).into(), ..Model::default() };
         for _ in 0..STEPS {
