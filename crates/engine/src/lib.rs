@@ -48,6 +48,7 @@ pub mod entry_view;
 mod fairness;
 pub mod hub;
 pub mod internal_roads;
+mod json_len;
 pub mod lanes;
 mod list_changes;
 mod list_worker;

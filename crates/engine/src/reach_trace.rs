@@ -5,7 +5,7 @@
 //! for recipients, with those whom it left out, and by each worker after an attempt. Records are kept by day of writing, so
 //! that a day goes as a whole.
 
-use crate::road_jobs::{digits, json_len};
+use crate::json_len::{digits, json_len};
 use serde::{Deserialize, Serialize};
 use std::sync::{
     Arc,

@@ -3,7 +3,10 @@
 
 mod queue;
 
-use crate::reach_trace::{Record, Whom};
+use crate::{
+    json_len::{digits, json_len},
+    reach_trace::{Record, Whom},
+};
 pub(crate) use queue::JobQueue;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -310,16 +313,6 @@ impl JobWriter {
         self.job.users.clear();
         (self.part, self.bytes, self.last_user) = (self.part + self.road.stride(), 0, 0);
     }
-}
-
-/// Bytes of a text as JSON writes it, at most.
-pub(crate) fn json_len(text: &str) -> usize {
-    let escaped = text.bytes().filter(|byte| matches!(byte, b'"' | b'\\' | 0..=31)).count();
-    text.len() + escaped * 5 + 2
-}
-
-pub(crate) fn digits(number: u64) -> usize {
-    number.checked_ilog10().unwrap_or(0) as usize + 1
 }
 
 /// Tells the workers of roads of rows that come behind those that they have read: rows of a message that a session did not
