@@ -43,7 +43,15 @@ impl MiopServer {
     fn with(config: SessionConfig) -> Self {
         let server = Server::with(config, Arc::new(MemoryStore::default()));
         server.users(&["alice", "bob"]);
+        // Sessions of members are told of the new group, a moment later: before those that a test opens.
+        let mut members = ["alice", "bob"].map(|user| server.open(user, "first"));
         server.group("g", &["alice", "bob"]);
+        for member in &mut members {
+            while !matches!(support::next(member), ServerFrame::Conversation { .. }) {}
+        }
+        drop(members);
+        let is_gone = || server.session_server.connections() + server.online("alice") + server.online("bob") == 0;
+        until("the first sessions are gone", is_gone);
         let listener = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
         MiopServer { address: listener.address, _listener: listener, server }
     }
