@@ -28,6 +28,7 @@ use crate::{
     webhook::Webhook,
 };
 use crossbeam_channel::{Sender, bounded};
+use events::Event;
 use parking_lot::Mutex;
 use retry_queue::RETRY_IDS;
 use serde_json::value::RawValue;
@@ -156,7 +157,7 @@ impl Outbox {
 
 /// Whether the message of a stored event was recalled since: nobody is told of it any more.
 pub(crate) fn is_recalled(directory: &Directory, store: &dyn Store, row: &DeadNotification) -> StoreResult<bool> {
-    let Some((conversation, seq)) = retry_queue::message_of(row) else { return Ok(false) };
+    let Event { conversation, seq, .. } = retry_queue::event_of(row);
     let Some(conversation) = directory.conversation_by_id(&conversation)? else { return Ok(false) };
     let found = store.entries(conversation.no, seq, seq, 1, End::Oldest)?;
     Ok(found.first().is_some_and(|entry| entry.content.details().recalled.is_some()))

@@ -51,10 +51,10 @@ pub(crate) enum Whom {
 }
 
 impl Whom {
-    fn is(&self, user: &User) -> bool {
+    fn is(&self, user: UserNo, user_id: &str) -> bool {
         match self {
-            Whom::User(no) | Whom::Device(no, _) => *no == user.no.0,
-            Whom::Id(id) => *id == user.id,
+            Whom::User(no) | Whom::Device(no, _) => *no == user.0,
+            Whom::Id(id) => id == user_id,
         }
     }
 }
@@ -98,14 +98,14 @@ impl Group {
     }
 
     /// What it has of this user: the device of each, if it is known.
-    fn of_user(&self, user: &User) -> impl Iterator<Item = Option<String>> {
+    fn of_user(&self, user: UserNo, user_id: &str) -> impl Iterator<Item = Option<String>> {
         let by_number = self.users.iter().scan(0_u64, |last, more| {
             *last = last.wrapping_add_signed(*more);
             Some(*last)
         });
-        let by_number = by_number.filter(|no| *no == user.no.0).map(|_| None);
+        let by_number = by_number.filter(move |no| *no == user.0).map(|_| None);
         let device = |whom: &Whom| if let Whom::Device(_, device) = whom { Some(device.clone()) } else { None };
-        by_number.chain(self.whom.iter().filter(|whom| whom.is(user)).map(device))
+        by_number.chain(self.whom.iter().filter(move |whom| whom.is(user, user_id)).map(device))
     }
 }
 
@@ -300,7 +300,7 @@ impl ReachTrace {
                 let source = tidings_domain::chat_rows::number_in(&key, 3).unwrap_or_default();
                 let row: Row = decode(Some(&row))?;
                 for group in row.groups {
-                    for device in group.of_user(user) {
+                    for device in group.of_user(user.no, &user.id) {
                         found.push(Recorded {
                             at: row.at,
                             road: road_of(source),
@@ -343,23 +343,6 @@ impl ReachTrace {
 mod tests {
     use super::*;
 
-    fn user(no: u64, id: &str) -> User {
-        User {
-            no: UserNo(no),
-            id: id.into(),
-            name: None,
-            avatar: None,
-            attributes: None,
-            created_at: 0,
-            do_not_disturb: None,
-            locale: None,
-            revoked_at: 0,
-            receipts_off: false,
-            reach: None,
-            agent: None,
-        }
-    }
-
     #[test]
     fn a_row_has_the_users_that_were_added_whatever_their_order() {
         let numbers = [7, 3, u64::MAX, 3, 0, 1 << 40];
@@ -371,7 +354,7 @@ mod tests {
         ReachTrace::new(1).add((ConversationNo(1), 1), source, 0, records.chain([device, id]), &mut changes);
         assert_eq!(changes.len(), 1);
         let row: Row = decode(changes[0].value.as_deref()).unwrap();
-        let found = |no, id: &str| row.groups[0].of_user(&user(no, id)).collect::<Vec<_>>();
+        let found = |no, id: &str| row.groups[0].of_user(UserNo(no), id).collect::<Vec<_>>();
         for (no, times) in [(7, 1), (3, 2), (u64::MAX, 1), (0, 1), (1 << 40, 1), (4, 0), (10, 0)] {
             assert_eq!(found(no, "x"), vec![None; times], "{no}");
         }
@@ -382,7 +365,7 @@ mod tests {
     #[test]
     fn rows_of_an_older_version_are_read() {
         let row: Row = decode(Some(br#"{"a":5,"g":[{"o":"active","w":[7,[9,"phone"],"ben"]}]}"#)).unwrap();
-        let found = |no, id: &str| row.groups[0].of_user(&user(no, id)).collect::<Vec<_>>();
+        let found = |no, id: &str| row.groups[0].of_user(UserNo(no), id).collect::<Vec<_>>();
         assert_eq!(
             (found(7, "x"), found(9, "x"), found(1, "ben"), found(1, "x")),
             (vec![None], vec![Some("phone".to_owned())], vec![None], vec![])

@@ -164,9 +164,3 @@ pub(super) fn event_of(row: &DeadNotification) -> Event {
         marks: Vec::new(),
     }
 }
-
-/// The conversation and the `seq` of the message that an event tells of.
-pub(super) fn message_of(row: &DeadNotification) -> Option<(String, u64)> {
-    let stored: StoredEvent<'_> = serde_json::from_str(&row.event).ok()?;
-    Some((stored.entry.conversation.into_owned(), stored.entry.seq))
-}

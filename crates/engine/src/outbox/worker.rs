@@ -587,7 +587,7 @@ impl Worker {
         }
         let bytes: usize = events.iter().map(|event| event.get().len() + 1).sum();
         let mut body = Vec::with_capacity(bytes + 16);
-        // What can be written as JSON at all is in memory already.
+        // Events are JSON already, and memory takes every write.
         let _ = serde_json::to_writer(&mut body, &Body { events });
         let timestamp = self.context.clock.now_ms() / 1_000;
         let signature = sign(&self.config.secret, timestamp, &body);

@@ -127,7 +127,7 @@ impl Shard {
         let (since, background_from) = (unacknowledged.since, unacknowledged.until);
         // What was handed out later has its own time.
         let mut until = self.delivery.positions();
-        if let Ok((from, rest)) = unacknowledged.rest() {
+        if let Some((from, rest)) = unacknowledged.rest() {
             until = from;
             self.arm_timer(key, rest.due);
             self.connections[key].unacknowledged = Some(rest);
@@ -135,6 +135,8 @@ impl Shard {
         if let Some(background_from) = background_from {
             until.iter_mut().zip(background_from).for_each(|(until, from)| *until = from.min(*until));
         }
+        // Messages may have been stored that came in the background.
+        until.iter_mut().zip(since.positions).for_each(|(until, since)| *until = since.max(*until));
         let connection = &self.connections[key];
         let Some(binding) = &connection.binding else { return };
         let engine = &self.parts.engine;

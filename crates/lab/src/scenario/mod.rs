@@ -70,7 +70,7 @@ pub(crate) fn show(args: &ScenarioArgs) -> Result<(), LabError> {
         ScenarioAction::Show { name } => library::find(name).ok_or_else(|| unknown(name))?.to_owned(),
     };
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough, as `head` has.
+        // A reader such as `head` closes the pipe when it has enough lines.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
     }
