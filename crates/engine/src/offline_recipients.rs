@@ -6,7 +6,7 @@ use crate::{
     presence::Presence,
     reach_gate::{self, Unwanted, WantedMessage},
     reach_policy::ReachPolicies,
-    reach_trace::{ReachTrace, Record, Source},
+    reach_trace::{ReachTrace, Record, RecordRows, Source},
 };
 use rustc_hash::FxHashMap;
 use std::{cell::RefCell, collections::hash_map::Entry, rc::Rc, sync::Arc};
@@ -17,7 +17,7 @@ use tidings_domain::{
     leadership::Leadership,
     metrics::Metrics,
     model::*,
-    store::{End, OutboxItem, RowChange, RowSpace, Store, StoreResult},
+    store::{End, OutboxItem, RowSpace, Store, StoreResult},
 };
 use tidings_popups::UserContextSource;
 use tidings_protocol::http::{PolicyRoad, ReachOutcome};
@@ -54,6 +54,7 @@ pub(crate) struct OfflineRecipients {
 }
 
 /// The members of whom it is still to be asked.
+#[derive(Clone)]
 enum Members {
     Listed(MemberList, Option<RoundMembers>),
     After(Option<UserNo>),
@@ -137,7 +138,8 @@ impl RoundLookups {
         lookups
     }
 
-    /// The members of a list; `None`: to look them up for this message alone is as good.
+    /// Looks up the members of a list, which is as new as all messages of the round; `None`: to look them up for this message alone is as
+    /// good.
     fn members(
         &mut self,
         context: &OfflinePushContext,
@@ -148,11 +150,6 @@ impl RoundLookups {
         let is_busy = self.messages.get(&conversation).is_some_and(|messages| *messages > 1);
         if !is_busy || list.len() > ROUND_MEMBERS_MAX {
             return Ok(None);
-        }
-        if let Some((known, members)) = self.found.get(&conversation)
-            && Arc::ptr_eq(known, list)
-        {
-            return Ok(Some(members.clone()));
         }
         let users: Vec<UserNo> = list.iter().map(|(user, _)| *user).collect();
         let mut devices = match has_vendors {
@@ -197,15 +194,40 @@ impl OfflineRecipients {
         is_current: bool,
         (lookups, has_vendors): (&mut RoundLookups, bool),
     ) -> StoreResult<OfflineRecipients> {
-        let listed = if is_current { context.directory.members(&conversation)? } else { None };
-        let members = match listed {
-            Some(list) => {
-                let members = lookups.members(context, conversation.no, &list, has_vendors)?;
-                Members::Listed(list, members)
-            }
-            None => Members::After(None),
+        let known = lookups.found.get(&conversation.no).filter(|_| is_current).cloned();
+        let listed = || if is_current { context.directory.members(&conversation) } else { Ok(None) };
+        let members = match known {
+            Some((list, members)) => Members::Listed(list, Some(members)),
+            None => match listed()? {
+                Some(list) => {
+                    let members = lookups.members(context, conversation.no, &list, has_vendors)?;
+                    Members::Listed(list, members)
+                }
+                None => Members::After(None),
+            },
         };
         Ok(OfflineRecipients { conversation, entry, members: RefCell::new(members) })
+    }
+
+    /// The same, to ask all members of this entry in place of its own.
+    pub(crate) fn of_entry(&self, entry: StoredEntry) -> OfflineRecipients {
+        OfflineRecipients { conversation: self.conversation.clone(), entry, members: self.members.clone() }
+    }
+
+    /// Whether the members were looked up for all messages of the round.
+    pub(crate) fn has_round_members(&self) -> bool {
+        matches!(*self.members.borrow(), Members::Listed(_, Some(_)))
+    }
+
+    /// The `seq` through which the conversation's entries from this one on are alike to the members: between them none joined or
+    /// read. `None`: that is not known, or depends on more than the members.
+    pub(crate) fn alike_through(&self) -> Option<u64> {
+        let Members::Listed(list, Some(members)) = &*self.members.borrow() else { return None };
+        if members.iter().any(|member| matches!(member, RoundMember::Other)) {
+            return None;
+        }
+        let ends = list.iter().flat_map(|(_, membership)| [membership.joined_seq, membership.read_seq]);
+        Some(ends.filter(|end| *end >= self.entry.seq).min().unwrap_or(u64::MAX))
     }
 
     /// To ask of single users. `None` when there is nobody to be told any more: the message was recalled, or retention removed
@@ -305,18 +327,15 @@ impl OfflineRecipients {
         WantedMessage { kind: self.conversation.kind, mentions_person, mute }
     }
 
-    /// Records what was decided of these members. Of conversations above [`TRACED_MEMBERS_MAX`] nothing is recorded.
-    pub(crate) fn record_decisions(
+    /// The rows of what was decided of these members; `None`: of conversations above [`TRACED_MEMBERS_MAX`] nothing is recorded.
+    pub(crate) fn record_rows(
         &self,
         context: &OfflinePushContext,
         part: u64,
         records: Vec<Record>,
-        changes: &mut Vec<RowChange>,
-    ) {
-        if self.conversation.member_count <= TRACED_MEMBERS_MAX {
-            let message = (self.conversation.no, self.entry.seq);
-            context.trace.add(message, Source::Search { part }, context.clock.now_ms(), records, changes);
-        }
+    ) -> Option<RecordRows> {
+        let is_traced = self.conversation.member_count <= TRACED_MEMBERS_MAX;
+        is_traced.then(|| context.trace.rows(Source::Search { part }, context.clock.now_ms(), records))
     }
 
     /// Why this one user, online or not, is not to know of the entry by this road; `None`: the user is.

@@ -12,13 +12,14 @@
 //! messages that were not acknowledged ──▲            └▶ rows of FCM ─────────▶ worker ─▶ FCM
 //! ```
 //! The stage waits for nobody but the store, so a road that is away holds up neither another road nor senders. After a crash an
-//! entry is decided again, with the same rows. In a cluster the leader does all this.
+//! entry is decided again, and rows that are stored already may be stored once more. In a cluster the leader does all this.
 //!
 //! A road that is to be taken later is a row under its time; when it is due its people are looked at again ([`waiting`]).
 //!
-//! In reading order: this file, [`worker`], [`decision`] (the rows of one message), [`waiting`], [`unacknowledged`] (messages that a
+//! In reading order: this file, [`worker`], [`decision`] (the rows of one message), [`alike`] (of several), [`waiting`], [`unacknowledged`] (messages that a
 //! session did not acknowledge), [`withdrawal`] (what was read is taken away from devices).
 
+mod alike;
 mod decision;
 mod unacknowledged;
 mod waiting;

@@ -120,6 +120,7 @@ struct Row {
 }
 
 /// One outcome, to be recorded.
+#[derive(Clone)]
 pub(crate) struct Record {
     pub(crate) whom: Whom,
     pub(crate) outcome: ReachOutcome,
@@ -215,6 +216,23 @@ impl Source {
     }
 }
 
+/// The rows of some records, without the message that they are of.
+pub(crate) struct RecordRows {
+    source: Source,
+    at: u64,
+    values: Vec<Vec<u8>>,
+}
+
+impl RecordRows {
+    /// Adds them as those of this message.
+    pub(crate) fn add_to(&self, (conversation, seq): (ConversationNo, u64), changes: &mut Vec<RowChange>) {
+        changes.extend(self.values.iter().zip(0..).map(|(value, chunk)| RowChange {
+            key: reach_key(self.at / DAY_MS, conversation, seq, self.source.place(chunk)),
+            value: Some(value.clone()),
+        }));
+    }
+}
+
 /// The road of a source, by its number.
 fn road_of(source: u64) -> Option<ReachRoad> {
     ReachRoad::ALL.into_iter().find(|road| *road as u64 + 1 == source)
@@ -246,15 +264,16 @@ impl ReachTrace {
         records: impl IntoIterator<Item = Record>,
         changes: &mut Vec<RowChange>,
     ) {
+        self.rows(source, at, records).add_to((conversation, seq), changes);
+    }
+
+    /// The rows of these records, which are all of one source, for one message or several.
+    pub(crate) fn rows(&self, source: Source, at: u64, records: impl IntoIterator<Item = Record>) -> RecordRows {
+        let mut rows = RecordRows { source, at, values: Vec::new() };
         if !self.is_on() {
-            return;
+            return rows;
         }
-        let (mut row, mut bytes, mut chunk) = (Row { at, groups: Vec::new() }, 0, 0);
-        let mut put = |row: &mut Row, chunk: u64| {
-            let key = reach_key(at / DAY_MS, conversation, seq, source.place(chunk));
-            let groups = std::mem::take(&mut row.groups);
-            changes.push(RowChange { key, value: Some(encode(&Row { at, groups })) });
-        };
+        let (mut row, mut bytes) = (Row { at, groups: Vec::new() }, 0);
         for Record { whom, outcome, cause, until, rule } in records {
             let cause = cause.map(|mut cause| {
                 cause.truncate(cause.char_indices().nth(CAUSE_CHARS_MAX).map_or(cause.len(), |(end, _)| end));
@@ -274,13 +293,15 @@ impl ReachTrace {
                 }
             }
             if bytes > ROW_BYTES {
-                put(&mut row, chunk);
-                (bytes, chunk) = (0, chunk + 1);
+                rows.values.push(encode(&row));
+                row.groups.clear();
+                bytes = 0;
             }
         }
         if !row.groups.is_empty() {
-            put(&mut row, chunk);
+            rows.values.push(encode(&row));
         }
+        rows
     }
 
     /// What is recorded of a user and a message, the oldest first.
@@ -293,11 +314,16 @@ impl ReachTrace {
         now_ms: u64,
     ) -> StoreResult<Vec<Recorded>> {
         let (first, last) = (message.at / DAY_MS, now_ms / DAY_MS);
+        let is_sender = message.content.sender.as_ref().is_some_and(|sender| sender.no == user.no);
         let mut found = Vec::new();
         for day in first.max(last.saturating_sub(self.days))..=last {
             let (from, to) = reach_of(day, conversation, message.seq);
             for (key, row) in store.rows(RowSpace::Chat, &from, &to, ROWS_READ_MAX)? {
                 let source = tidings_domain::chat_rows::number_in(&key, 3).unwrap_or_default();
+                // What was decided for several messages names their senders, too.
+                if source == SEARCH && is_sender {
+                    continue;
+                }
                 let row: Row = decode(Some(&row))?;
                 for group in row.groups {
                     for device in group.of_user(user.no, &user.id) {

@@ -14,14 +14,18 @@ use std::{
     time::Duration,
 };
 use tidings_domain::{
-    chat_rows::{encode, road_job_key, waiting_road_key},
+    chat_rows::{encode, road_job_key, road_job_of, waiting_road_key},
     model::*,
     store::{OutboxItem, ROW_BYTES_MAX, RowChange, StoreError, StoreResult},
 };
 use tidings_protocol::http::{PolicyRoad, PushVendor, ReachOutcome};
 
 /// Bytes of a row's targets, so that a row with all the rest stays below its limit.
-const TARGETS_BYTES_MAX: usize = ROW_BYTES_MAX - 512;
+const TARGETS_BYTES_MAX: usize = ROW_BYTES_MAX - 512 - OLDER_BYTES_MAX;
+/// How far the first of a row's messages is from the last, at most, by position.
+pub(crate) const SPAN_OF_MESSAGES_MAX: u64 = 1_000;
+/// Bytes of the list of older messages in a row.
+pub(crate) const OLDER_BYTES_MAX: usize = 512;
 /// The roads that are not vendors have numbers from here on, so that there is room for vendors.
 const OTHER_ROADS: u64 = 64;
 /// Vendors that there may be.
@@ -192,6 +196,10 @@ pub(crate) struct Job {
     /// Why the last attempt failed.
     #[serde(rename = "x", default, skip_serializing_if = "is_default")]
     pub(crate) cause: Option<String>,
+    /// The messages of the conversation before this one whose place this one takes for all of the devices, the newest first: each as what
+    /// its `seq` is less than the one before. Only where this one is not told are they.
+    #[serde(rename = "b", default, skip_serializing_if = "is_default")]
+    pub(crate) older: Vec<u64>,
 }
 
 /// Bytes of a cause, which the limit of a row has room for.
@@ -216,6 +224,11 @@ impl Job {
         encode(self)
     }
 
+    /// Whom it is to reach.
+    pub(crate) fn people(&self) -> impl Iterator<Item = UserNo> {
+        self.users().chain(self.targets.iter().map(|target| UserNo(target.0)))
+    }
+
     /// The users, of a road that reaches users.
     pub(crate) fn users(&self) -> impl Iterator<Item = UserNo> {
         self.users.iter().scan(0_u64, |last, more| {
@@ -224,12 +237,53 @@ impl Job {
         })
     }
 
+    /// The `seq` of each of the older messages whose place this one takes, the newest first.
+    pub(crate) fn older(&self) -> impl Iterator<Item = u64> {
+        self.older.iter().scan(self.seq, |last, less| {
+            *last = last.saturating_sub(*less);
+            Some(*last)
+        })
+    }
+
+    /// How many messages it is of.
+    pub(crate) fn messages(&self) -> u64 {
+        1 + self.older.len() as u64
+    }
+
+    /// Makes it a job of these messages, the oldest first: the newest takes the place of the others.
+    pub(crate) fn set_messages(&mut self, seqs: &[u64]) {
+        self.seq = seqs.last().copied().unwrap_or_default();
+        self.older = seqs.windows(2).rev().map(|pair| pair[1].saturating_sub(pair[0])).collect();
+    }
+
+    /// Of the older messages alone; `None`: there are none.
+    #[must_use]
+    pub(crate) fn without_newest(mut self) -> Option<Job> {
+        let seq = self.older().next()?;
+        self.older.remove(0);
+        Some(Job { seq, ..self })
+    }
+
     /// With these users in place of its own.
     #[must_use]
     pub(crate) fn with_users(self, users: impl Iterator<Item = UserNo>) -> Job {
         let mut last = 0;
         let more = |user: UserNo| user.0.wrapping_sub(std::mem::replace(&mut last, user.0)) as i64;
         Job { users: users.map(more).collect(), ..self }
+    }
+}
+
+/// A row, and where it is to be.
+pub(crate) struct JobRow {
+    pub(crate) road: JobRoad,
+    pub(crate) position: Position,
+    pub(crate) part: u64,
+    pub(crate) job: Job,
+}
+
+impl JobRow {
+    pub(crate) fn change(&self) -> RowChange {
+        RowChange { key: self.road.key(self.position, self.part), value: Some(self.job.encode()) }
     }
 }
 
@@ -242,6 +296,7 @@ pub(crate) struct JobWriter {
     bytes: usize,
     last_user: u64,
     users_max: usize,
+    rows: Vec<JobRow>,
 }
 
 impl JobWriter {
@@ -249,7 +304,7 @@ impl JobWriter {
     pub(crate) fn new(road: JobRoad, message: OutboxItem, part: u64) -> JobWriter {
         let OutboxItem { position, conversation, seq } = message;
         let job = Job { conversation: conversation.0, seq, ..Job::default() };
-        JobWriter { road, position, part, job, bytes: 0, last_user: 0, users_max: usize::MAX }
+        JobWriter { road, position, part, job, bytes: 0, last_user: 0, users_max: usize::MAX, rows: Vec::new() }
     }
 
     #[must_use]
@@ -280,38 +335,64 @@ impl JobWriter {
         self
     }
 
-    pub(crate) fn add(&mut self, target: Target, changes: &mut Vec<RowChange>) {
+    pub(crate) fn add(&mut self, target: Target) {
         let bytes = json_len(&target.1) + digits(target.0) + 4;
-        self.make_room(bytes, changes);
+        self.make_room(bytes);
         self.job.targets.push(target);
     }
 
-    pub(crate) fn add_user(&mut self, user: UserNo, changes: &mut Vec<RowChange>) {
+    pub(crate) fn add_user(&mut self, user: UserNo) {
         if self.job.users.len() >= self.users_max {
-            self.finish(changes);
+            self.finish_row();
         }
-        self.make_room(digits(user.0.abs_diff(self.last_user)) + 2, changes);
+        self.make_room(digits(user.0.abs_diff(self.last_user)) + 2);
         self.job.users.push(user.0.wrapping_sub(self.last_user) as i64);
         self.last_user = user.0;
     }
 
-    fn make_room(&mut self, bytes: usize, changes: &mut Vec<RowChange>) {
+    fn make_room(&mut self, bytes: usize) {
         if self.bytes + bytes > TARGETS_BYTES_MAX {
-            self.finish(changes);
+            self.finish_row();
         }
         self.bytes += bytes;
     }
 
-    /// Writes what has been gathered.
-    pub(crate) fn finish(&mut self, changes: &mut Vec<RowChange>) {
+    fn finish_row(&mut self) {
         if self.job.targets.is_empty() && self.job.users.is_empty() {
             return;
         }
-        let key = self.road.key(self.position, self.part);
-        changes.push(RowChange { key, value: Some(self.job.encode()) });
-        self.job.targets.clear();
-        self.job.users.clear();
+        let (targets, users) = (std::mem::take(&mut self.job.targets), std::mem::take(&mut self.job.users));
+        let job = Job { targets, users, ..self.job.clone() };
+        self.rows.push(JobRow { road: self.road, position: self.position, part: self.part, job });
         (self.part, self.bytes, self.last_user) = (self.part + self.road.stride(), 0, 0);
+    }
+
+    /// Takes the rows that are full.
+    pub(crate) fn take_rows(&mut self) -> Vec<JobRow> {
+        std::mem::take(&mut self.rows)
+    }
+
+    /// All rows that were not taken yet.
+    pub(crate) fn finish(mut self) -> Vec<JobRow> {
+        self.finish_row();
+        self.rows
+    }
+}
+
+/// The least position of some rows, by the road's number.
+pub(crate) struct JobNews(Vec<(u64, Position)>);
+
+impl JobNews {
+    /// Of those rows among the changes that are of roads.
+    pub(crate) fn of(changes: &[RowChange]) -> JobNews {
+        let mut news: Vec<(u64, Position)> = Vec::new();
+        for (road, position) in changes.iter().filter_map(|change| road_job_of(&change.key)) {
+            match news.iter_mut().find(|(known, _)| *known == road) {
+                Some((_, least)) => *least = position.min(*least),
+                None => news.push((road, position)),
+            }
+        }
+        JobNews(news)
     }
 }
 
@@ -331,12 +412,10 @@ impl JobSignals {
         &self.0[other.unwrap_or(number as usize).min(self.0.len() - 1)]
     }
 
-    /// These rows are stored.
-    pub(crate) fn note(&self, changes: &[RowChange]) {
-        for change in changes {
-            if let Some((road, position)) = tidings_domain::chat_rows::road_job_of(&change.key) {
-                self.place(road).fetch_min(position, Ordering::AcqRel);
-            }
+    /// The rows of these roads are stored.
+    pub(crate) fn note(&self, news: &JobNews) {
+        for (road, position) in &news.0 {
+            self.place(*road).fetch_min(*position, Ordering::AcqRel);
         }
     }
 
@@ -371,8 +450,8 @@ mod tests {
         let mut writer = JobWriter::new(JobRoad::Webhook, message, 0).users_max(1_000);
         let users: Vec<u64> = (0..5_000).map(|n| n * 37 % 4_999 + (n % 3) * (u64::MAX / 4)).collect();
         let mut changes = Vec::new();
-        users.iter().for_each(|user| writer.add_user(UserNo(*user), &mut changes));
-        writer.finish(&mut changes);
+        users.iter().for_each(|user| writer.add_user(UserNo(*user)));
+        changes.extend(writer.finish().iter().map(JobRow::change));
         let mut found = Vec::new();
         for (part, change) in changes.iter().enumerate() {
             assert_eq!(change.key, JobRoad::Webhook.key(7, part as u64));

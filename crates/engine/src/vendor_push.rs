@@ -27,7 +27,7 @@ pub(crate) use rendering::{Appearance, DeviceText, MessageText};
 
 use crate::{
     offline_recipients::OfflinePushContext,
-    road_jobs::{Job, JobRoad, JobSignals},
+    road_jobs::{Job, JobRoad, JobSignals, SPAN_OF_MESSAGES_MAX},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use dead_letters::DeadLetters;
@@ -35,8 +35,8 @@ use parking_lot::Mutex;
 pub use rendering::{Template, Templates};
 use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_domain::{
-    model::{Position, UserNo},
-    store::{RowSpace, StoreResult},
+    model::UserNo,
+    store::{OutboxItem, RowSpace, StoreResult},
     vendors::Vendor,
 };
 use tidings_protocol::{
@@ -77,7 +77,7 @@ pub struct VendorPushParts {
     pub config: VendorPushConfig,
 }
 
-/// Rows of one message and vendor that are read for one answer.
+/// Rows in one read.
 const JOBS_READ_MAX: usize = 1_000;
 
 /// A device to which a vendor is still to deliver a message.
@@ -133,21 +133,29 @@ impl VendorPush {
         self.vendors.iter().any(|known| known.vendor() == vendor)
     }
 
-    /// The devices of a user to which a vendor is still to deliver this message.
+    /// The devices of a user to which a vendor is still to deliver this message, or a newer one in its place.
     pub(crate) fn waiting_for(
         &self,
         vendor: PushVendor,
-        position: Position,
+        message: OutboxItem,
         user: UserNo,
     ) -> StoreResult<Vec<Waiting>> {
-        let (from, to) = JobRoad::Vendor(vendor).keys_of(position);
-        let rows = self.context.store.rows(RowSpace::Chat, &from, &to, JOBS_READ_MAX)?;
+        let OutboxItem { position, conversation, seq } = message;
+        let road = JobRoad::Vendor(vendor);
+        let (mut from, to) = (road.key(position, 0), road.key(position.saturating_add(SPAN_OF_MESSAGES_MAX), u64::MAX));
         let mut waiting = Vec::new();
-        for (_, row) in rows {
-            let targets = Job::decode(&row)?.targets.into_iter();
-            waiting.extend(targets.filter(|target| target.0 == user.0).map(|target| Waiting { device: target.1 }));
+        loop {
+            let rows = self.context.store.rows(RowSpace::Chat, &from, &to, JOBS_READ_MAX)?;
+            let Some((last, _)) = rows.last() else { return Ok(waiting) };
+            from = [&last[..], &[0]].concat();
+            for (_, row) in rows {
+                let job = Job::decode(&row)?;
+                if job.conversation == conversation.0 && !job.withdraws && (job.seq == seq || job.older().any(|older| older == seq)) {
+                    let of_user = job.targets.into_iter().filter(|target| target.0 == user.0);
+                    waiting.extend(of_user.map(|target| Waiting { device: target.1 }));
+                }
+            }
         }
-        Ok(waiting)
     }
 
     /// Whether the token can be used here.

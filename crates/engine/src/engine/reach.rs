@@ -12,7 +12,7 @@ use tidings_domain::{
     model::*,
     push_tokens::tokens_of,
     refusals::store_refusal,
-    store::{RowSpace, StoreResult},
+    store::{OutboxItem, RowSpace, StoreResult},
 };
 use tidings_protocol::{
     error::Refusal,
@@ -123,6 +123,7 @@ impl Engine {
         steps.extend(unpushed.map(|outcome| step(outcome, None)));
         let (lane, position, sent_at) = (conversation.lane() as usize, message.position, message.at);
         let found = OfflineRecipients::for_one(conversation, message);
+        let place = found.message();
         let context = self.offline_push_context();
         // What holds for both of these roads is one step without a road.
         let by_vendors = found.why_unwanted_by(context, user, PolicyRoad::Vendors)?;
@@ -155,7 +156,7 @@ impl Engine {
             return Ok(steps);
         }
         let is_decided = self.decided_position()? >= position;
-        let has_device = self.add_steps_of_vendors(user, position, is_decided, &mut steps)?;
+        let has_device = self.add_steps_of_vendors(user, place, is_decided, &mut steps)?;
         self.add_steps_of_webhook(user, position, is_decided, &mut steps)?;
         for (policy_road, road) in
             [(PolicyRoad::DevicePush, ReachRoad::DevicePush), (PolicyRoad::Popup, ReachRoad::Popup)]
@@ -176,7 +177,7 @@ impl Engine {
     fn add_steps_of_vendors(
         &self,
         user: &User,
-        position: Position,
+        message: OutboxItem,
         is_decided: bool,
         steps: &mut Vec<ReachStep>,
     ) -> StoreResult<bool> {
@@ -197,7 +198,7 @@ impl Engine {
                 steps.push(step(ReachOutcome::Waiting, road));
             } else {
                 has_device = true;
-                for Waiting { device } in vendor_push.waiting_for(vendor, position, user.no)? {
+                for Waiting { device } in vendor_push.waiting_for(vendor, message, user.no)? {
                     steps.push(ReachStep { device: Some(device), ..step(ReachOutcome::Waiting, road) });
                 }
             }

@@ -233,6 +233,22 @@ impl CompiledPolicy {
         self.needs_unread_count
     }
 
+    /// Whether rules or roads have conditions.
+    pub fn has_conditions(&self) -> bool {
+        let roads = |rule: &PolicyRule| rule.roads.iter().any(|step| step.when.is_some());
+        self.rules.iter().any(|rule| rule.when.is_some() || roads(rule))
+    }
+
+    /// Whether what is decided for a message can hold for others: no road waits for its time, and vendors' notifications take the
+    /// place of those before them.
+    pub fn may_decide_alike(&self) -> bool {
+        let may = |step: &RoadStep| {
+            let collapses = step.shown.collapse == ReachCollapse::Conversation;
+            step.after_ms == 0 && (collapses || step.road != PolicyRoad::Vendors)
+        };
+        self.rules.iter().flat_map(|rule| &rule.roads).all(may)
+    }
+
     /// The rule that decides: the first that applies; `None`: live sessions alone.
     pub fn rule_for(&self, message: &MessageFacts, person: &PersonFacts, now_ms: u64) -> Option<&PolicyRule> {
         let of_message = || self.rules.iter().filter(|rule| rule.why_not_for(message).is_none());

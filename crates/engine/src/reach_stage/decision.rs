@@ -8,7 +8,7 @@ use crate::{
     reach_gate::{Unwanted, why_not_by},
     reach_policy::{CompiledPolicy, MessageFacts, PersonFacts, PolicyRule},
     reach_trace::Record,
-    road_jobs::{JobRoad, JobWriter, OUTCOME_WAIT_MS, PARTS_PER_STEP, Target, step_number},
+    road_jobs::{JobRoad, JobRow, JobWriter, OUTCOME_WAIT_MS, PARTS_PER_STEP, Target, step_number},
     vendor_push::badge_of,
 };
 use std::sync::Arc;
@@ -105,12 +105,12 @@ impl<'a> Decision<'a> {
     ) -> StoreResult<()> {
         let context = self.scope.context;
         let mut page = 0;
-        while let Some(RecipientPage { told, left_out }) = self.found.next_page(context)? {
-            self.records.reserve(left_out.len() + told.len());
-            self.records.extend(left_out.into_iter().map(|(user, outcome)| Record::of_user(user, outcome)));
-            self.decide(&told, changes)?;
-            let records = std::mem::take(&mut self.records);
-            self.found.record_decisions(context, page, records, changes);
+        while let Some(members) = self.found.next_page(context)? {
+            let records = self.decide_page(members)?;
+            changes.extend(self.writers.iter_mut().flat_map(|(_, writer)| writer.take_rows()).map(|row| row.change()));
+            if let Some(rows) = self.found.record_rows(context, page, records) {
+                rows.add_to((self.found.conversation.no, self.found.entry.seq), changes);
+            }
             page += 1;
             write(changes)?;
         }
@@ -118,8 +118,17 @@ impl<'a> Decision<'a> {
         Ok(())
     }
 
+    /// Decides some members; answers what is to be recorded of them.
+    pub(super) fn decide_page(&mut self, page: RecipientPage) -> StoreResult<Vec<Record>> {
+        let RecipientPage { told, left_out } = page;
+        self.records.reserve(left_out.len() + told.len());
+        self.records.extend(left_out.into_iter().map(|(user, outcome)| Record::of_user(user, outcome)));
+        self.decide(&told)?;
+        Ok(std::mem::take(&mut self.records))
+    }
+
     /// Decides these people.
-    pub(super) fn decide(&mut self, people: &[Candidate], changes: &mut Vec<RowChange>) -> StoreResult<()> {
+    pub(super) fn decide(&mut self, people: &[Candidate]) -> StoreResult<()> {
         let DecisionScope { context, roads, policy, now_ms, is_current } = self.scope;
         let mut devices = Vec::new();
         let is_known = people.iter().all(|person| person.devices.is_some());
@@ -131,7 +140,7 @@ impl<'a> Decision<'a> {
             let devices = devices.get(at).or(person.devices.as_ref()).map_or(&[][..], |devices| devices);
             let facts = facts_of(context, policy, &person.user)?;
             match policy.rule_for(&self.facts, &facts, now_ms) {
-                Some(rule) => self.take_rule(rule, person, &facts, devices, changes),
+                Some(rule) => self.take_rule(rule, person, &facts, devices),
                 None => self.records.push(Record::of_user(person.user.no, ReachOutcome::NoRule)),
             }
         }
@@ -144,7 +153,6 @@ impl<'a> Decision<'a> {
         person: &Candidate,
         facts: &PersonFacts<'_>,
         devices: &[(PushVendor, String)],
-        changes: &mut Vec<RowChange>,
     ) {
         let DecisionScope { roads, policy, now_ms, .. } = self.scope;
         let user = person.user.no;
@@ -167,12 +175,12 @@ impl<'a> Decision<'a> {
             let due = stops_at.filter(|at| due <= *at).map_or(due, |at: u64| at.saturating_add(OUTCOME_WAIT_MS));
             let is_begun = match due > now_ms {
                 true => {
-                    self.writer(step, even_online, JobRoad::Later(due)).add_user(user, changes);
+                    self.writer(step, even_online, JobRoad::Later(due)).add_user(user);
                     let record = self.record(step, user, ReachOutcome::Waiting, None).until(due);
                     self.records.push(record);
                     true
                 }
-                false => self.take(step, person, facts, devices, changes),
+                false => self.take(step, person, facts, devices),
             };
             if is_begun && step.stops_others() {
                 stops_at = Some(due.max(now_ms));
@@ -188,7 +196,6 @@ impl<'a> Decision<'a> {
         person: &Candidate,
         facts: &PersonFacts<'_>,
         devices: &[(PushVendor, String)],
-        changes: &mut Vec<RowChange>,
     ) -> bool {
         let DecisionScope { roads, policy, now_ms, .. } = self.scope;
         let Some(planned) = step.rule.roads.get(step.at) else { return false };
@@ -214,14 +221,14 @@ impl<'a> Decision<'a> {
                 let mut is_taken = false;
                 for (vendor, device) in devices.iter().filter(|(vendor, _)| is_meant(vendor)) {
                     let writer = self.writer(step, even_online, JobRoad::Vendor(*vendor));
-                    writer.add(Target(user.0, device.clone()), changes);
+                    writer.add(Target(user.0, device.clone()));
                     is_taken = true;
                 }
                 is_taken
             }
             PolicyRoad::Webhook | PolicyRoad::DevicePush | PolicyRoad::Popup => {
                 let Some(road) = JobRoad::of_users(planned.road) else { return false };
-                self.writer(step, even_online, road).add_user(user, changes);
+                self.writer(step, even_online, road).add_user(user);
                 true
             }
         }
@@ -264,9 +271,15 @@ impl<'a> Decision<'a> {
     }
 
     /// Finishes the rows; answers what is to be recorded of the people since the last time.
-    pub(super) fn finish(mut self, changes: &mut Vec<RowChange>) -> Vec<Record> {
-        self.writers.iter_mut().for_each(|(_, writer)| writer.finish(changes));
-        self.records
+    pub(super) fn finish(self, changes: &mut Vec<RowChange>) -> Vec<Record> {
+        let (rows, records) = self.finish_rows();
+        changes.extend(rows.iter().map(JobRow::change));
+        records
+    }
+
+    /// The rows, and what is to be recorded of the people since the last time.
+    pub(super) fn finish_rows(self) -> (Vec<JobRow>, Vec<Record>) {
+        (self.writers.into_iter().flat_map(|(_, writer)| writer.finish()).collect(), self.records)
     }
 }
 

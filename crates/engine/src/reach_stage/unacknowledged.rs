@@ -182,7 +182,7 @@ impl Worker {
                 .starting_at(UNACKNOWLEDGED_PARTS | (user * PARTS_PER_USER), PARTS_PER_ROAD)
                 .even_online(stays)
                 .without_vendors(is_older);
-            decision.decide(&[Candidate { user: card, mute, is_active: false, devices: None }], &mut changes)?;
+            decision.decide(&[Candidate { user: card, mute, is_active: false, devices: None }])?;
             let records = decision.finish(&mut changes);
             let source = Source::Search { part: UNACKNOWLEDGED_PARTS | (user << 2) | 2 };
             context.trace.add((conversation, seq), source, now_ms, records, &mut changes);

@@ -107,7 +107,7 @@ impl Worker {
                 (None, Ok(mute)) => {
                     let facts = facts_of(context, policy, &user)?;
                     let person = Candidate { user: user.clone(), mute, is_active: job.even_online, devices: None };
-                    let is_taken = decision.take(step, &person, &facts, &devices, changes);
+                    let is_taken = decision.take(step, &person, &facts, &devices);
                     // Why it is not taken is recorded, but for the lack of a device.
                     let has_device = planned.road != PolicyRoad::Vendors || !devices.is_empty();
                     (!is_taken && !has_device).then_some((ReachOutcome::NoDevice, None))

@@ -5,7 +5,7 @@
 //! begins to lead looks at all rows, so that no read is lost.
 
 use super::worker::Worker;
-use crate::road_jobs::{JobRoad, JobWriter, Target};
+use crate::road_jobs::{JobRoad, JobRow, JobWriter, Target};
 use std::collections::HashMap;
 use tidings_domain::{
     chat_rows::{ShownNotification, all_shown, shown_of},
@@ -81,8 +81,8 @@ impl Worker {
             self.withdrawals = self.withdrawals.wrapping_add(1);
             let part = WITHDRAWAL_PARTS | (u64::from(self.withdrawals) * PARTS_PER_WITHDRAWAL);
             let mut writer = JobWriter::new(JobRoad::Vendor(vendor), message, part).withdrawing();
-            targets.into_iter().for_each(|target| writer.add(target, &mut changes));
-            writer.finish(&mut changes);
+            targets.into_iter().for_each(|target| writer.add(target));
+            changes.extend(writer.finish().iter().map(JobRow::change));
         }
         self.write(term, changes)?;
         Ok(worked)

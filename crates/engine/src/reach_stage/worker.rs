@@ -2,11 +2,12 @@
 
 use super::{
     Roads, StageProgress,
+    alike::AlikeMessages,
     decision::{Decision, DecisionScope},
 };
 use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients, RoundLookups, is_recalled},
-    road_jobs::{JobSignals, RoundEnd},
+    road_jobs::{JobNews, JobSignals, RoundEnd},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::{
@@ -201,6 +202,12 @@ impl Worker {
         let policy = context.policies.current();
         let mut changes = Vec::new();
         let (mut lookups, has_vendors) = (RoundLookups::of(items), self.roads.has(PolicyRoad::Vendors));
+        let scope = DecisionScope { context: &context, roads: &self.roads, policy: &policy, now_ms, is_current };
+        let mut alike = AlikeMessages::default();
+        let write = |changes: &mut Vec<RowChange>| match changes.len() < ROWS_PER_WRITE {
+            true => Ok(()),
+            false => self.write(term, std::mem::take(changes)),
+        };
         for (item, page) in items.iter().zip(pages) {
             // A message that was recalled, or that retention removed, is told to nobody.
             let entry = page.into_iter().next().filter(|entry| !is_recalled(entry));
@@ -209,15 +216,15 @@ impl Worker {
             };
             let round = (&mut lookups, has_vendors);
             let found = OfflineRecipients::for_all(&context, conversation, entry, is_current, round)?;
-            let scope = DecisionScope { context: &context, roads: &self.roads, policy: &policy, now_ms, is_current };
-            let decision = Decision::new(scope, &found).without_vendors(item.position <= self.vendors_told);
-            decision.decide_members(&mut changes, |changes| {
-                if changes.len() < ROWS_PER_WRITE {
-                    return Ok(());
-                }
-                self.write(term, std::mem::take(changes))
-            })?;
+            let without_vendors = item.position <= self.vendors_told;
+            if !without_vendors && alike.take(scope, &found, &mut changes)? {
+                write(&mut changes)?;
+                continue;
+            }
+            let decision = Decision::new(scope, &found).without_vendors(without_vendors);
+            decision.decide_members(&mut changes, write)?;
         }
+        alike.finish(&mut changes);
         for key in [reach_position_key(), vendor_search_key()] {
             changes.push(RowChange { key, value: Some(chat_rows::encode(&through)) });
         }
@@ -233,8 +240,9 @@ impl Worker {
         if changes.is_empty() {
             return Ok(());
         }
-        self.context.store.write_rows(term, RowSpace::Chat, changes.clone())?;
-        self.signals.note(&changes);
+        let news = JobNews::of(&changes);
+        self.context.store.write_rows(term, RowSpace::Chat, changes)?;
+        self.signals.note(&news);
         Ok(())
     }
 

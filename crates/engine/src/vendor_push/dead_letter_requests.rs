@@ -4,6 +4,7 @@ use super::{
     VendorPush,
     dead_letters::{self, DeadLetter, Filter},
 };
+use crate::road_jobs::JobNews;
 use tidings_domain::{
     leadership::Term,
     model::{ConversationNo, UserNo},
@@ -55,7 +56,7 @@ impl VendorPush {
             answer.replayed += replay.jobs.len();
             answer.dropped.extend(replay.dropped);
             // A vendor that is no longer set up is told once the settings name it again, as of all that it was to be told.
-            self.signals.note(&replay.jobs);
+            self.signals.note(&JobNews::of(&replay.jobs));
             Ok(())
         })?;
         Ok(answer)

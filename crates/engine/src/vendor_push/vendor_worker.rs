@@ -12,14 +12,15 @@ use super::{
 use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients},
     reach_gate::Unwanted,
-    reach_trace::{Record, Source},
+    reach_trace::{ReachTrace, Record, Source},
     reached_marks,
     road_jobs::{Job, JobQueue, JobRoad, JobSignals, RoundEnd, Target, part_of_service, short_cause},
     unread_counts::SharedPages,
 };
 use quick_cache::unsync::Cache;
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
@@ -66,8 +67,15 @@ pub(super) struct VendorWorker {
 struct OpenJob {
     key: Vec<u8>,
     job: Job,
+    /// Where the message is, and the row's part.
+    position: Position,
+    part: u64,
+    /// Newer messages of the row that were recalled, with their records.
+    recalled: Vec<(u64, Vec<Record>)>,
     /// Devices that are to be tried again, by the service that is to take them.
     left: BTreeMap<u64, Left>,
+    /// Devices that are not told of the message, but may be of the older ones of the row; by their service.
+    left_of_older: BTreeMap<u64, Vec<Target>>,
     /// What became of devices in this round.
     records: Vec<Record>,
     /// When the message was sent.
@@ -81,17 +89,67 @@ struct OpenJob {
 
 impl OpenJob {
     fn new(key: Vec<u8>, job: Job) -> OpenJob {
-        let (left, records, reached, shown, dead) = Default::default();
-        OpenJob { key, job, left, records, sent_at: 0, reached, shown, dead }
+        let (position, part) = (number_in(&key, 1).unwrap_or_default(), number_in(&key, 2).unwrap_or_default());
+        let (recalled, left, left_of_older, records, reached, shown, dead) = Default::default();
+        let sent_at = 0;
+        OpenJob { key, job, position, part, recalled, left, left_of_older, records, sent_at, reached, shown, dead }
+    }
+
+    /// Goes on to the older messages of the row, since there is no newest one any more; answers whether there are any.
+    fn pass_newest(&mut self) -> bool {
+        let Some(job) = self.job.clone().without_newest() else { return false };
+        let records = job.targets.iter().map(|target| target.record(ReachOutcome::Recalled, None)).collect();
+        self.recalled.push((self.job.seq, records));
+        self.job = job;
+        true
     }
 
     /// Gives a device up.
-    fn bury(&mut self, vendor: PushVendor, target: Target, outcome: ReachOutcome, cause: Option<String>, now_ms: u64) {
+    fn bury(&mut self, vendor: PushVendor, target: &Target, outcome: ReachOutcome, cause: Option<&str>, now_ms: u64) {
         let Job { conversation, seq, attempts, .. } = self.job;
-        let cause = cause.as_deref().map(short_cause);
+        let cause = cause.map(short_cause);
         // Of an expired one the attempts before count, of a refused one this one, too.
         let attempts = attempts + u32::from(outcome != ReachOutcome::Expired);
-        self.dead.push(DeadLetter { vendor, conversation, seq, target, failed_at: now_ms, attempts, outcome, cause });
+        // A refusal is of one message, while the older ones expire with the newest.
+        let older = self.job.older().filter(|_| outcome == ReachOutcome::Expired);
+        self.dead.extend(std::iter::once(seq).chain(older).map(|seq| DeadLetter {
+            vendor,
+            conversation,
+            seq,
+            target: target.clone(),
+            failed_at: now_ms,
+            attempts,
+            outcome,
+            cause: cause.clone(),
+        }));
+    }
+
+    /// Adds the records of this round.
+    fn add_records(&self, vendor: PushVendor, trace: &ReachTrace, (version, now_ms): (u32, u64), changes: &mut Vec<RowChange>) {
+        let conversation = ConversationNo(self.job.conversation);
+        let source = Source::Vendor { vendor, part: self.part, attempt: self.job.attempts.into() };
+        let rule = stored_rule(version, &self.job.rule);
+        let mut add = |seqs: &mut dyn Iterator<Item = u64>, records: Vec<Record>| {
+            let records = records.into_iter().map(|record| record.by_rule(rule.clone()));
+            let rows = trace.rows(source, now_ms, records);
+            seqs.for_each(|seq| rows.add_to((conversation, seq), changes));
+        };
+        for (seq, records) in &self.recalled {
+            add(&mut std::iter::once(*seq), records.clone());
+        }
+        add(&mut std::iter::once(self.job.seq), self.records.clone());
+        if !self.job.older.is_empty() {
+            add(&mut self.job.older(), self.records.iter().filter_map(of_older).collect());
+        }
+    }
+}
+
+/// What is to be recorded of an older message of a row, of what was of the newest; `None`: it is to be tried still.
+fn of_older(record: &Record) -> Option<Record> {
+    match record.outcome {
+        ReachOutcome::Retried | ReachOutcome::Refused | ReachOutcome::TokenGone => None,
+        ReachOutcome::Accepted => Some(Record::new(record.whom.clone(), ReachOutcome::Superseded)),
+        _ => Some(record.clone()),
     }
 }
 
@@ -296,7 +354,7 @@ impl VendorWorker {
         for Held { job, target, service, newer } in held {
             let open = &mut open[job];
             if accepted.get(newer).is_some_and(|accepted| *accepted) {
-                superseded += 1;
+                superseded += open.job.messages();
                 open.records.push(target.record(ReachOutcome::Superseded, None));
             } else {
                 // The newer one may turn out not to be needed.
@@ -317,11 +375,11 @@ impl VendorWorker {
     fn prepare(&mut self, open: &mut [OpenJob]) -> StoreResult<Prepared> {
         let context = self.context.clone();
         let policy = context.policies.current();
-        let mut order: Vec<usize> = (0..open.len()).collect();
-        order.sort_by_key(|at| std::cmp::Reverse((open[*at].job.conversation, open[*at].job.seq)));
+        let place = |at: usize, job: &Job| (job.conversation, job.seq, Reverse(at));
+        let mut order: BinaryHeap<_> = open.iter().enumerate().map(|(at, open)| place(at, &open.job)).collect();
         let (mut taken, mut badges, mut pages) = (NewestByDevice::new(), HashMap::new(), SharedPages::default());
         let Prepared { mut addressed, mut shipments, mut held } = Prepared::default();
-        for at in order {
+        while let Some((.., Reverse(at))) = order.pop() {
             if open[at].job.withdraws {
                 let newest = taken.entry(open[at].job.conversation).or_default();
                 let prepared = self.prepare_withdrawal(at, &mut open[at], newest, addressed.len())?;
@@ -334,18 +392,28 @@ impl VendorWorker {
             let now_ms = context.clock.now_ms();
             let open = &mut open[at];
             let Job { conversation, seq, even_online, replayed_at, step, .. } = open.job;
+            let found = OfflineRecipients::of(&context, ConversationNo(conversation), seq)?;
+            if found.is_none() && open.pass_newest() {
+                // Rows of messages between this and the older ones come first.
+                self.count_some(settled_label(ReachOutcome::Recalled), open.job.targets.len() as u64);
+                order.push(place(at, &open.job));
+                continue;
+            }
             let rule_id = open.job.rule.clone();
             // Only what is sent takes the place of older ones: a newer message may be one that the user does not need.
             let newest = taken.entry(conversation).or_default();
             let targets = std::mem::take(&mut open.job.targets);
-            let found = OfflineRecipients::of(&context, ConversationNo(conversation), seq)?;
-            open.sent_at = found.as_ref().map_or(0, |found| found.entry.at);
+            if let Some(found) = &found {
+                (open.sent_at, open.position) = (found.entry.at, found.entry.position);
+            }
+            // What settles the newest message of a row settles the older ones.
             let mut settle = |target: &Target, outcome: ReachOutcome| {
-                self.count(settled_label(outcome));
-                self.count_reach(outcome, None);
+                self.count_some(settled_label(outcome), open.job.messages());
+                self.count_reach_of(outcome, open.job.messages(), None);
                 open.records.push(target.record(outcome, None));
                 if outcome == ReachOutcome::Expired {
-                    open.bury(self.vendor.vendor(), target.clone(), outcome, open.job.cause.clone(), now_ms);
+                    let cause = open.job.cause.clone();
+                    open.bury(self.vendor.vendor(), target, outcome, cause.as_deref(), now_ms);
                 }
             };
             let Some(found) = found else {
@@ -455,6 +523,9 @@ impl VendorWorker {
                 if open.job.stops_others {
                     open.reached.push(UserNo(target.0));
                 }
+                let older = open.job.older.len() as u64;
+                self.count_some(settled_label(ReachOutcome::Superseded), older);
+                self.count_reach_of(ReachOutcome::Superseded, older, None);
                 ("accepted", ReachOutcome::Accepted, id)
             }
             // The app has registered the token again since.
@@ -484,7 +555,10 @@ impl VendorWorker {
             let took = (outcome == ReachOutcome::Accepted).then(|| now_ms.saturating_sub(began_at));
             self.count_reach(outcome, took);
             if outcome == ReachOutcome::Refused {
-                open.bury(self.vendor.vendor(), target.clone(), outcome, cause.clone(), now_ms);
+                open.bury(self.vendor.vendor(), &target, outcome, cause.as_deref(), now_ms);
+            }
+            if matches!(outcome, ReachOutcome::Refused | ReachOutcome::TokenGone) && !open.job.older.is_empty() {
+                open.left_of_older.entry(service).or_default().push(target.clone());
             }
         }
         open.records.push(target.record(outcome, cause));
@@ -513,27 +587,32 @@ impl VendorWorker {
         let mut again = Vec::new();
         let now_ms = self.context.clock.now_ms();
         let mut dead = Vec::new();
-        for OpenJob { key, job, left, records, sent_at, reached, shown, dead: buried } in open {
+        let version = self.context.policies.current().version;
+        let road = JobRoad::Vendor(self.vendor.vendor());
+        for open in open {
+            open.add_records(self.vendor.vendor(), &self.context.trace, (version, now_ms), &mut changes);
+            let OpenJob { key, job, position, part, left, left_of_older, sent_at, reached, shown, dead: buried, .. } = open;
             dead.extend(buried);
-            let (position, part) = (number_in(&key, 1).unwrap_or_default(), number_in(&key, 2).unwrap_or_default());
             let mark = |user| reached_marks::mark(sent_at, position, user, PolicyRoad::Vendors);
             changes.extend(reached.into_iter().map(mark));
             changes.extend(shown);
-            let source = Source::Vendor { vendor: self.vendor.vendor(), part, attempt: job.attempts.into() };
-            let message = (ConversationNo(job.conversation), job.seq);
-            let rule = stored_rule(self.context.policies.current().version, &job.rule);
-            let records = records.into_iter().map(|record| record.by_rule(rule.clone()));
-            self.context.trace.add(message, source, now_ms, records, &mut changes);
-            let job = Job { targets: Vec::new(), ..job };
+            let attempts = job.attempts.saturating_add(1);
+            let job = Job { targets: Vec::new(), attempts, ..job };
             let mut is_kept = false;
-            for (service, Left { targets, retry_after, cause }) in left {
-                let attempts = job.attempts.saturating_add(1);
-                let pause = self.backoff(attempts).max(retry_after.unwrap_or_default().min(RETRY_AFTER_MAX));
-                let later = JobRoad::Vendor(self.vendor.vendor()).key(position, part_of_service(part, service));
+            let mut keep = |position: Position, service: u64, job: Job, pause: Duration| {
+                let later = road.key(position, part_of_service(part, service));
                 is_kept |= later == key;
-                let value = Some(Job { targets, attempts, cause, ..job.clone() }.encode());
-                changes.push(RowChange { key: later.clone(), value });
+                changes.push(RowChange { key: later.clone(), value: Some(job.encode()) });
                 again.push((later, now + pause));
+            };
+            for (service, Left { targets, retry_after, cause }) in left {
+                let pause = self.backoff(attempts).max(retry_after.unwrap_or_default().min(RETRY_AFTER_MAX));
+                keep(position, service, Job { targets, cause, ..job.clone() }, pause);
+            }
+            for (service, targets) in left_of_older {
+                if let Some((position, older)) = self.older_messages(job.clone())? {
+                    keep(position, service, Job { targets, cause: None, ..older }, self.backoff(attempts));
+                }
             }
             if !is_kept {
                 changes.push(RowChange { key, value: None });
@@ -566,6 +645,19 @@ impl VendorWorker {
             self.queue.put(key, due);
         }
         Ok(true)
+    }
+
+    /// The job of a row's older messages, and the position of the newest of these that is there still.
+    fn older_messages(&self, mut job: Job) -> StoreResult<Option<(Position, Job)>> {
+        while let Some(older) = job.without_newest() {
+            let (conversation, seq) = (ConversationNo(older.conversation), older.seq);
+            let found = self.context.store.entries(conversation, seq, seq, 1, End::Oldest)?;
+            if let Some(entry) = found.first() {
+                return Ok(Some((entry.position, older)));
+            }
+            job = older;
+        }
+        Ok(None)
     }
 
     /// The time before the next attempt: doubles with each attempt, with jitter.
