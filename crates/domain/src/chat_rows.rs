@@ -27,6 +27,7 @@
 //! | `h` user, conversation, vendor, device | the message of which the device was notified last, and until when that may be shown |
 //! | `z` day, position, user | the road that reached the user with a message of that day |
 //! | `q` day, conversation, seq, source, part, chunk | what was decided about who is told of a message, and what became of it |
+//! | `Q` day, conversation, seq, source, part, chunk | the same of several messages, of which this one is the newest |
 //! | `j` 0 | which versions of the reach policy are kept |
 //! | `j` 1, version, part | a part of a version |
 //! | `x` time and number | a notification for a vendor that was given up |
@@ -286,9 +287,20 @@ pub fn reach_of(day: u64, conversation: ConversationNo, seq: u64) -> (Vec<u8>, V
     (reach_key(day, conversation, seq, [0; 3]), reach_key(day, conversation, seq, [u64::MAX; 3]))
 }
 
-/// The range of all records of days before this one.
-pub fn reach_before(day: u64) -> (Vec<u8>, Vec<u8>) {
-    (vec![b'q'], key(b'q', &[day]))
+/// A record of several messages, of which this one is the newest.
+pub fn reach_of_several_key(day: u64, conversation: ConversationNo, seq: u64, place: [u64; 3]) -> Vec<u8> {
+    key(b'Q', &[day, conversation.0, seq, place[0], place[1], place[2]])
+}
+
+/// The range of the records of several messages that were written on one day, and whose newest message is one of these.
+pub fn reach_of_several(day: u64, conversation: ConversationNo, seqs: (u64, u64)) -> (Vec<u8>, Vec<u8>) {
+    let key = |seq, place| reach_of_several_key(day, conversation, seq, place);
+    (key(seqs.0, [0; 3]), key(seqs.1, [u64::MAX; 3]))
+}
+
+/// The ranges of all records of days before this one.
+pub fn reach_before(day: u64) -> [(Vec<u8>, Vec<u8>); 2] {
+    [b'q', b'Q'].map(|kind| (vec![kind], key(kind, &[day])))
 }
 
 /// Which versions of the reach policy are kept.

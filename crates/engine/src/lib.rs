@@ -52,6 +52,7 @@ mod json_len;
 pub mod lanes;
 mod list_changes;
 mod list_worker;
+mod message_runs;
 mod offline_recipients;
 pub mod outbox;
 pub mod presence;

@@ -5,14 +5,17 @@
 //! for recipients, with those whom it left out, and by each worker after an attempt. Records are kept by day of writing, so
 //! that a day goes as a whole.
 
-use crate::json_len::{digits, json_len};
+use crate::{
+    json_len::{digits, json_len},
+    message_runs::{SPAN_OF_MESSAGES_MAX, seqs_before},
+};
 use serde::{Deserialize, Serialize};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 use tidings_domain::{
-    chat_rows::{decode, encode, reach_before, reach_key, reach_of},
+    chat_rows::{decode, encode, number_in, reach_before, reach_key, reach_of, reach_of_several, reach_of_several_key},
     leadership::Term,
     model::*,
     store::{RowChange, RowSpace, Store, StoreResult},
@@ -28,7 +31,7 @@ const CAUSE_CHARS_MAX: usize = 100;
 const ATTEMPTS_KEPT: u64 = 3;
 /// Rows that are deleted in one write.
 const ROWS_PER_WRITE: usize = 500;
-/// Rows of one message and day that are read for an answer.
+/// Rows in one read.
 const ROWS_READ_MAX: usize = 1_000;
 /// The search for recipients, among sources of records. The roads have theirs from 1 on.
 const SEARCH: u64 = 0;
@@ -117,6 +120,26 @@ struct Row {
     at: u64,
     #[serde(rename = "g")]
     groups: Vec<Group>,
+    /// The older messages of which it is too, the newest first: each as what its `seq` is less than the one before.
+    #[serde(rename = "b", skip_serializing_if = "Vec::is_empty")]
+    older: Vec<u64>,
+}
+
+impl Row {
+    /// Adds what it has of a user.
+    fn add_of_user(self, user: &User, road: Option<ReachRoad>, found: &mut Vec<Recorded>) {
+        for group in self.groups {
+            found.extend(group.of_user(user.no, &user.id).map(|device| Recorded {
+                at: self.at,
+                road,
+                outcome: group.outcome,
+                cause: group.cause.clone(),
+                device,
+                until: group.until,
+                rule: group.rule.clone(),
+            }));
+        }
+    }
 }
 
 /// One outcome, to be recorded.
@@ -216,19 +239,26 @@ impl Source {
     }
 }
 
-/// The rows of some records, without the message that they are of.
+/// The rows of some records, without the messages that they are of.
 pub(crate) struct RecordRows {
     source: Source,
     at: u64,
-    values: Vec<Vec<u8>>,
+    groups: Vec<Vec<Group>>,
 }
 
 impl RecordRows {
-    /// Adds them as those of this message.
-    pub(crate) fn add_to(&self, (conversation, seq): (ConversationNo, u64), changes: &mut Vec<RowChange>) {
-        changes.extend(self.values.iter().zip(0..).map(|(value, chunk)| RowChange {
-            key: reach_key(self.at / DAY_MS, conversation, seq, self.source.place(chunk)),
-            value: Some(value.clone()),
+    /// Adds them as those of this message and of these older ones, which are written as in [`Row`].
+    pub(crate) fn add_to(
+        &self,
+        (conversation, seq): (ConversationNo, u64),
+        older: &[u64],
+        changes: &mut Vec<RowChange>,
+    ) {
+        let RecordRows { source, at, groups } = self;
+        let key = if older.is_empty() { reach_key } else { reach_of_several_key };
+        changes.extend(groups.iter().zip(0..).map(|(groups, chunk)| RowChange {
+            key: key(at / DAY_MS, conversation, seq, source.place(chunk)),
+            value: Some(encode(&Row { at: *at, groups: groups.clone(), older: older.to_vec() })),
         }));
     }
 }
@@ -264,16 +294,16 @@ impl ReachTrace {
         records: impl IntoIterator<Item = Record>,
         changes: &mut Vec<RowChange>,
     ) {
-        self.rows(source, at, records).add_to((conversation, seq), changes);
+        self.rows(source, at, records).add_to((conversation, seq), &[], changes);
     }
 
     /// The rows of these records, which are all of one source, for one message or several.
     pub(crate) fn rows(&self, source: Source, at: u64, records: impl IntoIterator<Item = Record>) -> RecordRows {
-        let mut rows = RecordRows { source, at, values: Vec::new() };
+        let mut rows = RecordRows { source, at, groups: Vec::new() };
         if !self.is_on() {
             return rows;
         }
-        let (mut row, mut bytes) = (Row { at, groups: Vec::new() }, 0);
+        let (mut groups, mut bytes) = (Vec::<Group>::new(), 0);
         for Record { whom, outcome, cause, until, rule } in records {
             let cause = cause.map(|mut cause| {
                 cause.truncate(cause.char_indices().nth(CAUSE_CHARS_MAX).map_or(cause.len(), |(end, _)| end));
@@ -282,24 +312,23 @@ impl ReachTrace {
             let is_same = |group: &&mut Group| {
                 (group.outcome, &group.cause, group.until, &group.rule) == (outcome, &cause, until, &rule)
             };
-            match row.groups.iter_mut().find(is_same) {
+            match groups.iter_mut().find(is_same) {
                 Some(group) => bytes += group.add(whom),
                 None => {
                     let (users, devices, last_user) = Default::default();
                     let mut group = Group { outcome, cause, until, rule, users, whom: devices, last_user };
                     bytes += 60 + encode(&group.cause).len() + group.rule.as_ref().map_or(0, |rule| rule.len() * 2);
                     bytes += group.add(whom);
-                    row.groups.push(group);
+                    groups.push(group);
                 }
             }
             if bytes > ROW_BYTES {
-                rows.values.push(encode(&row));
-                row.groups.clear();
+                rows.groups.push(std::mem::take(&mut groups));
                 bytes = 0;
             }
         }
-        if !row.groups.is_empty() {
-            rows.values.push(encode(&row));
+        if !groups.is_empty() {
+            rows.groups.push(groups);
         }
         rows
     }
@@ -316,26 +345,27 @@ impl ReachTrace {
         let (first, last) = (message.at / DAY_MS, now_ms / DAY_MS);
         let is_sender = message.content.sender.as_ref().is_some_and(|sender| sender.no == user.no);
         let mut found = Vec::new();
+        let seq = message.seq;
         for day in first.max(last.saturating_sub(self.days))..=last {
-            let (from, to) = reach_of(day, conversation, message.seq);
-            for (key, row) in store.rows(RowSpace::Chat, &from, &to, ROWS_READ_MAX)? {
-                let source = tidings_domain::chat_rows::number_in(&key, 3).unwrap_or_default();
-                // What was decided for several messages names their senders, too.
-                if source == SEARCH && is_sender {
-                    continue;
-                }
-                let row: Row = decode(Some(&row))?;
-                for group in row.groups {
-                    for device in group.of_user(user.no, &user.id) {
-                        found.push(Recorded {
-                            at: row.at,
-                            road: road_of(source),
-                            outcome: group.outcome,
-                            cause: group.cause.clone(),
-                            device,
-                            until: group.until,
-                            rule: group.rule.clone(),
-                        });
+            let of_one = reach_of(day, conversation, seq);
+            let of_several = reach_of_several(day, conversation, (seq, seq.saturating_add(SPAN_OF_MESSAGES_MAX)));
+            for (mut from, to) in [of_one, of_several] {
+                loop {
+                    let rows = store.rows(RowSpace::Chat, &from, &to, ROWS_READ_MAX)?;
+                    let Some((last, _)) = rows.last() else { break };
+                    from = [&last[..], &[0]].concat();
+                    for (key, row) in rows {
+                        let row: Row = decode(Some(&row))?;
+                        let newest = number_in(&key, 2).unwrap_or_default();
+                        if newest != seq && !seqs_before(newest, &row.older).any(|older| older == seq) {
+                            continue;
+                        }
+                        let source = number_in(&key, 3).unwrap_or_default();
+                        // What was decided for several messages names their senders, too.
+                        if source == SEARCH && is_sender {
+                            continue;
+                        }
+                        row.add_of_user(user, road_of(source), &mut found);
                     }
                 }
             }
@@ -350,8 +380,10 @@ impl ReachTrace {
         if self.pruned.load(Ordering::Relaxed) == today {
             return Ok(false);
         }
-        let (from, to) = reach_before(today.saturating_sub(self.days));
-        let rows = store.rows(RowSpace::Chat, &from, &to, ROWS_PER_WRITE)?;
+        let mut rows = Vec::new();
+        for (from, to) in reach_before(today.saturating_sub(self.days)) {
+            rows.extend(store.rows(RowSpace::Chat, &from, &to, ROWS_PER_WRITE - rows.len())?);
+        }
         let is_last = rows.len() < ROWS_PER_WRITE;
         let changes: Vec<_> = rows.into_iter().map(|(key, _)| RowChange { key, value: None }).collect();
         if !changes.is_empty() {

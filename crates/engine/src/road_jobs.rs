@@ -5,6 +5,7 @@ mod queue;
 
 use crate::{
     json_len::{digits, json_len},
+    message_runs::{OLDER_BYTES_MAX, seqs_before},
     reach_trace::{Record, Whom},
 };
 pub(crate) use queue::JobQueue;
@@ -22,10 +23,6 @@ use tidings_protocol::http::{PolicyRoad, PushVendor, ReachOutcome};
 
 /// Bytes of a row's targets, so that a row with all the rest stays below its limit.
 const TARGETS_BYTES_MAX: usize = ROW_BYTES_MAX - 512 - OLDER_BYTES_MAX;
-/// How far the first of a row's messages is from the last, at most, by position.
-pub(crate) const SPAN_OF_MESSAGES_MAX: u64 = 1_000;
-/// Bytes of the list of older messages in a row.
-pub(crate) const OLDER_BYTES_MAX: usize = 512;
 /// The roads that are not vendors have numbers from here on, so that there is room for vendors.
 const OTHER_ROADS: u64 = 64;
 /// Vendors that there may be.
@@ -196,8 +193,8 @@ pub(crate) struct Job {
     /// Why the last attempt failed.
     #[serde(rename = "x", default, skip_serializing_if = "is_default")]
     pub(crate) cause: Option<String>,
-    /// The messages of the conversation before this one whose place this one takes for all of the devices, the newest first: each as what
-    /// its `seq` is less than the one before. Only where this one is not told are they.
+    /// The messages of the conversation before this one whose place this one takes for all of the devices, as in
+    /// [`message_runs`](crate::message_runs). Where this one cannot be told they are.
     #[serde(rename = "b", default, skip_serializing_if = "is_default")]
     pub(crate) older: Vec<u64>,
 }
@@ -239,21 +236,12 @@ impl Job {
 
     /// The `seq` of each of the older messages whose place this one takes, the newest first.
     pub(crate) fn older(&self) -> impl Iterator<Item = u64> {
-        self.older.iter().scan(self.seq, |last, less| {
-            *last = last.saturating_sub(*less);
-            Some(*last)
-        })
+        seqs_before(self.seq, &self.older)
     }
 
     /// How many messages it is of.
     pub(crate) fn messages(&self) -> u64 {
         1 + self.older.len() as u64
-    }
-
-    /// Makes it a job of these messages, the oldest first: the newest takes the place of the others.
-    pub(crate) fn set_messages(&mut self, seqs: &[u64]) {
-        self.seq = seqs.last().copied().unwrap_or_default();
-        self.older = seqs.windows(2).rev().map(|pair| pair[1].saturating_sub(pair[0])).collect();
     }
 
     /// Of the older messages alone; `None`: there are none.

@@ -26,8 +26,9 @@ pub(crate) use badge::badge_of;
 pub(crate) use rendering::{Appearance, DeviceText, MessageText};
 
 use crate::{
+    message_runs::SPAN_OF_MESSAGES_MAX,
     offline_recipients::OfflinePushContext,
-    road_jobs::{Job, JobRoad, JobSignals, SPAN_OF_MESSAGES_MAX},
+    road_jobs::{Job, JobRoad, JobSignals},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use dead_letters::DeadLetters;
@@ -52,6 +53,8 @@ pub struct VendorPushConfig {
     pub time_to_live: Duration,
     /// Whether notifications carry the number of unread messages.
     pub badge: bool,
+    /// A device that was notified of a conversation is notified of it again after this time, of the newest message then.
+    pub repeat_after: Duration,
     pub backoff_min: Duration,
     pub backoff_max: Duration,
     /// For how long notifications that were given up are kept; 0: they are not.
@@ -64,6 +67,7 @@ impl Default for VendorPushConfig {
             templates: Templates::default(),
             time_to_live: Duration::from_secs(24 * 60 * 60),
             badge: true,
+            repeat_after: Duration::from_secs(1),
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(300),
             dead_letters_kept: Duration::from_secs(7 * 24 * 60 * 60),
@@ -150,7 +154,10 @@ impl VendorPush {
             from = [&last[..], &[0]].concat();
             for (_, row) in rows {
                 let job = Job::decode(&row)?;
-                if job.conversation == conversation.0 && !job.withdraws && (job.seq == seq || job.older().any(|older| older == seq)) {
+                if job.conversation == conversation.0
+                    && !job.withdraws
+                    && (job.seq == seq || job.older().any(|older| older == seq))
+                {
                     let of_user = job.targets.into_iter().filter(|target| target.0 == user.0);
                     waiting.extend(of_user.map(|target| Waiting { device: target.1 }));
                 }

@@ -187,6 +187,49 @@ async fn many_messages_at_once_reach_the_same_people_as_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_device_is_told_again_after_a_moment_of_the_newest_message_then() {
+    let second = Duration::from_secs(1);
+    let setup = Setup { repeat_after: second, webhook: Some(false), ..Setup::default() };
+    let world = world(setup).with_room(&["ada", "ben", "cleo"]).await;
+    world.say("first").await;
+    assert_eq!(next_tokens(&world.fcm, 2), ["ben", "cleo"]);
+    world.until_counted("accepted", 2).await;
+    for text in ["second", "third"] {
+        world.say(text).await;
+    }
+    // Of another conversation a device is told at once.
+    world.send(json!({ "to": "ben", "from": "ada", "body": { "text": "hi" } })).await;
+    let (token, shown) = next(&world.fcm);
+    assert_eq!((token.as_str(), shown.body.as_str()), ("ben", "hi"));
+    world.clock.advance(second - Duration::from_millis(1));
+    world.say("fourth").await;
+    // The rows of the webhook are stored together with those of vendors.
+    let is_fourth =
+        |event: &Value| (&event["entry"]["conversation"], &event["entry"]["seq"]) == (&json!("room"), &json!(4));
+    loop {
+        let delivery = world.webhook.recv_timeout(PATIENCE).expect("a call of the webhook");
+        let body: Value = serde_json::from_slice(&delivery.body).unwrap();
+        if body["events"].as_array().unwrap().iter().any(is_fourth) {
+            break;
+        }
+    }
+    world.until_reached(4, "ben", ReachOutcome::Accepted).await;
+    world.clock.advance(Duration::from_millis(1));
+    let told: BTreeMap<_, _> = (0..2).map(|_| next(&world.fcm)).map(|(token, shown)| (token, shown.body)).collect();
+    assert_eq!(told, ["ben", "cleo"].map(|user| (user.to_owned(), "ada: fourth".to_owned())).into());
+    world.until_counted("accepted", 5).await;
+    let by_fcm = |seq, user| {
+        let steps = world.engine.message_reach("room", seq, user).unwrap().steps;
+        steps.into_iter().find(|step| step.road == Some(ReachRoad::Fcm)).map(|step| step.outcome)
+    };
+    for (seq, user) in [(2, "ben"), (3, "ben"), (2, "cleo"), (3, "cleo")] {
+        assert_eq!(by_fcm(seq, user), Some(ReachOutcome::Superseded), "{seq} {user}");
+    }
+    world.engine.stop();
+    assert_eq!(world.fcm.try_iter().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pause_that_the_vendor_asks_for_is_kept() {
     let pause = Duration::from_secs(30);
     let answer = VendorAnswer::Refused { code: "429".into(), retry: Retry::After(Some(pause)) };

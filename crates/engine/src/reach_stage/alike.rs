@@ -5,9 +5,10 @@
 use super::decision::{Decision, DecisionScope};
 use crate::{
     json_len::digits,
+    message_runs::{OLDER_BYTES_MAX, SPAN_OF_MESSAGES_MAX, newest_and_older},
     offline_recipients::OfflineRecipients,
     reach_trace::RecordRows,
-    road_jobs::{JobRoad, JobRow, OLDER_BYTES_MAX, SPAN_OF_MESSAGES_MAX},
+    road_jobs::{JobRoad, JobRow},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;
@@ -21,7 +22,7 @@ use tidings_domain::{
 struct Likeness {
     conversation: ConversationNo,
     content_type: String,
-    /// The sender, if conditions of the policy may ask for it.
+    /// The sender, if conditions of the policy may ask for it, or the sender would be told of messages of others.
     sender: Option<UserNo>,
 }
 
@@ -40,7 +41,7 @@ struct Alike {
     /// The rows of roads that tell of each message.
     rows: Vec<JobRow>,
     records: Option<RecordRows>,
-    /// The messages that vendors have no row for yet, the oldest first.
+    /// The messages that have no rows yet, but for those of [`Alike::rows`]; the oldest first.
     messages: Vec<OutboxItem>,
     /// Bytes of these in a row.
     bytes: usize,
@@ -59,29 +60,38 @@ impl AlikeMessages {
             return Ok(false);
         }
         let sender = content.sender.as_ref().map(|sender| sender.no);
-        let likeness = Likeness {
-            conversation: found.conversation.no,
-            content_type: content.content_type.clone(),
-            sender: sender.filter(|_| scope.policy.has_conditions()),
-        };
-        let seq = found.entry.seq;
-        let known = match self.0.entry(likeness) {
-            Entry::Occupied(known) => {
-                let known = known.into_mut();
-                if let Some(alike) = known.as_mut().filter(|alike| !(alike.from..=alike.through).contains(&seq)) {
-                    alike.finish_rows(changes);
-                    *known = Alike::decide(scope, found)?;
-                }
-                known
+        if !scope.policy.has_conditions() {
+            let Some(alike) = self.of(scope, found, None, changes)? else { return Ok(false) };
+            if sender.is_none_or(|sender| !alike.told.contains(&sender)) {
+                alike.add(found.message(), changes);
+                return Ok(true);
             }
-            Entry::Vacant(place) => place.insert(Alike::decide(scope, found)?),
-        };
-        // Who sent a message is not told of it.
-        let Some(alike) = known.as_mut().filter(|alike| sender.is_none_or(|sender| !alike.told.contains(&sender))) else {
-            return Ok(false);
-        };
+        }
+        let Some(alike) = self.of(scope, found, sender, changes)? else { return Ok(false) };
         alike.add(found.message(), changes);
         Ok(true)
+    }
+
+    /// What is decided for messages that are like this one; `None`: what is decided depends on more.
+    fn of(
+        &mut self,
+        scope: DecisionScope<'_>,
+        found: &OfflineRecipients,
+        sender: Option<UserNo>,
+        changes: &mut Vec<RowChange>,
+    ) -> StoreResult<Option<&mut Alike>> {
+        let (conversation, content_type) = (found.conversation.no, found.entry.content.content_type.clone());
+        let known = match self.0.entry(Likeness { conversation, content_type, sender }) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Alike::decide(scope, found, sender.is_some())?),
+        };
+        if let Some(alike) = known
+            && !(alike.from..=alike.through).contains(&found.entry.seq)
+        {
+            alike.finish_rows(changes);
+            *known = Alike::decide(scope, found, sender.is_some())?;
+        }
+        Ok(known.as_mut())
     }
 
     /// The rows that are left.
@@ -91,14 +101,12 @@ impl AlikeMessages {
 }
 
 impl Alike {
-    /// Decides for this message and those that are like it; `None`: what is decided depends on more.
-    fn decide(scope: DecisionScope<'_>, found: &OfflineRecipients) -> StoreResult<Option<Alike>> {
+    /// Decides for this message and those that are like it, by the same sender or by any.
+    fn decide(scope: DecisionScope<'_>, found: &OfflineRecipients, by_sender: bool) -> StoreResult<Option<Alike>> {
         let seq = found.entry.seq;
         let Some(through) = found.alike_through() else { return Ok(None) };
         let mut entry = found.entry.clone();
-        if !scope.policy.has_conditions() {
-            entry.content.sender = None;
-        }
+        entry.content.sender = entry.content.sender.filter(|_| by_sender);
         let template = found.of_entry(entry);
         let mut decision = Decision::new(scope, &template);
         let Some(page) = template.next_page(scope.context)? else { return Ok(None) };
@@ -118,12 +126,6 @@ impl Alike {
             (row.position, row.job.seq) = (message.position, message.seq);
             changes.push(row.change());
         }
-        if let Some(records) = &self.records {
-            records.add_to((message.conversation, message.seq), changes);
-        }
-        if self.rows_of_vendors.is_empty() {
-            return;
-        }
         if let (Some(first), Some(last)) = (self.messages.first(), self.messages.last()) {
             let bytes = self.bytes + digits(message.seq - last.seq) + 1;
             match bytes > OLDER_BYTES_MAX || message.position - first.position > SPAN_OF_MESSAGES_MAX {
@@ -134,15 +136,19 @@ impl Alike {
         self.messages.push(message);
     }
 
-    /// The rows of vendors for the messages that have none yet.
+    /// The rows that are one for all messages since the last time.
     fn finish_rows(&mut self, changes: &mut Vec<RowChange>) {
         let messages = std::mem::take(&mut self.messages);
         self.bytes = 0;
-        let Some(newest) = messages.last() else { return };
+        let Some(OutboxItem { position, conversation, .. }) = messages.last().copied() else { return };
         let seqs: Vec<u64> = messages.iter().map(|message| message.seq).collect();
+        let (newest, older) = newest_and_older(&seqs);
+        if let Some(records) = &self.records {
+            records.add_to((conversation, newest), &older, changes);
+        }
         for row in &mut self.rows_of_vendors {
-            row.position = newest.position;
-            row.job.set_messages(&seqs);
+            row.position = position;
+            (row.job.seq, row.job.older) = (newest, older.clone());
             changes.push(row.change());
         }
     }

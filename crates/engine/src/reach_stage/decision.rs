@@ -109,7 +109,7 @@ impl<'a> Decision<'a> {
             let records = self.decide_page(members)?;
             changes.extend(self.writers.iter_mut().flat_map(|(_, writer)| writer.take_rows()).map(|row| row.change()));
             if let Some(rows) = self.found.record_rows(context, page, records) {
-                rows.add_to((self.found.conversation.no, self.found.entry.seq), changes);
+                rows.add_to((self.found.conversation.no, self.found.entry.seq), &[], changes);
             }
             page += 1;
             write(changes)?;

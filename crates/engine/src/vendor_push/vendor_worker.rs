@@ -23,7 +23,7 @@ use std::{
     collections::{BTreeMap, BinaryHeap, HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tidings_domain::{
     chat_rows::{ShownNotification, number_in, shown_key},
@@ -58,9 +58,16 @@ pub(super) struct VendorWorker {
     queue: JobQueue,
     dead_letters: Arc<DeadLetters>,
     term: Option<Term>,
-    /// The `seq` that a device was told of last in a conversation, by [`hash_of`] the device.
-    latest: Cache<(u64, u64), u64>,
+    /// What a device was told of last in a conversation, by [`hash_of`] the device.
+    latest: Cache<(u64, u64), Told>,
     health: Health,
+}
+
+/// The newest message that a device was told of in a conversation, and when.
+#[derive(Clone, Copy)]
+struct Told {
+    seq: u64,
+    at: Instant,
 }
 
 /// What is known of a row while it is worked on.
@@ -76,6 +83,9 @@ struct OpenJob {
     left: BTreeMap<u64, Left>,
     /// Devices that are not told of the message, but may be of the older ones of the row; by their service.
     left_of_older: BTreeMap<u64, Vec<Target>>,
+    /// Devices that were told of the conversation a moment ago, and when they may be told again.
+    waiting: Vec<Target>,
+    waits_until: Option<Instant>,
     /// What became of devices in this round.
     records: Vec<Record>,
     /// When the message was sent.
@@ -90,9 +100,24 @@ struct OpenJob {
 impl OpenJob {
     fn new(key: Vec<u8>, job: Job) -> OpenJob {
         let (position, part) = (number_in(&key, 1).unwrap_or_default(), number_in(&key, 2).unwrap_or_default());
-        let (recalled, left, left_of_older, records, reached, shown, dead) = Default::default();
-        let sent_at = 0;
-        OpenJob { key, job, position, part, recalled, left, left_of_older, records, sent_at, reached, shown, dead }
+        let (recalled, left, left_of_older, waiting, records, reached, shown, dead) = Default::default();
+        let (sent_at, waits_until) = (0, None);
+        OpenJob {
+            key,
+            job,
+            position,
+            part,
+            recalled,
+            left,
+            left_of_older,
+            waiting,
+            waits_until,
+            records,
+            sent_at,
+            reached,
+            shown,
+            dead,
+        }
     }
 
     /// Goes on to the older messages of the row, since there is no newest one any more; answers whether there are any.
@@ -102,6 +127,12 @@ impl OpenJob {
         self.recalled.push((self.job.seq, records));
         self.job = job;
         true
+    }
+
+    /// Whether all of its devices wait.
+    fn is_untouched(&self) -> bool {
+        let has_left = !self.left.is_empty() || !self.left_of_older.is_empty();
+        !has_left && self.records.is_empty() && self.recalled.is_empty() && self.shown.is_empty()
     }
 
     /// Gives a device up.
@@ -125,21 +156,26 @@ impl OpenJob {
     }
 
     /// Adds the records of this round.
-    fn add_records(&self, vendor: PushVendor, trace: &ReachTrace, (version, now_ms): (u32, u64), changes: &mut Vec<RowChange>) {
+    fn add_records(
+        &self,
+        vendor: PushVendor,
+        trace: &ReachTrace,
+        (version, now_ms): (u32, u64),
+        changes: &mut Vec<RowChange>,
+    ) {
         let conversation = ConversationNo(self.job.conversation);
         let source = Source::Vendor { vendor, part: self.part, attempt: self.job.attempts.into() };
         let rule = stored_rule(version, &self.job.rule);
-        let mut add = |seqs: &mut dyn Iterator<Item = u64>, records: Vec<Record>| {
+        let mut add = |seq: u64, older: &[u64], records: Vec<Record>| {
             let records = records.into_iter().map(|record| record.by_rule(rule.clone()));
-            let rows = trace.rows(source, now_ms, records);
-            seqs.for_each(|seq| rows.add_to((conversation, seq), changes));
+            trace.rows(source, now_ms, records).add_to((conversation, seq), older, changes);
         };
         for (seq, records) in &self.recalled {
-            add(&mut std::iter::once(*seq), records.clone());
+            add(*seq, &[], records.clone());
         }
-        add(&mut std::iter::once(self.job.seq), self.records.clone());
-        if !self.job.older.is_empty() {
-            add(&mut self.job.older(), self.records.iter().filter_map(of_older).collect());
+        add(self.job.seq, &[], self.records.clone());
+        if let (Some(newest), [_, older @ ..]) = (self.job.older().next(), &self.job.older[..]) {
+            add(newest, older, self.records.iter().filter_map(of_older).collect());
         }
     }
 }
@@ -335,7 +371,7 @@ impl VendorWorker {
             places.extend(job.targets.iter().map(|target| (job.conversation, hash_of(target))));
             open.push(OpenJob::new(key, job));
         }
-        let Prepared { addressed, shipments, held } = self.prepare(&mut open)?;
+        let Prepared { addressed, shipments, held } = self.prepare(&mut open, now)?;
         let road = ReachRoad::from(self.vendor.vendor());
         let count = shipments.iter().filter(|shipment| !shipment.notification.withdraws).count() as u64;
         self.context.metrics.reach.add(road, ReachEvent::Attempted, self.context.clock.now_ms(), count, None);
@@ -348,7 +384,7 @@ impl VendorWorker {
         let is_accepted = |answer: &VendorAnswer| matches!(answer, VendorAnswer::Accepted { .. });
         let accepted: Vec<bool> = answers.iter().map(is_accepted).collect();
         for (to, answer) in addressed.into_iter().zip(answers) {
-            self.settle(&mut open, to, answer);
+            self.settle(&mut open, to, answer, now);
         }
         let mut superseded = 0;
         for Held { job, target, service, newer } in held {
@@ -372,7 +408,7 @@ impl VendorWorker {
     }
 
     /// The notifications of the rows. Of several for the same conversation and device only the newest is sent.
-    fn prepare(&mut self, open: &mut [OpenJob]) -> StoreResult<Prepared> {
+    fn prepare(&mut self, open: &mut [OpenJob], now: Instant) -> StoreResult<Prepared> {
         let context = self.context.clone();
         let policy = context.policies.current();
         let place = |at: usize, job: &Job| (job.conversation, job.seq, Reverse(at));
@@ -434,6 +470,7 @@ impl VendorWorker {
             }
             let collapse = road.map(|road| road.shown.collapse).unwrap_or_default();
             let collapses = collapse == ReachCollapse::Conversation;
+            let (mut waiting, mut waits_until) = (Vec::new(), None);
             for target in targets {
                 if text.expires_at() <= now_ms {
                     settle(&target, ReachOutcome::Expired);
@@ -444,9 +481,15 @@ impl VendorWorker {
                         held.push(Held { job: at, target, service, newer });
                         continue;
                     }
-                    let latest = self.latest.get(&(conversation, hash_of(&target)));
-                    if latest.is_some_and(|told| *told > seq) {
+                    let latest = self.latest.get(&(conversation, hash_of(&target))).copied();
+                    if latest.is_some_and(|told| told.seq > seq) {
                         settle(&target, ReachOutcome::Superseded);
+                        continue;
+                    }
+                    let until = latest.map(|told| told.at + self.config.repeat_after).filter(|until| now < *until);
+                    if let Some(until) = until {
+                        waits_until = waits_until.max(Some(until));
+                        waiting.push(target);
                         continue;
                     }
                 }
@@ -487,6 +530,7 @@ impl VendorWorker {
                 let began_at = replayed_at.max(found.entry.at);
                 addressed.push(Addressed { job: at, target, service, digest, registered_at, began_at });
             }
+            (open.waiting, open.waits_until) = (waiting, waits_until);
         }
         Ok(Prepared { addressed, shipments, held })
     }
@@ -502,7 +546,7 @@ impl VendorWorker {
     }
 
     /// Notes what the vendor answered for one device.
-    fn settle(&mut self, open: &mut [OpenJob], to: Addressed, answer: VendorAnswer) {
+    fn settle(&mut self, open: &mut [OpenJob], to: Addressed, answer: VendorAnswer, now: Instant) {
         let Addressed { job, target, service, digest, registered_at, began_at } = to;
         let open = &mut open[job];
         let (label, outcome, cause) = match answer {
@@ -519,7 +563,8 @@ impl VendorWorker {
                 let until = began_at.saturating_add(time_to_live_ms);
                 let value = Some(ShownNotification::value(open.job.seq, until));
                 open.shown.push(RowChange { key, value });
-                self.latest.insert((open.job.conversation, hash_of(&target)), open.job.seq);
+                let told = Told { seq: open.job.seq, at: now };
+                self.latest.insert((open.job.conversation, hash_of(&target)), told);
                 if open.job.stops_others {
                     open.reached.push(UserNo(target.0));
                 }
@@ -590,15 +635,35 @@ impl VendorWorker {
         let version = self.context.policies.current().version;
         let road = JobRoad::Vendor(self.vendor.vendor());
         for open in open {
+            if open.is_untouched()
+                && let Some(due) = open.waits_until
+            {
+                again.push((open.key, due));
+                continue;
+            }
             open.add_records(self.vendor.vendor(), &self.context.trace, (version, now_ms), &mut changes);
-            let OpenJob { key, job, position, part, left, left_of_older, sent_at, reached, shown, dead: buried, .. } = open;
+            let OpenJob { key, job, position, part, mut left, left_of_older, waiting, waits_until, .. } = open;
+            let OpenJob { sent_at, reached, shown, dead: buried, .. } = open;
             dead.extend(buried);
             let mark = |user| reached_marks::mark(sent_at, position, user, PolicyRoad::Vendors);
             changes.extend(reached.into_iter().map(mark));
             changes.extend(shown);
+            let mut is_kept = false;
+            if let Some(due) = waits_until {
+                let same =
+                    left.keys().copied().find(|service| road.key(position, part_of_service(part, *service)) == key);
+                match same.and_then(|service| left.get_mut(&service)) {
+                    Some(left) => left.targets.extend(waiting),
+                    None => {
+                        is_kept = true;
+                        let value = Some(Job { targets: waiting, ..job.clone() }.encode());
+                        changes.push(RowChange { key: key.clone(), value });
+                        again.push((key.clone(), due));
+                    }
+                }
+            }
             let attempts = job.attempts.saturating_add(1);
             let job = Job { targets: Vec::new(), attempts, ..job };
-            let mut is_kept = false;
             let mut keep = |position: Position, service: u64, job: Job, pause: Duration| {
                 let later = road.key(position, part_of_service(part, service));
                 is_kept |= later == key;

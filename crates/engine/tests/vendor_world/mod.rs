@@ -84,11 +84,14 @@ impl Webhook for FakeWebhook {
 /// What a world is made of.
 pub struct Setup {
     pub store: Arc<MemoryStore>,
+    /// Without vendors and without a webhook nobody decides who is told: messages wait for the next engine.
+    pub has_vendors: bool,
     pub answers: Vec<VendorAnswer>,
     pub is_away: bool,
     /// Whether there is a webhook, and whether it refuses.
     pub webhook: Option<bool>,
     pub backoff: Duration,
+    pub repeat_after: Duration,
     pub plan: RoadPlan,
 }
 
@@ -96,7 +99,8 @@ impl Default for Setup {
     fn default() -> Self {
         let store = Arc::default();
         let (webhook, backoff, plan) = (None, Duration::ZERO, RoadPlan::default());
-        Setup { store, answers: vec![], is_away: false, webhook, backoff, plan }
+        let (has_vendors, repeat_after) = (true, Duration::ZERO);
+        Setup { store, has_vendors, answers: vec![], is_away: false, webhook, backoff, repeat_after, plan }
     }
 }
 
@@ -120,7 +124,8 @@ pub fn world(setup: Setup) -> World {
     let (fcm_vendor, fcm) = vendor(PushVendor::Fcm, setup.answers, setup.is_away);
     let (apns_vendor, apns) = vendor(PushVendor::Apns, vec![], false);
     let backoff = setup.backoff;
-    let config = VendorPushConfig { backoff_min: backoff, backoff_max: backoff, ..VendorPushConfig::default() };
+    let (backoff_min, backoff_max, repeat_after) = (backoff, backoff, setup.repeat_after);
+    let config = VendorPushConfig { backoff_min, backoff_max, repeat_after, ..VendorPushConfig::default() };
     let (called, webhook) = unbounded();
     let outbox = OutboxConfig { secret: "s".into(), ..OutboxConfig::default() };
     let (engine, _receivers) = Engine::start(EngineParts {
@@ -129,7 +134,7 @@ pub fn world(setup: Setup) -> World {
         clock: clock.clone() as Arc<dyn Clock>,
         store: setup.store,
         webhook: setup.webhook.map(|refuses| (Arc::new(FakeWebhook { refuses, called }) as Arc<dyn Webhook>, outbox)),
-        vendors: Some(VendorPushParts { vendors: vec![fcm_vendor, apns_vendor], config }),
+        vendors: setup.has_vendors.then(|| VendorPushParts { vendors: vec![fcm_vendor, apns_vendor], config }),
         wakes: vec![Arc::new(Asleep)],
         cluster: None,
     });

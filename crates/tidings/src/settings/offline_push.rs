@@ -66,6 +66,9 @@ settings! {
         official_body: String = Templates::default().official.body,
         /// Whether devices get the number of the user's unread messages, those of muted conversations not counted.
         badge: bool = true,
+        /// A device that was notified of a conversation is notified of it again after this time at the earliest, of the newest message then, which
+        /// takes the place of those before it; 0: at once. In a busy group a phone would show dozens a second.
+        repeat_after_ms: u64 = 1_000,
         /// From the message on, in seconds. A notification that no vendor took by then is given up, and vendors give up one that no device took.
         time_to_live_s: u64 = 86_400,
         /// Requests of one vendor that wait for their answers at the same time. Full: the next ones wait for these.
@@ -287,6 +290,7 @@ impl Settings {
             templates: self.templates(),
             time_to_live: Duration::from_secs(reach.time_to_live_s),
             badge: reach.badge,
+            repeat_after: Duration::from_millis(reach.repeat_after_ms),
             backoff_min: Duration::from_millis(reach.backoff_min_ms),
             backoff_max: Duration::from_millis(reach.backoff_max_ms),
             dead_letters_kept: Duration::from_secs(u64::from(reach.dead_letter_days) * 24 * 60 * 60),

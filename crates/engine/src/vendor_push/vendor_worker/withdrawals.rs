@@ -49,7 +49,7 @@ impl VendorWorker {
             let key = shown_key(user, ConversationNo(number), self.vendor.vendor(), &target.1);
             let row = context.store.row(RowSpace::Chat, &key)?;
             let shown = row.as_ref().and_then(|row| ShownNotification::of_row(&key, row)).map(|shown| shown.seq);
-            let is_newer_told = self.latest.peek(&(number, hash_of(target))).is_some_and(|told| *told > seq);
+            let is_newer_told = self.latest.peek(&(number, hash_of(target))).is_some_and(|told| told.seq > seq);
             let is_obsolete = shown != Some(seq) || is_newer_told || newest.contains_key(target);
             let outcome = match (&conversation, is_obsolete, open.job.attempts >= ATTEMPTS_MAX) {
                 (Some(_), false, false) => None,
