@@ -7,6 +7,7 @@ use super::{
     retry_queue::{self, RETRY_IDS, RetryQueue},
 };
 use crate::{
+    message_runs::{fitting, newest_and_older},
     offline_recipients::RoundPeople,
     reach_stage::StageProgress,
     reach_trace::{Record, Source, Whom},
@@ -551,12 +552,24 @@ impl Worker {
             return;
         }
         let now_ms = context.clock.now_ms();
-        for event in events {
-            let Ok(Some(conversation)) = context.directory.conversation_by_id(&event.conversation) else { continue };
+        let mut rest = events;
+        while let Some(first) = rest.first() {
+            // Messages of a busy group for the same people are recorded as one.
+            let is_same =
+                |event: &&Event| (&event.conversation, &event.recipients) == (&first.conversation, &first.recipients);
+            let seqs: Vec<u64> = rest.iter().take_while(is_same).map(|event| event.seq).collect();
+            let (same, others) = rest.split_at(fitting(&seqs));
+            rest = others;
+            let (Some(newest), Ok(Some(conversation))) =
+                (same.last(), context.directory.conversation_by_id(&first.conversation))
+            else {
+                continue;
+            };
             let record = |whom: &Whom| Record { cause: cause.map(str::to_owned), ..Record::new(whom.clone(), outcome) };
-            let source = Source::Webhook { event: event.id, attempt: attempt.into() };
-            let records = event.recipients.iter().map(record);
-            context.trace.add((conversation.no, event.seq), source, now_ms, records, changes);
+            let source = Source::Webhook { event: newest.id, attempt: attempt.into() };
+            let (seq, older) = newest_and_older(&seqs[..same.len()]);
+            let rows = context.trace.rows(source, now_ms, newest.recipients.iter().map(record));
+            rows.add_to((conversation.no, seq), &older, changes);
         }
     }
 
