@@ -98,7 +98,7 @@ class Double:
                          "web_push.services": f"http://127.0.0.1:{self.ports['web_push']},http://127.0.0.1:1"},
         }
         chosen = {name: value for vendor in vendors for name, value in all_settings[vendor].items()}
-        return {**chosen, "reach.backoff_min_ms": 20, "reach.backoff_max_ms": 200, **more}
+        return {**chosen, "reach.backoff_min_ms": 20, "reach.backoff_max_ms": 200, "reach.repeat_after_ms": 0, **more}
 
     def __enter__(self):
         return self

@@ -12,7 +12,7 @@
 //! - [`internal_roads`]: pushes to devices that hold a connection;
 //! - `reach_stage`: decides who is told of a message; `road_plan`: in which order; `road_jobs`: what roads are
 //!   still to do; `reached_marks`: whom they reached; `offline_recipients`: who is to be
-//!   told; `reach_trace`: records of it;
+//!   told; `reach_trace`: records of it; `message_runs`: several messages in one row;
 //! - [`presence`]: who is online;
 //! - `reach_stats`: the thread that stores how often each road was tried;
 //! - `reaction_teller`: when members are told of reactions;
