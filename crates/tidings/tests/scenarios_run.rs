@@ -91,6 +91,42 @@ fn every_kind_of_population_works() {
 }
 
 #[test]
+fn populations_of_popup_users_follow_each_other() {
+    let figures = passed(
+        r#"
+name = "home-pages"
+about = "Two populations with popups of their own, one after the other."
+[population.kept]
+kind = "popup-users"
+users = 200
+popups = 20
+connections = 4
+[population.short]
+kind = "popup-users"
+users = 200
+popups = 10
+connections = 4
+keep_alive = false
+[[phase]]
+duration = "1s"
+[[phase.work]]
+population = "kept"
+rate = 100
+[[phase]]
+duration = "1s"
+[[phase.work]]
+population = "short"
+rate = 100
+"#,
+    );
+    for phase in 0..2 {
+        let popups = &works(&figures, phase)[0];
+        assert!(popups["stretch"]["answers"].as_u64().unwrap() > 50, "{}", popups["stretch"]);
+        assert_eq!((&popups["stretch"]["broken"], &popups["balance"]["wrong"]), (&Value::from(0), &Value::from(0)));
+    }
+}
+
+#[test]
 fn a_search_names_the_descriptors_that_ran_out() {
     let figures = passed(&example("how-many-bind"));
     let (good, broke) = (&figures["phases"][0]["last_good"], &figures["phases"][0]["broke"]);

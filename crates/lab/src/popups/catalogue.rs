@@ -63,6 +63,21 @@ impl Catalogue {
         Ok(Catalogue { popups: known })
     }
 
+    /// Removes the popups from the server.
+    pub(crate) fn remove(&self, http: &mut HttpClient) -> Result<(), LabError> {
+        for popup in &self.popups {
+            let answer = http.exchange("DELETE", &format!("/v1/popups/{}", popup.id), b"")?;
+            if !(200..=299).contains(&answer.status) {
+                let body = String::from_utf8_lossy(&answer.body).into_owned();
+                return Err(LabError::Server(format!(
+                    "answered the removal of a popup with {}: {body}",
+                    answer.status
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// The indexes of the popup and the variant that a decision names.
     pub(crate) fn find(&self, popup: &[u8], variant: &[u8]) -> Option<(u16, u8)> {
         let digits = std::str::from_utf8(popup.strip_prefix(b"p")?).ok()?;

@@ -77,7 +77,7 @@ pub(crate) fn show(args: &ScenarioArgs) -> Result<(), LabError> {
 }
 
 fn read(scenario: &str, options: &[String]) -> Result<Plan, LabError> {
-    let is_file = scenario.ends_with(".toml") || scenario.contains('/') || Path::new(scenario).exists();
+    let is_file = scenario.ends_with(".toml") || scenario.contains('/') || Path::new(scenario).is_file();
     let (name, text) = match library::find(scenario) {
         Some(text) if !is_file => (scenario.to_owned(), text.to_owned()),
         None if !is_file => return Err(unknown(scenario)),

@@ -169,7 +169,11 @@ impl Stage<'_> {
             self.plan.phases[number..].iter().flat_map(|phase| &phase.works).map(|work| &work.worker).collect();
         // Whoever goes while others are still to be told is told, too.
         let all_stay = self.server.offline_push.is_some();
-        self.open.retain(|worker, _| all_stay || later.contains(&worker));
+        let is_over = |worker: &Worker| !all_stay && !later.contains(&worker);
+        let over: Vec<Worker> = self.open.keys().filter(|worker| is_over(worker)).cloned().collect();
+        for client in over.into_iter().filter_map(|worker| self.open.remove(&worker)) {
+            client.close()?;
+        }
         let around = Surroundings {
             target: &self.server.target,
             device_addresses: self.server.device_addresses(),

@@ -134,6 +134,14 @@ impl WorkerClient {
         Ok(WorkerClient::Script(ScriptedWorker::open(around, name, script)?))
     }
 
+    /// Ends what later phases do not need, and leaves the server as the next population expects it.
+    pub(crate) fn close(self) -> Result<(), LabError> {
+        match self {
+            WorkerClient::Popups(worker) => worker.close(),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
         match self {
             WorkerClient::Messages(worker) => worker.run(job),

@@ -64,6 +64,11 @@ impl PopupWorker {
         Ok(PopupWorker { fixture, catalogue, profiles, users, connections, connection_use, patience })
     }
 
+    /// Removes the popups: another population of popup users has its own.
+    pub(crate) fn close(mut self) -> Result<(), LabError> {
+        self.catalogue.remove(self.fixture.http())
+    }
+
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
         let (model, lasts) = match job.load {
             Load::Max { lasts, .. } => (LoadModel::ClosedLoop, *lasts),
