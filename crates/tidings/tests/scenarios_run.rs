@@ -108,11 +108,13 @@ popups = 10
 connections = 4
 keep_alive = false
 [[phase]]
+name = "one"
 duration = "1s"
 [[phase.work]]
 population = "kept"
 rate = 100
 [[phase]]
+name = "the other"
 duration = "1s"
 [[phase.work]]
 population = "short"

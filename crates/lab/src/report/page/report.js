@@ -106,7 +106,7 @@
       const scale = log ? { distr: 3, range: () => [10 ** Math.floor(Math.log10(least)), 10 ** Math.ceil(Math.log10(Math.max(most, least) * 1.02))] } : { range: () => [0, most > 0 ? most * 1.12 : 1] };
       own = new uPlot(
         {
-          width: Math.max(200, place.clientWidth), height, padding: [12, 16, 0, 0], legend: { show: false },
+          width: Math.max(200, place.clientWidth), height, padding: [12, 26, 0, 0], legend: { show: false },
           cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
           scales: { x: { time: false, range: (_, low, high) => [Math.min(0, low), high > low ? high : low + 1] }, y: scale },
           axes: [
@@ -202,7 +202,7 @@
   const nines = (percentile) => -Math.log10(Math.max(1e-7, 1 - percentile / 100));
   const percentileName = (value) => (value < 0.01 ? "0" : Math.abs(value - 0.30103) < 0.02 ? "p50" : `p${number(100 * (1 - 10 ** -value), Math.max(0, Math.round(value) - 2) + (Math.abs(value - Math.round(value)) < 0.01 ? 0 : 1))}`);
 
-  function curves(named, wide) {
+  function curves(named, wide, note = "to p100") {
     const shown = named.filter(([, curve]) => curve?.length > 1);
     if (shown.length === 0) return undefined;
     // Points of p100 stand one step beyond the last percentile that is less.
@@ -217,7 +217,7 @@
       return { label, colour, values: x.map((at) => byPlace.get(at) ?? null) };
     });
     const splits = [0.30103, 1, 2, 3, 4, 5, 6].filter((value) => value <= x.at(-1));
-    return plot({ title: "Latency by percentile", note: "to p100", x, series, format: milliseconds, log: true, xFormat: percentileName, xSplits: splits, wide });
+    return plot({ title: "Latency by percentile", note, x, series, format: milliseconds, log: true, xFormat: percentileName, xSplits: splits, wide });
   }
 
   function timePlots(part) {
@@ -230,8 +230,11 @@
     const bins = series?.planned?.length ?? 0;
     if (bins > 0) {
       const x = series.planned.map((_, index) => index * width);
+      // What comes after the last planned moment falls into one bin more, which is hardly begun: its rates would be a drop to nothing.
+      const lastPlanned = series.planned.findLastIndex((value) => value > 0);
+      const begun = lastPlanned === bins - 2 ? bins - 1 : bins;
       // What a run does not count at all is left out: a closed loop plans nothing, popups deliver nothing.
-      const rates = (values) => some(values).map((value) => value / width);
+      const rates = (values) => some(values).map((value, index) => (index < begun ? value / width : null));
       const spread = Math.max(...series.max.filter(isNumber), 0) / Math.max(0.01, Math.min(...series.p50.filter((value) => value > 0)));
       const bounds = latencyBounds(part);
       const farthest = greatestOf(bounds.map(({ at }) => at));
@@ -241,7 +244,7 @@
         highest: farthest < 4 * greatestOf(series.max) ? farthest : 0,
         series: [{ label: "p100", values: series.max, colour: "plot-4", width: 1.5 }, { label: "p99", values: series.p99, colour: "plot-2" }, { label: "p50", values: series.p50, colour: "plot-0" }],
       }));
-      figures.push(curves([["delivered", part.latency_curve, "plot-0"], ["acknowledged", part.acknowledged_curve, "plot-1"]]));
+      figures.push(curves([[received(part), part.latency_curve, "plot-0"], ["acknowledged", part.acknowledged_curve, "plot-1"]]));
       figures.push(timed({
         title: "Rate", note: "planned and achieved", x, format: perSecond,
         series: [{ label: "planned", values: rates(series.planned), colour: "plot-6", dash: [6, 4], width: 1.5 }, { label: "sent", values: rates(series.sent), colour: "plot-2", width: 1.5 }, { label: "acknowledged", values: rates(series.acknowledged), colour: "plot-1" }],
@@ -249,7 +252,7 @@
       figures.push(timed({ title: "Deliveries", x, format: perSecond, series: [{ label: "delivered", values: rates(series.delivered), colour: "plot-0", fill: true }] }));
       figures.push(timed({ title: "The lab's own lag", note: "sent later than planned, by its own fault", x, format: milliseconds, highest: 1, series: [{ label: "worst", values: series.lag_max, colour: "plot-3", fill: true, width: 1.5 }] }));
     } else {
-      figures.push(curves([["delivered", part.latency_curve, "plot-0"], ["acknowledged", part.acknowledged_curve, "plot-1"]]));
+      figures.push(curves([[received(part), part.latency_curve, "plot-0"], ["acknowledged", part.acknowledged_curve, "plot-1"]]));
     }
     if (samples?.at?.length > 1) {
       const x = samples.at;
@@ -275,6 +278,9 @@
     return grid(...figures);
   }
 
+  /** What the latency is of: popups are asked for, devices are bound, and neither delivers. */
+  const received = (part) => (isNumber(part.delivered) ? "delivered" : "answered");
+
   const QUANTILES = [["p50", "p50"], ["p90", "p90"], ["p99", "p99"], ["p99_9", "p99.9"], ["p99_99", "p99.99"], ["max", "p100"]];
   const rateOf = (part) => (["committed", "answers", "pieces"].map((name) => part[name]).find(isNumber) ?? NaN) / Math.max(1e-9, part.seconds);
 
@@ -294,13 +300,74 @@
   /** All parts beside each other: what a bench of several parts is run for. */
   function overview(parts) {
     const columns = [{ title: "" }, { title: "a second", number: true }, ...QUANTILES.map(([, title]) => ({ title, number: true })), { title: "server CPU", number: true }, { title: "server memory", number: true }];
-    const rows = parts.map((part) => [part.title, isNumber(rateOf(part)) ? count(rateOf(part)) : "–", ...QUANTILES.map(([field]) => (isNumber(part.latency[field]) ? milliseconds(part.latency[field]) : "–")), isNumber(part.server_cpu_seconds) ? cores(part.server_cpu_seconds / Math.max(1e-9, part.seconds)) : "–", isNumber(part.server_rss_bytes) ? bytes(part.server_rss_bytes) : "–"]);
+    // The steps of a search are called alike: their rates tell them apart.
+    const titles = parts.map(({ title }) => title);
+    const labels = parts.map((part) => (titles.filter((title) => title === part.title).length > 1 && isNumber(rateOf(part)) ? `${part.title}, ${number(rateOf(part))}/s` : part.title));
+    const rows = parts.map((part, index) => [labels[index], isNumber(rateOf(part)) ? count(rateOf(part)) : "–", ...QUANTILES.map(([field]) => (isNumber(part.latency[field]) ? milliseconds(part.latency[field]) : "–")), isNumber(part.server_cpu_seconds) ? cores(part.server_cpu_seconds / Math.max(1e-9, part.seconds)) : "–", isNumber(part.server_rss_bytes) ? bytes(part.server_rss_bytes) : "–"]);
     const shown = parts.slice(0, 6);
-    return element("section", {}, element("h2", {}, "Side by side"), grid(curves(shown.map((part, index) => [part.title, part.latency_curve, `plot-${index}`]), true)) ?? "", table(columns, rows));
+    const of = (value) => parts.map((part) => (isNumber(value(part)) ? value(part) : null));
+    const figures = parts.length > 24 ? [] : [
+      parts.every(({ rounds }) => rounds?.length > 1) ? ladder({ title: "To the last receiver", note: "of all rounds", labels, format: milliseconds, wide: true, series: [["least", 0, "plot-0"], ["median", 0.5, "plot-2"], ["most", 1, "plot-4"]].map(([label, share, colour]) => ({ label, colour, values: of(({ rounds }) => rounds.toSorted((one, other) => one - other)[Math.floor((rounds.length - 1) * share)]) })) }) : undefined,
+      ladder({ title: "Latency of each part", note: "p50, p99, p100", labels, format: milliseconds, wide: true, series: [["p50", "p50", "plot-0"], ["p99", "p99", "plot-2"], ["p100", "max", "plot-4"]].map(([label, field, colour]) => ({ label, colour, values: of(({ latency }) => latency[field]) })) }),
+      ladder({ title: "Server CPU", note: "cores", labels, format: cores, series: [{ label: "server", colour: "plot-0", values: of((part) => part.server_cpu_seconds / Math.max(1e-9, part.seconds)) }] }),
+      ladder({ title: "Server memory", note: "resident, at the end", labels, format: bytes, series: [{ label: "server", colour: "plot-0", values: of((part) => part.server_rss_bytes) }] }),
+    ];
+    figures.push(curves(shown.map((part, index) => [labels[index], part.latency_curve, `plot-${index}`]), true, parts.length > shown.length ? `to p100, of the first ${shown.length} parts` : undefined));
+    return element("section", {}, element("h2", {}, "Side by side"), grid(...figures) ?? "", table(columns, rows));
+  }
+
+  /** Round numbers from 0 on, four to nine of them. */
+  function evenSplits(most) {
+    const power = 10 ** Math.floor(Math.log10(most / 4));
+    const step = [1, 2, 5].map((digit) => digit * power).findLast((one) => most / one >= 4) ?? power;
+    return Array.from({ length: Math.floor(most / step) + 1 }, (_, index) => index * step);
+  }
+
+  /** A line for each part: a dot for each of its values, or a bar where there is one. Parts that lack all of them are left out. */
+  function ladder({ title, note, labels, series, format, wide = false }) {
+    const kept = labels.map((_, index) => index).filter((index) => series.some(({ values }) => isNumber(values[index]) && values[index] > 0));
+    if (kept.length < 2) return undefined;
+    const all = kept.flatMap((index) => series.map(({ values }) => values[index])).filter((value) => isNumber(value) && value > 0);
+    const [most, least] = [Math.max(...all), Math.min(...all)];
+    const isBar = series.length === 1;
+    const log = !isBar && most > 30 * least;
+    const [width, row, left, right] = wide ? [1150, 26, 330, 24] : [550, 26, 220, 74];
+    const [low, high] = log ? [10 ** Math.floor(Math.log10(least)), 10 ** Math.ceil(Math.log10(most * 1.02))] : [0, most * 1.04];
+    const share = (value) => (log ? Math.log10(value / low) / Math.log10(high / low) : value / high);
+    const at = (value) => left + (width - left - right) * Math.min(1, Math.max(0, share(value)));
+    const bottom = row * kept.length + 6;
+    const svg = drawn("svg", { viewBox: `0 0 ${width} ${bottom + (isBar ? 2 : 22)}`, role: "img", "aria-label": `${title}: ${kept.map((index) => `${labels[index]} ${series.map(({ label, values }) => `${label} ${isNumber(values[index]) ? format(values[index]) : "none"}`).join(", ")}`).join("; ")}` });
+    for (const split of isBar ? [] : log ? powersOfTen(low, high) : evenSplits(most)) {
+      svg.append(drawn("line", { x1: at(split), x2: at(split), y1: 2, y2: bottom, class: "rule" }));
+      svg.append(drawn("text", { x: at(split), y: bottom + 16, class: "tick", "text-anchor": "middle" }, format(split)));
+    }
+    const letters = Math.floor((left - 12) / 6.7);
+    kept.forEach((index, place) => {
+      const y = row * place + row / 2 + 3;
+      const name = labels[index];
+      svg.append(drawn("text", { x: left - 12, y: y + 4, class: "side", "text-anchor": "end" }, name.length > letters ? `${name.slice(0, Math.floor(letters * 0.6))}…${name.slice(name.length - Math.floor(letters * 0.4) + 1)}` : name));
+      const known = series.filter(({ values }) => isNumber(values[index]) && values[index] > 0);
+      if (known.length === 0) return;
+      if (isBar) {
+        const value = known[0].values[index];
+        svg.append(drawn("rect", { x: left, y: y - 7, width: Math.max(2, at(value) - left), height: 14, rx: 3, style: `fill: var(--${series[0].colour})` }));
+        svg.append(drawn("text", { x: at(value) + 8, y: y + 4, class: "tick" }, format(value)));
+        return;
+      }
+      const places = known.map(({ values }) => at(values[index]));
+      svg.append(drawn("line", { x1: Math.min(...places), x2: Math.max(...places), y1: y, y2: y, style: "stroke: var(--text-soft)", "stroke-width": 1.5, opacity: 0.5 }));
+      known.forEach(({ colour }, which) => svg.append(drawn("circle", { cx: places[which], cy: y, r: 5, style: `fill: var(--${colour})` })));
+    });
+    const legend = isBar ? undefined : element("ul", { class: "legend" }, series.map(({ label, colour }) => {
+      const swatch = element("span", { class: "swatch" });
+      swatch.style.background = `var(--${colour})`;
+      return element("li", {}, swatch, label);
+    }));
+    return element("figure", { class: wide ? "plot is-wide" : "plot" }, element("figcaption", {}, element("b", {}, title), element("span", {}, note)), svg, legend);
   }
 
   function balance(part) {
-    const latencies = [["delivered", part.latency], ["acknowledged", part.acknowledged], ["the lab's own lag", part.lateness]].filter(([, figures]) => figures && isNumber(figures.p50) && figures.max > 0);
+    const latencies = [[received(part), part.latency], ["acknowledged", part.acknowledged], ["the lab's own lag", part.lateness]].filter(([, figures]) => figures && isNumber(figures.p50) && figures.max > 0);
     const figures = ["planned", "sent", "committed", "refused", "retried", "expected", "delivered", "lost", "doubled", "out_of_order", "altered", "gaps", "reconnects", "pieces", "frames", "complete", "stored_whole", "answers", "broken", "unsent"];
     const shown = figures.filter((name) => isNumber(part[name]));
     const faults = ["refused", "lost", "doubled", "out_of_order", "altered", "gaps", "broken", "unsent"];
