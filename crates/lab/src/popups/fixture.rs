@@ -15,7 +15,10 @@ use crate::{
     server::{StoreCheck, Target},
 };
 use serde::Serialize;
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 use tidings_client::http::HttpClient;
 
 /// The result of one phase of load, with its cost for the server.
@@ -65,9 +68,12 @@ pub(crate) struct FixtureSpec {
 impl PopupFixture {
     /// Configures the popups; returns them and the users as well, for a traffic source to borrow.
     pub(crate) fn set_up(target: Target, spec: &FixtureSpec) -> Result<(Self, Catalogue, UserProfiles), LabError> {
+        static POPULATIONS: AtomicU32 = AtomicU32::new(0);
         let tag = process::run_tag();
-        // Short user ids, as most apps have; they differ between runs.
-        let profiles = UserProfiles::new(&format!("u{}-", &tag[tag.len().saturating_sub(4)..]));
+        // Short user ids, as most apps have; they differ between runs, and between populations of a run: who was shown a popup a moment
+        // ago is not due.
+        let population = POPULATIONS.fetch_add(1, Ordering::Relaxed);
+        let profiles = UserProfiles::new(&format!("u{}{population:x}-", &tag[tag.len().saturating_sub(4)..]));
         let catalogue = Catalogue::write(&target, spec.popups, spec.users, spec.gap_s, |user| profiles.id(user))?;
         let connections = Connections::open(target.address(), spec.connections, spec.patience, spec.connection_use)?;
         let http = target.http();

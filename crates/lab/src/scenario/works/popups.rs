@@ -111,13 +111,15 @@ impl PopupWorker {
             let p = &stretch.latency;
             println!("{title}");
             println!(
-                "  popups       {} answers, {:.0}/s over {:.2} s  broken {}  unsent {}  wrong {}",
+                "  popups       {} answers, {:.0}/s over {:.2} s  broken {}  unsent {}  wrong {}  due but nothing {} of {}",
                 stretch.answers,
                 stretch.per_second(),
                 stretch.seconds,
                 stretch.broken,
                 stretch.unsent,
-                balance.wrong
+                balance.wrong,
+                counts.due_but_nothing,
+                counts.asked_due,
             );
             println!("  ms           p50 {:.2}  p99 {:.2}  p100 {:.2}", p.p50, p.p99, p.max);
         };
