@@ -7,6 +7,7 @@ use crate::{
     json_len::digits,
     message_runs::{OLDER_BYTES_MAX, SPAN_OF_MESSAGES_MAX, newest_and_older},
     offline_recipients::OfflineRecipients,
+    reach_policy::CompiledPolicy,
     reach_trace::RecordRows,
     road_jobs::{JobRoad, JobRow},
 };
@@ -27,8 +28,12 @@ struct Likeness {
 }
 
 /// The messages of a round that are alike.
-#[derive(Default)]
-pub(super) struct AlikeMessages(FxHashMap<Likeness, Option<Alike>>);
+pub(super) struct AlikeMessages {
+    /// What the policy of the round allows, and whether it has conditions.
+    is_allowed: bool,
+    has_conditions: bool,
+    known: FxHashMap<Likeness, Option<Alike>>,
+}
 
 /// What was decided for some messages.
 struct Alike {
@@ -48,6 +53,11 @@ struct Alike {
 }
 
 impl AlikeMessages {
+    pub(super) fn new(policy: &CompiledPolicy) -> AlikeMessages {
+        let (is_allowed, has_conditions) = (policy.may_decide_alike(), policy.has_conditions());
+        AlikeMessages { is_allowed, has_conditions, known: FxHashMap::default() }
+    }
+
     /// Takes a message to those that are like it; answers whether it could: otherwise it is to be decided by itself.
     pub(super) fn take(
         &mut self,
@@ -56,11 +66,11 @@ impl AlikeMessages {
         changes: &mut Vec<RowChange>,
     ) -> StoreResult<bool> {
         let content = &found.entry.content;
-        if !scope.policy.may_decide_alike() || !content.mentions.is_empty() || !found.has_round_members() {
+        if !self.is_allowed || !content.mentions.is_empty() || !found.has_round_members() {
             return Ok(false);
         }
         let sender = content.sender.as_ref().map(|sender| sender.no);
-        if !scope.policy.has_conditions() {
+        if !self.has_conditions {
             let Some(alike) = self.of(scope, found, None, changes)? else { return Ok(false) };
             if sender.is_none_or(|sender| !alike.told.contains(&sender)) {
                 alike.add(found.message(), changes);
@@ -81,7 +91,7 @@ impl AlikeMessages {
         changes: &mut Vec<RowChange>,
     ) -> StoreResult<Option<&mut Alike>> {
         let (conversation, content_type) = (found.conversation.no, found.entry.content.content_type.clone());
-        let known = match self.0.entry(Likeness { conversation, content_type, sender }) {
+        let known = match self.known.entry(Likeness { conversation, content_type, sender }) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => place.insert(Alike::decide(scope, found, sender.is_some())?),
         };
@@ -96,7 +106,7 @@ impl AlikeMessages {
 
     /// The rows that are left.
     pub(super) fn finish(self, changes: &mut Vec<RowChange>) {
-        self.0.into_values().flatten().for_each(|mut alike| alike.finish_rows(changes));
+        self.known.into_values().flatten().for_each(|mut alike| alike.finish_rows(changes));
     }
 }
 

@@ -203,7 +203,7 @@ impl Worker {
         let mut changes = Vec::new();
         let (mut lookups, has_vendors) = (RoundLookups::of(items), self.roads.has(PolicyRoad::Vendors));
         let scope = DecisionScope { context: &context, roads: &self.roads, policy: &policy, now_ms, is_current };
-        let mut alike = AlikeMessages::default();
+        let mut alike = AlikeMessages::new(&policy);
         let write = |changes: &mut Vec<RowChange>| match changes.len() < ROWS_PER_WRITE {
             true => Ok(()),
             false => self.write(term, std::mem::take(changes)),

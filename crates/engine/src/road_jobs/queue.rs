@@ -98,6 +98,11 @@ impl JobQueue {
         self.lanes.get(&lane).map_or(0, |lane| lane.known.len())
     }
 
+    /// Whether rows that were never tried leave room for others of them that wait for a time.
+    pub(crate) fn has_room_to_wait(&self) -> bool {
+        self.lane_len(FRESH) <= self.keys_max / 2
+    }
+
     /// Whether a row that is tried for the first time has a chance: not all services have as many as they may that failed.
     fn may_try_more(&self) -> bool {
         let full = self.lanes.keys().filter(|lane| **lane != FRESH && self.lane_len(**lane) >= self.keys_max).count();
@@ -192,6 +197,17 @@ mod tests {
 
     fn failed(position: u64, service: u64) -> Vec<u8> {
         ROAD.key(position, part_of_service(0, service))
+    }
+
+    #[test]
+    fn rows_that_wait_leave_room_for_those_that_were_never_tried() {
+        let mut queue = queue(1, 4);
+        let now = Instant::now();
+        for (position, has_room) in [(1, true), (2, true), (3, false)] {
+            queue.put(ROAD.key(position, 0), now + Duration::from_secs(60));
+            assert_eq!(queue.has_room_to_wait(), has_room, "{position}");
+        }
+        assert!(queue.may_try_more());
     }
 
     #[test]

@@ -1,32 +1,33 @@
 //! The thread of one vendor: takes the rows that are due, sends their notifications, and stores what became of them.
 
+mod open_job;
 mod withdrawals;
 
 use super::{
     StopSignal, VendorPushConfig,
     badge::badge_with,
-    dead_letters::{DeadLetter, DeadLetters},
+    dead_letters::DeadLetters,
     health::Health,
     rendering::{Appearance, MessageText},
 };
 use crate::{
     offline_recipients::{OfflinePushContext, OfflineRecipients},
     reach_gate::Unwanted,
-    reach_trace::{ReachTrace, Record, Source},
     reached_marks,
     road_jobs::{Job, JobQueue, JobRoad, JobSignals, RoundEnd, Target, part_of_service, short_cause},
     unread_counts::SharedPages,
 };
+use open_job::{Left, OpenJob};
 use quick_cache::unsync::Cache;
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, HashMap, HashSet},
+    collections::{BinaryHeap, HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::{Duration, Instant},
 };
 use tidings_domain::{
-    chat_rows::{ShownNotification, number_in, shown_key},
+    chat_rows::{ShownNotification, shown_key},
     leadership::Term,
     metrics::{VendorLabel, VendorOutcomeLabel},
     model::*,
@@ -35,7 +36,7 @@ use tidings_domain::{
     store::*,
     vendors::*,
 };
-use tidings_protocol::http::{PolicyRoad, PushVendor, ReachCollapse, ReachOutcome, ReachRoad};
+use tidings_protocol::http::{PolicyRoad, ReachCollapse, ReachOutcome, ReachRoad};
 
 /// The pause after the store could not be read or written.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -68,134 +69,6 @@ pub(super) struct VendorWorker {
 struct Told {
     seq: u64,
     at: Instant,
-}
-
-/// What is known of a row while it is worked on.
-struct OpenJob {
-    key: Vec<u8>,
-    job: Job,
-    /// Where the message is, and the row's part.
-    position: Position,
-    part: u64,
-    /// Newer messages of the row that were recalled, with their records.
-    recalled: Vec<(u64, Vec<Record>)>,
-    /// Devices that are to be tried again, by the service that is to take them.
-    left: BTreeMap<u64, Left>,
-    /// Devices that are not told of the message, but may be of the older ones of the row; by their service.
-    left_of_older: BTreeMap<u64, Vec<Target>>,
-    /// Devices that were told of the conversation a moment ago, and when they may be told again.
-    waiting: Vec<Target>,
-    waits_until: Option<Instant>,
-    /// What became of devices in this round.
-    records: Vec<Record>,
-    /// When the message was sent.
-    sent_at: u64,
-    /// Users whom the vendor reaches by this round, if that stops other roads.
-    reached: Vec<UserNo>,
-    /// Changes of what devices show.
-    shown: Vec<RowChange>,
-    dead: Vec<DeadLetter>,
-}
-
-impl OpenJob {
-    fn new(key: Vec<u8>, job: Job) -> OpenJob {
-        let (position, part) = (number_in(&key, 1).unwrap_or_default(), number_in(&key, 2).unwrap_or_default());
-        let (recalled, left, left_of_older, waiting, records, reached, shown, dead) = Default::default();
-        let (sent_at, waits_until) = (0, None);
-        OpenJob {
-            key,
-            job,
-            position,
-            part,
-            recalled,
-            left,
-            left_of_older,
-            waiting,
-            waits_until,
-            records,
-            sent_at,
-            reached,
-            shown,
-            dead,
-        }
-    }
-
-    /// Goes on to the older messages of the row, since there is no newest one any more; answers whether there are any.
-    fn pass_newest(&mut self) -> bool {
-        let Some(job) = self.job.clone().without_newest() else { return false };
-        let records = job.targets.iter().map(|target| target.record(ReachOutcome::Recalled, None)).collect();
-        self.recalled.push((self.job.seq, records));
-        self.job = job;
-        true
-    }
-
-    /// Whether all of its devices wait.
-    fn is_untouched(&self) -> bool {
-        let has_left = !self.left.is_empty() || !self.left_of_older.is_empty();
-        !has_left && self.records.is_empty() && self.recalled.is_empty() && self.shown.is_empty()
-    }
-
-    /// Gives a device up.
-    fn bury(&mut self, vendor: PushVendor, target: &Target, outcome: ReachOutcome, cause: Option<&str>, now_ms: u64) {
-        let Job { conversation, seq, attempts, .. } = self.job;
-        let cause = cause.map(short_cause);
-        // Of an expired one the attempts before count, of a refused one this one, too.
-        let attempts = attempts + u32::from(outcome != ReachOutcome::Expired);
-        // A refusal is of one message, while the older ones expire with the newest.
-        let older = self.job.older().filter(|_| outcome == ReachOutcome::Expired);
-        self.dead.extend(std::iter::once(seq).chain(older).map(|seq| DeadLetter {
-            vendor,
-            conversation,
-            seq,
-            target: target.clone(),
-            failed_at: now_ms,
-            attempts,
-            outcome,
-            cause: cause.clone(),
-        }));
-    }
-
-    /// Adds the records of this round.
-    fn add_records(
-        &self,
-        vendor: PushVendor,
-        trace: &ReachTrace,
-        (version, now_ms): (u32, u64),
-        changes: &mut Vec<RowChange>,
-    ) {
-        let conversation = ConversationNo(self.job.conversation);
-        let source = Source::Vendor { vendor, part: self.part, attempt: self.job.attempts.into() };
-        let rule = stored_rule(version, &self.job.rule);
-        let mut add = |seq: u64, older: &[u64], records: Vec<Record>| {
-            let records = records.into_iter().map(|record| record.by_rule(rule.clone()));
-            trace.rows(source, now_ms, records).add_to((conversation, seq), older, changes);
-        };
-        for (seq, records) in &self.recalled {
-            add(*seq, &[], records.clone());
-        }
-        add(self.job.seq, &[], self.records.clone());
-        if let (Some(newest), [_, older @ ..]) = (self.job.older().next(), &self.job.older[..]) {
-            add(newest, older, self.records.iter().filter_map(of_older).collect());
-        }
-    }
-}
-
-/// What is to be recorded of an older message of a row, of what was of the newest; `None`: it is to be tried still.
-fn of_older(record: &Record) -> Option<Record> {
-    match record.outcome {
-        ReachOutcome::Retried | ReachOutcome::Refused | ReachOutcome::TokenGone => None,
-        ReachOutcome::Accepted => Some(Record::new(record.whom.clone(), ReachOutcome::Superseded)),
-        _ => Some(record.clone()),
-    }
-}
-
-/// Devices that one service did not take.
-#[derive(Default)]
-struct Left {
-    targets: Vec<Target>,
-    /// The longest time for which the service asked.
-    retry_after: Option<Duration>,
-    cause: Option<String>,
 }
 
 /// A shipment's place: its row, its device and its token.
@@ -252,11 +125,6 @@ fn settled_label(outcome: ReachOutcome) -> &'static str {
         ReachOutcome::Expired => "dead_expired",
         _ => "obsolete",
     }
-}
-
-/// The rule's name in records; none, while no policy is stored.
-fn stored_rule(version: u32, rule: &str) -> Option<Arc<str>> {
-    (version > 0 && !rule.is_empty()).then(|| rule.into())
 }
 
 impl VendorWorker {
@@ -415,6 +283,8 @@ impl VendorWorker {
         let mut order: BinaryHeap<_> = open.iter().enumerate().map(|(at, open)| place(at, &open.job)).collect();
         let (mut taken, mut badges, mut pages) = (NewestByDevice::new(), HashMap::new(), SharedPages::default());
         let Prepared { mut addressed, mut shipments, mut held } = Prepared::default();
+        // Rows that wait take room from those that were never tried. With little left devices are told at once.
+        let may_wait = self.queue.has_room_to_wait();
         while let Some((.., Reverse(at))) = order.pop() {
             if open[at].job.withdraws {
                 let newest = taken.entry(open[at].job.conversation).or_default();
@@ -486,7 +356,8 @@ impl VendorWorker {
                         settle(&target, ReachOutcome::Superseded);
                         continue;
                     }
-                    let until = latest.map(|told| told.at + self.config.repeat_after).filter(|until| now < *until);
+                    let until = latest.and_then(|told| told.at.checked_add(self.config.repeat_after));
+                    let until = until.filter(|until| may_wait && now < *until);
                     if let Some(until) = until {
                         waits_until = waits_until.max(Some(until));
                         waiting.push(target);
