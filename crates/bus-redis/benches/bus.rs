@@ -2,7 +2,7 @@
 //! `cargo bench -p tidings-bus-redis`; starts its own Redis, so it needs `redis-server`.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/support/redis.rs"]
+#[path = "../tests/it/support/redis.rs"]
 mod redis;
 
 use bytes::Bytes;

@@ -2,8 +2,9 @@
 //! live sessions as a new one.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../store/tests/support/file_size_limit.rs"]
+#[path = "../../store/tests/it/support/file_size_limit.rs"]
 mod file_size_limit;
+#[path = "it/support/mod.rs"]
 mod support;
 
 use file_size_limit::FileSizeLimit;

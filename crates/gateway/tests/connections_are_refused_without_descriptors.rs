@@ -2,8 +2,9 @@
 //! since the limit is the process's.
 #![allow(clippy::unwrap_used)]
 
-#[path = "support/devices.rs"]
+#[path = "it/support/devices.rs"]
 mod devices;
+#[path = "it/support/mod.rs"]
 mod support;
 
 use devices::*;

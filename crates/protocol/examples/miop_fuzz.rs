@@ -7,7 +7,7 @@
 //! and a finding prints its seed, its number and its bytes.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

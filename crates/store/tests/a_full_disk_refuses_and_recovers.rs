@@ -1,6 +1,7 @@
 //! A full disk: commits are refused, reads go on, and once there is room commits go on. No acknowledged message is missing.
 #![allow(clippy::unwrap_used)]
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::{

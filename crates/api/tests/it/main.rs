@@ -1,0 +1,18 @@
+//! The HTTP API, by what can be observed: a module for each behaviour.
+#![allow(clippy::unwrap_used)]
+
+mod a_websocket_upgrade_opens_a_session;
+mod api_descriptions_match_the_code;
+mod callers_are_held_to_their_permissions;
+mod cors_allows_configured_origins;
+mod every_described_operation_can_be_called;
+mod every_http1_request_is_answered;
+mod history_pages_return_every_entry_once;
+mod idle_unauthenticated_connections_are_evicted;
+mod invalid_popups_are_refused;
+mod metrics_describe_process_and_requests;
+mod popup_decisions_and_exports_over_http;
+mod popup_fast_path_answers_like_the_router;
+mod refusals_are_problem_details;
+mod request_bodies_are_bounded;
+mod support;

@@ -1,0 +1,8 @@
+//! The bus on Redis, by what can be observed: a module for each behaviour.
+#![allow(clippy::unwrap_used)]
+
+mod bus_conformance;
+mod connections_are_shared_paced_and_encrypted;
+mod support;
+mod the_bus_survives_a_failing_cluster;
+mod the_bus_survives_a_failing_server;

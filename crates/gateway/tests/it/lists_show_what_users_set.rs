@@ -1,0 +1,280 @@
+//! A user's list: what the user sets for its conversations, which of them it shows, and what the user's other sessions learn.
+
+use crate::support::*;
+use std::sync::Arc;
+use tidings_client::session::Session;
+use tidings_domain::model::Actor;
+use tidings_protocol::{
+    error::ErrorCode,
+    frames::{ClientFrame, ServerFrame},
+    http::*,
+};
+use tidings_testkit::{LocalBus, MemoryStore};
+
+/// Ada with a group `a`, `b` and `c` of all, in which one message was sent in turn.
+fn server() -> Server {
+    let server = Server::start();
+    server.users(&["ada", "ben"]);
+    for id in ["a", "b", "c"] {
+        server.group(id, &["ada", "ben"]);
+        server.say("ben", id, "one");
+    }
+    server
+}
+
+fn set(server: &Server, user: &str, conversation: &str, update: UpdatePreferences) -> ConversationView {
+    let user = server.engine.directory.require_user(user).unwrap();
+    let conversation = server.wait(server.engine.set_preferences(&user, conversation, update)).unwrap();
+    server.engine.list_view(&user, &conversation).unwrap()
+}
+
+fn update() -> UpdatePreferences {
+    UpdatePreferences::default()
+}
+
+fn page(server: &Server, filter: Option<ListFilter>, after: Option<&str>, limit: usize) -> ConversationPage {
+    let user = server.engine.directory.require_user("ada").unwrap();
+    server.engine.conversations(&user, filter, after, limit).unwrap()
+}
+
+/// The ids of ada's list, read two at a time.
+fn listed(server: &Server, filter: Option<ListFilter>) -> String {
+    let (mut ids, mut after) = (Vec::new(), None);
+    loop {
+        let page = page(server, filter, after.as_deref(), 2);
+        ids.extend(page.conversations.into_iter().map(|view| view.id));
+        after = page.next;
+        if after.is_none() {
+            return ids.join(" ");
+        }
+    }
+}
+
+fn view(server: &Server, id: &str) -> ConversationView {
+    let user = server.engine.directory.require_user("ada").unwrap();
+    let card = server.engine.directory.require_conversation(id).unwrap();
+    server.engine.list_view(&user, &card).unwrap()
+}
+
+fn read(server: &Server, user: &str, conversation: &str, seq: u64) {
+    let user = server.engine.directory.require_user(user).unwrap();
+    server.wait(server.engine.mark_read(&user, conversation, seq)).unwrap();
+}
+
+/// The next line of the list that the session is sent.
+#[track_caller]
+fn line(session: &mut Session) -> ConversationView {
+    loop {
+        if let ServerFrame::Conversation { conversation } = any_next(session) {
+            return *conversation;
+        }
+    }
+}
+
+#[test]
+fn pinned_conversations_come_first_on_every_page() {
+    let server = server();
+    assert_eq!(listed(&server, None), "c b a");
+    let pinned = set(&server, "ada", "a", UpdatePreferences { pinned: Some(true), ..update() });
+    assert!(pinned.pinned_at.is_some());
+    assert_eq!(listed(&server, None), "a c b");
+    server.say("ben", "b", "two");
+    assert_eq!(listed(&server, None), "a b c");
+    set(&server, "ada", "c", UpdatePreferences { pinned: Some(true), ..update() });
+    assert_eq!(listed(&server, None), "c a b", "of pinned ones the latest active first");
+    set(&server, "ada", "a", UpdatePreferences { pinned: Some(false), ..update() });
+    assert_eq!((listed(&server, None), view(&server, "a").pinned_at), ("c b a".into(), None));
+}
+
+#[test]
+fn archived_conversations_have_a_list_of_their_own_and_hidden_ones_come_back_with_a_message() {
+    let server = server();
+    set(&server, "ada", "b", UpdatePreferences { archived: Some(true), ..update() });
+    assert!(set(&server, "ada", "c", UpdatePreferences { hidden: Some(true), ..update() }).hidden);
+    assert_eq!(listed(&server, None), "a");
+    assert_eq!(listed(&server, Some(ListFilter::Archived)), "b");
+    // What is no message brings nothing back.
+    server.users(&["cleo"]);
+    server.change_members("c", &["cleo"], &[]);
+    assert_eq!(listed(&server, None), "a");
+    server.say("ben", "b", "two");
+    assert_eq!(listed(&server, None), "a", "an archived one stays apart");
+    server.say("ben", "c", "two");
+    assert_eq!((listed(&server, None), view(&server, "c").hidden), ("c a".into(), false));
+    set(&server, "ada", "b", UpdatePreferences { archived: Some(false), ..update() });
+    assert_eq!(listed(&server, None), "c b a");
+}
+
+#[test]
+fn filters_find_what_is_unread_and_what_mentions_the_user() {
+    let server = server();
+    for id in ["a", "b", "c"] {
+        read(&server, "ada", id, 1);
+    }
+    assert_eq!(listed(&server, Some(ListFilter::Unread)), "");
+    set(&server, "ada", "c", UpdatePreferences { marked_unread: Some(true), ..update() });
+    server.say("ben", "a", "two");
+    let mut mention = message_to("ben", "b", "@ada");
+    mention.mentions = vec!["ada".into()];
+    server.wait(server.engine.send(&Actor::App, mention)).unwrap();
+    assert_eq!(listed(&server, Some(ListFilter::Unread)), "b a c");
+    assert_eq!(listed(&server, Some(ListFilter::Mentions)), "b");
+    read(&server, "ada", "c", 1);
+    assert!(!view(&server, "c").marked_unread, "reading ends it");
+    assert_eq!(listed(&server, Some(ListFilter::Unread)), "b a");
+    // Many that do not pass lie before the one that does.
+    for n in 0..30 {
+        let id = format!("quiet-{n}");
+        server.group(&id, &["ada", "ben"]);
+        server.say("ada", &id, "mine");
+    }
+    assert_eq!(listed(&server, Some(ListFilter::Mentions)), "b");
+}
+
+#[test]
+fn the_last_message_is_neither_a_notice_nor_recalled() {
+    let server = server();
+    let text = |view: &ConversationView| view.last_message.as_ref().map(text_of);
+    server.say("ben", "a", "two");
+    server.users(&["cleo"]);
+    server.change_members("a", &["cleo"], &[]);
+    let line = view(&server, "a");
+    assert_eq!((text(&line).as_deref(), line.last_entry.as_ref().map(|entry| entry.seq)), (Some("two"), Some(3)));
+    server.wait(server.engine.recall_message(&Actor::App, "a", 2, None, None)).unwrap();
+    assert_eq!(text(&view(&server, "a")).as_deref(), Some("one"));
+    // Farther back than the first look goes.
+    for n in 0..40 {
+        let update = UpdateConversation { name: Some(format!("{n}")), ..UpdateConversation::default() };
+        server.wait(server.engine.update_conversation(&Actor::App, "a", update)).unwrap();
+    }
+    assert_eq!(text(&view(&server, "a")).as_deref(), Some("one"));
+}
+
+#[test]
+fn cleared_entries_are_gone_from_history_counts_and_resumes_of_one_user() {
+    let server = server();
+    let seqs = |user: &str| -> Vec<u64> {
+        let actor = Actor::User(server.engine.directory.require_user(user).unwrap());
+        let page = server.engine.history(&actor, "a", &HistoryQuery::default()).unwrap();
+        page.entries.iter().map(|entry| entry.seq).collect()
+    };
+    let entry = |seq| {
+        let actor = Actor::User(server.engine.directory.require_user("ada").unwrap());
+        server.engine.entry(&actor, "a", seq).map(|entry| entry.seq).map_err(|refusal| refusal.code)
+    };
+    let ada = server.engine.directory.require_user("ada").unwrap();
+    let cursor = server.engine.sync(&ada, None).unwrap().cursor;
+    for text in ["two", "three", "four"] {
+        server.say("ben", "a", text);
+    }
+    let line = set(&server, "ada", "a", UpdatePreferences { clear_to_seq: Some(3), ..update() });
+    assert_eq!((line.cleared_seq, line.unread, line.last_seq), (3, 1, 4));
+    assert_eq!((seqs("ada"), seqs("ben")), (vec![4], vec![1, 2, 3, 4]));
+    assert_eq!((entry(3), entry(4)), (Err(ErrorCode::NotFound), Ok(4)));
+    let synced = server.engine.sync(&ada, Some(&cursor)).unwrap();
+    assert!(synced.resume.complete);
+    assert_eq!(synced.entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [4]);
+    let line = set(&server, "ada", "a", UpdatePreferences { clear_to_seq: Some(99), ..update() });
+    assert_eq!((line.cleared_seq, line.unread, line.last_message, seqs("ada")), (4, 0, None, vec![]));
+}
+
+#[test]
+fn members_read_from_before_their_joining_what_the_conversation_shows() {
+    let server = Server::start();
+    server.users(&["ada", "ben"]);
+    server.group("g", &["ada"]);
+    for n in 1..=5 {
+        server.say("ada", "g", &n.to_string());
+    }
+    server.change_members("g", &["ben"], &[]);
+    let first = |history: HistoryVisibility| {
+        let update = UpdateConversation { history: Some(history), ..UpdateConversation::default() };
+        let card = server.wait(server.engine.update_conversation(&Actor::App, "g", update)).unwrap();
+        assert_eq!(card.history, history);
+        let ben = Actor::User(server.engine.directory.require_user("ben").unwrap());
+        let page = server.engine.history(&ben, "g", &HistoryQuery::default()).unwrap();
+        let first = page.entries[0].seq;
+        assert_eq!(page.conversation_first_seq, first);
+        let below = HistoryQuery { from_seq: Some(1), ..HistoryQuery::default() };
+        assert_eq!(server.engine.history(&ben, "g", &below).unwrap().entries[0].seq, first);
+        for (seq, is_readable) in [(first - 1, false), (first, true)] {
+            let found = [
+                server.engine.entry(&ben, "g", seq).map(drop),
+                server.engine.body_versions(&ben, "g", seq).map(drop),
+                server.engine.message_receipts(&ben, "g", seq).map(drop),
+            ];
+            let is_found = |result: &Result<(), tidings_protocol::error::Refusal>| !matches!(result, Err(refusal) if refusal.code == ErrorCode::NotFound);
+            assert!(seq == 0 || found.iter().all(|found| is_found(found) == is_readable), "{seq}: {found:?}");
+        }
+        first
+    };
+    assert_eq!(first(HistoryVisibility::All), 1);
+    assert_eq!(first(HistoryVisibility::Join), 6);
+    assert_eq!(first(HistoryVisibility::Last(2)), 4);
+    assert_eq!(first(HistoryVisibility::Last(99)), 1);
+}
+
+#[test]
+fn other_sessions_of_the_user_are_sent_the_changed_line() {
+    let (memory, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let nodes = ["a", "b"].map(|name| Server::node(name, &memory, &bus));
+    let all_known = |server: &Server| server.engine.cluster.as_ref().unwrap().nodes.all().len() == 2;
+    until("the nodes know each other", || nodes.iter().all(all_known));
+    let [a, b] = &nodes;
+    a.users(&["ada", "ben"]);
+    let mut phone = a.open("ada", "phone");
+    let mut laptop = b.open("ada", "laptop");
+    let mut ben = b.open("ben", "phone");
+    a.group("g", &["ada"]);
+    for session in [&mut phone, &mut laptop] {
+        assert_eq!((line(session).id, bound(session).user.as_str()), ("g".into(), "ada"), "she has joined");
+    }
+    let title = Some(Some("Mine".to_owned()));
+    let update = UpdatePreferences { pinned: Some(true), title: title.clone(), ..update() };
+    phone.write(&ClientFrame::Preferences { reference: Some(7), conversation: "g".into(), update }).unwrap();
+    for session in [&mut phone, &mut laptop] {
+        let line = line(session);
+        assert_eq!((line.pinned_at.is_some(), Some(line.title)), (true, title.clone()));
+    }
+    let ada = b.engine.directory.require_user("ada").unwrap();
+    b.wait(b.engine.set_mute(&ada, "g", Mute { muted: true, until: None })).unwrap();
+    assert!([&mut phone, &mut laptop].into_iter().all(|session| line(session).muted));
+    let card = UpdateConversation { name: Some("Gee".into()), ..UpdateConversation::default() };
+    a.wait(a.engine.update_conversation(&Actor::App, "g", card)).unwrap();
+    for session in [&mut phone, &mut laptop] {
+        let line = line(session);
+        assert_eq!((line.name.as_deref(), line.title.as_deref()), (Some("Gee"), Some("Mine")));
+    }
+    b.say("ada", "g", "hi");
+    read(a, "ada", "g", 2);
+    assert!([&mut phone, &mut laptop].into_iter().all(|session| line(session).read_seq == 2));
+    // What has not changed is not sent, and others learn nothing.
+    phone
+        .write(&ClientFrame::Preferences { reference: Some(8), conversation: "g".into(), update: self::update() })
+        .unwrap();
+    let not_a_member =
+        ClientFrame::Preferences { reference: Some(9), conversation: "g".into(), update: self::update() };
+    ben.write(&not_a_member).unwrap();
+    let (reference, code, _) = error(&mut ben);
+    assert_eq!((reference, code), (Some(9), ErrorCode::NotAMember));
+}
+
+#[test]
+fn the_list_over_websocket_takes_filters() {
+    let server = server();
+    let mut ada = server.open("ada", "phone");
+    let update = UpdatePreferences { archived: Some(true), ..update() };
+    ada.write(&ClientFrame::Preferences { reference: Some(1), conversation: "b".into(), update }).unwrap();
+    while !matches!(next(&mut ada), ServerFrame::Ok { reference: 1 }) {}
+    for (filter, expected) in [(None, "c a"), (Some(ListFilter::Archived), "b")] {
+        let (reference, account, assigned_to) = (Some(2), None, None);
+        let ask = ClientFrame::Conversations { reference, filter, account, assigned_to, after: None, limit: None };
+        ada.write(&ask).unwrap();
+        let ids = loop {
+            if let ServerFrame::Conversations { page, .. } = next(&mut ada) {
+                break page.conversations.into_iter().map(|view| view.id).collect::<Vec<_>>().join(" ");
+            }
+        };
+        assert_eq!(ids, expected);
+    }
+}

@@ -1,0 +1,32 @@
+//! The program, by what can be observed: a module for each behaviour.
+#![allow(clippy::unwrap_used)]
+
+mod a_backup_is_restored_as_documented;
+mod a_server_stores_everything_in_postgres;
+mod agents_load_a_real_server;
+mod brokers_are_compared;
+mod damage_makes_the_server_not_ready;
+mod descriptor_limit_refuses_new_connections_only;
+mod development_mode;
+mod docs_match_the_code;
+mod everybody_is_reached_by_the_roads_that_are_due;
+mod health_has_its_own_listener;
+mod listen_prints_what_arrives;
+mod local_cluster_lifecycle;
+mod memory_is_returned_after_a_peak;
+mod modules_form_no_circles;
+#[path = "../../../store/tests/it/support/postgres.rs"]
+mod postgres;
+mod scenarios_run;
+mod server_lifecycle;
+mod settings_sources_have_a_precedence;
+mod small_benches_pass;
+mod startup_mistakes_are_explained;
+mod support;
+mod the_console_is_safe_to_serve;
+mod the_doctor_names_what_is_unfit;
+mod the_shipped_program_has_no_lab;
+mod the_store_opens_or_explains_why_not;
+mod the_webhook_receives_events;
+mod tls_certificates_are_reloaded;
+mod traces_reach_a_collector;

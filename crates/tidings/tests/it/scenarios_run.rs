@@ -1,0 +1,244 @@
+//! Scenarios run as docs/scenarios.md says: every example of the page, and what a search names when something breaks.
+// Slow: left out by `make test-quick`.
+#![cfg(feature = "lab")]
+
+use serde_json::Value;
+use std::{path::Path, process::Command};
+
+/// The lab fell behind its schedule, as it may on a busy machine; all counts balance all the same.
+const FELL_BEHIND: i32 = 3;
+
+/// Runs a scenario of this text: its exit code, its figures, and what it printed.
+fn run(text: &str) -> (i32, Value, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, figures) = (folder.path().join("scenario.toml"), folder.path().join("figures.json"));
+    std::fs::write(&file, text).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tidings"))
+        .args(["bench", "run"])
+        .arg(&file)
+        // A machine that does other things makes the lab late, which ends a search: these tests are about what the server does.
+        .args(["--lag-max", "1m"])
+        .arg("--json")
+        .arg(&figures)
+        .output()
+        .unwrap();
+    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{printed}");
+    let figures = std::fs::read_to_string(&figures).map_or(Value::Null, |json| serde_json::from_str(&json).unwrap());
+    (output.status.code().unwrap(), figures, printed)
+}
+
+/// The same for a scenario that must pass.
+fn passed(text: &str) -> Value {
+    let (code, figures, printed) = run(text);
+    assert!(matches!(code, 0 | FELL_BEHIND), "exit code {code}: {printed}");
+    figures
+}
+
+/// The whole files among the page's examples, by their names.
+fn example(name: &str) -> String {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenarios.md")).unwrap();
+    let mut examples = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let head = format!("name = \"{name}\"\n");
+    examples.find(|text| text.starts_with(&head)).unwrap_or_else(|| panic!("the page has no {name}")).to_owned()
+}
+
+fn works(figures: &Value, phase: usize) -> &Vec<Value> {
+    figures["phases"][phase]["works"].as_array().unwrap()
+}
+
+#[test]
+fn works_share_a_rate_and_are_held_to_their_thresholds() {
+    let figures = passed(&example("an-evening"));
+    let of = |phase, work: usize, name: &str| works(&figures, phase)[work][name].as_u64().unwrap();
+    // The area under the ramp is 55 messages, of which 22 and 33 are due.
+    assert_eq!((of(0, 0, "planned"), of(0, 1, "planned")), (22, 33));
+    assert_eq!((of(0, 0, "delivered"), of(0, 1, "delivered")), (220, 33));
+    // Bursts: 2 × (0.8 × 10 + 0.2 × 80); steps: 10 + 20.
+    assert_eq!((of(1, 0, "planned"), of(1, 1, "planned")), (48, 30));
+    assert_eq!(works(&figures, 1)[0]["title"], "bursts: chatter");
+    let marks = works(&figures, 1)[1]["marks"].as_array().unwrap();
+    assert_eq!((marks.len(), &marks[0]["name"]), (1, &Value::from("20/s")));
+    let criteria = figures["run"]["criteria"].as_array().unwrap();
+    let of_threshold = |bound: &str| criteria.iter().filter(|one| one["bound"] == bound).count();
+    assert_eq!((of_threshold("errors < 5 %"), of_threshold("p50 < 5000 ms")), (4, 1), "{criteria:?}");
+}
+
+#[test]
+fn a_cluster_loses_nothing_when_one_of_its_nodes_is_killed() {
+    let figures = passed(&example("two-nodes"));
+    let (quiet, faulty) = (&works(&figures, 0)[0], &works(&figures, 1)[0]);
+    assert_eq!((&quiet["delivered"], &faulty["delivered"]), (&Value::from(120), &Value::from(300)));
+    let marks: Vec<&str> =
+        faulty["marks"].as_array().unwrap().iter().filter_map(|mark| mark["name"].as_str()).collect();
+    assert_eq!(marks, ["node-killed", "reverted"]);
+    assert!(quiet["server_rss_bytes"].as_u64().unwrap() > 2 << 20, "both nodes' memory: {}", quiet["server_rss_bytes"]);
+    assert_eq!(faulty["server_cpu_seconds"], Value::Null, "the process that was measured is gone");
+}
+
+#[test]
+fn every_kind_of_population_works() {
+    let figures = passed(&example("everybody"));
+    let works = works(&figures, 0);
+    assert_eq!((works[0]["rounds"].as_array().unwrap().len(), &works[0]["delivered"]), (3, &Value::from(30)));
+    assert_eq!((&works[1]["planned"], &works[1]["delivered"]), (&Value::from(40), &Value::from(40)));
+    assert_eq!((works[2]["pushes"].as_array().unwrap().len(), &works[2]["answers"]), (2, &Value::from(40)));
+    assert_eq!((&works[3]["answers"], &works[3]["broken"]), (&Value::from(40), &Value::from(0)));
+    let popups = &self::works(&figures, 1)[0];
+    assert!(popups["stretch"]["answers"].as_u64().unwrap() > 50, "{}", popups["stretch"]);
+    assert_eq!(popups["stretch"]["broken"], 0);
+}
+
+#[test]
+fn populations_of_popup_users_follow_each_other() {
+    let figures = passed(
+        r#"
+name = "home-pages"
+about = "Two populations with popups of their own, one after the other."
+[population.kept]
+kind = "popup-users"
+users = 200
+popups = 20
+connections = 4
+[population.short]
+kind = "popup-users"
+users = 200
+popups = 10
+connections = 4
+keep_alive = false
+[[phase]]
+name = "one"
+duration = "1s"
+[[phase.work]]
+population = "kept"
+rate = 100
+[[phase]]
+name = "the other"
+duration = "1s"
+[[phase.work]]
+population = "short"
+rate = 100
+"#,
+    );
+    for phase in 0..2 {
+        let popups = &works(&figures, phase)[0];
+        assert!(popups["stretch"]["answers"].as_u64().unwrap() > 50, "{}", popups["stretch"]);
+        assert_eq!((&popups["stretch"]["broken"], &popups["balance"]["wrong"]), (&Value::from(0), &Value::from(0)));
+    }
+}
+
+#[test]
+fn a_search_names_the_descriptors_that_ran_out() {
+    let figures = passed(&example("how-many-bind"));
+    let (good, broke) = (&figures["phases"][0]["last_good"], &figures["phases"][0]["broke"]);
+    assert_eq!(broke["by"]["cause"], "descriptors", "{broke}");
+    assert_eq!(good["step"].as_u64().unwrap() + 1, broke["step"].as_u64().unwrap(), "{good} {broke}");
+}
+
+#[test]
+fn a_search_names_refusals_with_their_codes() {
+    let figures = passed(
+        r#"
+        name = "too-many"
+        about = "One user who sends more and more."
+        [server]
+        settings = { TIDINGS_ENGINE_SENDS_PER_SECOND = 5 }
+        [population.one]
+        kind = "direct"
+        pairs = 1
+        via = "ws"
+        [[phase]]
+        name = "rising"
+        [[phase.work]]
+        population = "one"
+        rate = { until_it_breaks = { from = 2, to = 512, factor = 16, each = "1s" } }
+        "#,
+    );
+    let (good, broke) = (&figures["phases"][0]["last_good"], &figures["phases"][0]["broke"]);
+    assert_eq!((&good["step"], &broke["by"]["cause"]), (&Value::from(2), &Value::from("refusals")), "{good} {broke}");
+    assert!(broke["by"]["what"].as_str().unwrap().starts_with("rate_limited "), "{broke}");
+}
+
+#[test]
+fn scripted_clients_take_their_steps() {
+    let figures = passed(&example("a-parcel"));
+    let script = &works(&figures, 0)[0];
+    // Each of 6 sessions: 11 steps before the repetition, 2 × 2 in it, and one after it.
+    assert_eq!((&script["planned"], &script["wrong"], &script["seed"]), (&96.into(), &0.into(), &3.into()), "{script}");
+}
+
+#[test]
+fn a_step_that_does_not_come_true_is_told_with_what_came_instead() {
+    let (code, figures, printed) = run(r#"
+        name = "in-vain"
+        about = "A client that waits in vain."
+        [script.phone]
+        sessions = 2
+        steps = [
+            "bind",
+            { send = { to = "everybody", body = "hello" } },
+            { push = { body = "one thing" } },
+            { wait = "500ms" },
+            { expect = { kind = "push", body = "another", within = "500ms" } },
+        ]
+        [[phase]]
+        name = "in vain"
+        [[phase.work]]
+        script = "phone"
+        "#);
+    assert_eq!(code, 1, "{printed}");
+    let problems = works(&figures, 0)[0]["problems"].as_array().unwrap();
+    assert_eq!(problems.len(), 2);
+    for problem in problems {
+        let problem = problem.as_str().unwrap();
+        assert!(problem.contains("step 5 (expect): 0 of 1 came"), "{problem}");
+        assert!(problem.contains("a push \"one thing\""), "{problem}");
+    }
+}
+
+#[test]
+fn faults_are_survived_and_marked() {
+    let figures = passed(&example("bad-minute"));
+    let work = &works(&figures, 0)[0];
+    assert_eq!((&work["planned"], &work["delivered"]), (&80.into(), &400.into()), "{work}");
+    assert!(work["reconnects"].as_u64().unwrap() >= 5, "nobody noticed that the server was killed");
+    let marks: Vec<&str> = work["marks"].as_array().unwrap().iter().filter_map(|mark| mark["name"].as_str()).collect();
+    assert_eq!(marks, ["node-killed", "reverted", "node-frozen", "reverted"]);
+}
+
+#[test]
+fn commands_stand_beside_each_other() {
+    let figures = passed(&example("two-groups"));
+    let titles: Vec<&str> = figures["commands"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|command| command["figures"]["outcome"]["title"].as_str())
+        .collect();
+    assert_eq!(titles.len(), 2);
+    assert!(titles[0].starts_with("three: ") && titles[1].starts_with("six: "), "{titles:?}");
+    let criteria = figures["run"]["criteria"].as_array().unwrap();
+    assert_eq!(criteria.iter().filter(|one| one["name"] == "threshold").count(), 1, "only of the second");
+}
+
+#[test]
+fn a_mistake_ends_the_run_before_anything_is_started() {
+    let (code, _, printed) = run("name = \"a\"\nabout = \"A.\"\n[population.g]\nkind = \"grop\"\n");
+    assert_eq!(code, 2);
+    assert!(printed.contains("scenario.toml:4:8: unknown variant `grop`, expected one of `group`"), "{printed}");
+}
+
+#[test]
+fn every_shipped_scenario_is_listed_and_shown() {
+    let tidings = |line: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidings")).args(line.split(' ')).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (listed, list) = tidings("bench scenario list");
+    assert!(listed && list.lines().count() > 20, "{list}");
+    let is_heading = |line: &&str| line.is_empty() || line.ends_with(':');
+    for name in list.lines().filter(|line| !is_heading(line)).map(|line| line.split(' ').next().unwrap()) {
+        let (shown, text) = tidings(&format!("bench scenario show {name}"));
+        assert!(shown && text.contains(&format!("name = \"{name}\"")), "{name}: {text}");
+    }
+}

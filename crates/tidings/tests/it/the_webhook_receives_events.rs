@@ -1,0 +1,85 @@
+//! The server calls the app's webhook for messages to offline users and for presence.
+
+use crate::support::*;
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::mpsc,
+    time::Duration,
+};
+use tidings_protocol::http::{SendReceipt, SendRequest, UserUpsert};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An app server that accepts every call, and passes its events to the test.
+struct App(mpsc::Receiver<Vec<Value>>);
+
+impl App {
+    fn start() -> (App, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (calls, told) = mpsc::sync_channel(64);
+        std::thread::spawn(move || while calls.send(take_call(&listener)).is_ok() {});
+        (App(told), address)
+    }
+
+    /// The first event of this kind, however many others come before it.
+    fn next_of(&self, kind: &str) -> Value {
+        loop {
+            if let Some(event) = self.0.recv_timeout(PATIENCE).unwrap().into_iter().find(|event| event["event"] == kind)
+            {
+                return event;
+            }
+        }
+    }
+}
+
+/// Reads one call and returns its events. The response closes the connection, so that each call has its own.
+fn take_call(listener: &TcpListener) -> Vec<Value> {
+    let (mut stream, _) = listener.accept().unwrap();
+    let (headers, body) = read_request(&stream);
+    for name in ["tidings-timestamp: ", "tidings-signature: ", "content-type: application/json"] {
+        assert!(headers.contains(name), "no {name:?} in {headers}");
+    }
+    stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
+    let mut body: Value = serde_json::from_slice(&body).unwrap();
+    serde_json::from_value(body["events"].take()).unwrap()
+}
+
+fn read_request(stream: &TcpStream) -> (String, Vec<u8>) {
+    let mut reader = BufReader::new(stream);
+    let mut headers = String::new();
+    while !headers.ends_with("\r\n\r\n") {
+        assert!(reader.read_line(&mut headers).unwrap() > 0, "the call ended within its headers: {headers}");
+    }
+    let headers = headers.to_lowercase();
+    let length = headers.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    reader.read_exact(&mut body).unwrap();
+    (headers, body)
+}
+
+#[test]
+fn the_webhook_gets_offline_messages_and_presence() {
+    let (app, address) = App::start();
+    let folder = Folder::new();
+    let url = format!("http://{address}/hook");
+    let mut command = folder.program(&["serve", "--webhook-url", &url, "--webhook-presence", "true"]);
+    command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY).env("TIDINGS_WEBHOOK_SECRET", "s");
+    let server = Server::start(&mut command);
+    assert_eq!(app.next_of("presence")["reset"], true, "the server has started");
+
+    let mut http = server.http();
+    let users = ["ada", "ben"].map(|id| UserUpsert { id: id.into(), ..UserUpsert::default() });
+    http.upsert_users(users.to_vec()).unwrap();
+    let message = json!({ "from": "ada", "to": "ben", "body": { "text": "hello" } });
+    let message: SendRequest = serde_json::from_value(message).unwrap();
+    let sent: SendReceipt = http.post("/v1/messages", &message).unwrap();
+    let told = app.next_of("message");
+    assert_eq!((&told["recipients"], &told["entry"]["seq"]), (&json!(["ben"]), &json!(sent.seq)), "{told}");
+
+    let _session = server.session("ben", None);
+    let told = app.next_of("presence");
+    assert_eq!((&told["changes"][0]["user"], &told["changes"][0]["online"]), (&json!("ben"), &json!(true)), "{told}");
+}
