@@ -67,7 +67,7 @@ fuzz: toolchain ## Throw 10 million broken frames at the MIOP reader; FUZZ="EXEC
 
 docs: toolchain ## Write what is derived: the sample settings, the API's description, the code's documentation
 	cargo run -p tidings -- config > tidings.sample.toml
-	UPDATE_SNAPSHOTS=1 cargo test -p tidings-api --test api_descriptions_match_the_code
+	UPDATE_SNAPSHOTS=1 cargo test -p tidings-api --test it api_descriptions_match_the_code
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
 web: ## Build the chat page and the console of web/ into the files that the server holds

@@ -212,7 +212,7 @@ fn the_last_node_to_stop_stores_the_last_seen_times() {
     assert_eq!(seen, [Some(NOON + 20), Some(NOON + 10)]);
 }
 
-/// `cargo test -p tidings-engine --test one_node_announces_presence_for_the_cluster -- --ignored --nocapture`
+/// `cargo test -p tidings-engine --test it one_node_announces_presence_for_the_cluster -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn how_long_a_node_takes_to_learn_of_many_sessions() {

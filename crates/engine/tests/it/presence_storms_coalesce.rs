@@ -165,7 +165,7 @@ fn resident() -> usize {
     text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
 }
 
-/// `cargo test --release -p tidings-engine --test presence_storms_coalesce -- --ignored --nocapture --exact <name>`
+/// `cargo test --release -p tidings-engine --test it <name> -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement: needs a process of its own and 200 MB"]
 fn a_million_sessions_cost_about_a_hundred_bytes_each() {

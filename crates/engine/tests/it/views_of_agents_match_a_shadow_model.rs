@@ -3,7 +3,7 @@
 //! and then, and resumes from its cursor. At the end each view, history as each of them reads it, and the agents' list equal a
 //! model in plain maps: the user learns of no agent, and a removed agent of nothing more.
 //!
-//! `HISTORIES=10000 cargo test -p tidings-engine --test views_of_agents_match_a_shadow_model --release` runs more of them.
+//! `HISTORIES=10000 cargo test -p tidings-engine --test it views_of_agents_match_a_shadow_model --release` runs more of them.
 
 use crate::postgres::{PostgresServer, open_at};
 use crate::support::*;

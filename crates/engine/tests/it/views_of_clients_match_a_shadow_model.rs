@@ -3,7 +3,7 @@
 //! hands out, goes away now and then, and resumes from its cursor. At the end of each history every view, what a new client
 //! reads from history, every line of a list and the receipts of every message equal a model in plain maps.
 //!
-//! `HISTORIES=10000 cargo test -p tidings-engine --test views_of_clients_match_a_shadow_model --release` runs more of them.
+//! `HISTORIES=10000 cargo test -p tidings-engine --test it views_of_clients_match_a_shadow_model --release` runs more of them.
 
 use crate::postgres::{PostgresServer, open_at};
 use crate::support::*;

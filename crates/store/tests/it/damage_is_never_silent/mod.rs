@@ -2,7 +2,7 @@
 //! be refused with a remedy. The test compares the store with its own record of all acknowledged messages.
 //!
 //! The cases are in `cases.rs`. The table of results is printed:
-//! `cargo test -p tidings-store --test damage_is_never_silent -- --nocapture`.
+//! `cargo test -p tidings-store --test it damage_is_never_silent -- --nocapture`.
 // Slow: left out by `make test-quick`.
 
 mod cases;
