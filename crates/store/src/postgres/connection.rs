@@ -83,9 +83,9 @@ impl Connector {
             config,
             tls,
             settings: [
-                session_settings(options.statement_timeout, lock_timeout),
-                session_settings(Duration::ZERO, lock_timeout),
-                session_settings(Duration::ZERO, lock_timeout),
+                session_settings(options.statement_timeout, options),
+                session_settings(Duration::ZERO, options),
+                session_settings(Duration::ZERO, options),
             ],
             connect_timeout: options.connect_timeout,
             answer_timeout: [
@@ -184,15 +184,16 @@ impl Drop for Connector {
 
 /// Each of our statements finds its rows by key. The planner has no statistics of a table that was empty a minute ago, so it
 /// is kept from plans that read a whole table, and it plans each statement once.
-fn session_settings(statement_timeout: Duration, lock_timeout: Duration) -> String {
+fn session_settings(statement_timeout: Duration, options: &PostgresOptions) -> String {
     format!(
         "SET search_path = tidings; \
-         SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = 5000; \
+         SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
          SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_sort = off; SET jit = off; \
          SET plan_cache_mode = force_generic_plan; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
         statement_timeout.as_millis(),
-        lock_timeout.as_millis()
+        options.lock_timeout.as_millis(),
+        options.idle_in_transaction_timeout.as_millis()
     )
 }
 

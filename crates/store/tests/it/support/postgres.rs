@@ -51,6 +51,7 @@ pub(crate) fn options_at(url: &str) -> PostgresOptions {
         connect_timeout: NO_TIMEOUT,
         statement_timeout: NO_TIMEOUT,
         lock_timeout: NO_TIMEOUT,
+        idle_in_transaction_timeout: NO_TIMEOUT,
         silent_after: NO_TIMEOUT,
         ..PostgresOptions::new(url)
     }
