@@ -10,12 +10,13 @@ PEERS ?=
 
 # Where rustup puts cargo: `make run` may have brought it a moment ago.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 NO_INSTALL := $(if $(filter no,$(INSTALL)),--no-install)
 
-.PHONY: help run test test-quick interop check bench bench-peers cluster chaos devices fuzz docs web setup toolchain
+.PHONY: help run test test-quick interop check check-release bench bench-peers cluster chaos devices fuzz docs web setup toolchain
 
 help: ## List the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 	@echo "What a verb needs is installed where that is allowed, after a word about it; INSTALL=no installs nothing."
 
 # The features of the program that ships, in a profile that builds sooner (Cargo.toml has both profiles).
@@ -23,11 +24,11 @@ run: toolchain ## Serve in development mode: made-up keys, demo users, a demo gr
 	cargo run --profile quick -p tidings --no-default-features --features otel -- serve --dev
 
 test: setup ## Run every test, then every client of interop/ that others wrote
-	cargo test --workspace --no-fail-fast
-	interop/run
+	scripts/run-tests.py
+	interop/run --server $(TARGET)/debug/tidings
 
-test-quick: toolchain ## The tests that need no PostgreSQL, no Redis and no client: under two minutes once built
-	scripts/test-quick.sh
+test-quick: toolchain ## The tests that need no PostgreSQL, no Redis and no client: within a minute once built
+	scripts/run-tests.py --quick
 
 interop: setup ## Clients that others wrote against every door; INTEROP="ws/" for some
 	interop/run $(INTEROP)
@@ -37,6 +38,10 @@ check: setup ## Formatting, lints, licences and bans of dependencies, the files 
 	cargo clippy --workspace --all-targets -- -D warnings
 	scripts/deny.sh
 	scripts/check-deploy.py
+
+check-release: setup ## Build the program that ships, as deploy/Dockerfile does, then start it, send a message, read it back, stop it
+	cargo build --release --locked -p tidings --no-default-features --features otel
+	interop/run http/smoke --server $(TARGET)/release/tidings
 
 # The verbs of the lab build the profile that ships, with the lab beside the server.
 bench: setup ## Every shipped scenario in a small size, with one page for all reports; BENCH="group --members 300" runs one bench

@@ -4,19 +4,31 @@
 set -eu
 cd "$(dirname "$0")"
 
-stamp=.venv/requirements.installed
-if ! cmp -s requirements.txt "$stamp"; then
+python() {
+    stamp=.venv/requirements.installed
+    cmp -s requirements.txt "$stamp" && return
     python3 -m venv .venv
     .venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
     cp requirements.txt "$stamp"
-fi
-for packages in . ../sdk/typescript ../sdk/react ../web; do
-    stamp=$packages/node_modules/package-lock.installed
-    if ! cmp -s "$packages/package-lock.json" "$stamp"; then
+}
+
+npm_packages() {
+    for packages in . ../sdk/typescript ../sdk/react ../web; do
+        stamp=$packages/node_modules/package-lock.installed
+        cmp -s "$packages/package-lock.json" "$stamp" && continue
         (cd "$packages" && npm ci --no-audit --no-fund --loglevel=error)
         cp "$packages/package-lock.json" "$stamp"
-    fi
-done
-if [ -f go/go.mod ]; then
-    (cd go && go mod download)
-fi
+    done
+}
+
+# Suites that begin together would each compile Go's library by themselves.
+go_modules() {
+    (cd go && go mod download && go build -o /dev/null ./...)
+}
+
+# Most of the time goes to waiting for the registries.
+python & python=$!
+npm_packages & npm=$!
+go_modules
+wait "$python"
+wait "$npm"

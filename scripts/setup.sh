@@ -1,11 +1,19 @@
 #!/bin/sh
 # Makes sure that what the other verbs need is there: Rust and a C compiler, the servers that tests start, and the clients of
-# interop/ that others wrote. With --no-install nothing is installed: what is missing is named.
+# interop/ that others wrote. With --no-install nothing is installed: what is missing is named. With --without-clients those
+# of interop/ are left to interop/setup.sh.
 set -eu
 cd "$(dirname "$0")/.."
-scripts/toolchain.sh "$@"
 install=yes
-case " $* " in *" --no-install "*) install=no ;; esac
+clients=yes
+for argument in "$@"; do
+    case $argument in
+        --no-install) install=no ;;
+        --without-clients) clients=no ;;
+        *) echo "usage: scripts/setup.sh [--no-install] [--without-clients]" >&2; exit 2 ;;
+    esac
+done
+if [ "$install" = no ]; then scripts/toolchain.sh --no-install; else scripts/toolchain.sh; fi
 PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 
 # Programs that tests start. `missing` are the Debian packages of those that are not here, `explained` a line about each.
@@ -76,4 +84,4 @@ if [ -n "$missing" ]; then
     fi
 fi
 
-interop/setup.sh
+[ "$clients" = no ] || interop/setup.sh

@@ -95,12 +95,12 @@ class Server:
         self._end(signal.SIGKILL)
 
     def stop(self):
-        """In order: SIGTERM, and the hard way when it does not end within a minute."""
-        self._end(signal.SIGTERM)
+        """In order: SIGTERM, and the hard way when it does not end within a minute. Answers with the exit status."""
+        return self._end(signal.SIGTERM)
 
     def _end(self, how):
         if self.process is None:
-            return
+            return None
         if self.process.poll() is None:
             self.process.send_signal(how)
             try:
@@ -108,7 +108,8 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        self.process = None
+        status, self.process = self.process.returncode, None
+        return status
 
     def __enter__(self):
         return self

@@ -7,6 +7,7 @@ import { Window, api, browser, complaints } from "../../harness/page.mjs";
 const MESSAGES = 100_000;
 const BATCH = 500;
 const BATCHES_AT_ONCE = 4;
+const EARLY_MS = 100;
 const SCROLLS = 150;
 // Far enough from the beginning for rows on both sides of it.
 const SOUGHT = 700;
@@ -19,12 +20,18 @@ async function seed() {
   const batches = Array.from({ length: MESSAGES / BATCH }, (_, batch) => batch);
   const work = async () => {
     for (let batch = batches.shift(); batch !== undefined; batch = batches.shift()) {
-      const messages = Array.from({ length: BATCH }, (_, n) => {
+      let messages = Array.from({ length: BATCH }, (_, n) => {
         const number = batch * BATCH + n + 1;
         return { conversation: "long", from: "carol", body: { text: `${number}: ${"word ".repeat(1 + (number * 7) % 40)}` } };
       });
-      const { results } = await api("POST", "/v1/messages/batch", { messages });
-      assert(results.every((result) => result.seq !== undefined), results.find((result) => result.seq === undefined));
+      // A busy machine delivers more slowly than it stores: then the server says of messages that they come too early.
+      while (messages.length > 0) {
+        const { results } = await api("POST", "/v1/messages/batch", { messages });
+        const refused = results.filter((result) => result.seq === undefined);
+        assert(refused.every(({ error }) => error.retry), refused);
+        messages = messages.filter((_, index) => results[index].seq === undefined);
+        if (refused.length > 0) await new Promise((resolve) => setTimeout(resolve, EARLY_MS));
+      }
     }
   };
   await Promise.all(Array.from({ length: BATCHES_AT_ONCE }, work));

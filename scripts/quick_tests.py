@@ -1,0 +1,51 @@
+"""What `make test-quick` leaves out: a file of tests by what it uses or says, so that no list needs to be kept."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OTHERS, SLOW = "start PostgreSQL, Redis or a cluster", "take long"
+
+
+class Quick:
+    def __init__(self):
+        # The types by which tests start PostgreSQL and Redis: defined in the files that run `initdb` and `redis-server`.
+        files = [path.read_text() for path in ROOT.glob("crates/*/tests/**/*.rs")]
+        starts = [text for text in files if re.search(r'"(initdb|redis-server)"', text)]
+        launchers = {name for text in starts for name in re.findall(r"^pub(?:\([a-z]+\))? struct (\w+(?:Server|Cluster)) ", text, re.M)}
+        if not all(any(name.startswith(word) for name in launchers) for word in ("Postgres", "Redis")):
+            sys.exit(f"scripts/run-tests.py no longer finds how tests start PostgreSQL and Redis: it found {sorted(launchers)}")
+        # `tidings cluster --nodes` starts both, `tidings bench brokers` other servers.
+        self.other = re.compile(rf'\b({"|".join(launchers)})\b|"cluster", "--nodes"|"bench", "brokers"')
+        self.left_out = {OTHERS: set(), SLOW: set()}
+
+    def leaves_out(self, path):
+        """Whether a file of tests, or a folder of files, is left out."""
+        text = "\n".join(file.read_text() for file in ([path] if path.is_file() else sorted(path.rglob("*.rs"))))
+        why = OTHERS if self.other.search(text) else SLOW if re.search("^// Slow: ", text, re.M) else None
+        if why:
+            self.left_out[why].add(str(path.relative_to(ROOT)))
+        return why is not None
+
+    def choose(self, program):
+        """The names of a program's tests to run; None for all of them."""
+        source = ROOT / program.source
+        if source.parent.parent.name != "tests":
+            is_test = source.parent.name == "tests"
+            return [] if is_test and self.leaves_out(source) else None
+        if source.parent.name != "it":
+            return [] if self.leaves_out(source.parent) else None
+        listed = subprocess.run([*program.command, "--list", "--format=terse"], check=True, stdout=subprocess.PIPE, text=True).stdout
+        names = [line.removesuffix(": test") for line in listed.splitlines() if line.endswith(": test")]
+        modules = {name.split("::")[0] for name in names}
+        files = {path.stem: path for path in source.parent.iterdir()}
+        out = {module for module in modules if module in files and self.leaves_out(files[module])}
+        return [name for name in names if name.split("::")[0] not in out]
+
+    def tell(self):
+        print("\nLeft out, and run by `make test`:")
+        for why, paths in self.left_out.items():
+            print(f"- {len(paths)} files of tests that {why}", *sorted(paths), sep="\n    ")
+        print("- examples in the documentation, tests that are marked as ignored, and every client of interop/")
