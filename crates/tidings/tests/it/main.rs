@@ -25,7 +25,6 @@ mod startup_mistakes_are_explained;
 mod support;
 mod the_console_is_safe_to_serve;
 mod the_doctor_names_what_is_unfit;
-mod the_shipped_program_has_no_lab;
 mod the_store_opens_or_explains_why_not;
 mod the_webhook_receives_events;
 mod tls_certificates_are_reloaded;

@@ -1,7 +1,12 @@
-//! The program that ships holds neither the load lab nor what only tests use, and says so where a user calls the lab.
+//! The program that ships holds neither the load lab nor what only tests use, and says so where a user calls the lab. A program
+//! of its own, since `.ci/run` builds it once more with the features of what ships.
+#![allow(clippy::unwrap_used)]
 
-use crate::support::*;
+#[path = "it/support/mod.rs"]
+mod support;
+
 use std::{collections::BTreeSet, process::Command};
+use support::*;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
