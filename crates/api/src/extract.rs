@@ -21,13 +21,10 @@ use tidings_domain::model::{Actor, User};
 use tidings_engine::access::{self, Scope, Scopes};
 use tidings_listen::ConnectionActivity;
 use tidings_protocol::{
-    error::{ErrorCode, Refusal},
+    error::{ErrorCode, Refusal, quoted},
     json,
     limits::{HTTP_BODY_BYTES_MAX, OPERATION_BODY_BYTES_MAX},
 };
-
-/// The length of a caller's own text that a refusal repeats, in characters.
-const ECHO_CHARS_MAX: usize = 64;
 
 /// The caller, an app server or a user, with the scopes of its token. A handler gets at the actor through [`Caller::may`],
 /// so that no operation forgets to check the scope.
@@ -140,14 +137,6 @@ async fn path_name(parts: &mut Parts, index: usize) -> String {
 /// The refusal of a parameter that must be a number: besides text, paths and queries hold nothing else.
 fn not_a_number(name: &str, value: &str) -> Refusal {
     Refusal::field(name, format!("must be a whole number from 0 on, got {}", quoted(value)))
-}
-
-/// A caller's own text in quotes, shortened if it is long.
-fn quoted(text: &str) -> String {
-    match text.char_indices().nth(ECHO_CHARS_MAX) {
-        Some((end, _)) => format!("{:?}…", &text[..end]),
-        None => format!("{text:?}"),
-    }
 }
 
 /// A query string. Unknown parameters are refused, like unknown fields of a body.

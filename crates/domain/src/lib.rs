@@ -4,7 +4,7 @@
 //! popups and the engine are built on its ports; the stores, the bus and the tests' kit implement them. In reading order:
 //! - [`model`]: users, conversations, entries, lanes;
 //! - [`store`]: the port of everything that must outlive the process; [`push_store`]: its part for push; [`store_error`]:
-//!   the errors of both; [`decide`]: the rules of a commit, which every durable store follows; [`chat_rows`]: the rows that
+//!   the errors of both; [`stored_id`]: the ids that a store can be asked for; [`decide`]: the rules of a commit, which every durable store follows; [`chat_rows`]: the rows that
 //!   it keeps besides entries and cards; [`desks`]: those of accounts that answer; [`row_keys`]: the form of their keys;
 //! - [`push_tokens`], [`token_digest`], [`vendors`]: where vendors reach devices, and the port by which they do;
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
@@ -30,6 +30,7 @@ pub mod refusals;
 pub mod row_keys;
 pub mod store;
 pub mod store_error;
+pub mod stored_id;
 pub mod token_digest;
 pub mod user_limiter;
 pub mod vendors;

@@ -17,12 +17,12 @@ pub use crate::{
     leadership::Term,
     store_error::{StoreError, StoreResult},
 };
-use crate::{model::*, push_store::PushStore};
+use crate::{model::*, push_store::PushStore, stored_id::StoredId};
 pub use proposals::{
     Appended, DeadNotification, MessageChange, NewConversation, Outcome, PositionRange, PreferencesPatch, Proposal,
     Rejection, StoredMove, UserPatch,
 };
-pub use rows::{CheckedRows, ROW_BYTES_MAX, RowChange, RowSpace, RowStore, RowsCheck};
+pub use rows::{CheckedRows, ROW_BYTES_MAX, ROW_KEY_BYTES_MAX, RowChange, RowSpace, RowStore, RowsCheck};
 use std::time::Duration;
 
 /// The end of a range from which a page is read. A page is oldest first either way.
@@ -212,7 +212,14 @@ pub trait Store: PushStore + RowStore {
     ///
     /// # Errors
     /// Those of reads.
-    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>>;
+    fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>>;
+    /// The same for any text.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+        StoredId::parse(id).map_or(Ok(None), |id| self.find_user(id))
+    }
     /// The user with this number.
     ///
     /// # Errors
@@ -227,7 +234,14 @@ pub trait Store: PushStore + RowStore {
     ///
     /// # Errors
     /// Those of reads.
-    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>>;
+    fn find_conversation(&self, id: StoredId<'_>) -> StoreResult<Option<ConversationNo>>;
+    /// The same for any text.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
+        StoredId::parse(id).map_or(Ok(None), |id| self.find_conversation(id))
+    }
     /// The conversation with this number.
     ///
     /// # Errors

@@ -32,6 +32,7 @@ use tidings_domain::{
     commit_log::Change,
     model::*,
     store::{Outcome, Proposal, RowSpace, Store, StoreResult},
+    stored_id::StoredId,
 };
 use tidings_protocol::error::Refusal;
 use tidings_push::UserLookup;
@@ -82,11 +83,6 @@ where
     }
 }
 
-/// No stored id has a zero byte, and PostgreSQL refuses a query for one.
-fn can_be_stored(id: &str) -> bool {
-    !id.contains('\0')
-}
-
 impl Directory {
     pub fn new(store: Arc<dyn Store>, entries: usize, shared: bool) -> Self {
         Directory {
@@ -112,7 +108,8 @@ impl Directory {
     /// # Errors
     /// Those of [`Store`] reads; the same holds for the other look-ups.
     pub fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        get_or_load(&self.user_nos, id, || if can_be_stored(id) { self.store.user_no(id) } else { Ok(None) })
+        let Some(stored) = StoredId::parse(id) else { return Ok(None) };
+        get_or_load(&self.user_nos, id, || self.store.find_user(stored))
     }
 
     /// The user with this number.
@@ -162,9 +159,8 @@ impl Directory {
     /// # Errors
     /// Those of the store's reads, for conversations that are not in memory.
     pub fn conversation_by_id(&self, id: &str) -> StoreResult<Option<Arc<Conversation>>> {
-        match get_or_load(&self.conversation_nos, id, || {
-            if can_be_stored(id) { self.store.conversation_no(id) } else { Ok(None) }
-        })? {
+        let Some(stored) = StoredId::parse(id) else { return Ok(None) };
+        match get_or_load(&self.conversation_nos, id, || self.store.find_conversation(stored))? {
             Some(no) => self.conversation(no),
             None => Ok(None),
         }

@@ -7,6 +7,7 @@
 //! - [`session_tokens`]: the token that a session binds with, refreshes and ends with.
 //! - [`requests`]: what the frames of a bound session do; [`miop`], [`store_reads`], [`receipts`], [`preferences`],
 //!   [`typing`], [`streams`], [`popups`] and [`presence_watch`] have those of one kind each.
+//! - [`defects`]: requests that panic on another thread, and are answered all the same.
 //! - [`event_streams`]: sessions whose clients send frames by requests of their own.
 //! - [`scheduler`]: fan-outs and flushes.
 //! - [`push_delivery`]: pushes to devices; [`probing`]: whether the client of a session still answers.
@@ -19,6 +20,7 @@ mod attention;
 mod binding;
 mod closing;
 mod decoding;
+mod defects;
 mod event_streams;
 mod links;
 mod message_changes;

@@ -155,6 +155,19 @@ impl std::fmt::Display for ErrorCode {
     }
 }
 
+/// The longest detail of a refusal, in bytes. A detail may repeat what the caller wrote, which may be as long as a frame.
+const DETAIL_BYTES_MAX: usize = 2 * 1024;
+/// How much of a caller's own text a refusal repeats, in characters.
+const QUOTED_CHARS_MAX: usize = 64;
+
+/// A caller's own text in quotes, shortened if it is long.
+pub fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_CHARS_MAX) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
 /// A refusal: the answer of every operation that does not do what it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {detail}")]
@@ -170,7 +183,12 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal without a time to retry after.
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
-        Refusal { code, detail: detail.into(), retry_after_ms: None }
+        let mut detail = detail.into();
+        if detail.len() > DETAIL_BYTES_MAX {
+            detail.truncate(detail.floor_char_boundary(DETAIL_BYTES_MAX - '…'.len_utf8()));
+            detail.push('…');
+        }
+        Refusal { code, detail, retry_after_ms: None }
     }
 
     /// The same refusal with the time after which a retry makes sense, in milliseconds.
@@ -191,6 +209,6 @@ impl Refusal {
 
     /// `not_found`: names the kind of thing (`user`, say) and the id that was asked for.
     pub fn not_found(what: &str, id: &str) -> Self {
-        Refusal::new(ErrorCode::NotFound, format!("no {what} {id:?}"))
+        Refusal::new(ErrorCode::NotFound, format!("no {what} {}", quoted(id)))
     }
 }

@@ -2,6 +2,8 @@
 
 /// A user, conversation, device or client message id, in bytes.
 pub const ID_BYTES_MAX: usize = 64;
+/// A conversation's id, in bytes: that of a direct one joins the ids of two users.
+pub const CONVERSATION_ID_BYTES_MAX: usize = 2 * ID_BYTES_MAX + 1;
 /// A vendor's token of a device, or the address of a browser's subscription, in bytes.
 pub const PUSH_TOKEN_BYTES_MAX: usize = 1_536;
 /// Devices of one user that vendors reach.

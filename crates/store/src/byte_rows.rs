@@ -13,6 +13,9 @@ fn place_of(space: RowSpace, key: Vec<u8>) -> (Space, Vec<u8>) {
 
 /// Refuses rows that are longer than every store accepts.
 pub(crate) fn check_lengths(changes: &[RowChange]) -> StoreResult<()> {
+    if let Some(long) = changes.iter().find(|change| change.key.len() > ROW_KEY_BYTES_MAX) {
+        return Err(StoreError::Unavailable(format!("a key of {} bytes", long.key.len())));
+    }
     match changes.iter().find(|change| change.value.as_ref().is_some_and(|v| v.len() > ROW_BYTES_MAX)) {
         Some(long) => Err(StoreError::Unavailable(format!("a row of more than {ROW_BYTES_MAX} bytes: {:?}", long.key))),
         None => Ok(()),

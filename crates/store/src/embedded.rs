@@ -27,7 +27,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_domain::{decide::decide, model::*, store::*};
+use tidings_domain::{decide::decide, model::*, store::*, stored_id::StoredId};
 
 /// How long a check of the disk's free space counts.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -197,8 +197,8 @@ impl Store for EmbeddedStore {
         self.position.load(Ordering::Acquire)
     }
 
-    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        let row = self.kv()?.get(Space::Meta, &id_key(b'u', id)).map_err(store_error)?;
+    fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
+        let row = self.kv()?.get(Space::Meta, &id_key(b'u', id.as_str())).map_err(store_error)?;
         Ok(row.and_then(|row| number_at(&row, 0)).map(UserNo))
     }
 
@@ -211,8 +211,8 @@ impl Store for EmbeddedStore {
         Ok(row.and_then(|row| number_at(&row, 0)))
     }
 
-    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
-        let row = self.kv()?.get(Space::Meta, &id_key(b'c', id)).map_err(store_error)?;
+    fn find_conversation(&self, id: StoredId<'_>) -> StoreResult<Option<ConversationNo>> {
+        let row = self.kv()?.get(Space::Meta, &id_key(b'c', id.as_str())).map_err(store_error)?;
         Ok(row.and_then(|row| number_at(&row, 0)).map(ConversationNo))
     }
 

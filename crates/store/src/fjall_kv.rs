@@ -28,6 +28,23 @@ pub(crate) struct Sizes {
 #[cfg(target_os = "linux")]
 const WORKERS_NICENESS: i32 = 10;
 
+/// The longest key. With a longer one the engine panics, be it to look the key up (fjall 3.1, `batch/item.rs`; lsm-tree 3.1,
+/// `key.rs`). No row has such a key, so that it is absent to a read and an error to a write.
+const KEY_BYTES_MAX: usize = u16::MAX as usize;
+
+/// The bounds of a scan that the engine can take, with the same rows between them; `None`: there are none.
+fn scan_bounds<'a>(low: &'a [u8], high: &'a [u8]) -> Option<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
+    if low > high {
+        return None;
+    }
+    // The rows beyond a key that is too long are those beyond its longest beginning that a row can have.
+    let low = match low.get(..KEY_BYTES_MAX) {
+        Some(beginning) if low.len() > KEY_BYTES_MAX => Bound::Excluded(beginning),
+        _ => Bound::Included(low),
+    };
+    Some((low, Bound::Included(high.get(..KEY_BYTES_MAX).unwrap_or(high))))
+}
+
 pub(crate) struct FjallKv {
     database: Database,
     spaces: [Keyspace; 6],
@@ -184,6 +201,9 @@ fn visit_all(
 
 impl KvRead for FjallKv {
     fn get(&self, space: Space, key: &[u8]) -> KvResult<Option<Vec<u8>>> {
+        if key.len() > KEY_BYTES_MAX {
+            return Ok(None);
+        }
         let value = self.space(space).get(key).map_err(|error| read_error(error, &self.damage_seen))?;
         Ok(value.map(|value| value.to_vec()))
     }
@@ -196,7 +216,8 @@ impl KvRead for FjallKv {
         order: Order,
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> KvResult<()> {
-        let range = self.space(space).range::<&[u8], _>((Bound::Included(low), Bound::Included(high)));
+        let Some(bounds) = scan_bounds(low, high) else { return Ok(()) };
+        let range = self.space(space).range::<&[u8], _>(bounds);
         match order {
             Order::Ascending => visit_all(range, &self.damage_seen, visit),
             Order::Descending => visit_all(range.rev(), &self.damage_seen, visit),
@@ -211,6 +232,10 @@ impl Kv for FjallKv {
         let before = self.last_batch.load(Ordering::Relaxed);
         if batch.writes.is_empty() {
             return Ok(CommittedBatch { ordinal: before, seqno, spaces: 0 });
+        }
+        if let Some(Write { space, key, .. }) = batch.writes.iter().find(|write| write.key.len() > KEY_BYTES_MAX) {
+            let why = format!("a key of {} bytes is too long for the space {}", key.len(), space.name());
+            return Err(KvError::Engine(why));
         }
         let ordinal = before + 1;
         let mut spaces = 0;
@@ -260,6 +285,9 @@ struct FjallSnapshot<'a> {
 
 impl KvRead for FjallSnapshot<'_> {
     fn get(&self, space: Space, key: &[u8]) -> KvResult<Option<Vec<u8>>> {
+        if key.len() > KEY_BYTES_MAX {
+            return Ok(None);
+        }
         let value = self.snapshot.get(&self.spaces[space as usize], key);
         let value = value.map_err(|error| read_error(error, self.damage_seen))?;
         Ok(value.map(|value| value.to_vec()))
@@ -273,12 +301,56 @@ impl KvRead for FjallSnapshot<'_> {
         order: Order,
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> KvResult<()> {
-        let range = self
-            .snapshot
-            .range::<&[u8], _>(&self.spaces[space as usize], (Bound::Included(low), Bound::Included(high)));
+        let Some(bounds) = scan_bounds(low, high) else { return Ok(()) };
+        let range = self.snapshot.range::<&[u8], _>(&self.spaces[space as usize], bounds);
         match order {
             Order::Ascending => visit_all(range, self.damage_seen, visit),
             Order::Descending => visit_all(range.rev(), self.damage_seen, visit),
+        }
+    }
+}
+
+#[cfg(test)]
+mod key_tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_too_long_is_absent_and_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let sizes = Sizes { memtable_bytes: 1 << 20, journal_bytes: 96 << 20, cache_bytes: 1 << 20 };
+        let kv = FjallKv::open(folder.path(), sizes).unwrap();
+        let key = |length: usize| vec![b'k'; length];
+        let mut batch = Batch::default();
+        for length in [1, KEY_BYTES_MAX - 1, KEY_BYTES_MAX] {
+            batch.put(Space::Meta, key(length), Vec::new());
+        }
+        batch.put(Space::Meta, b"l".to_vec(), Vec::new());
+        kv.commit(batch).unwrap();
+        let mut too_long = Batch::default();
+        too_long.put(Space::Meta, b"other".to_vec(), Vec::new());
+        too_long.put(Space::Meta, key(KEY_BYTES_MAX + 1), Vec::new());
+        assert!(matches!(kv.commit(too_long), Err(KvError::Engine(_))));
+
+        let found = |reads: &dyn KvRead, low: usize, high: usize, order| {
+            let mut lengths = Vec::new();
+            let mut visit = |key: &[u8], _: &[u8]| {
+                lengths.push(key.len());
+                true
+            };
+            reads.scan(Space::Meta, &key(low), &key(high), order, &mut visit).unwrap();
+            lengths
+        };
+        let snapshot = kv.snapshot();
+        for reads in [&kv as &dyn KvRead, &*snapshot] {
+            assert!(reads.get(Space::Meta, &key(KEY_BYTES_MAX)).unwrap().is_some());
+            assert_eq!(reads.get(Space::Meta, &key(KEY_BYTES_MAX + 1)).unwrap(), None);
+            assert_eq!(reads.get(Space::Meta, b"other").unwrap(), None, "a batch is written as a whole or not at all");
+            let all = [1, KEY_BYTES_MAX - 1, KEY_BYTES_MAX];
+            assert_eq!(found(reads, 1, KEY_BYTES_MAX + 1, Order::Ascending), all);
+            assert_eq!(found(reads, 2, KEY_BYTES_MAX * 3, Order::Descending), [all[2], all[1]]);
+            assert_eq!(found(reads, KEY_BYTES_MAX + 1, KEY_BYTES_MAX + 2, Order::Ascending), [0; 0]);
+            assert_eq!(found(reads, KEY_BYTES_MAX + 2, 1, Order::Descending), [0; 0]);
         }
     }
 }

@@ -12,7 +12,7 @@ mod receipts;
 use commit_log::MemoryLog;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use tidings_domain::{model::*, push_store::*, store::*};
+use tidings_domain::{model::*, push_store::*, store::*, stored_id::StoredId};
 
 #[derive(Default)]
 struct State {
@@ -443,8 +443,8 @@ impl Store for MemoryStore {
         self.0.lock().position
     }
 
-    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        Ok(self.0.lock().user_nos.get(id).copied())
+    fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
+        Ok(self.0.lock().user_nos.get(id.as_str()).copied())
     }
 
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
@@ -455,8 +455,8 @@ impl Store for MemoryStore {
         Ok(self.0.lock().last_seen.get(&no).copied())
     }
 
-    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
-        Ok(self.0.lock().conversation_nos.get(id).copied())
+    fn find_conversation(&self, id: StoredId<'_>) -> StoreResult<Option<ConversationNo>> {
+        Ok(self.0.lock().conversation_nos.get(id.as_str()).copied())
     }
 
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
@@ -571,7 +571,11 @@ impl PushStore for MemoryStore {
 
 impl RowStore for MemoryStore {
     fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
-        if changes.iter().any(|change| change.value.as_ref().is_some_and(|value| value.len() > ROW_BYTES_MAX)) {
+        let is_too_long = |change: &RowChange| {
+            change.key.len() > ROW_KEY_BYTES_MAX
+                || change.value.as_ref().is_some_and(|value| value.len() > ROW_BYTES_MAX)
+        };
+        if changes.iter().any(is_too_long) {
             return Err(StoreError::Unavailable("a row is too long".into()));
         }
         let mut state = self.0.lock();

@@ -71,10 +71,25 @@ pub(super) async fn back_up(
     Ok(Answer::ok(made))
 }
 
+/// The longest name of a folder in a backup's path: file systems take 255 bytes, some of which are for names made of it.
+const FOLDER_NAME_BYTES_MAX: usize = 200;
+/// The longest path of a backup below the folder of backups; systems take 4,096 bytes with all before and behind it.
+const BACKUP_PATH_BYTES_MAX: usize = 1_024;
+
 /// Resolves a path against `folder`. Refuses a path that leaves the folder; the spelling alone decides, no link is followed.
 fn within(folder: &Path, path: &Path) -> Result<PathBuf, Refusal> {
     let rest = path.strip_prefix(folder).unwrap_or(path);
     let stays = rest.components().all(|part| matches!(part, Component::Normal(_)));
+    let is_name = |part: Component<'_>| {
+        let name = part.as_os_str().as_encoded_bytes();
+        name.len() <= FOLDER_NAME_BYTES_MAX && !name.contains(&0)
+    };
+    if !rest.components().all(is_name) || rest.as_os_str().len() > BACKUP_PATH_BYTES_MAX {
+        let why = format!(
+            "must be names of at most {FOLDER_NAME_BYTES_MAX} bytes without NUL, {BACKUP_PATH_BYTES_MAX} bytes together"
+        );
+        return Err(Refusal::field("path", why));
+    }
     match stays && rest.components().next().is_some() {
         true => Ok(folder.join(rest)),
         false => Err(Refusal::field("path", format!("must be a folder within {}", folder.display()))),

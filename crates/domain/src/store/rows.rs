@@ -13,13 +13,16 @@ pub enum RowSpace {
     Chat,
 }
 
+/// The longest key of a row in bytes, far below what an index of PostgreSQL takes (2,704). Whoever makes a key of a client's text
+/// bounds that text first.
+pub const ROW_KEY_BYTES_MAX: usize = 1_024;
 /// The longest value of a row in bytes. A part with longer values cuts them into several rows.
 pub const ROW_BYTES_MAX: usize = 3 * 1024;
 
 /// Writes a row, or deletes it when `value` is absent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowChange {
-    /// The order of keys as bytes is the order of rows.
+    /// At most [`ROW_KEY_BYTES_MAX`] bytes. The order of keys as bytes is the order of rows.
     pub key: Vec<u8>,
     /// At most [`ROW_BYTES_MAX`] bytes; absent: the row is deleted.
     pub value: Option<Vec<u8>>,
@@ -34,8 +37,8 @@ pub trait RowStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`StaleTerm`](super::StoreError::StaleTerm) and [`DiskFull`](super::StoreError::DiskFull): nothing was stored.
-    /// [`OutcomeUnknown`](super::StoreError::OutcomeUnknown): see there. A value longer than [`ROW_BYTES_MAX`] is
-    /// [`Unavailable`](super::StoreError::Unavailable).
+    /// [`OutcomeUnknown`](super::StoreError::OutcomeUnknown): see there. A key longer than [`ROW_KEY_BYTES_MAX`], and a
+    /// value longer than [`ROW_BYTES_MAX`], is [`Unavailable`](super::StoreError::Unavailable).
     fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()>;
     /// The value under a key.
     ///

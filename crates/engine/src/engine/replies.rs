@@ -31,7 +31,8 @@ impl Engine {
         let limit = page_limit(limit, PAGE_DEFAULT, HISTORY_PAGE_MAX)?;
         let first = match after {
             Some(token) => {
-                token.parse::<u64>().map_err(|_| Refusal::field("after", "not a page token of this list"))? + 1
+                let last = token.parse::<u64>();
+                last.map_err(|_| Refusal::field("after", "not a page token of this list"))?.saturating_add(1)
             }
             None => 0,
         };

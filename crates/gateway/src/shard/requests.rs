@@ -4,6 +4,7 @@ use super::{
     FrameOutcome, Shard,
     binding::BindFields,
     decoding::{DecodeError, decode_frame, malformed, missing_field},
+    defects::or_defect_later,
 };
 use crate::{
     commands::{Command, ShardHandle},
@@ -22,7 +23,7 @@ use tidings_engine::{
     shards::SendReply,
 };
 use tidings_protocol::{
-    error::{ErrorCode, Refusal},
+    error::{ErrorCode, Refusal, quoted},
     frames::{RawClientFrame, ServerFrame},
     http::{HistoryQuery, NewMessage},
     ws::NORMAL,
@@ -92,7 +93,7 @@ impl Shard {
                 FrameOutcome::Continue
             }
             "bind" => self.refuse(key, frame.reference, Refusal::new(ErrorCode::AlreadyBound, "the session is bound")),
-            other => self.refuse(key, frame.reference, malformed(format_args!("t: no operation {other:?}"))),
+            other => self.refuse(key, frame.reference, malformed(format_args!("t: no operation {}", quoted(other)))),
         }
     }
 
@@ -202,14 +203,11 @@ impl Shard {
         self.connections[key].paused = true;
         let (engine, shard) = self.handles();
         self.parts.runtime.spawn(async move {
-            let submitted = match engine.open_direct(&opener, &with).await {
-                Ok(conversation) => {
-                    let target = SendTarget::Conversation(&conversation.id);
-                    submit(&engine, &user, target, message, reply, grows)
-                }
-                Err(refusal) => Err(refusal),
-            };
-            if let Err(refusal) = submitted {
+            let submitted = or_defect_later(async {
+                let conversation = engine.open_direct(&opener, &with).await?;
+                submit(&engine, &user, SendTarget::Conversation(&conversation.id), message, reply, grows)
+            });
+            if let Err(refusal) = submitted.await {
                 engine.metrics.count_refusal(refusal.code);
                 shard.send(Command::Answer { session: reply.session, json: error_json(reply.reference, &refusal) });
             }
@@ -252,7 +250,7 @@ impl Shard {
         let (engine, shard) = self.handles();
         let answer = request(engine.clone(), session);
         self.parts.runtime.spawn(async move {
-            let json = answer.await.unwrap_or_else(|refusal| {
+            let json = or_defect_later(answer).await.unwrap_or_else(|refusal| {
                 engine.metrics.count_refusal(refusal.code);
                 error_json(reference, &refusal)
             });
@@ -280,7 +278,7 @@ impl Shard {
         let done = request(engine.clone(), session);
         let requests = self.connections[key].ordered_requests();
         requests.push_commit(async move {
-            match done.await {
+            match or_defect_later(done).await {
                 Ok(()) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
                 Err(refusal) => {
                     engine.metrics.count_refusal(refusal.code);

@@ -1,7 +1,7 @@
 //! The second half of a bind: the session joins the delivery of its user's conversations, what the client missed is read,
 //! and the session goes live.
 
-use super::{Shard, store_reads::is_session_live};
+use super::{Shard, defects::or_defect, store_reads::is_session_live};
 use crate::{
     commands::Command,
     connection::{Connection, Phase, SessionBinding},
@@ -47,7 +47,7 @@ impl Shard {
                 if !is_session_live(&engine, user, session) {
                     return;
                 }
-                let result = engine.catch_up(&cursor);
+                let result = or_defect(|| engine.catch_up(&cursor));
                 shard.send(Command::CaughtUp { session, result });
             });
             return;
@@ -77,7 +77,7 @@ impl Shard {
                     if engine.presence.local_sessions(user).is_empty() {
                         return;
                     }
-                    let result = engine.memberships_for_delivery(user, since);
+                    let result = or_defect(|| engine.memberships_for_delivery(user, since));
                     shard.send(Command::Memberships { user, number, result });
                 });
             }
@@ -120,7 +120,7 @@ impl Shard {
             if !is_session_live(&engine, user, session) {
                 return;
             }
-            let result = engine.read_inbox(user, Some(&cursor), positions);
+            let result = or_defect(|| engine.read_inbox(user, Some(&cursor), positions));
             shard.send(Command::Missed { session, result });
         });
     }

@@ -3,8 +3,8 @@
 //! The reads run on the threads that binds, resumes and HTTP need too. So their number is bounded over all sessions,
 //! including sessions that have ended since: closing a connection does not cancel its reads.
 
-use super::{FrameOutcome, Shard};
-use crate::commands::Command;
+use super::{FrameOutcome, Shard, defects::or_defect};
+use crate::{commands::Command, encoding::error_json};
 use std::sync::Arc;
 use tidings_domain::model::UserNo;
 use tidings_engine::Engine;
@@ -53,6 +53,19 @@ pub(super) fn is_session_live(engine: &Engine, user: UserNo, session: u64) -> bo
     engine.presence.local_sessions(user).iter().any(|device| device.session == session)
 }
 
+/// The same read, which answers with a refusal if it panics.
+fn answering(
+    reference: Option<u64>,
+    read: impl FnOnce(&Engine) -> Option<Vec<u8>> + Send + 'static,
+) -> impl FnOnce(&Engine) -> Option<Vec<u8>> + Send + 'static {
+    move |engine| {
+        or_defect(|| Ok(read(engine))).unwrap_or_else(|refusal| {
+            engine.metrics.count_refusal(refusal.code);
+            Some(error_json(reference, &refusal))
+        })
+    }
+}
+
 impl Shard {
     /// Runs a session's read on a thread that may wait for the disk, when its turn comes. `read` answers with a frame's
     /// JSON; `None`: the answer is sent by other means.
@@ -64,7 +77,7 @@ impl Shard {
     ) -> FrameOutcome {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         match self.admit_store_read(key) {
-            Ok(admitted) => self.run_store_read(user.no, admitted, read),
+            Ok(admitted) => self.run_store_read(user.no, admitted, answering(reference, read)),
             Err(refusal) => self.refuse(key, reference, refusal),
         }
     }
@@ -80,7 +93,8 @@ impl Shard {
         match self.admit_store_read(key) {
             Ok(admitted) => {
                 let requests = self.connections[key].ordered_requests();
-                requests.push_submission(submit);
+                // Guarded here and not where it runs: whichever thread comes first takes the oldest.
+                requests.push_submission(answering(reference, submit));
                 self.run_store_read(user.no, admitted, move |engine| requests.submit_oldest(engine))
             }
             Err(refusal) => self.refuse(key, reference, refusal),

@@ -3,6 +3,7 @@
 
 mod a_gateway_process_holds_connections;
 mod a_message_reaches_every_device;
+mod a_request_that_panics_is_answered;
 mod a_session_changes_any_number_of_messages;
 mod a_slow_reader_loses_its_connection_not_its_messages;
 mod any_node_answers_through_the_leader;

@@ -6,7 +6,7 @@ use crate::support::*;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::{sync::Arc, time::Duration};
 use tidings_client::session::Session;
-use tidings_domain::{model::*, push_store::*, store::*};
+use tidings_domain::{model::*, push_store::*, store::*, stored_id::StoredId};
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
@@ -196,8 +196,8 @@ impl Store for Gated {
     fn last_position(&self) -> Position {
         self.inner.last_position()
     }
-    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        self.inner.user_no(id)
+    fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
+        self.inner.find_user(id)
     }
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
         self.inner.user(no)
@@ -205,8 +205,8 @@ impl Store for Gated {
     fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
         self.inner.last_seen(no)
     }
-    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
-        self.inner.conversation_no(id)
+    fn find_conversation(&self, id: StoredId<'_>) -> StoreResult<Option<ConversationNo>> {
+        self.inner.find_conversation(id)
     }
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
         self.inner.conversation(no)

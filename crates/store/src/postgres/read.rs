@@ -12,6 +12,7 @@ use tidings_domain::{
     chat_rows::{UserSettings, settings_key},
     model::*,
     store::*,
+    stored_id::StoredId,
 };
 use tokio_postgres::Row;
 
@@ -81,8 +82,8 @@ impl Store for PostgresStore {
         self.fetch_position().unwrap_or_else(|_| self.position.load(Ordering::Acquire))
     }
 
-    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        Ok(self.first_number("SELECT no FROM users WHERE id = $1", &[&id])?.map(UserNo))
+    fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
+        Ok(self.first_number("SELECT no FROM users WHERE id = $1", &[&id.as_str()])?.map(UserNo))
     }
 
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
@@ -100,8 +101,8 @@ impl Store for PostgresStore {
         self.first_number("SELECT at FROM last_seen WHERE user_no = $1", &[&bigint(no.0)])
     }
 
-    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
-        Ok(self.first_number("SELECT no FROM conversations WHERE id = $1", &[&id])?.map(ConversationNo))
+    fn find_conversation(&self, id: StoredId<'_>) -> StoreResult<Option<ConversationNo>> {
+        Ok(self.first_number("SELECT no FROM conversations WHERE id = $1", &[&id.as_str()])?.map(ConversationNo))
     }
 
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {

@@ -85,4 +85,22 @@ fn longest(store: &dyn Store) {
     assert!(store.write_rows(Term::ALONE, SPACE, vec![put(&key(b"x"), b"x"), put(&key(b"y"), &too_long)]).is_err());
     assert_eq!(store.row(SPACE, &key(b"x")).unwrap(), None, "a write is whole");
     store.write_rows(Term::ALONE, SPACE, vec![RowChange { key: key(b"long"), value: None }]).unwrap();
+
+    let long = |length: usize| [&key(b"z")[..], &vec![b'z'; length]].concat();
+    let longest = long(ROW_KEY_BYTES_MAX - key(b"z").len());
+    let written = [put(&longest, b"1"), put(&key(b"x"), b"x")];
+    store.write_rows(Term::ALONE, SPACE, written.to_vec()).unwrap();
+    for length in [ROW_KEY_BYTES_MAX, 3_000, 70_000] {
+        let key = long(length);
+        assert!(store.write_rows(Term::ALONE, SPACE, vec![put(&key, b"1")]).is_err());
+        assert_eq!(store.row(SPACE, &key).unwrap(), None);
+        assert_eq!(store.rows_of(SPACE, &[key.clone(), longest.clone()]).unwrap(), [None, Some(b"1".to_vec())]);
+        assert_eq!(store.rows(SPACE, &longest, &key, 10).unwrap(), [(longest.clone(), b"1".to_vec())]);
+        assert_eq!(store.rows(SPACE, &key, &long(70_001), 10).unwrap(), []);
+        assert_eq!(store.rows(SPACE, &key, &longest, 10).unwrap(), [], "it ends before it begins");
+        let ranges = [(longest.clone(), key.clone()), (key, long(70_001))];
+        assert_eq!(store.first_keys(SPACE, &ranges).unwrap(), [Some(longest.clone()), None]);
+    }
+    let removed = written.map(|RowChange { key, .. }| RowChange { key, value: None });
+    store.write_rows(Term::ALONE, SPACE, removed.to_vec()).unwrap();
 }

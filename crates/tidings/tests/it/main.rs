@@ -6,6 +6,7 @@ mod a_server_stores_everything_in_postgres;
 mod agents_load_a_real_server;
 mod brokers_are_compared;
 mod damage_makes_the_server_not_ready;
+mod described_inputs;
 mod descriptor_limit_refuses_new_connections_only;
 mod development_mode;
 mod docs_match_the_code;
@@ -15,6 +16,7 @@ mod listen_prints_what_arrives;
 mod local_cluster_lifecycle;
 mod memory_is_returned_after_a_peak;
 mod modules_form_no_circles;
+mod overlong_input_harms_nobody;
 #[path = "../../../store/tests/it/support/postgres.rs"]
 mod postgres;
 mod scenarios_run;

@@ -21,6 +21,7 @@ use tidings_domain::{
     model::*,
     push_store::*,
     store::*,
+    stored_id::StoredId,
 };
 use tidings_engine::{
     Engine,
@@ -361,8 +362,8 @@ impl Store for Troubled {
     fn last_position(&self) -> Position {
         self.inner.last_position()
     }
-    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        self.inner.user_no(id)
+    fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
+        self.inner.find_user(id)
     }
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
         self.inner.user(no)
@@ -370,8 +371,8 @@ impl Store for Troubled {
     fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
         self.inner.last_seen(no)
     }
-    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
-        self.inner.conversation_no(id)
+    fn find_conversation(&self, id: StoredId<'_>) -> StoreResult<Option<ConversationNo>> {
+        self.inner.find_conversation(id)
     }
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
         self.inner.conversation(no)

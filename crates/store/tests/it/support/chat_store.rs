@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use tidings_domain::{model::*, push_store::*, store::*};
+use tidings_domain::{model::*, push_store::*, store::*, stored_id::StoredId};
 use tidings_store::PostgresStore;
 use tidings_testkit::MemoryStore;
 
@@ -27,8 +27,8 @@ impl Store for ChatStore {
     fn last_position(&self) -> Position {
         self.chat.last_position()
     }
-    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        self.chat.user_no(id)
+    fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
+        self.chat.find_user(id)
     }
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
         self.chat.user(no)
@@ -36,8 +36,8 @@ impl Store for ChatStore {
     fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
         self.chat.last_seen(no)
     }
-    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
-        self.chat.conversation_no(id)
+    fn find_conversation(&self, id: StoredId<'_>) -> StoreResult<Option<ConversationNo>> {
+        self.chat.find_conversation(id)
     }
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
         self.chat.conversation(no)
