@@ -1,7 +1,13 @@
 //! A refused write is not stored: its bytes that the engine had still buffered show up neither after the engine's restart
-//! nor when the store is opened again. When it is sent again, it is stored for the first time.
+//! nor when the store is opened again. When it is sent again, it is stored for the first time. A program of
+//! its own: the limit on the size of files holds for the whole process.
+#![allow(clippy::unwrap_used)]
 
-use crate::support::{file_size_limit::FileSizeLimit, *};
+#[allow(dead_code)]
+#[path = "it/support/mod.rs"]
+mod support;
+
+use support::{file_size_limit::FileSizeLimit, *};
 use tidings_domain::{model::*, store::*};
 use tidings_store::EmbeddedStore;
 

@@ -1,9 +1,6 @@
 //! A full disk: commits are refused, reads go on, and once there is room commits go on. No acknowledged message is missing.
-#![allow(clippy::unwrap_used)]
 
-#[path = "it/support/mod.rs"]
-mod support;
-
+use crate::support::*;
 use std::{
     fs,
     path::Path,
@@ -11,7 +8,6 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
-use support::*;
 use tidings_domain::{model::*, store::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
