@@ -2,6 +2,7 @@
 //! `cargo bench -p tidings-bus-redis`; starts its own Redis, so it needs `redis-server`.
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code)]
 #[path = "../tests/it/support/redis.rs"]
 mod redis;
 

@@ -2,8 +2,10 @@
 //! live sessions as a new one.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../store/tests/it/support/file_size_limit.rs"]
+#[allow(dead_code)]
+#[path = "../../store/tests/file_size_limit/mod.rs"]
 mod file_size_limit;
+#[allow(dead_code)]
 #[path = "it/support/mod.rs"]
 mod support;
 

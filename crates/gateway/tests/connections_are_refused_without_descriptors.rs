@@ -2,8 +2,10 @@
 //! since the limit is the process's.
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code)]
 #[path = "it/support/devices.rs"]
 mod devices;
+#[allow(dead_code)]
 #[path = "it/support/mod.rs"]
 mod support;
 

@@ -7,6 +7,7 @@
 //! and a finding prints its seed, its number and its bytes.
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code)]
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 

@@ -33,7 +33,7 @@ const WORKERS_NICENESS: i32 = 10;
 const KEY_BYTES_MAX: usize = u16::MAX as usize;
 
 /// The bounds of a scan that the engine can take, with the same rows between them; `None`: there are none.
-fn scan_bounds<'a>(low: &'a [u8], high: &'a [u8]) -> Option<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
+fn scan_bounds<'a>(low: &'a [u8], high: &'a [u8]) -> Option<[Bound<&'a [u8]>; 2]> {
     if low > high {
         return None;
     }
@@ -42,7 +42,7 @@ fn scan_bounds<'a>(low: &'a [u8], high: &'a [u8]) -> Option<(Bound<&'a [u8]>, Bo
         Some(beginning) if low.len() > KEY_BYTES_MAX => Bound::Excluded(beginning),
         _ => Bound::Included(low),
     };
-    Some((low, Bound::Included(high.get(..KEY_BYTES_MAX).unwrap_or(high))))
+    Some([low, Bound::Included(high.get(..KEY_BYTES_MAX).unwrap_or(high))])
 }
 
 pub(crate) struct FjallKv {
@@ -216,8 +216,8 @@ impl KvRead for FjallKv {
         order: Order,
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> KvResult<()> {
-        let Some(bounds) = scan_bounds(low, high) else { return Ok(()) };
-        let range = self.space(space).range::<&[u8], _>(bounds);
+        let Some([low, high]) = scan_bounds(low, high) else { return Ok(()) };
+        let range = self.space(space).range::<&[u8], _>((low, high));
         match order {
             Order::Ascending => visit_all(range, &self.damage_seen, visit),
             Order::Descending => visit_all(range.rev(), &self.damage_seen, visit),
@@ -301,8 +301,8 @@ impl KvRead for FjallSnapshot<'_> {
         order: Order,
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> KvResult<()> {
-        let Some(bounds) = scan_bounds(low, high) else { return Ok(()) };
-        let range = self.snapshot.range::<&[u8], _>(&self.spaces[space as usize], bounds);
+        let Some([low, high]) = scan_bounds(low, high) else { return Ok(()) };
+        let range = self.snapshot.range::<&[u8], _>(&self.spaces[space as usize], (low, high));
         match order {
             Order::Ascending => visit_all(range, self.damage_seen, visit),
             Order::Descending => visit_all(range.rev(), self.damage_seen, visit),

@@ -3,11 +3,13 @@
 //! its own: the limit on the size of files holds for the whole process.
 #![allow(clippy::unwrap_used)]
 
+mod file_size_limit;
 #[allow(dead_code)]
 #[path = "it/support/mod.rs"]
 mod support;
 
-use support::{file_size_limit::FileSizeLimit, *};
+use file_size_limit::FileSizeLimit;
+use support::*;
 use tidings_domain::{model::*, store::*};
 use tidings_store::EmbeddedStore;
 

@@ -2,6 +2,7 @@
 //! of its own, since `.ci/run` builds it once more with the features of what ships.
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code)]
 #[path = "it/support/mod.rs"]
 mod support;
 

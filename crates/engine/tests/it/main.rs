@@ -36,6 +36,7 @@ mod popup_configuration_survives_restarts;
 mod popup_support;
 mod popups_count_once_when_store_replies_are_lost;
 mod popups_react_to_events;
+#[allow(dead_code)]
 #[path = "../../../store/tests/it/support/postgres.rs"]
 mod postgres;
 mod presence_follows_sessions_and_is_repaired;

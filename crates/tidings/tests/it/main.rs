@@ -17,6 +17,7 @@ mod local_cluster_lifecycle;
 mod memory_is_returned_after_a_peak;
 mod modules_form_no_circles;
 mod overlong_input_harms_nobody;
+#[allow(dead_code)]
 #[path = "../../../store/tests/it/support/postgres.rs"]
 mod postgres;
 mod scenarios_run;

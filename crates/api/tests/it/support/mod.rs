@@ -1,5 +1,5 @@
 //! A real server on a free port with a store in memory, for the tests of the HTTP API.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use std::{
     io::{Read, Write},

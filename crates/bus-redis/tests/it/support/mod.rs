@@ -1,5 +1,5 @@
 //! What the tests of the bus share.
-#![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 pub mod redis;
 

@@ -1,11 +1,9 @@
 //! Redis servers for tests, from the system's packages: a single server, or a cluster of three primaries with a replica each.
 //! They store nothing, run in a temporary folder on free ports, and end with their owner or with the test's process.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use socket2::{Domain, Socket, Type};
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
     process::{Command, Stdio},
     sync::{
         Mutex,
@@ -161,13 +159,10 @@ impl RedisServer {
     }
 
     /// The CPU time that the server has used, in seconds.
+    #[allow(dead_code, reason = "the bench reads it")]
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let field = |name| self.field(&["INFO", "cpu"], name).parse::<f64>().unwrap_or_default();
         field("used_cpu_sys") + field("used_cpu_user")
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A shard without sockets: it records the pushes that each device is handed, reports them as written, and acknowledges
 //! them when the test says so.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use crate::support::World;
 use std::{collections::BTreeMap, sync::Arc};

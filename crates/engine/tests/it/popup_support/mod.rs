@@ -1,5 +1,5 @@
 //! Short helpers for tests of an engine's popups.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use crate::support::World;
 use serde_json::{Value, json};

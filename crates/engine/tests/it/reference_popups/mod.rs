@@ -1,6 +1,6 @@
 //! A slow reference evaluator for popup decisions, written from `docs/popups.md`: it keeps every exposure in a list and
 //! counts the list anew for each question, checks the wall clock at every quarter of an hour, and caches nothing.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 pub mod random;
 pub mod rules;
@@ -82,7 +82,6 @@ pub struct Shown {
 
 #[derive(Debug, Clone, Copy)]
 struct Counted {
-    day: i32,
     /// The latest day of this exposure and all before: days do not run backwards, though a clock may.
     latest_day: i32,
     by_session: bool,
@@ -116,7 +115,7 @@ pub enum Answer {
 
 /// How long a cap forbids an exposure.
 enum CapReached {
-    Until(u64),
+    ForAWhile,
     ForGood,
     /// Until a later quarter of an hour, at which the next day begins.
     Today,
@@ -285,13 +284,13 @@ impl ReferenceEvaluator {
             let Some(session) = asked.session else { return Some(CapReached::ForGood) };
             let (count, last) = Self::in_session(shown, *level, session);
             if count >= most && at < last + DAY_MS {
-                return Some(CapReached::Until(last + DAY_MS));
+                return Some(CapReached::ForAWhile);
             }
         }
         if let (Some(gap_s), Some(last)) = (caps.gap_s, of_level().map(|(one, _)| one.at).max())
             && at < last + gap_s * 1_000
         {
-            return Some(CapReached::Until(last + gap_s * 1_000));
+            return Some(CapReached::ForAWhile);
         }
         if let Some(most) = caps.per_day {
             let latest_day = of_level().map(|(_, counted)| counted.latest_day).max();
@@ -384,7 +383,7 @@ impl ReferenceEvaluator {
             let day = wall.day(asked.now);
             let latest = before.iter().filter_map(|one| Some(one.counts(level)?.latest_day)).max();
             let by_session = caps.per_session.is_some();
-            Counted { day, latest_day: latest.map_or(day, |latest| latest.max(day)), by_session }
+            Counted { latest_day: latest.map_or(day, |latest| latest.max(day)), by_session }
         });
         let session = asked.session.map(str::to_owned);
         Shown { at: asked.now, no: popup.no, control, placement: asked.placement.into(), session, counted }

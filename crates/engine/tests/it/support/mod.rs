@@ -1,5 +1,5 @@
 //! An engine without sockets, and a store that can be held up or made to fail.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 pub mod lost_answers;
 pub mod side_log;

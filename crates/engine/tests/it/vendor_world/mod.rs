@@ -1,5 +1,5 @@
 //! An engine with vendors and a webhook that answer as a test says.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 #![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
 use crossbeam_channel::{Receiver, Sender, unbounded};

@@ -1,5 +1,5 @@
 //! Devices that speak MIOP, plain or under TLS, and the certificates that they trust.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use crate::support::{PATIENCE, Server, token};
 use rustls::{

@@ -1,5 +1,5 @@
 //! A client of event streams on plain sockets: what a session over them is seen by.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use serde_json::{Value, json};
 use std::{

@@ -1,5 +1,5 @@
 //! A complete server on a free port, with a store in memory, and sessions that check what they receive.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use std::{
     collections::HashMap,

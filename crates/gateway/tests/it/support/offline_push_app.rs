@@ -1,5 +1,5 @@
 //! An app server that is told by webhook of messages to offline users.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 #![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
 use crate::support::PATIENCE;

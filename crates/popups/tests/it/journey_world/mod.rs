@@ -1,5 +1,5 @@
 //! A popup service on a store in memory, with a clock that tests set and pushes that tests read.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};

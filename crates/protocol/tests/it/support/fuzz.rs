@@ -20,6 +20,7 @@ const LIMITS: [usize; 3] = [100, 16 * 1024, 192 * 1024];
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
+    #[allow(dead_code, reason = "the example prints it")]
     pub executions: u64,
     /// Counts of frames by kind, of errors by text, and of `incomplete`.
     pub seen: BTreeMap<String, u64>,

@@ -1,5 +1,4 @@
 //! Converts frames to the JSON of the vectors, and back.
-#![allow(clippy::unwrap_used)]
 
 use super::{bytes_of_hex, hex_of};
 use serde_json::{Map, Value, json};

@@ -1,5 +1,5 @@
 //! The vectors in `fixtures/miop`, and a reader that takes frames from a buffer as a connection does.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 pub mod fuzz;
 pub mod meaning;

@@ -1,6 +1,5 @@
 //! A reference decoder, written from the tables of `docs/miop.md` and its appendix A alone: slow, with
 //! copies, and no code in common with the real one. Where the two differ, one of them or the text is wrong.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,5 @@
 //! A store with chats in PostgreSQL and all other rows in memory: an engine's background work sends no statement to the
 //! database, so that the statements of one operation can be counted.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use tidings_domain::{model::*, push_store::*, store::*, stored_id::StoredId};

@@ -1,7 +1,5 @@
 //! What the store's tests share: a store in a folder of its own, a room, and messages for it.
-#![allow(dead_code, clippy::unwrap_used)]
 
-pub(crate) mod file_size_limit;
 pub(crate) mod postgres;
 
 use std::{fs, path::Path};

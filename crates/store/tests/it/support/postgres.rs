@@ -1,6 +1,5 @@
 //! A PostgreSQL server of the tests' own, from the system's packages. It lives in a temporary folder and is reached through a
 //! socket there. It ends with the last test that holds it, or with the test's process, however that ends.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use parking_lot::Mutex;
 use std::{

@@ -1,8 +1,6 @@
 //! What clients can give, from the documents that describe it: for each field of each operation one input in which that field
 //! is a hole, and all else is as an app would have it.
 
-#![allow(clippy::unwrap_used)]
-
 use serde_json::{Map, Value, json};
 
 /// Stands in an input for a text that is put in later.

@@ -1,5 +1,5 @@
 //! The real program, in a process and a folder of its own for each test.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use std::{
     io::{BufRead, BufReader, Read},
