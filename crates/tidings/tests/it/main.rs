@@ -10,6 +10,7 @@ mod described_inputs;
 mod descriptor_limit_refuses_new_connections_only;
 mod development_mode;
 mod docs_match_the_code;
+mod every_file_of_tests_is_run;
 mod everybody_is_reached_by_the_roads_that_are_due;
 mod health_has_its_own_listener;
 mod listen_prints_what_arrives;
