@@ -30,19 +30,19 @@ class Quick:
         return why is not None
 
     def choose(self, program):
-        """The names of a program's tests to run; None for all of them."""
+        """The modules of a program that are left out; None if that is all of it."""
         source = ROOT / program.source
         if source.parent.parent.name != "tests":
             is_test = source.parent.name == "tests"
-            return [] if is_test and self.leaves_out(source) else None
+            return None if is_test and self.leaves_out(source) else []
         if source.parent.name != "it":
-            return [] if self.leaves_out(source.parent) else None
+            return None if self.leaves_out(source.parent) else []
         listed = subprocess.run([*program.command, "--list", "--format=terse"], check=True, stdout=subprocess.PIPE, text=True).stdout
         names = [line.removesuffix(": test") for line in listed.splitlines() if line.endswith(": test")]
         modules = {name.split("::")[0] for name in names}
         files = {path.stem: path for path in source.parent.iterdir()}
-        out = {module for module in modules if module in files and self.leaves_out(files[module])}
-        return [name for name in names if name.split("::")[0] not in out]
+        out = sorted(module for module in modules if module in files and self.leaves_out(files[module]))
+        return out if len(out) < len(modules) else None
 
     def tell(self):
         print("\nLeft out, and run by `make test`:")

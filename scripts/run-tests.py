@@ -62,11 +62,13 @@ class Program:
     has_harness: bool = True
     is_aside: bool = False
 
-    def arguments(self, seed, chosen):
-        """The times of tests are an option that libtest calls unstable."""
-        shuffled = ("--shuffle-seed", str(seed)) if seed is not None else ()
-        only = ("--exact", *chosen) if chosen is not None else ()
-        return ("-Zunstable-options", "--report-time", f"--test-threads={THREADS}", *shuffled, *only) if self.has_harness else ()
+    def arguments(self, seed, left_out):
+        """The times of tests are an option that libtest calls unstable. A harness of another's takes its other arguments."""
+        skipped = [argument for module in left_out for argument in ("--skip", f"{module}::")]
+        if not self.has_harness:
+            return skipped
+        shuffled = ["--shuffle-seed", str(seed)] if seed is not None else []
+        return ["-Zunstable-options", "--report-time", f"--test-threads={THREADS}", *shuffled, *skipped]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +129,11 @@ EXAMPLES = Program(
 )
 
 
-def run(program, seed=None, chosen=None):
+def run(program, seed=None, left_out=()):
     """Runs a program in a process group of its own, so that nothing that it started outlives it."""
     began, lines, times = time.monotonic(), [], []
     process = subprocess.Popen(
-        [*program.command, *program.arguments(seed, chosen)], cwd=program.folder, env=program.environment,
+        [*program.command, *program.arguments(seed, left_out)], cwd=program.folder, env=program.environment,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
     running[process] = program
 
@@ -184,8 +186,8 @@ def main():
     began = time.monotonic()
     programs = [one for one in build() if not arguments.names or any(name in str(one.source) for name in arguments.names)]
     quick = Quick() if arguments.quick else None
-    chosen = {one: quick.choose(one) if quick else None for one in programs}
-    programs = [one for one in programs if chosen[one] != []]
+    left_out = {one: quick.choose(one) if quick else [] for one in programs}
+    programs = [one for one in programs if left_out[one] is not None]
     if not quick and not arguments.names:
         programs.append(EXAMPLES)
     built = time.monotonic()
@@ -193,7 +195,7 @@ def main():
     outcomes = []
     with ThreadPoolExecutor(PROGRAMS) as pool, ThreadPoolExecutor(1) as aside:
         seeds = [arguments.shuffle + n if arguments.shuffle is not None else None for n in range(arguments.repeat)]
-        jobs = [(aside if one.is_aside else pool).submit(run, one, seed, chosen.get(one)) for seed in seeds for one in programs]
+        jobs = [(aside if one.is_aside else pool).submit(run, one, seed, left_out.get(one, ())) for seed in seeds for one in programs]
         for job in as_completed(jobs):
             outcome = job.result()
             outcomes.append(outcome)
