@@ -1,12 +1,10 @@
 //! A small server of one conversation on two nodes, with injected faults, that speaks as much of the protocol as the lab needs.
 
-#![allow(dead_code, clippy::unwrap_used)]
-
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -34,12 +32,12 @@ pub(crate) enum Fault {
     DifferentOrderForOne,
     /// A node commits a repeated send again.
     CommitTwice,
-    /// Nothing is answered or delivered for 200 ms, from the message with this number on.
+    /// Nothing is answered or delivered for [`STALL`], from the message with this number on.
     Stall(u64),
 }
 
-/// How long the server of [`Fault::Stall`] does nothing.
-pub(crate) const STALL: Duration = Duration::from_millis(200);
+/// How long the server of [`Fault::Stall`] does nothing: longer than a busy machine keeps a process waiting.
+pub(crate) const STALL: Duration = Duration::from_millis(500);
 
 impl Fault {
     /// Whether a node closes its connections without the answer to a message that it committed.
@@ -51,8 +49,7 @@ impl Fault {
 #[derive(Default)]
 struct State {
     seq: u64,
-    /// The receivers' connections, with the node of each.
-    receivers: Vec<(usize, TcpStream)>,
+    receivers: Vec<Receiver>,
     /// All committed entries.
     entries: Vec<String>,
     /// The `seq` by `client_msg_id`.
@@ -60,6 +57,13 @@ struct State {
     /// An entry that the first receiver gets after the next one.
     held: Option<String>,
     tell: Option<Box<dyn Fn(u64) + Send>>,
+}
+
+/// A receiver's connection.
+struct Receiver {
+    node: usize,
+    peer: SocketAddr,
+    stream: TcpStream,
 }
 
 /// Serves one conversation on two nodes until the process ends; returns their URLs.
@@ -128,7 +132,7 @@ fn connection(mut stream: TcpStream, node: usize, fault: Fault, state: &Mutex<St
     }
 }
 
-/// Upgrades, answers the bind, and leaves the writing to [`send`].
+/// Upgrades, answers the bind, and leaves the writing to [`send`], until the client closes its connection.
 fn session(
     mut stream: TcpStream,
     mut reader: BufReader<TcpStream>,
@@ -153,22 +157,27 @@ fn session(
         "t": "bound", "session": "s", "user": "u", "heartbeat_ms": 60_000, "cursor": "1.0.0.0",
         "resume": { "complete": true },
     });
+    let peer = stream.peer_addr().ok()?;
     // Locked until the session is among the receivers, so that it gets messages that are sent as soon as it is bound.
-    let mut state = state.lock().unwrap();
+    let mut locked = state.lock().unwrap();
     write_frame(&mut stream, &bound.to_string());
     if let Some(cursor) = cursor {
         let from = match fault {
-            Fault::ResumeSkipsEntries => state.entries.len(),
+            Fault::ResumeSkipsEntries => locked.entries.len(),
             Fault::ResumeRepeatsEntries => cursor.saturating_sub(1),
             _ => cursor,
         };
-        let missed = &state.entries[from.min(state.entries.len())..];
+        let missed = &locked.entries[from.min(locked.entries.len())..];
         if !missed.is_empty() {
-            let (last, missed) = (state.entries.len(), missed.join(","));
+            let (last, missed) = (locked.entries.len(), missed.join(","));
             write_frame(&mut stream, &format!(r#"{{"t":"messages","cursor":"1.0.{last}.0","entries":[{missed}]}}"#));
         }
     }
-    state.receivers.push((node, stream));
+    locked.receivers.push(Receiver { node, peer, stream });
+    drop(locked);
+    while reader.read(&mut [0; 1024]).is_ok_and(|count| count > 0) {}
+    // The process serves many runs: the connections of those that are over would use up its descriptors.
+    state.lock().unwrap().receivers.retain(|receiver| (receiver.node, receiver.peer) != (node, peer));
     Some(())
 }
 
@@ -204,7 +213,7 @@ fn send(request: &Value, fault: Fault, state: &Mutex<State>) -> Value {
     let delivered_entry = entry(&body);
     let before = state.entries.last().cloned().unwrap_or_default();
     state.entries.push(delivered_entry.clone());
-    for (number, (node, receiver)) in state.receivers.iter_mut().enumerate() {
+    for (number, Receiver { node, stream, .. }) in state.receivers.iter_mut().enumerate() {
         let mut entries = vec![delivered_entry.clone()];
         let is_swapped = match fault {
             Fault::DifferentOrders => *node == 1,
@@ -229,15 +238,15 @@ fn send(request: &Value, fault: Fault, state: &Mutex<State>) -> Value {
         }
         if !entries.is_empty() {
             let frame = format!(r#"{{"t":"messages","cursor":"1.0.{seq}.0","entries":[{}]}}"#, entries.join(","));
-            write_frame(receiver, &frame);
+            write_frame(stream, &frame);
         }
     }
     if faulty && fault == Fault::ReorderEntries {
         state.held = Some(entry(&body));
     }
     if faulty && fault.disconnects() {
-        for (_, stream) in state.receivers.extract_if(.., |(node, _)| *node == 0) {
-            let _ = stream.shutdown(Shutdown::Both);
+        for receiver in state.receivers.extract_if(.., |receiver| receiver.node == 0) {
+            let _ = receiver.stream.shutdown(Shutdown::Both);
         }
         return Value::Null;
     }

@@ -1,7 +1,5 @@
 //! A proxy between the lab and a real broker, which plants one fault into what the first subscriber gets.
 
-#![allow(dead_code, clippy::unwrap_used)]
-
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},

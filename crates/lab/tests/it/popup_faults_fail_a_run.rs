@@ -2,9 +2,11 @@
 //! without a fault must pass. The same binary is that server: in runs that kill it, the lab starts it as `serve`.
 // Slow: left out by `make test-quick`.
 
-#![allow(clippy::unwrap_used)]
-
-use clap::Parser;
+use crate::support::{
+    lab::{Bench, FAILED, PASSED, command},
+    trials::trial,
+};
+use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use std::{
     collections::{HashMap, HashSet},
@@ -12,14 +14,25 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     path::PathBuf,
-    process::{Command, ExitCode},
     sync::{Arc, Mutex},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-#[derive(Parser)]
-enum CommandLine {
-    Bench(tidings_lab::BenchArgs),
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for fault in
+        [Fault::None, Fault::ExceedCaps, Fault::WrongRetryAfter, Fault::WrongContent, Fault::LoseEvent, Fault::Miscount]
+    {
+        trials.push(trial!(a_fault_fails_popup(fault)));
+    }
+    for fault in [Fault::None, Fault::ExceedCaps, Fault::Miscount] {
+        trials.push(trial!(a_fault_fails_popup_caps(fault)));
+    }
+    for fault in [Fault::None, Fault::ForgetExposures, Fault::LoseEvent, Fault::AcceptDuplicates, Fault::InternalError]
+    {
+        trials.push(trial!(a_fault_fails_popup_crash(fault)));
+    }
+    trials
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,58 +74,29 @@ const FAULTS_MIN: u64 = 20;
 /// On a busy machine a run may end before the server commits a fault: then the run is repeated, up to so often.
 const RUNS_MAX: usize = 20;
 
-fn main() {
-    match std::env::args().nth(1).as_deref() {
-        Some("bench") => {
-            let CommandLine::Bench(args) = CommandLine::parse();
-            let code = tidings_lab::run(args);
-            std::process::exit(i32::from(code != ExitCode::SUCCESS));
-        }
-        Some("serve") => return serve_process(),
-        // `tidings check`: the folder of this server is always right.
-        Some("check") => return,
-        _ => {}
-    }
-    std::thread::scope(|scope| {
-        for fault in [
-            Fault::None,
-            Fault::ExceedCaps,
-            Fault::WrongRetryAfter,
-            Fault::WrongContent,
-            Fault::LoseEvent,
-            Fault::Miscount,
-        ] {
-            scope.spawn(move || {
-                // On a slow machine, users may be due by the time of the answer, and be shown nothing when they are due next.
-                let line = "popup --users 100 --popups 4 --gap 3s --warm 0s --duration 500ms --rate max --connections 4 \
-                            --nothing-share 0.2";
-                let good = fault == Fault::None;
-                assert_eq!(bench(line, fault), good, "popup, {fault:?}");
-            });
-        }
-        for fault in [Fault::None, Fault::ExceedCaps, Fault::Miscount] {
-            scope.spawn(move || {
-                let line = "popup-caps --users 20 --devices 8 --lanes 2";
-                assert_eq!(bench(line, fault), fault == Fault::None, "popup-caps, {fault:?}");
-            });
-        }
+fn a_fault_fails_popup(fault: Fault) {
+    // On a slow machine, users may be due by the time of the answer, and be shown nothing when they are due next.
+    let line = "popup --users 100 --popups 4 --gap 3s --warm 0s --duration 500ms --rate max --connections 4 \
+                --nothing-share 0.2";
+    assert_eq!(bench(line, fault), fault == Fault::None);
+}
+
+fn a_fault_fails_popup_caps(fault: Fault) {
+    let line = "popup-caps --users 20 --devices 8 --lanes 2";
+    assert_eq!(bench(line, fault), fault == Fault::None);
+}
+
+/// The lab starts the server, which gets its fault from the lab's environment.
+fn a_fault_fails_popup_crash(fault: Fault) {
+    let number = FAULTS.iter().position(|other| *other == fault).unwrap();
+    let fault_count = tempfile::NamedTempFile::new().unwrap();
+    let passes = passes(fault, || {
+        let mut bench = command("popup-crash --kills 3 --seed 1");
+        bench.env(FAULT_VARIABLE, number.to_string()).env(FAULT_COUNT_VARIABLE, fault_count.path());
+        let passed = Bench::spawn(bench).end().code == PASSED;
+        (passed, fault_count.as_file().metadata().unwrap().len() >= FAULTS_MIN)
     });
-    for fault in [Fault::None, Fault::ForgetExposures, Fault::LoseEvent, Fault::AcceptDuplicates, Fault::InternalError]
-    {
-        // The lab starts the server, which gets its fault from the lab's environment.
-        let number = FAULTS.iter().position(|other| *other == fault).unwrap();
-        let fault_count = tempfile::NamedTempFile::new().unwrap();
-        let passes = passes(fault, || {
-            let status = Command::new(std::env::current_exe().unwrap())
-                .args(["bench", "popup-crash", "--kills", "3", "--seed", "1"])
-                .env(FAULT_VARIABLE, number.to_string())
-                .env(FAULT_COUNT_VARIABLE, fault_count.path())
-                .status()
-                .unwrap();
-            (status.success(), fault_count.as_file().metadata().unwrap().len() >= FAULTS_MIN)
-        });
-        assert_eq!(passes, fault == Fault::None, "popup-crash, {fault:?}");
-    }
+    assert_eq!(passes, fault == Fault::None);
 }
 
 /// Whether a run passes in which the server commits its fault. `run` returns whether it passed, and whether the fault was
@@ -138,18 +122,21 @@ fn bench(line: &str, fault: Fault) -> bool {
         let state = Arc::new(Mutex::new(State::new(fault, None)));
         let served = state.clone();
         std::thread::spawn(move || serve(&listener, &served));
-        let line = format!("lab bench {line} --url {url} --api-key k --token-key t --patience {patience}");
-        let CommandLine::Bench(args) = CommandLine::parse_from(line.split_whitespace());
-        let code = tidings_lab::run(args);
-        assert!(code == ExitCode::SUCCESS || code == ExitCode::from(1), "{code:?}");
+        let ended = Bench::start(&format!("{line} --url {url} --api-key k --token-key t --patience {patience}")).end();
+        assert!([PASSED, FAILED].contains(&ended.code), "{}", ended.code);
         let fault_count = state.lock().unwrap().fault_count;
         // One faulty answer that took very long may be right after all, but not several.
-        (code == ExitCode::SUCCESS, fault_count >= if fault == Fault::Miscount { 1 } else { 5 })
+        (ended.code == PASSED, fault_count >= if fault == Fault::Miscount { 1 } else { 5 })
     })
 }
 
-/// This test as the server process of the lab.
-fn serve_process() {
+/// Whether this process was started by a lab that was told a fault: then it is the lab's server.
+pub(crate) fn is_server() -> bool {
+    std::env::var_os(FAULT_VARIABLE).is_some()
+}
+
+/// This binary as the server process of the lab.
+pub(crate) fn serve_process() {
     let folder = PathBuf::from(std::env::var("TIDINGS_DATA_DIR").unwrap());
     let fault = FAULTS[std::env::var(FAULT_VARIABLE).unwrap().parse::<usize>().unwrap()];
     let log = Some(folder.join("log"));

@@ -1,7 +1,5 @@
 //! A program under a pseudo-terminal, and what it draws there.
 
-#![allow(dead_code, clippy::unwrap_used)]
-
 use rustix::{
     fs::OFlags,
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},

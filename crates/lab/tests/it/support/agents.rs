@@ -1,32 +1,42 @@
-//! Agents and benches as processes: the binary of the test again.
+//! Agents, and benches that load from them.
 
-#![allow(clippy::unwrap_used)]
-
-use crate::message_server::{Fault, serve};
+use super::{
+    lab::{self, Bench, Ended},
+    message_server::{Fault, serve},
+};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::Duration,
 };
+use tempfile::NamedTempFile;
 
 pub(crate) const TOKEN: &str = "a-token-of-this-test";
 
-/// An agent, which is killed at the end.
+/// A file with the token.
+pub(crate) fn token_file() -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    writeln!(file, "{TOKEN}").unwrap();
+    file
+}
+
+/// An agent, which is killed at the end. What it complained about is printed if the trial fails.
 pub(crate) struct Agent {
     child: Child,
+    errors: NamedTempFile,
     pub(crate) address: String,
 }
 
 impl Agent {
     pub(crate) fn start(token: &Path, ip: &str, clock_shift_ms: u64) -> Agent {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["bench", "agent", "--listen", &format!("{ip}:0"), "--token-file"])
+        let errors = NamedTempFile::new().unwrap();
+        let mut child = lab::command(&format!("agent --listen {ip}:0 --token-file"))
             .arg(token)
             .env("TIDINGS_LAB_CLOCK_SHIFT_MS", clock_shift_ms.to_string())
             .stdout(Stdio::piped())
+            .stderr(errors.reopen().unwrap())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -34,7 +44,7 @@ impl Agent {
         // The rest is read so that the agent never waits for it.
         std::thread::spawn(move || lines.for_each(drop));
         let address = first.strip_prefix("agent listens on ").unwrap().to_owned();
-        Agent { child, address }
+        Agent { child, errors, address }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -50,6 +60,9 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        if std::thread::panicking() {
+            eprintln!("agent {}: {}", self.address, std::fs::read_to_string(self.errors.path()).unwrap_or_default());
+        }
     }
 }
 
@@ -87,49 +100,18 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A bench that is running, with the file of its figures.
-pub(crate) struct Bench {
-    pub(crate) child: Child,
-    folder: tempfile::TempDir,
-}
-
-/// What a bench left.
-pub(crate) struct Ended {
-    pub(crate) code: i32,
-    pub(crate) said: String,
-    pub(crate) figures: Value,
-}
-
 /// Starts `bench group` against the servers, from agents if there are any.
 pub(crate) fn start(urls: &str, agents: &[&Agent], token: &Path, options: &str) -> Bench {
     start_bench("group", urls, agents, token, options)
 }
 
 pub(crate) fn start_bench(bench: &str, urls: &str, agents: &[&Agent], token: &Path, options: &str) -> Bench {
-    let folder = tempfile::tempdir().unwrap();
-    let line = format!(
-        "bench --json {} {bench} --url {urls} --api-key k --token-key t {options}",
-        folder.path().join("json").display()
-    );
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(line.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = lab::command(&format!("{bench} --url {urls} --api-key k --token-key t {options}"));
     if !agents.is_empty() {
         let addresses: Vec<&str> = agents.iter().map(|agent| agent.address.as_str()).collect();
         command.arg("--agents").arg(addresses.join(",")).arg("--agent-token-file").arg(token);
     }
-    Bench { child: command.spawn().unwrap(), folder }
-}
-
-impl Bench {
-    pub(crate) fn end(self) -> Ended {
-        let Bench { child, folder } = self;
-        let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        let figures = std::fs::read(folder.path().join("json")).unwrap_or_default();
-        let code = output.status.code().unwrap();
-        println!("{said}");
-        Ended { code, said: said.into_owned(), figures: serde_json::from_slice(&figures).unwrap_or_default() }
-    }
+    Bench::spawn(command)
 }
 
 pub(crate) fn run(fault: Fault, agents: &[&Agent], token: &Path, options: &str) -> Ended {

@@ -3,8 +3,6 @@
 //! `/connection/websocket` and `POST /api/publish` are as much of Centrifugo's JSON protocol as the shipped driver needs; `/text`
 //! is a protocol of words, with tokens from `/token`, answers, acknowledgements and heartbeats.
 
-#![allow(dead_code, clippy::unwrap_used)]
-
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -34,7 +32,8 @@ pub(crate) enum Fault {
     NoAnswer,
     /// None, but messages come in several frames, with pings between them.
     Fragments,
-    /// The message also reaches the first subscriber of all, whatever that one is subscribed to.
+    /// The message also reaches the first subscriber of all, who is not subscribed to it. If that one is, the fault waits for
+    /// the next message: senders on connections of their own may overtake each other.
     Stray,
 }
 
@@ -58,6 +57,7 @@ struct State {
     published: u64,
     subscribers: Vec<Subscriber>,
     held: Option<String>,
+    has_strayed: bool,
     heartbeats: u64,
 }
 
@@ -142,6 +142,8 @@ impl ForeignServer {
                 let text = String::from_utf8(bytes[frame.payload.clone()].to_vec()).ok()?;
                 bytes.drain(..frame.payload.end);
                 match protocol {
+                    // The answers to pings between fragments.
+                    _ if !matches!(frame.opcode, OpCode::Data(_)) => {}
                     Protocol::Centrifugo => self.take_json(&text, &mut stream, &mut number)?,
                     Protocol::Text => self.take_words(&text, &mut stream, &mut number)?,
                 }
@@ -237,7 +239,9 @@ impl ForeignServer {
         let has_starved = self.fault == Fault::Starve && state.published >= 20;
         let held = state.held.take();
         let id = state.published;
-        let is_stray = is_faulty && self.fault == Fault::Stray;
+        let is_due = self.fault == Fault::Stray && state.published >= 20 && !state.has_strayed;
+        let is_stray = is_due && state.subscribers.first().is_some_and(|first| first.channel != channel);
+        state.has_strayed |= is_stray;
         let all = state.subscribers.iter_mut().enumerate();
         let meant = all.filter(|(number, one)| one.channel == channel || is_stray && *number == 0);
         for (number, (_, subscriber)) in meant.enumerate() {

@@ -1,24 +1,20 @@
 //! Runs the lab's devices against a small MIOP server with injected faults: each fault must fail the run, and behaviour
-//! that the protocol allows must not. The lab starts the same binary again as its load client.
+//! that the protocol allows must not.
 
-#![allow(clippy::unwrap_used)]
-
-use clap::Parser;
+use crate::support::{
+    lab::{self, FAILED, PASSED},
+    trials::trial,
+};
+use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    process::ExitCode,
     sync::{Arc, Mutex},
 };
 use tidings_protocol::http::PushRequest;
 use tidings_protocol::miop::{self, Bound, ErrorFrame, Frame, Push};
-
-#[derive(Parser)]
-enum Command {
-    Bench(tidings_lab::BenchArgs),
-}
 
 /// The server's behaviour towards one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,46 +44,42 @@ enum Fault {
 /// The end of the name of the device that gets the fault.
 const FAULTY_DEVICE: &str = "-3";
 
-fn main() {
-    if std::env::args().nth(1).as_deref() == Some("bench") {
-        let Command::Bench(args) = Command::parse();
-        let code = tidings_lab::run(args);
-        std::process::exit(i32::from(code != ExitCode::SUCCESS));
-    }
-    let (passed, failed) = (ExitCode::SUCCESS, ExitCode::from(1));
-    let cases = [
-        (Fault::None, passed),
-        (Fault::RetryLater, passed),
-        (Fault::Redirect, passed),
-        (Fault::Refuse, failed),
-        (Fault::BindAsOtherUser, failed),
-        (Fault::IgnoreHeartbeats, failed),
-        (Fault::Disconnect, failed),
-        (Fault::LosePush, failed),
-        (Fault::DuplicatePush, failed),
-        (Fault::AlterPush, failed),
-        (Fault::MiscountAcknowledgements, failed),
-        (Fault::PresenceDifference, failed),
+pub(crate) fn trials() -> Vec<Trial> {
+    let faults = [
+        Fault::None,
+        Fault::RetryLater,
+        Fault::Redirect,
+        Fault::Refuse,
+        Fault::BindAsOtherUser,
+        Fault::IgnoreHeartbeats,
+        Fault::Disconnect,
+        Fault::LosePush,
+        Fault::DuplicatePush,
+        Fault::AlterPush,
+        Fault::MiscountAcknowledgements,
+        Fault::PresenceDifference,
     ];
-    let cases = cases.map(|(fault, expected)| (fault, std::thread::spawn(move || check(fault, expected == failed))));
-    for (fault, case) in cases {
-        assert!(case.join().is_ok(), "{fault:?}");
-    }
+    faults.into_iter().map(|fault| trial!(a_fault_fails_the_run(fault))).collect()
 }
 
-fn check(fault: Fault, fails: bool) {
-    // A failing run waits in vain, so its patience is short; a passing one has time on a busy machine. The same holds for
-    // heartbeats, of which the first are sent at once.
-    let (patience, heartbeat_s) = if fails { ("500ms", 2) } else { ("60s", 30) };
+fn a_fault_fails_the_run(fault: Fault) {
+    let expected = if matches!(fault, Fault::None | Fault::RetryLater | Fault::Redirect) { PASSED } else { FAILED };
+    // A failing run waits in vain, so its patience is short; a passing one has time on a busy machine.
+    let patience = if expected == FAILED { "500ms" } else { "60s" };
+    // A device sends its first heartbeat within the interval, and its second one an interval later: the devices rest for as long
+    // as they are held, a second at most, so that a fault of heartbeats shows by the end. Other faults need none.
+    let (heartbeat_s, hold) = match fault {
+        Fault::IgnoreHeartbeats | Fault::Disconnect => (1, "1s"),
+        _ if expected == FAILED => (30, "100ms"),
+        _ => (30, "2s"),
+    };
     let (url, doors) = serve(fault, heartbeat_s);
-    let line = format!(
-        "lab bench connect --url {url} --doors {},{} --api-key k --token-key t --devices 10 --clients 2 --hold 2s \
+    let ended = lab::run(&format!(
+        "connect --url {url} --doors {},{} --api-key k --token-key t --devices 10 --clients 2 --hold {hold} \
          --heartbeat {heartbeat_s}s --push --patience {patience}",
         doors[0], doors[1]
-    );
-    let Command::Bench(args) = Command::parse_from(line.split_whitespace());
-    let expected = if fails { ExitCode::from(1) } else { ExitCode::SUCCESS };
-    assert_eq!(tidings_lab::run(args), expected, "{fault:?}");
+    ));
+    assert_eq!(ended.code, expected);
 }
 
 #[derive(Default)]

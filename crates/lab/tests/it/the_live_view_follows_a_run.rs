@@ -1,45 +1,35 @@
 //! While a bench runs, a terminal shows how far it is, with the rates and latencies of its series; whatever ends the bench, the
 //! terminal is clean afterwards. Where nobody looks nothing is drawn.
-//!
-//! The lab starts the same binary again as its load client, `bench worker`, and so does this test, under a pseudo-terminal.
 // Slow: left out by `make test-quick`.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/message_server.rs"]
-mod message_server;
-#[path = "support/pseudo_terminal.rs"]
-mod pseudo_terminal;
-
-use clap::Parser;
-use message_server::{Fault, serve};
-use pseudo_terminal::PseudoTerminal;
+use crate::support::{
+    lab::{FAILED, INTERRUPTED, PASSED},
+    message_server::{Fault, serve},
+    pseudo_terminal::PseudoTerminal,
+    trials::trial,
+};
+use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs::File,
     os::unix::process::ExitStatusExt,
-    process::{Command, ExitCode, Stdio},
+    process::{Command, Stdio},
 };
 
-#[derive(Parser)]
-enum Arguments {
-    Bench(tidings_lab::BenchArgs),
-}
-
-const INTERRUPTED: i32 = 130;
-
-fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some("bench") {
-        let Arguments::Bench(args) = Arguments::parse();
-        return tidings_lab::run(args);
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = vec![
+        trial!(a_run_is_followed_until_ctrl_c),
+        trial!(tables_begin_where_the_view_began),
+        trial!(an_error_stands_alone),
+        trial!(a_signal_that_ends_the_run_leaves_nothing),
+    ];
+    for wish in [Colours::Wanted, Colours::Unwanted] {
+        trials.push(trial!(colours_are_left_out_where_they_are_not_wanted(wish)));
     }
-    a_run_is_followed_until_ctrl_c();
-    tables_begin_where_the_view_began();
-    an_error_stands_alone();
-    a_signal_that_ends_the_run_leaves_nothing();
-    colours_are_left_out_where_they_are_not_wanted();
-    nothing_is_drawn_where_nobody_looks();
-    ExitCode::SUCCESS
+    for place in [Unseen::DumbTerminal, Unseen::Quiet, Unseen::Json, Unseen::File] {
+        trials.push(trial!(nothing_is_drawn_where_nobody_looks(place)));
+    }
+    trials
 }
 
 /// Starts `bench group` against a server of its own, with tables on nobody's terminal.
@@ -69,10 +59,11 @@ fn a_run_is_followed_until_ctrl_c() {
     let mut terminal = start("--duration 60m", |_| {});
     let screen = terminal.wait_for(|screen| {
         let of_planned = screen.lines().find(|line| line.starts_with("  planned "));
-        has_view(screen) && of_planned.is_some_and(|line| line.contains('█') && line.ends_with(" 200/s"))
+        let shows_rate = of_planned.is_some_and(|line| line.contains('█') && line.ends_with(" 200/s"));
+        // A server on a busy machine may deliver nothing in the first seconds.
+        has_view(screen) && shows_rate && screen.contains("delivered ")
     });
-    assert!(screen.lines().next().unwrap().contains(" of 1:00:00"), "{screen}");
-    assert!(screen.contains("delivered ") && screen.contains(" ms"), "{screen}");
+    assert!(screen.lines().next().unwrap().contains(" of 1:00:00") && screen.contains(" ms"), "{screen}");
     terminal.press(b"\x03");
     let (status, screen, _) = terminal.end();
     assert_eq!(status.code(), Some(INTERRUPTED), "{screen}");
@@ -85,7 +76,7 @@ fn tables_begin_where_the_view_began() {
     });
     terminal.wait_for(has_view);
     let (status, screen, _) = terminal.end();
-    assert_eq!(status.code(), Some(0), "{screen}");
+    assert_eq!(status.code(), Some(PASSED), "{screen}");
     assert!(screen.lines().nth(1).unwrap().starts_with("  messages     planned 600  sent 600"), "{screen}");
     assert!(!screen.contains('█') && !screen.contains('░'), "{screen}");
 }
@@ -98,7 +89,10 @@ fn an_error_stands_alone() {
     let worker = children.split_whitespace().next().unwrap().parse().unwrap();
     kill_process(Pid::from_raw(worker).unwrap(), Signal::KILL).unwrap();
     let (status, screen, _) = terminal.end();
-    assert_eq!((status.code(), screen.as_str()), (Some(1), "bench: the load worker failed: ended without a report"));
+    assert_eq!(
+        (status.code(), screen.as_str()),
+        (Some(FAILED), "bench: the load worker failed: ended without a report")
+    );
 }
 
 fn a_signal_that_ends_the_run_leaves_nothing() {
@@ -109,33 +103,51 @@ fn a_signal_that_ends_the_run_leaves_nothing() {
     assert_eq!((status.signal(), screen.as_str()), (Some(Signal::TERM.as_raw()), ""));
 }
 
-fn colours_are_left_out_where_they_are_not_wanted() {
-    for (no_color, has_colours) in [(None, true), (Some("1"), false)] {
-        let mut terminal = start("--duration 60m", |command| {
-            command.envs(no_color.map(|value| ("NO_COLOR", value)));
-        });
-        terminal.wait_for(has_view);
-        terminal.press(b"\x03");
-        let (_, _, bytes) = terminal.end();
-        let text = String::from_utf8_lossy(&bytes);
-        assert_eq!(text.contains("\x1b[1m"), has_colours, "{text:?}");
-    }
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Colours {
+    Wanted,
+    /// Said by `NO_COLOR`.
+    Unwanted,
 }
 
-fn nothing_is_drawn_where_nobody_looks() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let json = format!("--json {}", file.path().display());
-    for (term, options) in [("dumb", ""), ("xterm", "--quiet"), ("xterm", json.as_str())] {
-        let terminal = start(&format!("--duration 1s {options}"), |command| {
-            command.env("TERM", term);
-        });
-        let (status, screen, bytes) = terminal.end();
-        assert_eq!((status.code(), bytes.is_empty()), (Some(0), true), "{term} {options}: {screen}");
-    }
-    let errors = tempfile::NamedTempFile::new().unwrap();
-    let terminal = start("--duration 1s", |command| {
-        command.stderr(errors.reopen().unwrap());
+fn colours_are_left_out_where_they_are_not_wanted(colours: Colours) {
+    let mut terminal = start("--duration 60m", |command| {
+        command.envs((colours == Colours::Unwanted).then_some(("NO_COLOR", "1")));
     });
-    let (status, _, _) = terminal.end();
-    assert_eq!((status.code(), std::fs::read_to_string(errors.path()).unwrap().as_str()), (Some(0), ""));
+    terminal.wait_for(has_view);
+    terminal.press(b"\x03");
+    let (_, _, bytes) = terminal.end();
+    let text = String::from_utf8_lossy(&bytes);
+    assert_eq!(text.contains("\x1b[1m"), colours == Colours::Wanted, "{text:?}");
+}
+
+/// Why nobody looks.
+#[derive(Debug, Clone, Copy)]
+enum Unseen {
+    DumbTerminal,
+    Quiet,
+    Json,
+    /// Standard error is a file.
+    File,
+}
+
+fn nothing_is_drawn_where_nobody_looks(unseen: Unseen) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (term, options) = match unseen {
+        Unseen::DumbTerminal => ("dumb", String::new()),
+        Unseen::Quiet => ("xterm", "--quiet".into()),
+        Unseen::Json => ("xterm", format!("--json {}", file.path().display())),
+        Unseen::File => ("xterm", String::new()),
+    };
+    let terminal = start(&format!("--duration 1s {options}"), |command| {
+        command.env("TERM", term);
+        if matches!(unseen, Unseen::File) {
+            command.stderr(file.reopen().unwrap());
+        }
+    });
+    let (status, screen, bytes) = terminal.end();
+    assert_eq!((status.code(), bytes.is_empty()), (Some(PASSED), true), "{screen}");
+    if matches!(unseen, Unseen::File) {
+        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "");
+    }
 }

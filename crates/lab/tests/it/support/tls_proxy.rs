@@ -1,7 +1,5 @@
 //! TLS before a server of a test that has none.
 
-#![allow(dead_code, clippy::unwrap_used)]
-
 use rustls::{
     ServerConfig, ServerConnection, StreamOwned,
     pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
