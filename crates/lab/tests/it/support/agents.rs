@@ -4,7 +4,7 @@ use super::{
     lab::{self, Bench, Ended},
     message_server::{Fault, serve},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
@@ -49,6 +49,12 @@ impl Agent {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// From now on the agent may have so many files open.
+    pub(crate) fn limit_descriptors(&self, count: u64) {
+        let limit = Rlimit { current: Some(count), maximum: Some(count) };
+        prlimit(Pid::from_raw(self.pid() as i32), Resource::Nofile, limit).unwrap();
     }
 
     pub(crate) fn load_clients(&self) -> Vec<u32> {
