@@ -2,17 +2,15 @@
 //! frame.
 #![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
-use crate::support::*;
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crate::support::{gated_store::Gated, *};
+use crossbeam_channel::{Sender, unbounded};
 use std::{sync::Arc, time::Duration};
 use tidings_client::session::Session;
-use tidings_domain::{model::*, push_store::*, store::*, stored_id::StoredId};
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
     http::Kick,
 };
-use tidings_testkit::MemoryStore;
 
 fn with_people() -> Server {
     let server = Server::start();
@@ -132,8 +130,7 @@ fn an_unbind_or_close_frame_is_answered_with_a_close_frame() {
 
 #[test]
 fn a_session_whose_device_removal_is_unconfirmed_can_bind_again() {
-    let gate = unbounded().1;
-    let server = Server::with(session_config(), Arc::new(Gated { inner: MemoryStore::default(), gate }));
+    let server = Server::with(session_config(), Arc::new(Gated::open()));
     server.users(&["bob"]);
     let bind = || {
         let mut session = Session::connect(server.address).unwrap();
@@ -150,109 +147,13 @@ fn a_session_whose_device_removal_is_unconfirmed_can_bind_again() {
     assert_eq!(server.engine.push.user_devices("bob").unwrap().devices.len(), 1);
 }
 
-/// A store that commits one batch per token of the gate, and loses the answer to the removal of a device.
-struct Gated {
-    inner: MemoryStore,
-    gate: Receiver<()>,
-}
-
-impl PushStore for Gated {
-    fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
-        self.inner.write_push(term, changes)?;
-        match changes.iter().any(|change| matches!(change, PushChange::Delete(PushKey::Device(_)))) {
-            true => Err(StoreError::OutcomeUnknown("the answer was lost".into())),
-            false => Ok(()),
-        }
-    }
-    fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
-        self.inner.push_row(key)
-    }
-    fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
-        self.inner.push_rows(from, to, limit)
-    }
-}
-
-impl RowStore for Gated {
-    fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
-        self.inner.write_rows(term, space, changes)
-    }
-    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-        self.inner.row(space, key)
-    }
-    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
-        self.inner.rows(space, from, to, limit)
-    }
-}
-
-impl Store for Gated {
-    fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
-        // A dropped gate is open.
-        let _ = self.gate.recv();
-        self.inner.commit(batch, now_ms)
-    }
-    fn epoch(&self) -> u64 {
-        self.inner.epoch()
-    }
-    fn last_position(&self) -> Position {
-        self.inner.last_position()
-    }
-    fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
-        self.inner.find_user(id)
-    }
-    fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
-        self.inner.user(no)
-    }
-    fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
-        self.inner.last_seen(no)
-    }
-    fn find_conversation(&self, id: StoredId<'_>) -> StoreResult<Option<ConversationNo>> {
-        self.inner.find_conversation(id)
-    }
-    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
-        self.inner.conversation(no)
-    }
-    fn head(&self, no: ConversationNo) -> StoreResult<Head> {
-        self.inner.head(no)
-    }
-    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
-        self.inner.membership(conversation, user)
-    }
-    fn members(&self, c: ConversationNo, after: Option<UserNo>, n: usize) -> StoreResult<Vec<(UserNo, Membership)>> {
-        self.inner.members(c, after, n)
-    }
-    fn conversations_of(&self, user: UserNo, direct: bool, n: usize) -> StoreResult<Vec<UserConversation>> {
-        self.inner.conversations_of(user, direct, n)
-    }
-    fn entries(&self, c: ConversationNo, a: u64, b: u64, n: usize, from: End) -> StoreResult<Vec<StoredEntry>> {
-        self.inner.entries(c, a, b, n, from)
-    }
-    fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
-        self.inner.seq_at(conversation, at_ms)
-    }
-    fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
-        self.inner.outbox(after, limit)
-    }
-    fn outbox_position(&self) -> StoreResult<Position> {
-        self.inner.outbox_position()
-    }
-    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
-        self.inner.dead_notifications(after, limit)
-    }
-    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
-        self.inner.retain(retention, now_ms)
-    }
-    fn stats(&self) -> StoreStats {
-        self.inner.stats()
-    }
-}
-
 #[test]
 fn late_answers_do_not_follow_the_close_frame() {
     let (open, gate): (Sender<()>, _) = unbounded();
     for _ in 0..2 {
         open.send(()).unwrap();
     }
-    let server = Server::with(session_config(), Arc::new(Gated { inner: MemoryStore::default(), gate }));
+    let server = Server::with(session_config(), Arc::new(Gated::behind(gate)));
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);
     let mut session = server.open("bob", "phone");

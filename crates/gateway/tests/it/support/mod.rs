@@ -1,6 +1,8 @@
 //! A complete server on a free port, with a store in memory, and sessions that check what they receive.
 #![allow(unreachable_pub)]
 
+pub mod gated_store;
+
 use std::{
     collections::HashMap,
     net::SocketAddr,
