@@ -1,6 +1,7 @@
 //! A refused write is not stored: its bytes that the engine had still buffered show up neither after the engine's restart
 //! nor when the store is opened again. When it is sent again, it is stored for the first time. A program of
 //! its own: the limit on the size of files holds for the whole process.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 mod file_size_limit;

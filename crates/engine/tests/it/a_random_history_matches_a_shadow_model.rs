@@ -1,5 +1,6 @@
 //! Random sends, retries, reads, mutes, joins and leaves. After each round the lists, unread counts, mentions and
 //! inboxes from any old position are compared with a simple model in plain lists.
+// Slow: left out by `make test-quick`.
 
 use crate::support::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};

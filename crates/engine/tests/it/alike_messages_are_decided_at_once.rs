@@ -1,4 +1,5 @@
 //! Messages that wait together are decided together: whoever is told, and what is said of it, is as if each had been decided by itself.
+// Slow: left out by `make test-quick`.
 
 use crate::vendor_world::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};

@@ -1,5 +1,6 @@
 //! Frequency caps with all devices of a user asking at once: a popup is shown as often as a cap allows and not once more,
 //! also after a clean stop.
+// Slow: left out by `make test-quick`.
 
 use crate::popup_support::*;
 use crate::support::*;

@@ -2,6 +2,7 @@
 //! after which to ask again; and the list of exposures exceeds no cap.
 //!
 //! `POPUP_CONFIGURATIONS` sets how many configurations run; `POPUP_SEED` runs a single one.
+// Slow: left out by `make test-quick`.
 
 use crate::reference_popups::{
     Answer, Asked, ReferenceEvaluator,

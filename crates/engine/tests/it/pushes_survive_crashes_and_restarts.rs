@@ -1,5 +1,6 @@
 //! Random histories of binds, pushes, acknowledgements, ends, restarts and crashes, on the embedded store,
 //! compared with a model in plain maps. `PUSH_SEED=…` runs one history again.
+// Slow: left out by `make test-quick`.
 
 use crate::fake_shard::Shard;
 use crate::support::NOON;

@@ -1,6 +1,7 @@
 //! A store whose answers are lost: a write is stored, or is not, or is a while later, and the caller is not told which.
 //! Every push that was accepted at last, perhaps as a duplicate, reaches its devices without a change of the lead; no device
 //! gets another one's number; the counts are right. `DOUBT_SEED=…` runs one history again.
+// Slow: left out by `make test-quick`.
 
 use crate::fake_shard::Shard;
 use crate::support::{

@@ -3,6 +3,7 @@
 //! paused, closed and removed while users stand in them, users are evicted from memory, and the server is restarted.
 //!
 //! `JOURNEY_HISTORIES` sets how many histories run; `JOURNEY_SEED` runs a single one.
+// Slow: left out by `make test-quick`.
 
 use crate::journey_world::{DAY, HOUR, JourneyWorld, MINUTE, NOON, Pushes, SECOND};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};

@@ -1,5 +1,6 @@
 //! Random proposals, with the store closed and opened now and then, on the store under test and on a shadow model in plain
 //! maps. Every outcome and every read must be the same. A failing run is printed with the seed that replays it.
+// Slow: left out by `make test-quick`.
 
 use crate::support;
 use crate::support::NOON;
