@@ -40,7 +40,7 @@ class Quick:
         listed = subprocess.run([*program.command, "--list", "--format=terse"], check=True, stdout=subprocess.PIPE, text=True).stdout
         names = [line.removesuffix(": test") for line in listed.splitlines() if line.endswith(": test")]
         modules = {name.split("::")[0] for name in names}
-        files = {path.stem: path for path in source.parent.iterdir()}
+        files = {path.stem: path for path in source.parent.iterdir() if path.is_dir() or path.suffix == ".rs"}
         out = sorted(module for module in modules if module in files and self.leaves_out(files[module]))
         return out if len(out) < len(modules) else None
 

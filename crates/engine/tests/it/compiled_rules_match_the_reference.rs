@@ -1,4 +1,5 @@
 //! CompiledRule rules and their index agree with a slow and obvious evaluation of the rule as it was written.
+// Slow: left out by `make test-quick`.
 
 use proptest::prelude::*;
 use serde_json::{json, value::RawValue};
