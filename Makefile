@@ -5,6 +5,7 @@ CHAOS ?= --sequences 0
 CLUSTER ?= --nodes 3
 FUZZ ?= 10000000
 INSTALL ?= yes
+FROM ?=
 INTEROP ?=
 PEERS ?=
 
@@ -13,7 +14,7 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 NO_INSTALL := $(if $(filter no,$(INSTALL)),--no-install)
 
-.PHONY: help run test test-quick interop check check-release bench bench-peers cluster chaos devices fuzz docs web setup toolchain
+.PHONY: help run test test-quick interop check check-release rehearse bench bench-peers cluster chaos devices fuzz docs web setup toolchain
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -30,7 +31,7 @@ test: setup ## Run every test, then every client of interop/ that others wrote
 test-quick: toolchain ## The tests that need no PostgreSQL, no Redis and no client: within a minute once built
 	scripts/run-tests.py --quick
 
-interop: setup ## Clients that others wrote against every door; INTEROP="ws/" for some
+interop: setup ## Clients that others wrote against every listener; INTEROP="ws/" for some
 	interop/run $(INTEROP)
 
 check: setup ## Formatting, lints, licences and bans of dependencies, the files in deploy/
@@ -39,9 +40,14 @@ check: setup ## Formatting, lints, licences and bans of dependencies, the files 
 	scripts/deny.sh
 	scripts/check-deploy.py
 
-check-release: setup ## Build the program that ships, as deploy/Dockerfile does, then start it, send a message, read it back, stop it
+check-release: setup rehearse ## Rehearse the upgrade, then build the program that ships, as deploy/Dockerfile does, start it, send a message, read it back, stop it
 	cargo build --release --locked -p tidings --no-default-features --features otel
 	interop/run http/smoke --server $(TARGET)/release/tidings
+
+rehearse: setup ## Upgrade a cluster under load from the former version (scripts/former-version), after a rollback of each node; FROM=PROGRAM
+	cargo build --release -p tidings
+	former=$$(FROM='$(FROM)' scripts/former-program.sh) && \
+	target/release/tidings bench chaos --sequences 0 --only node-rolled-back,node-restarted --mix 20% --from "$$former"
 
 # The verbs of the lab build the profile that ships, with the lab beside the server.
 bench: setup ## Every shipped scenario in a small size, with one page for all reports; BENCH="group --members 300" runs one bench

@@ -85,7 +85,7 @@ def metrics_of_sources():
             suffixes = SUFFIXES[types[words[-1]]] if words else ["_info", *sum(SUFFIXES.values(), [])]
             known.update(f"tidings_{name}{suffix}" for suffix in suffixes)
         # A line of the declaration of all metrics: `field: Counter = "name", "help";`
-        for kind, name in re.findall(r'\w+: (?:Family<\w+, )?(Counter|Gauge|Histogram)>? = "([a-z_]+)",', text):
+        for kind, name in re.findall(r'\w+: (?:Family<\w+, )?(Counter|Gauge|Histogram)(?:<[^=]*>|>)? = "([a-z_]+)",', text):
             known.update(f"tidings_{name}{suffix}" for suffix in SUFFIXES[kind])
         for name in re.findall(r'encode_descriptor\("([a-z_]+)", \w+, Some\(&Unit::Seconds\)', text):
             known.update(f"tidings_{name}_seconds{suffix}" for suffix in sum(SUFFIXES.values(), []))
@@ -230,6 +230,53 @@ def check_kubernetes():
     expect(node["terminationGracePeriodSeconds"] > waits + drain + 5, "a pod is killed before it has drained")
 
 
+def port_of(address):
+    return int(address.rsplit(":", 1)[1])
+
+
+def check_ports():
+    """Every port at which a node listens is declared, and whoever needs it is let in."""
+    needed = {"TIDINGS_HTTP_LISTEN", "TIDINGS_MIOP_LISTEN", "TIDINGS_LINK_LISTEN"}
+    assert needed <= settings(), "the settings of listeners have other names"
+    dockerfile = read(DEPLOY / "Dockerfile")
+    exposed = {int(port) for line in re.findall(r"^EXPOSE (.*)", dockerfile, re.MULTILINE) for port in line.split()}
+    of_image = dict(re.findall(r"\b(TIDINGS_\w+_LISTEN)=(\S+)", dockerfile))
+    compose = yaml.safe_load(read(DEPLOY / "compose.yml"))
+    for name, service in compose["services"].items():
+        if service["image"] == "tidings":
+            listens = of_image | {key: value for key, value in service["environment"].items() if key.endswith("_LISTEN")}
+            expect(needed <= set(listens), f"deploy/compose.yml, {name} has no fixed {sorted(needed - set(listens))}")
+            for setting, address in listens.items():
+                expect(port_of(address) in exposed, f"deploy/Dockerfile does not EXPOSE the port of {setting}, {address}")
+
+    documents = [document for file in sorted((DEPLOY / "kubernetes").glob("*.yaml")) for document in yaml.safe_load_all(read(file))]
+    pods = [document["spec"]["template"] for document in documents if document["kind"] in ("StatefulSet", "Job")]
+    for document in documents:
+        if document["kind"] != "NetworkPolicy":
+            continue
+        where = f"deploy/kubernetes, NetworkPolicy {document['metadata']['name']}"
+        selected = document["spec"]["podSelector"]["matchLabels"]
+        ports = {port["name"]: port["containerPort"] for pod in pods if selected.items() <= pod["metadata"]["labels"].items()
+                 for container in pod["spec"]["containers"] for port in container.get("ports", [])}
+        let_in = set()
+        for rule in document["spec"]["ingress"]:
+            for port in (entry["port"] for entry in rule["ports"]):
+                expect(port in ports or port in ports.values(), f"{where} names {port}, at which no pod of it listens")
+                let_in.add(ports.get(port, port))
+                expect(port != "link" or rule.get("from"), f"{where} lets anybody in at link")
+        for name, port in ports.items():
+            expect(port in let_in, f"{where} lets nobody in at {name}, {port}")
+        if document["metadata"]["name"] == "tidings":
+            given = next(d for d in documents if d["kind"] == "ConfigMap")["data"]
+            listens = {key: port_of(value) for key, value in given.items() if key.endswith("_LISTEN")}
+            expect(needed <= set(listens), f"deploy/kubernetes/settings.yaml has no fixed {sorted(needed - set(listens))}")
+            expect(set(listens.values()) == set(ports.values()),
+                   f"nodes listen at {sorted(listens.values())}, their pods have the ports {sorted(ports.values())}")
+    documented = read(ROOT / "docs/operations.md")
+    for port in sorted(exposed):
+        expect(re.search(rf"^\| .*\b{port}\b", documented, re.MULTILINE), f"the table of ports in docs/operations.md has no {port}")
+
+
 # What is secret, or has a password in it, and is not a setting of its own where it is unset.
 SECRET_NAMES = re.compile(r"TIDINGS_(?:\w+_)?(?:SECRET|API_KEY|TOKEN_KEY)|TIDINGS_STORE_URL|TIDINGS_CLUSTER_REDIS")
 # Unset: that of the cluster.
@@ -313,6 +360,7 @@ def main():
     check_names(known_metrics)
     check_compose()
     check_kubernetes()
+    check_ports()
     check_secrets()
     check_links()
     check_with_programs()

@@ -40,6 +40,7 @@ command -v openssl > /dev/null || need openssl "openssl: certificates and keys o
 # The reverse proxies that stand before a server there. What is for administrators is not on everybody's path.
 PATH="$PATH:/usr/sbin:/sbin"
 command -v nginx > /dev/null || need nginx-light "nginx"
+[ -e /usr/lib/nginx/modules/ngx_stream_module.so ] || need libnginx-mod-stream "nginx's stream module"
 command -v haproxy > /dev/null || need haproxy "HAProxy"
 command -v caddy > /dev/null || need caddy "Caddy"
 # The brokers that the lab compares with.

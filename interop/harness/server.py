@@ -64,11 +64,11 @@ class Server:
             if self.process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"the server did not start:\n{self.log()}")
             time.sleep(0.02)
-        self.doors = dict(line.split("=", 1) for line in listening.read_text().split())
-        self.http = self.doors.get("http", "")
+        self.listeners = dict(line.split("=", 1) for line in listening.read_text().split())
+        self.http = self.listeners.get("http", "")
         self.url = f"http://{self.http}"
         self.ws = f"ws://{self.http}/v1/connect"
-        self.miop = self.doors.get("miop", "")
+        self.miop = self.listeners.get("miop", "")
         return self
 
     def environment(self):

@@ -1,4 +1,4 @@
-// What a client of the WebSocket door does, over whatever makes a socket: Node's `ws`, a browser.
+// What a client of the WebSocket listener does, over whatever makes a socket: Node's `ws`, a browser.
 //
 // `connect(url)` resolves to a link: `send(text)`, `receive()` (rejects with {code, reason} at the end), `cut()`, and
 // `close(code, reason)`, which resolves to the other side's code. It runs in a browser as it is: no module is imported.

@@ -1,4 +1,4 @@
-"""What a client of the WebSocket door does, over whichever library: a `link` with the coroutines
+"""What a client of the WebSocket listener does, over whichever library: a `link` with the coroutines
 
     send(text)          one text message
     receive()           the next text message; raises Closed(code, reason) at the end

@@ -210,7 +210,7 @@ def run(tap, receiver):
             stamps = [int(call["timestamp"]) for call in calls]
             check(stamps == sorted(stamps) and stamps[0] < stamps[-1], f"attempts are not signed anew: {stamps}")
             end = time.monotonic() + PATIENCE_S
-            while not (dead := app.api("GET", "/v1/outbox/dead-letters")["dead_letters"]):
+            while not (dead := app.api("GET", "/v1/notifications/dead-letters?channel=webhook")["dead_letters"]):
                 check(time.monotonic() < end, "no dead letter after as many attempts as there may be")
                 time.sleep(0.05)
             check(len(dead) == 1, dead)

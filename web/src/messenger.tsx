@@ -5,7 +5,7 @@ import { Chat } from "./chat/chat.js";
 import { List } from "./list/list.js";
 import { ConnectionBanner } from "./parts/connection-banner.js";
 import { Icon } from "./parts/icon.js";
-import { PopupCard } from "./popups/popup-card.js";
+import { PopupSummary } from "./popups/popup-card.js";
 import { useObservable } from "./state/cell.js";
 import { useName, useSession } from "./state/context.js";
 import { toast } from "./state/toasts.js";
@@ -34,7 +34,7 @@ export function Messenger() {
     <div class={conversation === undefined ? "messenger shows-list" : "messenger shows-chat"}>
       <ConnectionBanner />
       <List opened={conversation} />
-      <PopupCard />
+      <PopupSummary />
       {conversation === undefined ? <NothingOpen /> : <Chat key={conversation} id={conversation} onClose={close} />}
       <div class="toasts" role="status">
         {shown && <p class="toast">{shown.text}</p>}

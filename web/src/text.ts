@@ -60,7 +60,7 @@ export function mentionsIn(text: string, names: ReadonlyMap<string, string>): st
 // A letter of a word that goes on: `@allison` and `me@all.example` do not call `all`. Scripts that put no space between words have none.
 const WORD = "(?![\\p{scx=Han}\\p{scx=Hira}\\p{scx=Kana}\\p{scx=Thai}\\p{scx=Laoo}\\p{scx=Khmr}\\p{scx=Mymr}])[\\p{L}\\p{M}\\p{N}_]";
 
-/** A text in pieces: those of odd index call a name. Of names that begin alike the longest counts. */
+/** A text in chunks: those of odd index call a name. Of names that begin alike the longest counts. */
 export function splitByNames(text: string, names: readonly string[]): string[] {
   if (names.length === 0) return [text];
   const longestFirst = [...names].sort((a, b) => b.length - a.length);

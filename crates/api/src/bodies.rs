@@ -74,12 +74,11 @@ impl BudgetShare {
         let held = self.budget.held.fetch_add(more, Ordering::Relaxed);
         self.bytes += more;
         // Bytes over the budget are released when the share is dropped.
-        match held.saturating_add(more) <= self.most {
-            true => Ok(()),
-            false => {
-                let detail = format!("request bodies that are being read are limited to {} bytes in all", self.most);
-                Err(Refusal::new(ErrorCode::QueueFull, detail).retry_after(RETRY_AFTER_MS))
-            }
+        if held.saturating_add(more) <= self.most {
+            Ok(())
+        } else {
+            let detail = format!("request bodies that are being read are limited to {} bytes in all", self.most);
+            Err(Refusal::new(ErrorCode::QueueFull, detail).retry_after(RETRY_AFTER_MS))
         }
     }
 }
@@ -138,7 +137,7 @@ where
         };
         let Some(frame) = frame else { break };
         let frame =
-            frame.map_err(|error| Refusal::new(ErrorCode::Malformed, format!("the body broke off: {error}")))?;
+            frame.map_err(|error| Refusal::new(ErrorCode::Malformed, format!("the body ended early: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         if length + data.len() > most {
             return Err(too_long((length + data.len()) as u64));

@@ -21,7 +21,7 @@ pub(crate) async fn read_proxy_header(
     proxies: &TrustedProxies,
 ) -> io::Result<SocketAddr> {
     if !proxies.contains(peer.ip()) {
-        return Err(io::Error::new(ErrorKind::PermissionDenied, "the peer is no trusted load balancer"));
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "the peer is not a trusted load balancer"));
     }
     let read = async {
         let mut header = Vec::new();

@@ -1,11 +1,15 @@
 //! The stream under the HTTP library: it first returns bytes that were read before, bounds how long a write waits, and closes
 //! so that the last response arrives.
 
-use crate::parse_error_responses::{ReplacementResponse, replacement_for};
+use crate::{
+    parse_error_responses::{ReplacementResponse, replacement_for},
+    unread_responses::UnreadResponses,
+};
 use std::{
     future::Future,
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -37,6 +41,8 @@ pub(crate) struct ConnectionStream<S> {
     /// Set once the last response is written.
     lingering: Option<Box<Lingering>>,
     stopped: watch::Receiver<bool>,
+    /// Told when the stream has taken all that was written.
+    unread: Option<Arc<UnreadResponses>>,
     stream: S,
 }
 
@@ -61,8 +67,15 @@ impl<S> ConnectionStream<S> {
             replacement: None,
             lingering: None,
             stopped,
+            unread: None,
             stream,
         }
+    }
+
+    /// The same stream that tells when all responses are written.
+    pub(crate) fn with_unread(mut self, unread: Arc<UnreadResponses>) -> Self {
+        self.unread = Some(unread);
+        self
     }
 
     /// The outcome of a write: an error once the write has waited for [`WRITE_TIMEOUT`].
@@ -198,6 +211,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ConnectionStream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        if matches!(flushed, Poll::Ready(Ok(()))) {
+            self.unread.iter().for_each(|unread| unread.clear());
+        }
         self.with_write_timeout(context, flushed)
     }
 

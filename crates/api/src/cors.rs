@@ -15,7 +15,7 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 const VARY_OF_ANSWERS: &str = "origin";
 const VARY_OF_PREFLIGHTS: &str = "origin, access-control-request-method, access-control-request-headers";
 
-/// The origins whose pages may call the API, and what browsers are told.
+/// The origins whose pages may call the API, and what browsers are answered.
 #[derive(Debug, Clone)]
 pub struct Cors {
     /// Absent: any.
@@ -28,7 +28,7 @@ pub struct Cors {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CorsError {
     #[error(
-        "origins: {0:?} is no origin: a scheme, a host in lower case and a port if it is not the usual one, without a path, such as \
+        "origins: {0:?} is not an origin: write a scheme, a host in lower case and a port if it is not the usual one, without a path, such as \
          https://app.example.com"
     )]
     NoOrigin(String),
@@ -101,9 +101,10 @@ impl Cors {
     /// server's own host are allowed.
     pub(crate) fn check_upgrade(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-        match self.allows(origin) || is_of_host(origin, headers.get(header::HOST)) {
-            true => Ok(()),
-            false => Err(not_allowed(origin)),
+        if self.allows(origin) || is_of_host(origin, headers.get(header::HOST)) {
+            Ok(())
+        } else {
+            Err(not_allowed(origin))
         }
     }
 }
@@ -128,9 +129,10 @@ fn read_origin(text: &str) -> Result<HeaderValue, CorsError> {
     };
     let port = authority.rsplit_once(':').map(|(_, port)| port);
     let is_usual_port = matches!((scheme, port), ("http", Some("80")) | ("https", Some("443")));
-    match of(scheme, b"+-.") && of(authority, b"-._:[]") && !is_usual_port {
-        true => HeaderValue::from_str(text).map_err(|_| refused()),
-        false => Err(refused()),
+    if of(scheme, b"+-.") && of(authority, b"-._:[]") && !is_usual_port {
+        HeaderValue::from_str(text).map_err(|_| refused())
+    } else {
+        Err(refused())
     }
 }
 

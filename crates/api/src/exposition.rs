@@ -16,9 +16,10 @@ pub fn in_accepted_format(
     headers: &HeaderMap,
     open_metrics: String,
 ) -> ([(header::HeaderName, &'static str); 1], String) {
-    match asks_for_open_metrics(headers) {
-        true => ([(header::CONTENT_TYPE, OPEN_METRICS)], open_metrics),
-        false => ([(header::CONTENT_TYPE, TEXT)], to_prometheus_text(&open_metrics)),
+    if asks_for_open_metrics(headers) {
+        ([(header::CONTENT_TYPE, OPEN_METRICS)], open_metrics)
+    } else {
+        ([(header::CONTENT_TYPE, TEXT)], to_prometheus_text(&open_metrics))
     }
 }
 

@@ -18,17 +18,18 @@ use serde::{
 };
 use std::sync::Arc;
 use tidings_domain::model::{Actor, User};
-use tidings_engine::access::{self, Scope, Scopes};
+use tidings_engine::access::{self, Operation, Scopes};
 use tidings_listen::ConnectionActivity;
 use tidings_protocol::{
     error::{ErrorCode, Refusal, quoted},
     json,
     limits::{HTTP_BODY_BYTES_MAX, OPERATION_BODY_BYTES_MAX},
+    time::TIME_HINT,
 };
 
 /// The caller, an app server or a user, with the scopes of its token. A handler gets at the actor through [`Caller::may`],
 /// so that no operation forgets to check the scope.
-pub struct Caller(Actor, Scopes);
+pub struct Caller(access::Caller);
 
 /// A caller whose scope for the operation is checked.
 pub struct Allowed(pub Actor);
@@ -37,8 +38,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = RefusalResponse;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, RefusalResponse> {
-        let caller = authenticate(api, parts)?;
-        Ok(Caller(caller.actor, caller.scopes))
+        Ok(Caller(authenticate(api, parts)?))
     }
 }
 
@@ -58,13 +58,9 @@ impl FromRequestParts<Arc<Api>> for AppServer {
     }
 }
 
-/// The caller of a request. Marks the connection as authenticated, so that it is not closed for others.
+/// The caller of a request.
 fn authenticate(api: &Api, parts: &Parts) -> Result<access::Caller, Refusal> {
-    let caller = api.authenticate(&parts.headers)?;
-    if let Some(activity) = parts.extensions.get::<ConnectionActivity>() {
-        activity.mark_authenticated();
-    }
-    Ok(caller)
+    api.authenticate(&parts.headers, parts.extensions.get::<ConnectionActivity>())
 }
 
 impl Caller {
@@ -72,17 +68,25 @@ impl Caller {
     ///
     /// # Errors
     /// `forbidden`.
-    pub fn may(self, scope: Scope) -> Result<Allowed, Refusal> {
-        self.1.check(scope)?;
-        Ok(Allowed(self.0))
+    pub fn may(self, operation: Operation) -> Result<Allowed, Refusal> {
+        Ok(Allowed(self.may_send(operation)?.actor))
+    }
+
+    /// The same for a send, which also needs to know whether the token lets it open a direct conversation.
+    ///
+    /// # Errors
+    /// `forbidden`.
+    pub fn may_send(self, operation: Operation) -> Result<access::Caller, Refusal> {
+        self.0.scopes.check(operation)?;
+        Ok(self.0)
     }
 
     pub fn scopes(&self) -> Scopes {
-        self.1
+        self.0.scopes
     }
 
     pub fn actor(&self) -> &Actor {
-        &self.0
+        &self.0.actor
     }
 }
 
@@ -124,7 +128,7 @@ async fn path_refusal(parts: &mut Parts, error: &PathRejection) -> Refusal {
         ErrorKind::ParseErrorAtKey { key, value, .. } => not_a_number(key, value),
         ErrorKind::ParseErrorAtIndex { index, value, .. } => not_a_number(&path_name(parts, *index).await, value),
         ErrorKind::ParseError { value, .. } => not_a_number(&path_name(parts, 0).await, value),
-        _ => Refusal::field("path", "is not of the operation's form"),
+        _ => Refusal::field("path", "does not match the operation"),
     }
 }
 
@@ -136,7 +140,7 @@ async fn path_name(parts: &mut Parts, index: usize) -> String {
 
 /// The refusal of a parameter that must be a number: besides text, paths and queries hold nothing else.
 fn not_a_number(name: &str, value: &str) -> Refusal {
-    Refusal::field(name, format!("must be a whole number from 0 on, got {}", quoted(value)))
+    Refusal::field(name, format!("must be a whole number of at least 0, got {}", quoted(value)))
 }
 
 /// A query string. Unknown parameters are refused, like unknown fields of a body.
@@ -156,15 +160,15 @@ fn read_query<T: DeserializeOwned>(text: &str) -> Result<T, Refusal> {
     let mut seen = Vec::new();
     for (name, _) in pairs() {
         if !known.contains(&&*name) {
-            let why = format!("is no known parameter; known are {}", known.join(", "));
+            let why = format!("unknown parameter; expected one of {}", known.join(", "));
             return Err(Refusal::field(&quoted(&name).replace('"', ""), why));
         }
         if seen.contains(&name) {
-            return Err(Refusal::field(&name, "is given twice"));
+            return Err(Refusal::field(&name, "appears twice"));
         }
         seen.push(name);
     }
-    serde_path_to_error::deserialize(serde_urlencoded::Deserializer::new(pairs())).map_err(|error| {
+    serde_path_to_error::deserialize(json::strict(serde_urlencoded::Deserializer::new(pairs()))).map_err(|error| {
         let name = error.path().to_string();
         let given = pairs().find(|(given, _)| *given == name).map(|(_, value)| value);
         parameter_refusal(&name, given.as_deref(), &error.inner().to_string())
@@ -176,14 +180,18 @@ fn parameter_refusal(name: &str, given: Option<&str>, why: &str) -> Refusal {
     if let Some(missing) = why.strip_prefix("missing field ") {
         return Refusal::field(missing.trim_matches('`'), "is missing");
     }
+    if why.starts_with(TIME_HINT) {
+        return Refusal::field(name, why);
+    }
     let got = quoted(given.unwrap_or_default());
     if let Some((_, variants)) = why.rsplit_once(", expected ").filter(|_| why.starts_with("unknown variant")) {
         let variants = variants.trim_start_matches("one of ").replace("` or `", ", ").replace('`', "");
         return Refusal::field(name, format!("must be one of {variants}, got {got}"));
     }
-    match why.contains("too large") {
-        true => Refusal::field(name, format!("is too large a number: {got}")),
-        false => not_a_number(name, given.unwrap_or_default()),
+    if why.contains("too large") {
+        Refusal::field(name, format!("is too large a number: {got}"))
+    } else {
+        not_a_number(name, given.unwrap_or_default())
     }
 }
 
@@ -275,7 +283,7 @@ where
     if let Some(kind) = headers.get(header::CONTENT_TYPE)
         && !is_json(kind.as_bytes())
     {
-        return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: only application/json is taken"));
+        return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: must be application/json"));
     }
     collect_body(&api.bodies, body, bytes_max, "request body (bytes)").await
 }
@@ -306,18 +314,21 @@ mod tests {
         let query: HistoryQuery = read_query("from_seq=3&limit=10").unwrap();
         assert_eq!((query.from_seq, query.limit), (Some(3), Some(10)));
         for (bad, why) in [
-            ("from=3", "from: is no known parameter; known are cursor, from_seq"),
-            ("from_seq=x", "from_seq: must be a whole number from 0 on, got \"x\""),
-            ("from_seq=", "from_seq: must be a whole number from 0 on, got \"\""),
-            ("from_seq=1&from_seq=2", "from_seq: is given twice"),
+            ("from=3", "from: unknown parameter; expected one of cursor, from_seq"),
+            ("from_seq=x", "from_seq: must be a whole number of at least 0, got \"x\""),
+            ("from_seq=", "from_seq: must be a whole number of at least 0, got \"\""),
+            ("from_seq=1&from_seq=2", "from_seq: appears twice"),
             ("limit=99999999999999999999999", "limit: is too large a number"),
-            ("&limit=1&x", "x: is no known parameter"),
+            ("&limit=1&x", "x: unknown parameter"),
+            ("to_time=1764238000", "to_time: must be in milliseconds since 1970 UTC, got 1764238000, which looks like"),
         ] {
             let refusal = read_query::<HistoryQuery>(bad).unwrap_err();
             assert_eq!(refusal.code, ErrorCode::InvalidField, "{bad}");
             assert!(refusal.detail.starts_with(why), "{bad}: {}", refusal.detail);
         }
         assert_eq!(read_query::<HistoryQuery>("%6Cimit=1").unwrap().limit, Some(1));
+        let query: HistoryQuery = read_query("from_time=0&to_time=1764238000000").unwrap();
+        assert_eq!((query.from_time, query.to_time), (Some(0), Some(1_764_238_000_000)));
         read_query::<HistoryQuery>("").unwrap();
     }
 

@@ -1,4 +1,4 @@
-//! Forwards requests to the leader, the one node that does push, devices and popups for all, and pieces of a message that grows to the
+//! Forwards requests to the leader, the one node that does push, devices and popups for all, and chunks of a message that grows to the
 //! node that takes them, and frames for an event stream to the node that has it. The response is passed on unchanged.
 //!
 //! A request is forwarded once only: a node that gets a forwarded request and does not lead (any more) refuses it. Bodies are streamed
@@ -59,25 +59,25 @@ pub struct Forwarder {
     in_flight: Arc<Semaphore>,
 }
 
-/// Whether the leader serves a path: push, devices, popups, bulk sends and the reach policy.
+/// Whether the leader serves a path: push, devices, popups, bulk sends and the notification policy.
 pub(crate) fn is_leader_path(path: &str) -> bool {
     let Some(path) = path.strip_prefix("/v1/") else { return false };
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next()) {
         (
             Some(
-                "push" | "reach" | "bulk-sends" | "popups" | "popup-settings" | "popup-segments" | "popup-events"
-                | "popup-journeys",
+                "push" | "notifications" | "bulk-sends" | "popups" | "popup-settings" | "popup-segments"
+                | "popup-events" | "popup-journeys",
             ),
             ..,
         ) => true,
-        // Tokens of devices at vendors are proposals, which every node commits.
+        // Tokens of devices at providers are proposals, which every node commits.
         (Some("users"), Some(_), Some("devices")) => parts.nth(1) != Some("push_token"),
         _ => false,
     }
 }
 
-/// The message of a path below `/v1/streams`, whose pieces one node takes: the conversation's id and the `seq`.
+/// The message of a path below `/v1/streams`, whose chunks one node takes: the conversation's id and the `seq`.
 fn stream_of_path(path: &str) -> Option<(String, u64)> {
     let (conversation, rest) = path.strip_prefix("/v1/streams/")?.split_once('/')?;
     let seq = rest.split('/').next()?.parse().ok()?;
@@ -176,7 +176,7 @@ impl Api {
         cluster.nodes.all().into_iter().find(|node| is_others(node) && !node.address.is_empty())
     }
 
-    /// The node that takes the pieces of the message that this path names, if it is another one. A request that was
+    /// The node that takes the chunks of the message that this path names, if it is another one. A request that was
     /// forwarded already is answered here.
     pub(crate) async fn stream_node(&self, path: &str, headers: &HeaderMap) -> Result<Option<NodeInfo>, Refusal> {
         let Some(cluster) = &self.engine.cluster else { return Ok(None) };
@@ -238,10 +238,7 @@ impl Api {
 fn find_leader(nodes: &ClusterNodes) -> Result<NodeInfo, Refusal> {
     let leader = nodes.leader().filter(|leader| leader.boot_id != nodes.me().boot_id);
     let leader = leader.ok_or_else(|| no_leader("no node leads now; another will soon"))?;
-    match leader.address.is_empty() {
-        true => Err(no_leader("the leader does not advertise an address")),
-        false => Ok(leader),
-    }
+    if leader.address.is_empty() { Err(no_leader("the leader does not advertise an address")) } else { Ok(leader) }
 }
 
 fn not_answered(error: reqwest::Error) -> Refusal {
@@ -274,6 +271,9 @@ fn remove_hop_by_hop_headers(headers: &mut HeaderMap) {
 mod tests {
     use super::*;
 
+    /// The one operation with a leader's tag that reads the store alone.
+    const ANSWERED_BY_EVERY_NODE: &str = "/v1/conversations/{conversation}/messages/{seq}/notifications";
+
     #[test]
     fn operations_of_push_popups_and_bulk_sends_are_leader_paths() {
         let description = crate::routes::openapi();
@@ -281,8 +281,8 @@ mod tests {
             let operations = [&item.get, &item.put, &item.post, &item.delete, &item.patch];
             for operation in operations.into_iter().flatten() {
                 let tags = operation.tags.clone().unwrap_or_default();
-                let is_one_nodes =
-                    tags.iter().any(|tag| ["push", "popups", "bulk_sends", "reach"].contains(&tag.as_str()));
+                let is_one_nodes = path != ANSWERED_BY_EVERY_NODE
+                    && tags.iter().any(|tag| ["push", "popups", "bulk_sends", "notifications"].contains(&tag.as_str()));
                 assert_eq!(is_leader_path(path), is_one_nodes, "{path} {tags:?}");
             }
         }

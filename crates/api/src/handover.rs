@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::SystemTime,
 };
-use tidings_listen::{MaybeTlsSocket, ThrottleKey};
+use tidings_listen::{ClientAddress, MaybeTlsSocket};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -82,19 +82,19 @@ pub(crate) async fn hand_over<S: AsyncRead + AsyncWrite + Unpin + IntoSocket>(
     read: &Bytes,
     handover: Handover,
     sessions: &Arc<dyn SessionGateway>,
-    throttle_key: ThrottleKey,
+    client: ClientAddress,
 ) -> io::Result<()> {
     match handover {
         Handover::WebSocket => {
             let (stream, ahead) = stream.into_parts();
-            sessions.adopt(stream.into_socket()?, [read, &ahead[..]].concat(), throttle_key);
+            sessions.adopt(stream.into_socket()?, [read, &ahead[..]].concat(), client);
         }
         Handover::EventStream { head, is_chunked, bind } => {
             stream.write_all(&head).await?;
             stream.flush().await?;
             // What was read ahead is no request: the response has said that the connection ends with it.
             let (stream, _) = stream.into_parts();
-            sessions.adopt_stream(stream.into_socket()?, is_chunked, bind, throttle_key);
+            sessions.adopt_stream(stream.into_socket()?, is_chunked, bind, client);
         }
     }
     Ok(())

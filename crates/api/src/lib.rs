@@ -40,6 +40,7 @@ mod popup_fast_path;
 pub mod problem;
 pub mod request_service;
 pub mod routes;
+mod unread_responses;
 pub mod websocket_upgrade;
 
 use crate::{
@@ -56,10 +57,14 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tidings_domain::model::Actor;
 use tidings_engine::{
     Engine,
-    access::{Caller, Scope},
+    access::{Caller, Operation},
     presence::compare::SessionSource,
 };
-use tidings_listen::{ConnectionSlots, ConnectionSlotsConfig, MaybeTlsSocket, Throttle, ThrottleKey};
+use tidings_listen::{
+    Client, ClientAddress, ConnectionActivity, ConnectionSlots, ConnectionSlotsConfig, MaybeTlsSocket, OutboundBudget,
+    OutboundBudgetConfig, Throttle, ThrottleKey,
+};
+use tidings_notifications::Notifications;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     event_stream::StreamPost,
@@ -69,10 +74,10 @@ use tokio::sync::{Semaphore, oneshot};
 /// The gateway, as this crate sees it: it takes over connections that have become sessions.
 pub trait SessionGateway: Send + Sync + 'static {
     /// Takes over the connection, with the bytes that were read beyond the request. Closes it when the gateway is full.
-    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey);
+    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, client: ClientAddress);
 
     /// Takes over a connection whose response is an event stream; the head is written. `bind` is the session's first frame, as a line.
-    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, throttle_key: ThrottleKey);
+    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, client: ClientAddress);
 
     /// Hands frames to the session of an event stream. Answers the number of the newest request that the session has taken.
     fn post(&self, post: StreamPost) -> oneshot::Receiver<Result<u64, Refusal>>;
@@ -98,21 +103,25 @@ pub const CONCURRENT_READS_MAX: usize = 16;
 /// Uploads of lists of users at once: each is up to 80 MiB, held in memory while it is read.
 const UPLOADS_MAX: usize = 2;
 
-/// Connections beyond the limit, on which only health and metrics are answered: operators need those most when the server is
-/// full.
+/// Connections beyond the limit, on which only health, metrics and requests with an API key are answered: operators need those most when
+/// the server is full, and app servers must not be shut out by users.
 pub const CONNECTIONS_RESERVED: usize = 32;
 
 /// Settings of the HTTP API.
 #[derive(Debug, Clone)]
 pub struct ApiConfig {
     /// Open HTTP connections; one that became a WebSocket or an event stream no longer counts. Full: the longest idle connection without an accepted
-    /// credential is closed for the next; without such a connection the next gets 503 and is closed.
+    /// credential is closed for the next, or else that of a user's token; without such a connection the next gets 503 and is closed, unless it
+    /// shows an API key.
     pub connections_max: usize,
     /// Of these, connections of one address (IPv6: of one /64); 0: half of them, and all for this machine itself. Full: as above, among
     /// that address's own.
     pub connections_per_address_max: usize,
-    /// How long a connection without an accepted credential may be idle before it can be closed for another.
-    pub unauthenticated_idle_min: Duration,
+    /// Of these, connections of one user, by token; 0: an eighth of them. Above: the user's own idle connections are closed, and requests
+    /// on further ones are refused with `rate_limited`.
+    pub connections_per_user_max: usize,
+    /// How long a connection without an API key may be idle before it can be closed for another.
+    pub idle_min: Duration,
     /// Memory for all request bodies that are being read, in bytes. Full: refused with `queue_full`.
     pub body_bytes_max: usize,
     /// Reads that wait or run at once. Full: refused with `queue_full`.
@@ -121,6 +130,8 @@ pub struct ApiConfig {
     pub backup_dir: Option<PathBuf>,
     /// The origins whose pages may call from a browser. Absent: none.
     pub cors: Option<Cors>,
+    /// Whether requests of popups are answered before the HTTP library. Off: to measure what that gives.
+    pub popup_fast_path: bool,
 }
 
 impl Default for ApiConfig {
@@ -128,11 +139,13 @@ impl Default for ApiConfig {
         ApiConfig {
             connections_max: 20_000,
             connections_per_address_max: 0,
-            unauthenticated_idle_min: Duration::from_secs(1),
+            connections_per_user_max: 0,
+            idle_min: Duration::from_secs(1),
             body_bytes_max: 256 << 20,
             reads_max: 256,
             backup_dir: None,
             cors: None,
+            popup_fast_path: true,
         }
     }
 }
@@ -145,14 +158,26 @@ impl ApiConfig {
             0 => (connections_max.div_ceil(2), connections_max),
             some => (some, some),
         };
-        let (reserve, idle_min) = (CONNECTIONS_RESERVED, self.unauthenticated_idle_min);
-        ConnectionSlotsConfig { connections_max, per_address_max, per_local_address_max, reserve, idle_min }
+        let per_user_max = match self.connections_per_user_max {
+            0 => connections_max.div_ceil(8),
+            some => some,
+        };
+        let (reserve, idle_min) = (CONNECTIONS_RESERVED, self.idle_min);
+        ConnectionSlotsConfig {
+            connections_max,
+            per_address_max,
+            per_local_address_max,
+            per_user_max,
+            reserve,
+            idle_min,
+        }
     }
 }
 
 /// The HTTP API: what all handlers share.
 pub struct Api {
     pub engine: Arc<Engine>,
+    pub notifications: Arc<Notifications>,
     pub keys: ApiKeys,
     pub tokens: Arc<TokenVerifier>,
     pub sessions: Arc<dyn SessionGateway>,
@@ -161,6 +186,8 @@ pub struct Api {
     /// The limit of connections, and who has them.
     pub(crate) slots: Arc<ConnectionSlots>,
     pub(crate) bodies: Arc<BodyBudget>,
+    /// The memory for responses that callers have not read, with all other connections of the process.
+    pub(crate) outbound: Arc<OutboundBudget>,
     pub(crate) http_metrics: HttpMetrics,
     /// Counts failed authentications by address. Absent: they are not counted.
     pub(crate) throttle: Option<Arc<Throttle>>,
@@ -180,6 +207,7 @@ pub struct Api {
 impl Api {
     pub fn new(
         engine: Arc<Engine>,
+        notifications: Arc<Notifications>,
         keys: ApiKeys,
         tokens: Arc<TokenVerifier>,
         sessions: Arc<dyn SessionGateway>,
@@ -192,6 +220,7 @@ impl Api {
         let (uploads, http_metrics) = (Semaphore::new(UPLOADS_MAX), HttpMetrics::new());
         Api {
             engine,
+            notifications,
             keys,
             tokens,
             sessions,
@@ -199,6 +228,7 @@ impl Api {
             config,
             slots,
             bodies,
+            outbound: OutboundBudget::new(OutboundBudgetConfig::default()),
             http_metrics,
             throttle: None,
             reads,
@@ -224,6 +254,13 @@ impl Api {
         self
     }
 
+    /// The same API whose unread responses count against this budget.
+    #[must_use]
+    pub fn with_outbound_budget(mut self, budget: Arc<OutboundBudget>) -> Self {
+        self.outbound = budget;
+        self
+    }
+
     /// The same API that serves the chat page at `/`. In development mode alone: whoever reaches the page acts as its users.
     #[must_use]
     pub fn with_chat_page(mut self, page: ChatPage) -> Self {
@@ -231,41 +268,74 @@ impl Api {
         self
     }
 
-    /// The caller that the `Authorization` header names.
+    /// The caller that the `Authorization` header names. The connection of the request is the caller's from here on.
     ///
     /// # Errors
-    /// `unauthorized` or `token_expired`, or `not_found` if the token's user does not exist.
-    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Refusal> {
-        self.authenticate_header(headers.get(header::AUTHORIZATION).map(|credential| credential.as_bytes()))
+    /// `unauthorized` or `token_expired`, `not_found` if the token's user does not exist, or `rate_limited` if the user has too many
+    /// connections.
+    pub(crate) fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        activity: Option<&ConnectionActivity>,
+    ) -> Result<Caller, Refusal> {
+        let credential = headers.get(header::AUTHORIZATION).map(|credential| credential.as_bytes());
+        self.authenticate_header(credential, activity)
     }
 
-    /// The same for an operation that needs a scope.
-    pub(crate) fn authenticate_for(&self, headers: &HeaderMap, scope: Scope) -> Result<Caller, Refusal> {
-        let caller = self.authenticate(headers)?;
-        caller.scopes.check(scope)?;
+    /// The same, if the caller may do this.
+    pub(crate) fn authenticate_for(
+        &self,
+        headers: &HeaderMap,
+        operation: Operation,
+        activity: Option<&ConnectionActivity>,
+    ) -> Result<Caller, Refusal> {
+        let caller = self.authenticate(headers, activity)?;
+        caller.scopes.check(operation)?;
         Ok(caller)
     }
 
     /// The same from the header's value.
-    pub(crate) fn authenticate_header(&self, credential: Option<&[u8]>) -> Result<Caller, Refusal> {
+    pub(crate) fn authenticate_header(
+        &self,
+        credential: Option<&[u8]>,
+        activity: Option<&ConnectionActivity>,
+    ) -> Result<Caller, Refusal> {
         let credential = credential.ok_or_else(|| unauthorized("an API key or a token"))?;
         let secret = bearer(credential)?;
-        if self.keys.contain(secret) {
-            return Ok(Caller::APP);
+        let (caller, client) = if self.keys.contain(secret) {
+            (Caller::APP, Client::AppServer)
+        } else {
+            let claims = self.tokens.verify(secret)?;
+            let user = self.engine.directory.require_user(&claims.user)?;
+            claims.check_revoked(&user)?;
+            // Another node calls for its users, whom it holds to their shares.
+            let client = if claims.signed_by_node { Client::AppServer } else { Client::User(user.no.0) };
+            (Caller { actor: Actor::User(user), scopes: claims.scopes }, client)
+        };
+        if activity.is_none_or(|activity| activity.set_client(client)) {
+            Ok(caller)
+        } else {
+            let why = "this user has as many HTTP connections as one user may, and all are busy";
+            Err(Refusal::new(ErrorCode::RateLimited, why).retry_after(1_000))
         }
-        let claims = self.tokens.verify(secret)?;
-        let user = self.engine.directory.require_user(&claims.user)?;
-        claims.check_revoked(&user)?;
-        Ok(Caller { actor: Actor::User(user), scopes: claims.scopes })
+    }
+
+    /// Whether this is an API key that is let in whatever else happens.
+    pub(crate) fn is_unguessable_key(&self, credential: Option<&[u8]>) -> bool {
+        credential.and_then(|credential| bearer(credential).ok()).is_some_and(|key| self.keys.contain_unguessable(key))
     }
 
     /// Refuses a caller from an address with too many failed authentications. Tokens are always verified, since nobody guesses
-    /// a signature: users who share an address with an attacker keep their sessions.
+    /// a signature: users who share an address with an attacker keep their sessions. So are API keys that nobody guesses: an app
+    /// server works on behind the address from which somebody tries keys. All other credentials are refused unseen, so that keys
+    /// that can be guessed are not guessed any faster.
     pub(crate) fn check_throttle(&self, throttle_key: ThrottleKey, credential: Option<&[u8]>) -> Result<(), Refusal> {
         let wait_ms = self.throttle.as_ref().and_then(|throttle| throttle.wait_ms(throttle_key));
-        match wait_ms.filter(|_| credential.is_some_and(|credential| !looks_like_token(credential))) {
-            Some(wait_ms) => Err(too_many_failures(wait_ms)),
-            None => Ok(()),
+        let (Some(wait_ms), Some(credential)) = (wait_ms, credential) else { return Ok(()) };
+        if looks_like_token(credential) || self.is_unguessable_key(Some(credential)) {
+            Ok(())
+        } else {
+            Err(too_many_failures(wait_ms))
         }
     }
 
@@ -289,15 +359,31 @@ impl Api {
         &self,
         read: impl FnOnce(&Arc<Engine>) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
+        self.read_of(self.engine.clone(), read).await
+    }
+
+    /// The same of notifications.
+    pub async fn read_notifications<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Arc<Notifications>) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        self.read_of(self.notifications.clone(), read).await
+    }
+
+    async fn read_of<H: Send + 'static, T: Send + 'static>(
+        &self,
+        handle: H,
+        read: impl FnOnce(&H) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
         let Ok(slot) = self.reads.clone().try_acquire_owned() else {
             let detail = format!("reads at once are limited to {}", self.config.reads_max);
             return Err(Refusal::new(ErrorCode::QueueFull, detail).retry_after(1_000));
         };
         let turn = self.running_reads.clone().acquire_owned().await.map_err(|closed| internal(&closed))?;
-        run(self.engine.clone(), move |engine| {
+        run(handle, move |handle| {
             // The read goes on when its caller goes away, so the read itself holds the permits.
             let _held = (slot, turn);
-            read(engine)
+            read(handle)
         })
         .await
     }
@@ -309,15 +395,16 @@ impl Api {
         self.engine.metrics.set_queue("http_reads", reads_running, self.config.reads_max);
         self.engine.metrics.set_queue("http_connections", self.slots.open(), self.slots.connections_max());
         self.engine.metrics.set_queue("http_body_bytes", self.bodies.held(), self.bodies.most());
+        self.engine.metrics.set_queue("outbound_bytes", self.outbound.held(), self.outbound.bytes_max());
         self.http_metrics.render(&self.engine.metrics, &self.slots)
     }
 }
 
-async fn run<T: Send + 'static>(
-    engine: Arc<Engine>,
-    read: impl FnOnce(&Arc<Engine>) -> Result<T, Refusal> + Send + 'static,
+async fn run<H: Send + 'static, T: Send + 'static>(
+    handle: H,
+    read: impl FnOnce(&H) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    match tokio::task::spawn_blocking(move || read(&engine)).await {
+    match tokio::task::spawn_blocking(move || read(&handle)).await {
         Ok(result) => result,
         Err(error) => Err(internal(&error)),
     }

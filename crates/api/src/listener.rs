@@ -6,14 +6,18 @@ use crate::{
     handover::{IntoSocket, hand_over},
     popup_fast_path::serve_popup_requests,
     request_service::{HyperService, RequestService},
+    unread_responses::UnreadResponses,
 };
 use hyper::server::conn::http1::{self, Parts};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use std::{
+    future::{Future, poll_fn},
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr},
+    pin::pin,
     sync::Arc,
+    task::Poll,
     time::{Duration, Instant},
 };
 use tidings_listen::{
@@ -171,17 +175,27 @@ impl Listener {
         let (service, config, stopped) = (self.service.clone(), self.config.clone(), stopped.clone());
         tokio::spawn(async move {
             let evicted = slot.evicted();
+            let unread = UnreadResponses::new(service.api().outbound.clone());
             let served = async {
                 let reserve = (!may_stay).then_some(&config.descriptors);
-                if let Err(error) = serve_connection(stream, peer, service, &mut slot, reserve, &config, stopped).await
-                {
+                let context = (&mut slot, reserve, &unread);
+                if let Err(error) = serve_connection(stream, peer, service, context, &config, stopped).await {
                     tracing::debug!(%peer, %error, "a connection ended before its first request");
                 }
             };
-            tokio::select! {
-                biased;
-                () = served => {}
-                () = evicted => tracing::debug!(%peer, "an idle connection without a credential was closed for another"),
+            let (mut served, mut evicted) = (pin!(served), pin!(evicted));
+            // By hand: each wake of a connection comes by here, and a `select!` costs as much as a small request's JSON.
+            let ended = poll_fn(|context| {
+                if served.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(None);
+                }
+                if evicted.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Some("it was idle, and another one needed its place"));
+                }
+                unread.poll_closed(context).map(|()| Some("its client does not read, and others need the memory"))
+            });
+            if let Some(why) = ended.await {
+                tracing::debug!(%peer, why, "a connection was closed");
             }
         });
     }
@@ -199,8 +213,7 @@ async fn serve_connection(
     mut stream: TcpStream,
     peer: SocketAddr,
     service: RequestService,
-    slot: &mut ConnectionSlot,
-    reserve: Option<&Arc<Descriptors>>,
+    (slot, reserve, unread): (&mut ConnectionSlot, Option<&Arc<Descriptors>>, &Arc<UnreadResponses>),
     config: &ListenerConfig,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
@@ -230,11 +243,12 @@ async fn serve_connection(
         // No request has come yet that must be answered.
         () = stop_requested(stopped.clone()) => return Ok(()),
     };
-    let (activity, service) = (slot.activity(), service.for_connection(slot, reserve).for_client(client));
+    let (activity, service) =
+        (slot.activity(), service.for_connection(slot, reserve, unread.clone()).for_client(client));
     match transport {
-        HttpTransport::Plain(stream) => serve_http(stream, service, &activity, stopped).await,
+        HttpTransport::Plain(stream) => serve_http(stream, service, &activity, unread, stopped).await,
         // Boxed, so that a connection without TLS does not pay for its size.
-        HttpTransport::Tls(stream) => Box::pin(serve_http(*stream, service, &activity, stopped)).await,
+        HttpTransport::Tls(stream) => Box::pin(serve_http(*stream, service, &activity, unread, stopped)).await,
     }
 }
 
@@ -243,21 +257,23 @@ async fn serve_http(
     mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + IntoSocket + 'static,
     service: RequestService,
     activity: &ConnectionActivity,
+    unread: &Arc<UnreadResponses>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    if service.is_health_only() {
-        Box::pin(serve_with_library(ConnectionStream::new(Vec::new(), stream, stopped.clone()), service, stopped))
-            .await;
+    let with_library = |read, stream, service| {
+        let stream = ConnectionStream::new(read, stream, stopped.clone()).with_unread(unread.clone());
+        // Boxed: a connection with popup requests alone does not pay for the size.
+        Box::pin(serve_with_library(stream, service, stopped.clone()))
+    };
+    if service.is_health_only() || !service.api().config.popup_fast_path {
+        with_library(Vec::new(), stream, service).await;
         return Ok(());
     }
     let told = Box::pin(stop_requested(stopped.clone()));
-    // Boxed: a connection with popup requests alone does not pay for the size.
-    match serve_popup_requests(&mut stream, (service.api(), service.throttle_key()), activity, HEAD_TIMEOUT, told)
+    match serve_popup_requests(&mut stream, service.api(), service.client().throttle_key, activity, HEAD_TIMEOUT, told)
         .await?
     {
-        Some(read) => {
-            Box::pin(serve_with_library(ConnectionStream::new(read, stream, stopped.clone()), service, stopped)).await
-        }
+        Some(read) => with_library(read, stream, service).await,
         None => Box::pin(linger_and_close(stream, &stopped)).await,
     }
     Ok(())
@@ -287,7 +303,7 @@ async fn serve_with_library<S: AsyncRead + AsyncWrite + Unpin + Send + IntoSocke
         .half_close(true);
     // Not `pipeline_flush`: with it a response stays in memory while more bytes have been read than its request (a line end, the
     // beginning of the next request, garbage), and is lost if the connection then ends.
-    let (handover, throttle_key) = (service.handover().clone(), service.throttle_key());
+    let (handover, client) = (service.handover().clone(), service.client());
     let sessions = service.api().sessions.clone();
     let mut connection = builder.serve_connection(TokioIo::new(stream), HyperService(Arc::new(service)));
     let mut is_stopping = false;
@@ -302,15 +318,15 @@ async fn serve_with_library<S: AsyncRead + AsyncWrite + Unpin + Send + IntoSocke
             }
         }
     };
-    if let Err(error) = ended {
-        return tracing::debug!(%error, "a connection ended badly");
+    if let Err(error) = &ended {
+        tracing::debug!(%error, "a connection ended badly");
     }
     let Parts { io, read_buf, .. } = connection.into_parts();
     let mut stream = io.into_inner();
-    let closed = match handover.take() {
-        Some(handover) => hand_over(stream, &read_buf, handover, &sessions, throttle_key).await,
-        // The library leaves the stream open when the client offered an upgrade that was declined: it is closed as others are, so that
-        // the last response arrives. Otherwise it is closed already.
+    let closed = match handover.take().filter(|_| ended.is_ok()) {
+        Some(handover) => hand_over(stream, &read_buf, handover, &sessions, client).await,
+        // The library leaves the stream open when the client offered an upgrade that was declined, also if it could not parse what came
+        // after it: the stream is closed as others are, so that the last response arrives. Otherwise it is closed already.
         None => stream.shutdown().await,
     };
     if let Err(error) = closed {

@@ -18,7 +18,7 @@ pub(crate) struct ReplacementResponse {
 pub(crate) fn replacement_for(bytes: &[u8]) -> Option<ReplacementResponse> {
     let status: u16 = std::str::from_utf8(bytes.strip_prefix(b"HTTP/1.")?.get(2..5)?).ok()?.parse().ok()?;
     let refusal = match status {
-        400 => Refusal::new(ErrorCode::Malformed, "this is no request of HTTP/1.1 (RFC 9112)"),
+        400 => Refusal::new(ErrorCode::Malformed, "not a valid HTTP/1.1 request (RFC 9112)"),
         414 => Refusal::new(ErrorCode::LimitExceeded, "the request's path is too long"),
         431 => Refusal::new(ErrorCode::LimitExceeded, "the request's head is limited to 32 KiB and 100 headers"),
         _ => return None,

@@ -1,6 +1,9 @@
 //! Serves the two requests that apps make at every page view, `POST /v1/popups/decide` and `POST /v1/popup-events`, without the
-//! router and the HTTP library. Every connection starts here. The first request that is another one, or has an unusual form, goes
-//! to the library with all bytes that were read, and the connection stays there.
+//! router and the HTTP library. Every connection starts here, unless this path is switched off or another node leads. The first request
+//! that is another one, or has an unusual form, goes to the library with all bytes that were read, and the connection stays there.
+//!
+//! Another request is recognised by the first byte that differs from both request lines, so that at most [`READ_BYTES`] of it pass through
+//! here, unread. Only a request whose line is one of the two is parsed.
 
 use crate::{
     Api,
@@ -14,13 +17,14 @@ use axum::http::StatusCode;
 use std::{
     future::poll_fn,
     io::{self, Write},
+    ops::Range,
     pin::{Pin, pin},
     task::{Poll, ready},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tidings_domain::model::Actor;
 use tidings_engine::{
-    access::Scope,
+    access,
     engine::popup_questions::{PopupAnswer, PopupCaller},
 };
 use tidings_listen::{ConnectionActivity, ThrottleKey};
@@ -51,14 +55,46 @@ enum Operation {
     Report,
 }
 
+impl Operation {
+    /// What the caller's token must allow.
+    fn needs(self) -> access::Operation {
+        match self {
+            Operation::Decide => access::Operation::AskForPopup,
+            Operation::Report => access::Operation::ReportPopupEvents,
+        }
+    }
+}
+
 /// What the bytes that were read begin with.
+#[derive(Debug, PartialEq, Eq)]
 enum Next {
     /// Too few bytes to tell, or a part of a request.
     Incomplete,
-    /// A complete request: where its body begins and ends, where the `Authorization` header stands, and whether it has an `ThrottleKey`.
-    Request { operation: Operation, body: usize, end: usize, credential: Option<(usize, usize)>, has_origin: bool },
+    /// A complete request.
+    Request(PopupRequest),
     /// A request for the library.
     Other,
+}
+
+/// A complete request in the bytes that were read.
+#[derive(Debug, PartialEq, Eq)]
+struct PopupRequest {
+    operation: Operation,
+    body: Range<usize>,
+    /// The value of the `Authorization` header.
+    credential: Option<Range<usize>>,
+    /// Whether it has an `Origin` header.
+    has_origin: bool,
+}
+
+/// How a read ended.
+#[derive(Debug, PartialEq, Eq)]
+enum ReadOutcome {
+    More,
+    /// The peer has closed its sending half.
+    End,
+    /// The server stops, or the peer was silent for too long.
+    Over,
 }
 
 /// The value of the `Date` header, formatted once a second.
@@ -79,11 +115,12 @@ impl Date {
     }
 }
 
-/// Serves requests until the connection ends or must stop (`None`), or until another kind of request comes: then it returns all bytes
-/// that were read and not answered.
+/// Serves requests until the connection ends or must stop (`None`), or until the library is needed: then it returns all bytes that were
+/// read and not answered.
 pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    (api, throttle_key): (&Api, ThrottleKey),
+    api: &Api,
+    throttle_key: ThrottleKey,
     activity: &ConnectionActivity,
     idle_max: Duration,
     mut told_to_stop: Pin<Box<impl Future<Output = ()>>>,
@@ -99,22 +136,23 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
     loop {
         let next = match next(&read[taken..]) {
             // The library forwards requests to the leader.
-            Next::Request { .. } if api.is_led_by_another_node() => Next::Other,
+            _ if api.is_led_by_another_node() => Next::Other,
             // The library adds CORS headers.
-            Next::Request { has_origin: true, .. } if api.config.cors.is_some() => Next::Other,
+            Next::Request(PopupRequest { has_origin: true, .. }) if api.config.cors.is_some() => Next::Other,
             next => next,
         };
         match next {
-            Next::Request { operation, body, end, credential, .. } => {
+            Next::Request(PopupRequest { operation, body, credential, .. }) => {
                 let answer_began = std::time::Instant::now();
                 // The connection's place was given to another one meanwhile.
                 if !activity.begin_request() {
                     return Ok(None);
                 }
-                let request = &read[taken..taken + end];
-                let credential = credential.map(|(from, to)| &request[from..to]);
+                let request = &read[taken..];
+                let end = body.end;
+                let credential = credential.map(|credential| &request[credential]);
                 let answered =
-                    answer((api, throttle_key), &mut caller, activity, credential, operation, &request[body..]).await;
+                    answer(api, throttle_key, &mut caller, activity, credential, operation, &request[body]).await;
                 activity.end_request();
                 let status = put_answer(&mut out, api, answered, date.text());
                 let latency = match operation {
@@ -148,9 +186,11 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
                     }
                 }
                 let is_first = read.is_empty();
-                let timeout = (&mut idle, &mut waiting_since, idle_max);
-                if !read_more(stream, &mut read, timeout, &mut told_to_stop).await? {
-                    return Ok(None);
+                match read_more(stream, &mut read, &mut idle, &mut waiting_since, idle_max, &mut told_to_stop).await? {
+                    ReadOutcome::More => {}
+                    // The library says what becomes of a request that broke off.
+                    ReadOutcome::End if !is_first => return Ok(Some(read)),
+                    ReadOutcome::End | ReadOutcome::Over => return Ok(None),
                 }
                 if is_first {
                     waiting_since = None;
@@ -164,23 +204,25 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> io::Resul
     timeout(WRITE_TIMEOUT, stream.write_all(bytes)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Reads more bytes; returns whether any came. All waits since `waiting_since` was set count as one.
+/// Reads at most [`READ_BYTES`] more. All waits since `waiting_since` was set count as one.
 async fn read_more<S: AsyncRead + Unpin>(
     stream: &mut S,
     read: &mut Vec<u8>,
-    (idle, waiting_since, idle_max): (&mut Pin<&mut Sleep>, &mut Option<Instant>, Duration),
+    idle: &mut Pin<&mut Sleep>,
+    waiting_since: &mut Option<Instant>,
+    idle_max: Duration,
     told_to_stop: &mut Pin<Box<impl Future<Output = ()> + ?Sized>>,
-) -> io::Result<bool> {
+) -> io::Result<ReadOutcome> {
     let had = read.len();
     read.resize(had + READ_BYTES, 0);
     let count = poll_fn(|context| {
         // Before the stream: on a connection that always has input, nothing after the read would ever be polled.
         if told_to_stop.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Ok(0));
+            return Poll::Ready(Ok(None));
         }
         let mut buffer = ReadBuf::new(&mut read[had..]);
         match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
-            Poll::Ready(result) => return Poll::Ready(result.map(|()| buffer.filled().len())),
+            Poll::Ready(result) => return Poll::Ready(result.map(|()| Some(buffer.filled().len()))),
             Poll::Pending => {}
         }
         // The timer is reset when it fires, not for each request.
@@ -188,14 +230,18 @@ async fn read_more<S: AsyncRead + Unpin>(
         loop {
             ready!(idle.as_mut().poll(context));
             if Instant::now() >= until {
-                return Poll::Ready(Ok(0));
+                return Poll::Ready(Ok(None));
             }
             idle.as_mut().reset(until);
         }
     })
     .await?;
-    read.truncate(had + count);
-    Ok(count > 0)
+    read.truncate(had + count.unwrap_or(0));
+    Ok(match count {
+        None => ReadOutcome::Over,
+        Some(0) => ReadOutcome::End,
+        Some(_) => ReadOutcome::More,
+    })
 }
 
 fn next(read: &[u8]) -> Next {
@@ -203,8 +249,11 @@ fn next(read: &[u8]) -> Next {
         let known = read.len().min(line.len());
         read[..known] == line[..known]
     };
+    let Some((line, operation)) = REQUEST_LINES.into_iter().find(|(line, _)| begins(line)) else { return Next::Other };
     // While the request line is incomplete, it may match both.
-    let Some((_, operation)) = REQUEST_LINES.into_iter().find(|(line, _)| begins(line)) else { return Next::Other };
+    if read.len() < line.len() {
+        return Next::Incomplete;
+    }
     if read.len() > REQUEST_BYTES_MAX {
         return Next::Other;
     }
@@ -215,7 +264,7 @@ fn next(read: &[u8]) -> Next {
         Ok(httparse::Status::Partial) => return Next::Incomplete,
         Err(_) => return Next::Other,
     };
-    let (mut length, mut credential, mut has_origin) = (None, None, false);
+    let (mut length, mut credential, mut has_origin, mut hosts) = (None, None, false, 0);
     for header in request.headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("content-length") {
@@ -226,7 +275,7 @@ fn next(read: &[u8]) -> Next {
             }
         } else if is("authorization") {
             let from = header.value.as_ptr() as usize - read.as_ptr() as usize;
-            if credential.replace((from, from + header.value.len())).is_some() {
+            if credential.replace(from..from + header.value.len()).is_some() {
                 return Next::Other;
             }
         } else if is("content-type") {
@@ -239,18 +288,23 @@ fn next(read: &[u8]) -> Next {
             }
         } else if is("origin") {
             has_origin = true;
+        } else if is("host") {
+            hosts += 1;
         } else if is("transfer-encoding") || is("expect") || is("upgrade") {
             return Next::Other;
         }
+    }
+    if hosts != 1 {
+        return Next::Other;
     }
     // Without a length there is no body: the library refuses it.
     let Some(end) = length.map(|length| body.saturating_add(length)).filter(|end| *end <= REQUEST_BYTES_MAX) else {
         return Next::Other;
     };
-    match read.len() < end {
-        true => Next::Incomplete,
-        false => Next::Request { operation, body, end, credential, has_origin },
+    if read.len() < end {
+        return Next::Incomplete;
     }
+    Next::Request(PopupRequest { operation, body: body..end, credential, has_origin })
 }
 
 /// The last authenticated caller of a connection, with its `Authorization` header.
@@ -262,7 +316,8 @@ enum Answer {
 }
 
 async fn answer(
-    (api, throttle_key): (&Api, ThrottleKey),
+    api: &Api,
+    throttle_key: ThrottleKey,
     caller: &mut CachedCaller,
     activity: &ConnectionActivity,
     credential: Option<&[u8]>,
@@ -275,13 +330,13 @@ async fn answer(
             (Some((cached, Actor::App)), Some(credential)) if cached == credential => Actor::App,
             _ => {
                 api.check_throttle(throttle_key, credential)?;
-                let found = api.authenticate_header(credential).map_err(|refusal| match credential {
-                    Some(_) => api.count_if_auth_failure(throttle_key, refusal),
-                    None => refusal,
-                })?;
-                found.scopes.check(Scope::Popups)?;
+                let found =
+                    api.authenticate_header(credential, Some(activity)).map_err(|refusal| match credential {
+                        Some(_) => api.count_if_auth_failure(throttle_key, refusal),
+                        None => refusal,
+                    })?;
+                found.scopes.check(operation.needs())?;
                 let actor = found.actor;
-                activity.mark_authenticated();
                 *caller = credential.map(|credential| (credential.to_owned(), actor.clone()));
                 actor
             }
@@ -360,15 +415,59 @@ mod tests {
 
     const IDLE_MAX: Duration = Duration::from_secs(60);
 
+    #[test]
+    fn another_request_is_given_up_at_the_first_byte_that_differs() {
+        for other in [
+            "GET /healthz HTTP/1.1\r\n",
+            "POST /v1/messages HTTP/1.1\r\n",
+            "POST /v1/popups/explain HTTP/1.1\r\n",
+            "POST /v1/popups/decide?x HTTP/1.1\r\n",
+            "POST /v1/popups/decide HTTP/1.0\r\n",
+            "POST /v1/popups/decide HTTP/1.1\n",
+            "POST http://x/v1/popups/decide HTTP/1.1\r\n",
+            "post /v1/popups/decide HTTP/1.1\r\n",
+            " POST /v1/popups/decide HTTP/1.1\r\n",
+            "\r\nPOST /v1/popups/decide HTTP/1.1\r\n",
+            "\x16\x03\x01",
+        ] {
+            let common = |line: &[u8]| line.iter().zip(other.as_bytes()).take_while(|(a, b)| a == b).count();
+            let known = REQUEST_LINES.iter().map(|(line, _)| common(line)).max().unwrap();
+            for read in 0..=other.len() {
+                let expected = if read <= known { Next::Incomplete } else { Next::Other };
+                assert_eq!(next(&other.as_bytes()[..read]), expected, "{:?}", &other[..read]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_popup_request_is_complete_with_the_last_byte_of_its_body() {
+        for (line, operation) in REQUEST_LINES {
+            let head = "Host: x\r\nAuthorization: Bearer k\r\nContent-Length: 2\r\n\r\n";
+            let request = [line, head.as_bytes(), b"{}"].concat();
+            for read in 0..request.len() {
+                assert_eq!(next(&request[..read]), Next::Incomplete, "{read} bytes");
+            }
+            let pipelined = [request.as_slice(), b"GET /"].concat();
+            for read in [&request, &pipelined] {
+                let Next::Request(found) = next(read) else { panic!("{operation:?} was not recognised") };
+                assert_eq!((found.operation, &read[found.body]), (operation, &b"{}"[..]));
+                assert_eq!(found.credential.map(|credential| &read[credential]), Some(&b"Bearer k"[..]));
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_connection_that_always_has_input_still_stops() {
         let (mut busy, mut read) = (tokio::io::repeat(b'x'), Vec::new());
         let mut idle = pin!(sleep_until(Instant::now() + IDLE_MAX));
         let mut waiting_since = None;
         let mut never: Pin<Box<dyn Future<Output = ()>>> = Box::pin(pending());
-        assert!(read_more(&mut busy, &mut read, (&mut idle, &mut waiting_since, IDLE_MAX), &mut never).await.unwrap());
+        let mut more = async |stop: &mut Pin<Box<dyn Future<Output = ()>>>| {
+            read_more(&mut busy, &mut read, &mut idle, &mut waiting_since, IDLE_MAX, stop).await.unwrap()
+        };
+        assert_eq!(more(&mut never).await, ReadOutcome::More);
         let mut now: Pin<Box<dyn Future<Output = ()>>> = Box::pin(ready(()));
-        assert!(!read_more(&mut busy, &mut read, (&mut idle, &mut waiting_since, IDLE_MAX), &mut now).await.unwrap());
+        assert_eq!(more(&mut now).await, ReadOutcome::Over);
         assert_eq!(read.len(), READ_BYTES);
     }
 
@@ -386,10 +485,13 @@ mod tests {
         let mut idle = pin!(sleep_until(Instant::now() + IDLE_MAX));
         let mut stop: Pin<Box<dyn Future<Output = ()>>> = Box::pin(pending());
         let (mut read, mut waiting_since) = (Vec::new(), None);
-        assert!(read_more(&mut ours, &mut read, (&mut idle, &mut waiting_since, IDLE_MAX), &mut stop).await.unwrap());
+        let first = read_more(&mut ours, &mut read, &mut idle, &mut waiting_since, IDLE_MAX, &mut stop).await.unwrap();
+        assert_eq!(first, ReadOutcome::More);
         waiting_since = None;
         let from = Instant::now();
-        while read_more(&mut ours, &mut read, (&mut idle, &mut waiting_since, IDLE_MAX), &mut stop).await.unwrap() {}
+        while read_more(&mut ours, &mut read, &mut idle, &mut waiting_since, IDLE_MAX, &mut stop).await.unwrap()
+            == ReadOutcome::More
+        {}
         assert_eq!(from.elapsed().as_secs(), 60);
         drop(ours);
         assert_eq!(sender.await.unwrap(), 3);

@@ -9,12 +9,13 @@ use crate::{
     internal,
     problem::RefusalResponse,
     routes::{self, STREAM_PATHS, StreamBind},
+    unread_responses::UnreadResponses,
     websocket_upgrade::{CONNECT_PATH, check_room, upgrade},
 };
 use axum::{
     Router,
     body::Body,
-    http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header},
+    http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header},
     response::IntoResponse,
 };
 use bytes::Bytes;
@@ -26,15 +27,15 @@ use hyper::{
 use std::{
     convert::Infallible,
     future::{Future, poll_fn},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::Arc,
     time::{Duration, Instant},
 };
 use tidings_listen::{
-    ConnectionActivity, ConnectionSlot, ConnectionSlots, ConnectionSlotsConfig, Descriptors, ThrottleKey,
-    jittered_retry_after_ms,
+    ClientAddress, ConnectionActivity, ConnectionSlot, ConnectionSlots, ConnectionSlotsConfig, Descriptors,
+    ThrottleKey, jittered_retry_after_ms,
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tower::ServiceExt;
@@ -43,7 +44,7 @@ use tracing::Instrument;
 pub(crate) const SEND_PATH: &str = "/v1/messages";
 pub(crate) const DECIDE_PATH: &str = "/v1/popups/decide";
 pub(crate) const REPORT_PATH: &str = "/v1/popup-events";
-/// The paths that are served even when all connections are taken: those that tell operators how the server fares.
+/// The paths that are served to everybody even when all connections are taken: those that tell operators how the server fares.
 const OPERATIONS_PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 /// Connections to a listener for health alone.
 const HEALTH_CONNECTIONS_MAX: usize = 64;
@@ -65,12 +66,12 @@ pub struct RequestService {
     reserve: Option<Arc<Descriptors>>,
     /// Set once the service belongs to a connection.
     activity: Option<ConnectionActivity>,
-    /// Where the connection is told to become a session.
+    /// Where the connection is asked to become a session.
     handover: HandoverSlot,
-    /// The client, for counting failed authentications.
-    throttle_key: ThrottleKey,
-    /// The client's address, for the audit log.
-    client: Option<IpAddr>,
+    /// The client, for counting failed authentications and connections, and for the audit log.
+    client: ClientAddress,
+    /// What the connection's client has not read of responses. Set once the service belongs to a connection.
+    unread: Option<Arc<UnreadResponses>>,
 }
 
 impl RequestService {
@@ -84,19 +85,20 @@ impl RequestService {
             reserve: None,
             activity: None,
             handover: HandoverSlot::default(),
-            throttle_key: ThrottleKey::UNKNOWN,
-            client: None,
+            client: ClientAddress::default(),
+            unread: None,
         }
     }
 
     /// A service for health and metrics only, with a connection limit of its own.
     pub fn for_health(&self) -> Self {
         let most = HEALTH_CONNECTIONS_MAX;
-        let idle_min = self.api.config.unauthenticated_idle_min;
+        let idle_min = self.api.config.idle_min;
         let slots = ConnectionSlots::new(ConnectionSlotsConfig {
             connections_max: most,
             per_address_max: most,
             per_local_address_max: most,
+            per_user_max: most,
             reserve: 0,
             idle_min,
         });
@@ -107,11 +109,11 @@ impl RequestService {
     pub(crate) fn for_client(self, client: SocketAddr) -> Self {
         let throttle_key =
             self.api.throttle.as_ref().map_or(ThrottleKey::UNKNOWN, |throttle| throttle.key(client.ip()));
-        RequestService { throttle_key, client: Some(client.ip()), ..self }
+        RequestService { client: ClientAddress { address: Some(client.ip()), throttle_key }, ..self }
     }
 
-    pub(crate) fn throttle_key(&self) -> ThrottleKey {
-        self.throttle_key
+    pub(crate) fn client(&self) -> ClientAddress {
+        self.client
     }
 
     pub fn api(&self) -> &Arc<Api> {
@@ -128,8 +130,14 @@ impl RequestService {
     }
 
     /// The service for one connection; `reserve` is set if the connection took a descriptor of the reserve.
-    pub(crate) fn for_connection(mut self, slot: &ConnectionSlot, reserve: Option<&Arc<Descriptors>>) -> Self {
+    pub(crate) fn for_connection(
+        mut self,
+        slot: &ConnectionSlot,
+        reserve: Option<&Arc<Descriptors>>,
+        unread: Arc<UnreadResponses>,
+    ) -> Self {
         self.activity = Some(slot.activity());
+        self.unread = Some(unread);
         self.closes_after_response = slot.is_reserved();
         self.health_only |= self.closes_after_response;
         self.reserve = reserve.cloned();
@@ -141,40 +149,35 @@ impl RequestService {
         &self.handover
     }
 
-    fn mark_authenticated(&self) {
-        self.activity.iter().for_each(ConnectionActivity::mark_authenticated);
-    }
-
     /// Answers a request. Returns the response, and the body if it was not read to its end.
     async fn answer(&self, request: Request<Incoming>) -> (Response<ResponseBody>, Option<Incoming>) {
+        if let Err(refusal) = check_host(&request) {
+            return (refusal_response(refusal), Some(request.into_body()));
+        }
         let path = request.uri().path();
-        if self.health_only && !OPERATIONS_PATHS.contains(&path) {
+        let credential = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        // A full server serves its operators, and app servers: their keys are not tried out here, where nobody counts failures.
+        let is_served = || self.closes_after_response && self.api.is_unguessable_key(credential);
+        if self.health_only && !OPERATIONS_PATHS.contains(&path) && !is_served() {
             return (refusal_response(self.limited_refusal()), Some(request.into_body()));
         }
         if let Some(preflight) = self.api.config.cors.as_ref().and_then(|cors| cors.preflight(&request)) {
             let response = preflight.map_or_else(refusal_response, |response| response.map(Either::Left));
             return (response, Some(request.into_body()));
         }
-        let credential = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         // Nobody guesses the secret of a stream.
         let is_stream_secret = path.starts_with(STREAM_PATHS);
-        if !is_stream_secret && let Err(refusal) = self.api.check_throttle(self.throttle_key, credential) {
+        if !is_stream_secret && let Err(refusal) = self.api.check_throttle(self.client.throttle_key, credential) {
             return (refusal_response(refusal), Some(request.into_body()));
         }
         // Forwarding is rare, and its state is large: boxed, it is not a part of the state of every request.
         if self.api.is_for_another_node(path) {
             // Failed authentications are counted here: to the leader they would all come from this node.
-            if let Err(refusal) = self.api.authenticate(request.headers()) {
+            if let Err(refusal) = self.api.authenticate(request.headers(), self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
             return match Box::pin(self.api.forward(request)).await {
-                Ok(response) => {
-                    // The leader serves these paths only to authenticated callers.
-                    if response.status().is_success() {
-                        self.mark_authenticated();
-                    }
-                    (response.map(Either::Right), None)
-                }
+                Ok(response) => (response.map(Either::Right), None),
                 Err(refusal) => (refusal_response(refusal), None),
             };
         }
@@ -186,7 +189,7 @@ impl RequestService {
         }
         // A look-up that fails here fails in the router too, which says why.
         if let Ok(Some(node)) = self.api.stream_node(path, request.headers()).await {
-            if let Err(refusal) = self.api.authenticate(request.headers()) {
+            if let Err(refusal) = self.api.authenticate(request.headers(), self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
             return match Box::pin(self.api.forward_to(&node, request)).await {
@@ -198,22 +201,16 @@ impl RequestService {
             // The router's boxes and layers cost as much as the send itself.
             SEND_PATH if request.method() == Method::POST => {
                 let (parts, mut body) = request.into_parts();
-                match routes::send_message(&self.api, &parts.headers, &mut body).await {
-                    Ok(receipt) => {
-                        self.mark_authenticated();
-                        (json_response(&receipt), None)
-                    }
-                    Err(refusal) => (self.refuse_authenticated(refusal), Some(body)),
+                match routes::send_message(&self.api, &parts.headers, self.activity.as_ref(), &mut body).await {
+                    Ok(receipt) => (json_response(&receipt), None),
+                    Err(refusal) => (refusal_response(refusal), Some(body)),
                 }
             }
             DECIDE_PATH if request.method() == Method::POST => {
                 let (parts, mut body) = request.into_parts();
-                match routes::decide_popup(&self.api, &parts.headers, &mut body).await {
-                    Ok(response) => {
-                        self.mark_authenticated();
-                        (response.map(|body| Either::Left(Full::new(body))), None)
-                    }
-                    Err(refusal) => (self.refuse_authenticated(refusal), Some(body)),
+                match routes::decide_popup(&self.api, &parts.headers, self.activity.as_ref(), &mut body).await {
+                    Ok(response) => (response.map(|body| Either::Left(Full::new(body))), None),
+                    Err(refusal) => (refusal_response(refusal), Some(body)),
                 }
             }
             CONNECT_PATH => match upgrade(&self.api, self.reserve.as_deref(), &request) {
@@ -244,18 +241,11 @@ impl RequestService {
         }
     }
 
-    /// The response to a refusal of an operation that authenticates first: any refusal but 401 shows that the credential is good.
-    fn refuse_authenticated(&self, refusal: Refusal) -> Response<ResponseBody> {
-        if refusal.code.http_status() != 401 {
-            self.mark_authenticated();
-        }
-        refusal_response(refusal)
-    }
-
     fn limited_refusal(&self) -> Refusal {
-        match self.closes_after_response {
-            true => connection_limit_refusal(),
-            false => Refusal::new(ErrorCode::NotFound, "this address answers how the server fares, and nothing else"),
+        if self.closes_after_response {
+            connection_limit_refusal()
+        } else {
+            Refusal::new(ErrorCode::NotFound, "this listener serves only health checks and metrics")
         }
     }
 
@@ -269,7 +259,7 @@ impl RequestService {
         // The path only: queries may hold cursors, headers hold secrets.
         let span = tracing::debug_span!("request", method = %request.method(), path = request.uri().path());
         let observed = Observed::of(&request);
-        let mut audited = AuditedChange::of(&self.api, &request, self.client);
+        let mut audited = AuditedChange::of(&self.api, &request, self.client.address);
         let version = request.version();
         // Taken before the request is consumed.
         let has_credential = request.headers().contains_key(header::AUTHORIZATION);
@@ -281,7 +271,7 @@ impl RequestService {
         };
         if has_credential
             && response.extensions().get() == Some(&ErrorCode::Unauthorized)
-            && let Some(refusal) = self.api.count_auth_failure(self.throttle_key)
+            && let Some(refusal) = self.api.count_auth_failure(self.client.throttle_key)
         {
             response = refusal_response(refusal);
         }
@@ -302,6 +292,10 @@ impl RequestService {
         // becomes a WebSocket leaves by itself.
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             self.activity.iter().for_each(ConnectionActivity::end_request);
+        }
+        if let (Some(unread), Some(activity)) = (&self.unread, &self.activity) {
+            let bytes = response.body().size_hint().lower();
+            unread.add(usize::try_from(bytes).unwrap_or(usize::MAX), activity.client());
         }
         let is_over = match left {
             Some(body) if !body.is_end_stream() => expects || !discard_rest(body).await,
@@ -348,6 +342,20 @@ impl Service<Request<Incoming>> for HyperService {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let service = self.0.clone();
         Box::pin(async move { Ok(service.serve(request).await) })
+    }
+}
+
+/// Refuses a request of HTTP/1.1 without `Host`, and any request with several (RFC 9112, 3.2): two programs on its way may take it
+/// for requests to different hosts.
+///
+/// # Errors
+/// `malformed`.
+pub fn check_host<B>(request: &Request<B>) -> Result<(), Refusal> {
+    let count = request.headers().get_all(header::HOST).iter().count();
+    if count == 1 || count == 0 && request.version() < Version::HTTP_11 {
+        Ok(())
+    } else {
+        Err(Refusal::new(ErrorCode::Malformed, format!("a request has one Host header, and this one has {count}")))
     }
 }
 

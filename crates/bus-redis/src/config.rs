@@ -2,6 +2,7 @@
 
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
 use std::time::Duration;
+use tidings_domain::installation::InstallationId;
 
 /// How a [`RedisBus`](crate::RedisBus) finds Redis, and its limits.
 #[derive(Clone)]
@@ -9,8 +10,10 @@ pub struct RedisBusConfig {
     /// Some servers of one Redis Cluster (the others are found), or a single server.
     /// `redis://[user[:password]@]host[:port]`, `rediss://` for TLS. User, password and TLS of the first are used for all.
     pub urls: Vec<String>,
-    /// The prefix of channel names: two installations on one Redis need two prefixes. Up to 64 bytes, no braces.
+    /// The prefix of channel names. Up to 64 bytes, no braces.
     pub prefix: String,
+    /// Keeps installations that share a Redis apart: a part of every channel name and every frame.
+    pub installation: InstallationId,
     /// Certificates to trust, as PEM, instead of the system's.
     pub ca_pem: Option<Vec<u8>>,
     /// Open connections in total: one to listen, and one for each primary that owns a channel of a node.
@@ -36,6 +39,7 @@ impl Default for RedisBusConfig {
         Self {
             urls: Vec::new(),
             prefix: "tidings".into(),
+            installation: InstallationId::default(),
             ca_pem: None,
             connections_max: 16,
             connect_per_second: 10,
@@ -55,6 +59,8 @@ pub enum ConfigError {
     NoUrls,
     /// The address with this index; addresses may hold a password, so they are not repeated.
     BadUrl(usize, String),
+    /// The address with this index names a database of its server.
+    NamesDatabase(usize),
     BadPrefix,
     BadCertificates(String),
     /// It takes one to listen and one to publish.
@@ -71,6 +77,12 @@ impl std::fmt::Display for ConfigError {
         match self {
             Self::NoUrls => write!(f, "no address of Redis is given"),
             Self::BadUrl(index, why) => write!(f, "address {} of Redis cannot be read: {why}", index + 1),
+            Self::NamesDatabase(index) => write!(
+                f,
+                "address {} of Redis names a database (the path behind host and port). Channels are the same in all databases of \
+                 a server: leave the path out. Installations on one Redis are kept apart by the ids in their PostgreSQL",
+                index + 1
+            ),
             Self::BadPrefix => {
                 write!(f, "the prefix has more than 64 bytes, or a brace, a space or a control character")
             }
@@ -106,6 +118,9 @@ impl RedisBusConfig {
         if matches!(info.addr(), ConnectionAddr::Unix(_)) {
             return Err(ConfigError::BadUrl(index, "a bus between machines needs host and port".into()));
         }
+        if names_database(url) {
+            return Err(ConfigError::NamesDatabase(index));
+        }
         // RESP3 has pushes on a connection that also takes commands.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
         let info = info.set_redis_settings(settings);
@@ -118,6 +133,14 @@ impl RedisBusConfig {
             .map(|client| client.get_connection_info().clone())
             .map_err(|why| ConfigError::BadCertificates(why.to_string()))
     }
+}
+
+/// Whether a readable address of Redis has a path: `redis://host:port/1`. Publishing knows no databases, so that the path would
+/// promise a separation that there is not.
+pub fn names_database(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    rest.split_once('/').is_some_and(|(_, path)| !path.is_empty())
 }
 
 #[cfg(test)]
@@ -134,6 +157,12 @@ mod tests {
         assert_eq!(with(|_| ()), None);
         assert_eq!(with(|c| c.urls = vec!["rediss://user:secret@a:1".into()]), None);
         assert_eq!(with(|c| c.urls.clear()), Some(ConfigError::NoUrls));
+        assert_eq!(with(|c| c.urls = vec!["redis://user:secret@a:1/".into()]), None);
+        for url in ["redis://a:1/1", "redis://a/0", "rediss://user:secret@a:1/2?protocol=resp3"] {
+            let config = RedisBusConfig { urls: vec!["redis://b".into(), url.into()], ..Default::default() };
+            let refused = config.seeds().err();
+            assert_eq!(refused, Some(ConfigError::NamesDatabase(1)), "{url}");
+        }
         assert_eq!(with(|c| c.prefix = "a{b".into()), Some(ConfigError::BadPrefix));
         assert_eq!(with(|c| c.connections_max = 1), Some(ConfigError::TooFewConnections));
         assert_eq!(with(|c| c.connect_per_second = 0), Some(ConfigError::NoConnectPace));

@@ -75,7 +75,8 @@ pub(crate) struct ConnectionPool {
 
 /// How a server answered a pipeline.
 enum PipelineOutcome {
-    Done,
+    /// Whether the last command met a subscriber.
+    Done { is_heard: bool },
     /// The commands with these indexes are for another server.
     Moved(Vec<usize>),
 }
@@ -102,6 +103,10 @@ impl ConnectionPool {
         }
     }
 
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
+    }
+
     pub(crate) fn routes(&self) -> watch::Receiver<Routes> {
         self.routes.subscribe()
     }
@@ -119,11 +124,17 @@ impl ConnectionPool {
         self.wake.notify_one();
     }
 
-    /// Publishes the frames in order, in one round trip. `wait`: for a connection, if there is none yet.
+    /// Publishes the frames in order, in one round trip. `wait`: for a connection, if there is none yet. Returns whether
+    /// somebody listened to the last one.
     ///
     /// # Errors
     /// Some of the frames may be lost. The text says why, for operators.
-    pub(crate) async fn publish(&self, channel: &Channel, frames: &[OutgoingFrame], wait: bool) -> Result<(), String> {
+    pub(crate) async fn publish(
+        &self,
+        channel: &Channel,
+        frames: &[OutgoingFrame],
+        wait: bool,
+    ) -> Result<bool, String> {
         let mut routes = self.routes();
         if wait {
             let open = routes.wait_for(|routes| routes.connection(channel.slot).is_some());
@@ -131,8 +142,9 @@ impl ConnectionPool {
         }
         let connection =
             routes.borrow_and_update().connection(channel.slot).ok_or("no connection to the channel's server")?;
-        let PipelineOutcome::Moved(moved) = self.publish_on(&connection, channel, frames.iter()).await? else {
-            return Ok(());
+        let moved = match self.publish_on(&connection, channel, frames.iter()).await? {
+            PipelineOutcome::Done { is_heard } => return Ok(is_heard),
+            PipelineOutcome::Moved(moved) => moved,
         };
         // The server has not published these frames, so they may be sent once more, to the slot's new owner.
         self.doubt_map();
@@ -146,7 +158,7 @@ impl ConnectionPool {
         };
         let next = next.ok_or("the channel has moved")?;
         match self.publish_on(&next, channel, moved.iter().map(|index| &frames[*index])).await? {
-            PipelineOutcome::Done => Ok(()),
+            PipelineOutcome::Done { is_heard } => Ok(is_heard),
             PipelineOutcome::Moved(_) => {
                 self.doubt_map();
                 Err("the channel has moved twice".into())
@@ -165,7 +177,7 @@ impl ConnectionPool {
         for frame in frames {
             let mut command = Cmd::with_capacity(3, 16 + channel.name.len() + frame.size());
             command.arg("SPUBLISH").arg(&channel.name);
-            frame.write(command.writer_for_next_arg()).map_err(|why| why.to_string())?;
+            frame.write(channel.installation, command.writer_for_next_arg()).map_err(|why| why.to_string())?;
             pipeline.add_command(command);
             bytes += frame.size();
         }
@@ -177,8 +189,9 @@ impl ConnectionPool {
         // After an error the connection is not used again: it is unknown which commands reached the server, and answers
         // could be taken for those of other commands.
         let answers = answers.map_err(|why| self.mark_broken(connection, &why.to_string()))?;
-        let (mut moved, mut failed) = (Vec::new(), None);
+        let (mut moved, mut failed, mut is_heard) = (Vec::new(), None, true);
         for (index, answer) in answers.into_iter().enumerate() {
+            is_heard = answer != Value::Int(0);
             match answer {
                 Value::Int(0) => BusMetrics::add(&self.metrics.unheard, 1),
                 Value::ServerError(why) if why.kind() == Some(ServerErrorKind::Moved) => moved.push(index),
@@ -190,7 +203,7 @@ impl ConnectionPool {
             self.doubt_map();
             return Err(failed);
         }
-        Ok(if moved.is_empty() { PipelineOutcome::Done } else { PipelineOutcome::Moved(moved) })
+        Ok(if moved.is_empty() { PipelineOutcome::Done { is_heard } } else { PipelineOutcome::Moved(moved) })
     }
 
     fn mark_broken(&self, connection: &Connection, why: &str) -> String {
@@ -342,7 +355,7 @@ impl ConnectionPool {
         BusMetrics::add(&self.metrics.slot_maps_read, 1);
         if matches!(slot_map, SlotMap::Standalone(_)) && self.dialer.seeds().len() > 1 {
             // Nodes that connect to different servers would not hear each other.
-            return Err("several addresses of Redis are given, but they are no cluster".into());
+            return Err("several addresses of Redis are given, but they are not a cluster".into());
         }
         if routes.slot_map.as_deref() != Some(&slot_map) {
             routes.slot_map = Some(Arc::new(slot_map));

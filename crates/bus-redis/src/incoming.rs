@@ -1,7 +1,7 @@
 //! Received frames: checked for gaps, reassembled, and handed to the handler.
 
 use crate::{
-    frame::{self, Frame, Kind, MESSAGE_BYTES_MAX},
+    frame::{self, Frame, FrameError, Kind, MESSAGE_BYTES_MAX},
     metrics::BusMetrics,
 };
 use bytes::{Buf, Bytes, BytesMut};
@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed},
 };
-use tidings_domain::bus::MessageHandler;
+use tidings_domain::{bus::MessageHandler, installation::InstallationId};
 
 /// Senders' queues that are remembered. A new one takes the place of the one that was silent for longest; if that one sends
 /// again, its first message counts as one after a gap.
@@ -20,6 +20,8 @@ const QUEUES_MAX: usize = 1_024;
 const REASSEMBLY_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
 
 pub(crate) struct Incoming {
+    /// Frames of others are not taken. `None`: frames without an installation are.
+    installation: Option<InstallationId>,
     handler: Arc<dyn MessageHandler>,
     metrics: Arc<BusMetrics>,
     /// Once set, the handler is not called again.
@@ -54,16 +56,29 @@ struct Outcome {
 }
 
 impl Incoming {
-    pub(crate) fn new(handler: Arc<dyn MessageHandler>, metrics: Arc<BusMetrics>, stopped: Arc<AtomicBool>) -> Self {
-        Self { handler, metrics, stopped, queues: Mutex::default() }
+    pub(crate) fn new(
+        installation: Option<InstallationId>,
+        handler: Arc<dyn MessageHandler>,
+        metrics: Arc<BusMetrics>,
+        stopped: Arc<AtomicBool>,
+    ) -> Self {
+        Self { installation, handler, metrics, stopped, queues: Mutex::default() }
     }
 
     /// Takes what came over the channel. Returns a heartbeat, which the subscription must judge.
     pub(crate) fn on_frame(&self, bytes: Bytes) -> Option<Frame> {
-        let Some(frame) = Frame::decode(bytes) else {
-            BusMetrics::add(&self.metrics.unreadable, 1);
-            self.on_gap();
-            return None;
+        let frame = match Frame::decode(bytes, self.installation) {
+            Ok(frame) => frame,
+            Err(FrameError::Unreadable) => {
+                BusMetrics::add(&self.metrics.unreadable, 1);
+                self.on_gap();
+                return None;
+            }
+            // No message for this node was lost.
+            Err(FrameError::Foreign) => {
+                BusMetrics::add(&self.metrics.foreign, 1);
+                return None;
+            }
         };
         if frame.kind == Kind::Heartbeat {
             return Some(frame);
@@ -166,10 +181,12 @@ mod tests {
     use super::*;
     use crate::frame::{FRAGMENT_BYTES_MAX, OutgoingFrame};
 
+    const HERE: Option<InstallationId> = Some(InstallationId(7));
+
     fn frames_of(messages: impl IntoIterator<Item = (u64, Bytes)>) -> Vec<Bytes> {
         let written = |frame: OutgoingFrame| {
             let mut out = Vec::new();
-            frame.write(&mut out).expect("writing to a vector");
+            frame.write(HERE, &mut out).expect("writing to a vector");
             out.into()
         };
         OutgoingFrame::pack(1, messages).into_iter().map(written).collect()
@@ -182,7 +199,7 @@ mod tests {
     /// Takes frames of queue 1. Returns the number of gaps, and the messages.
     fn run(queues: &mut ReceivedQueues, frames: impl IntoIterator<Item = Bytes>) -> (usize, Vec<Bytes>) {
         let outcomes: Vec<Outcome> =
-            frames.into_iter().map(|bytes| queues.on_frame(Frame::decode(bytes).expect("decodable"))).collect();
+            frames.into_iter().map(|bytes| queues.on_frame(Frame::decode(bytes, HERE).expect("decodable"))).collect();
         let gaps = outcomes.iter().filter(|outcome| outcome.gap).count();
         (gaps, outcomes.into_iter().flat_map(|outcome| outcome.messages).collect())
     }

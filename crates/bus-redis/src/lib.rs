@@ -11,7 +11,8 @@
 //!
 //! In reading order: [`config`], the settings; [`slot_map`], which server owns a channel; [`frame`], the wire format;
 //! [`peer_queue`], the queue of messages to one receiver; [`connection`], the pool that publishes them, over connections
-//! that [`dialer`] opens; [`subscription`] and [`incoming`], how messages are received; [`health`], whether they flow. Needs
+//! that [`dialer`] opens; [`subscription`] and [`incoming`], how messages are received; [`health`], whether they flow;
+//! [`older_peers`], nodes whose programs do not know installations. Needs
 //! Redis 7.0 or Valkey, as a cluster or a single server, and of its commands no more than `SPUBLISH`, `SSUBSCRIBE`, `PING`,
 //! `HELLO` and `CLUSTER SLOTS`. This crate knows nothing of what messages mean.
 //!
@@ -24,12 +25,13 @@ mod frame;
 mod health;
 mod incoming;
 mod metrics;
+mod older_peers;
 mod peer_queue;
 mod server_settings;
 mod slot_map;
 mod subscription;
 
-pub use config::{ConfigError, RedisBusConfig};
+pub use config::{ConfigError, RedisBusConfig, names_database};
 pub use frame::{FRAGMENT_BYTES_MAX, MESSAGE_BYTES_MAX};
 pub use metrics::{BusMetrics, BusSnapshot, ROUND_TRIP_BOUNDS_US};
 pub use server_settings::{ServerSettings, read_server_settings};
@@ -39,6 +41,7 @@ use connection::ConnectionPool;
 use dialer::Dialer;
 use health::Health;
 use incoming::Incoming;
+use older_peers::OlderPeers;
 use parking_lot::{Mutex, RwLock};
 use peer_queue::{PeerQueue, QueueBudget};
 use slot_map::Channel;
@@ -51,7 +54,10 @@ use std::{
     time::{Duration, Instant},
 };
 use subscription::Subscription;
-use tidings_domain::bus::{Bus, MessageHandler};
+use tidings_domain::{
+    bus::{Bus, MessageHandler},
+    installation::InstallationId,
+};
 use tokio::runtime::{Builder, Runtime};
 
 /// Receivers with a queue. A new receiver takes the place of the one that was idle for longest, if that is
@@ -68,6 +74,7 @@ pub struct RedisBus {
     metrics: Arc<BusMetrics>,
     budget: Arc<QueueBudget>,
     queues: RwLock<HashMap<Arc<str>, Arc<PeerQueue>>>,
+    older: OlderPeers,
     stopped: Arc<AtomicBool>,
 }
 
@@ -95,12 +102,32 @@ impl RedisBus {
             metrics,
             budget,
             queues: RwLock::default(),
+            older: OlderPeers::default(),
             stopped: Arc::default(),
         })
     }
 
     pub fn metrics(&self) -> &Arc<BusMetrics> {
         &self.metrics
+    }
+
+    /// A subscription of this node under its name, over the installation's channel or the one without.
+    fn subscription(
+        &self,
+        name: &str,
+        installation: Option<InstallationId>,
+        handler: Arc<dyn MessageHandler>,
+        health: Arc<Health>,
+    ) -> Subscription {
+        Subscription {
+            id: rand::random(),
+            channel: Channel::of(&self.config.prefix, installation, name),
+            incoming: Arc::new(Incoming::new(installation, handler, self.metrics.clone(), self.stopped.clone())),
+            pool: self.pool.clone(),
+            health,
+            metrics: self.metrics.clone(),
+            heartbeat_every: self.config.heartbeat_every,
+        }
     }
 
     /// The queue of a receiver, made when it is first needed. `None`: there are too many.
@@ -122,7 +149,8 @@ impl RedisBus {
         }
         let runtime = self.runtime.lock();
         let runtime = runtime.as_ref()?;
-        let channel = Channel::of(&self.config.prefix, name);
+        let installation = (!self.older.contains(name)).then_some(self.config.installation);
+        let channel = Channel::of(&self.config.prefix, installation, name);
         self.pool.want(channel.slot);
         let queue = Arc::new(PeerQueue::new(channel, now_ms));
         let (drained, pool, budget) = (queue.clone(), self.pool.clone(), self.budget.clone());
@@ -136,15 +164,8 @@ impl RedisBus {
 impl Bus for RedisBus {
     /// The handler is also told of a gap when the subscription is up for the first time: until then it got nothing.
     fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>) {
-        let subscription = Subscription {
-            id: rand::random(),
-            channel: Channel::of(&self.config.prefix, name),
-            incoming: Arc::new(Incoming::new(handler, self.metrics.clone(), self.stopped.clone())),
-            pool: self.pool.clone(),
-            health: self.health.clone(),
-            metrics: self.metrics.clone(),
-            heartbeat_every: self.config.heartbeat_every,
-        };
+        self.older.set_listener(name, &handler);
+        let subscription = self.subscription(name, Some(self.config.installation), handler, self.health.clone());
         if let Some(runtime) = self.runtime.lock().as_ref() {
             runtime.spawn(async move { subscription.maintain().await });
         }
@@ -176,6 +197,27 @@ impl Bus for RedisBus {
 
     fn trouble(&self) -> Option<String> {
         if self.stopped.load(Relaxed) { Some("stopped".into()) } else { self.health.trouble() }
+    }
+
+    /// The queues of peers that are reached under another channel from now on end: a message that waits there is sent still.
+    fn set_peers_without_installation(&self, names: &[Arc<str>]) {
+        for name in self.older.set(names) {
+            if let Some(queue) = self.queues.write().remove(&name) {
+                queue.end();
+            }
+        }
+        self.older.listen_while_any(self.runtime.lock().as_ref(), |name, handler| {
+            // Whether messages of these peers arrive says nothing about the bus.
+            let health = Arc::new(Health::new(self.config.heartbeat_timeout));
+            self.subscription(name, None, handler, health)
+        });
+    }
+
+    fn unheard_by(&self, for_at_least: Duration) -> Vec<Arc<str>> {
+        let until_ms = self.health.now_ms().saturating_sub(for_at_least.as_millis() as u64);
+        let queues = self.queues.read();
+        let is_unheard = |queue: &PeerQueue| queue.unheard_since_ms().is_some_and(|since| since <= until_ms);
+        queues.iter().filter(|(_, queue)| is_unheard(queue)).map(|(name, _)| name.clone()).collect()
     }
 
     /// Waits for a moment until the queues are empty. A call of the handler that has begun may still end afterwards.

@@ -59,6 +59,8 @@ counted! {
     missed,
     /// Frames that could not be decoded: of a later version, or broken.
     unreadable,
+    /// Frames of another installation, which were not delivered.
+    foreign,
     /// Gauge: bytes that wait to be published.
     queue_bytes,
     /// Gauge: connections that are open.

@@ -36,7 +36,14 @@ pub(crate) struct PeerQueue {
     wake: Notify,
     /// When a message was sent last, in milliseconds of the bus's clock.
     pub(crate) used_ms: AtomicU64,
+    /// Since when nobody has listened to what is published, in milliseconds of the bus's clock; 0: somebody does, or it is not
+    /// known.
+    unheard_since_ms: AtomicU64,
 }
+
+/// A queue that was used within this time asks again and again whether anybody listens: after its last message its receiver may
+/// have come or gone.
+const PROBED_FOR_MS: u64 = 60_000;
 
 struct Queue {
     /// By sequence number.
@@ -72,8 +79,22 @@ fn cost(message: &Bytes) -> u64 {
 impl PeerQueue {
     pub(crate) fn new(channel: Channel, used_ms: u64) -> Self {
         let queue = Queue { messages: VecDeque::new(), next_sequence: 1, open: true, owes_notice: false, ended: false };
-        let (wake, used_ms) = (Notify::new(), AtomicU64::new(used_ms));
-        Self { id: rand::random(), channel, queue: Mutex::new(queue), wake, used_ms }
+        let (wake, used_ms, unheard_since_ms) = (Notify::new(), AtomicU64::new(used_ms), AtomicU64::new(0));
+        Self { id: rand::random(), channel, queue: Mutex::new(queue), wake, used_ms, unheard_since_ms }
+    }
+
+    /// Since when nobody has listened, in milliseconds of the bus's clock.
+    pub(crate) fn unheard_since_ms(&self) -> Option<u64> {
+        Some(self.unheard_since_ms.load(Relaxed)).filter(|since| *since > 0)
+    }
+
+    /// Records whether anybody listened. A failure says nothing about the receiver.
+    fn note_published(&self, published: &Result<bool, String>, now_ms: u64) {
+        match published {
+            // The first one counts.
+            Ok(false) => _ = self.unheard_since_ms.compare_exchange(0, now_ms, Relaxed, Relaxed),
+            Ok(true) | Err(_) => self.unheard_since_ms.store(0, Relaxed),
+        }
     }
 
     /// Returns whether the message was queued. If not, it is dropped.
@@ -102,6 +123,7 @@ impl PeerQueue {
 
     /// Publishes what is queued, until [`Self::end`].
     pub(crate) async fn run(&self, pool: &ConnectionPool, budget: &QueueBudget, notice_every: Duration) {
+        let now_ms = || pool.health().now_ms();
         let mut routes = pool.routes();
         let mut is_first = true;
         loop {
@@ -109,6 +131,7 @@ impl PeerQueue {
             if !batch.is_empty() {
                 // The first batch waits for the connection that it is the reason for.
                 let published = pool.publish(&self.channel, &batch, is_first).await;
+                self.note_published(&published, now_ms());
                 budget.release(reserved);
                 if published.is_err() {
                     BusMetrics::add(&budget.metrics.dropped, messages);
@@ -119,7 +142,9 @@ impl PeerQueue {
             }
             match self.take_notice() {
                 Some(notice) => {
-                    if pool.publish(&self.channel, &[notice], false).await.is_ok() {
+                    let published = pool.publish(&self.channel, &[notice], false).await;
+                    self.note_published(&published, now_ms());
+                    if published.is_ok() {
                         self.queue.lock().open = true;
                         continue;
                     }
@@ -130,7 +155,13 @@ impl PeerQueue {
                     }
                 }
                 None if self.queue.lock().ended => return,
-                None => self.wake.notified().await,
+                None if now_ms() > self.used_ms.load(Relaxed) + PROBED_FOR_MS => self.wake.notified().await,
+                None => {
+                    let is_idle = tokio::time::timeout(notice_every, self.wake.notified()).await.is_err();
+                    if let Some(probe) = self.take_probe().filter(|_| is_idle) {
+                        self.note_published(&pool.publish(&self.channel, &[probe], false).await, now_ms());
+                    }
+                }
             }
         }
     }
@@ -156,6 +187,13 @@ impl PeerQueue {
         let mut queue = self.queue.lock();
         let owes_notice = std::mem::take(&mut queue.owes_notice);
         owes_notice.then(|| OutgoingFrame::notice(self.id, queue.next_sequence))
+    }
+
+    /// A notice with the number of the next message, which says nothing to a receiver that has missed none. `None`: messages
+    /// wait, and would be taken for lost.
+    fn take_probe(&self) -> Option<OutgoingFrame> {
+        let queue = self.queue.lock();
+        queue.messages.is_empty().then(|| OutgoingFrame::notice(self.id, queue.next_sequence))
     }
 
     fn close(&self, budget: &QueueBudget) {

@@ -1,6 +1,7 @@
 //! Which channel a node listens on, and which server owns it.
 
 use redis::Value;
+use tidings_domain::installation::InstallationId;
 
 /// A Redis Cluster spreads its keys and sharded channels over so many slots.
 const SLOTS: u16 = 16_384;
@@ -25,17 +26,21 @@ impl std::fmt::Display for Address {
 pub(crate) struct Channel {
     pub(crate) name: String,
     pub(crate) slot: u16,
+    /// In the name and in each frame. `None`: the channel of a node whose program does not know installations.
+    pub(crate) installation: Option<InstallationId>,
 }
 
 impl Channel {
-    pub(crate) fn of(prefix: &str, node: &str) -> Self {
+    pub(crate) fn of(prefix: &str, installation: Option<InstallationId>, node: &str) -> Self {
         // FNV-1a: the same in every version and on every machine.
         let hash = node
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
         let tag = format!("p{}", hash % TAGS);
+        let of_installation = installation.map(|installation| format!(":{installation}")).unwrap_or_default();
         // Redis computes the slot from what is in the first braces alone.
-        Self { slot: crc16(tag.as_bytes()) % SLOTS, name: format!("{prefix}{{{tag}}}:node:{node}") }
+        let name = format!("{prefix}{{{tag}}}{of_installation}:node:{node}");
+        Self { slot: crc16(tag.as_bytes()) % SLOTS, name, installation }
     }
 }
 
@@ -111,10 +116,13 @@ mod tests {
 
     #[test]
     fn a_channel_keeps_its_slot_and_channels_spread_over_slots() {
-        let channel = Channel::of("tidings", "node-1");
+        let here = Some(InstallationId(0xab));
+        let channel = Channel::of("tidings", here, "node-1");
+        assert_eq!(channel.name, format!("tidings{{p195}}:{}ab:node:node-1", "0".repeat(30)));
+        let channel = Channel::of("tidings", None, "node-1");
         assert_eq!((&*channel.name, channel.slot), ("tidings{p195}:node:node-1", crc16(b"p195") % SLOTS));
         let mut thirds = [0; 3];
-        (0..300).for_each(|n| thirds[usize::from(Channel::of("t", &format!("node-{n}")).slot) * 3 / 16_384] += 1);
+        (0..300).for_each(|n| thirds[usize::from(Channel::of("t", here, &format!("node-{n}")).slot) * 3 / 16_384] += 1);
         assert!(thirds.iter().all(|third| *third > 60), "{thirds:?}");
     }
 

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 use tidings_protocol::http::{
-    ChangeMembers, ConversationCard, CreateConversation, HistoryPage, HistoryQuery, MembersChanged, Problem, SendBatch,
-    SendBatchResults, SendReceipt, SendRequest, UserUpsert, UsersUpsert, UsersUpserted,
+    ChangeMembers, ConversationDetails, CreateConversation, HistoryPage, HistoryQuery, MembersChanged, Problem,
+    SendBatch, SendBatchResults, SendReceipt, SendRequest, UserUpsert, UsersUpsert, UsersUpserted,
 };
 
 /// One connection to a server's HTTP API. It connects at the first request, and again after a failure.
@@ -72,7 +72,7 @@ impl HttpClient {
         content_type: &str,
         body: &[u8],
     ) -> Result<HttpResponse, ClientError> {
-        let result = self.try_exchange((method, path), content_type, body);
+        let result = self.try_exchange(method, path, content_type, body);
         if result.is_err() {
             self.stream = None;
         }
@@ -81,7 +81,8 @@ impl HttpClient {
 
     fn try_exchange(
         &mut self,
-        target: (&str, &str),
+        method: &str,
+        path: &str,
         content_type: &str,
         body: &[u8],
     ) -> Result<HttpResponse, ClientError> {
@@ -101,7 +102,7 @@ impl HttpClient {
             }
         };
         self.buffer.clear();
-        put_request_of(&mut self.buffer, target, &self.authorization, content_type, body);
+        put_request_of(&mut self.buffer, method, path, &self.authorization, content_type, body);
         stream.write_all(&self.buffer)?;
         self.buffer.clear();
         let (head, body) = loop {
@@ -195,13 +196,13 @@ impl HttpClient {
 
     /// # Errors
     /// As [`HttpClient::call`].
-    pub fn create_conversation(&mut self, request: &CreateConversation) -> Result<ConversationCard, ClientError> {
+    pub fn create_conversation(&mut self, request: &CreateConversation) -> Result<ConversationDetails, ClientError> {
         self.post("/v1/conversations", request)
     }
 
     /// # Errors
     /// As [`HttpClient::call`].
-    pub fn conversation(&mut self, id: &str) -> Result<ConversationCard, ClientError> {
+    pub fn conversation(&mut self, id: &str) -> Result<ConversationDetails, ClientError> {
         self.get(&format!("/v1/conversations/{}", path_segment(id)))
     }
 

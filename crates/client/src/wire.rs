@@ -5,13 +5,14 @@ use tidings_protocol::ws::generate_key;
 
 /// Appends a request with a JSON body.
 pub fn put_request(out: &mut Vec<u8>, method: &str, path: &str, authorization: &str, body: &[u8]) {
-    put_request_of(out, (method, path), authorization, "application/json", body);
+    put_request_of(out, method, path, authorization, "application/json", body);
 }
 
 /// Appends a request whose body has this content type.
 pub fn put_request_of(
     out: &mut Vec<u8>,
-    (method, path): (&str, &str),
+    method: &str,
+    path: &str,
     authorization: &str,
     content_type: &str,
     body: &[u8],
@@ -87,7 +88,7 @@ pub fn parse_response_head(bytes: &[u8]) -> Result<Option<ResponseHead>, String>
     for (name, value) in lines.filter_map(|line| line.split_once(':')) {
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
-            head.body_length = value.parse().map_err(|_| "a Content-Length that is no number".to_owned())?;
+            head.body_length = value.parse().map_err(|_| "a Content-Length that is not a number".to_owned())?;
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             head.chunked = value.eq_ignore_ascii_case("chunked");
         } else if name.eq_ignore_ascii_case("connection") {

@@ -5,7 +5,7 @@
 //! of over the bus, it reads from the store.
 
 use bytes::Bytes;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Takes the messages that peers send to this node. The bus calls it from its own threads: a call must not block for
 /// long.
@@ -28,6 +28,13 @@ pub trait Bus: Send + Sync + 'static {
     fn is_up(&self) -> bool;
     /// Why the bus is not up, in a few words.
     fn trouble(&self) -> Option<String>;
+    /// The peers whose programs do not know installations: a bus that names its channels by the installation reaches them, and
+    /// is reached by them, under the names that they know. Called again with each change.
+    fn set_peers_without_installation(&self, _names: &[Arc<str>]) {}
+    /// Peers that nobody listens for where this bus sends to them: for so long, every message to them has met nobody.
+    fn unheard_by(&self, _for_at_least: Duration) -> Vec<Arc<str>> {
+        Vec::new()
+    }
     /// Ends the bus. Messages that still wait may be sent first, for a short time of the implementation's own, or are
     /// lost.
     fn stop(&self);

@@ -4,8 +4,8 @@
 //! | key | value |
 //! | --- | --- |
 //! | `r` conversation, seq, user | the user's reactions to the message |
-//! | `T` conversation | when members were last told of reactions, in milliseconds since 1970 UTC |
-//! | `D` conversation | the messages of whose reactions members are yet to be told; no row if there are none |
+//! | `T` conversation | when members were last notified of reactions, in milliseconds since 1970 UTC |
+//! | `D` conversation | the messages of whose reactions members are yet to be notified; no row if there are none |
 //! | `y` conversation, seq, answer's seq | nothing: the index of answers to a message |
 //! | `m` user's id, 0, time downwards, conversation, seq downwards | nothing: the index of messages that mention the user |
 //! | `A` conversation, time downwards, seq downwards | nothing: the index of messages that mention all members |
@@ -16,39 +16,40 @@
 //! | `R` time of a recall, conversation, seq | nothing; until the recalled body has left the store's files |
 //! | `B` number of a bulk send | how far the send has come |
 //! | `b` number of a bulk send, part | a part of what it sends |
-//! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its pieces, as a number |
-//! | `t` digest of a token | whose device the vendor reaches by it: see [`push_tokens`](crate::push_tokens) |
+//! | `s` conversation, seq | of a message that still grows: the boot id of the node that takes its chunks, as a number |
+//! | `t` digest of a token | whose device the provider reaches by it: see [`push_tokens`](crate::push_tokens) |
 //! | `v` user, device | the digest of the device's token |
 //! | `V` user | how often a device of the user that had no token got one, in eight bytes |
-//! | `N` | how far offline push by vendors has come |
-//! | `N` 1 | how far the stage has come that decides who is told of messages |
-//! | `n` road, position, part | what a road is still to tell some people of a message |
-//! | `e` time, position, part | what a road is to tell some people of a message at that time |
-//! | `h` user, conversation, vendor, device | the message of which the device was notified last, and until when that may be shown |
-//! | `z` day, position, user | the road that reached the user with a message of that day |
-//! | `q` day, conversation, seq, source, part, chunk | what was decided about who is told of a message, and what became of it |
+//! | `N` | how far offline push by providers has come |
+//! | `N` 1 | how far the stage has come that decides who is notified of messages |
+//! | `n` channel, position, part | what a channel is still to tell some people of a message |
+//! | `e` time, position, part | what a channel is to tell some people of a message at that time |
+//! | `h` user, conversation, provider, device | the message of which the device was notified last, and until when that may be shown |
+//! | `z` day, position, user | the channel that reached the user with a message of that day |
+//! | `q` day, conversation, seq, source, part, chunk | what was decided about who is notified of a message, and what became of it |
 //! | `Q` day, conversation, seq, source, part, chunk | the same of several messages, of which this one is the newest |
-//! | `j` 0 | which versions of the reach policy are kept |
+//! | `j` 0 | which versions of the notification policy are kept |
 //! | `j` 1, version, part | a part of a version |
-//! | `x` time and number | a notification for a vendor that was given up |
-//! | `S` hour since 1970 UTC, boot of a node, road | how often the road was tried, and what came of it: see [`reach_counts`](crate::reach_counts) |
+//! | `x` time and number | a notification for a provider that was given up |
+//! | `S` hour since 1970 UTC, boot of a node, channel | how often the channel was tried, and what came of it: see [`notification_counts`](crate::notification_counts) |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
-pub use crate::row_keys::{key, number_in};
+pub use crate::row_keys::number_in;
 use crate::{
+    chat_row_kind::ChatRowKind,
     model::*,
     store::PreferencesPatch,
     store_error::{StoreError, StoreResult},
 };
-use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
-use tidings_protocol::http::{PushVendor, ReachPreferences, ReachRoad};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tidings_protocol::http::{Channel, NotificationPreferences, PushProvider};
 
-/// Messages of a conversation whose reactions can wait to be told. With more, all are told at once.
+/// Messages of a conversation whose reactions can wait to be reported. With more, all are reported at once.
 pub const UNTOLD_MAX: usize = 50;
 
 /// The key of a message that still grows.
 pub fn stream_key(conversation: ConversationNo, seq: u64) -> Vec<u8> {
-    key(b's', &[conversation.0, seq])
+    ChatRowKind::OpenStream.key(&[conversation.0, seq])
 }
 
 /// The message of a key that [`stream_key`] made.
@@ -58,22 +59,22 @@ pub fn stream_of(key: &[u8]) -> Option<(ConversationNo, u64)> {
 
 /// The reactions of one user to a message.
 pub fn reactions_key(conversation: ConversationNo, seq: u64, user: UserNo) -> Vec<u8> {
-    key(b'r', &[conversation.0, seq, user.0])
+    ChatRowKind::Reactions.key(&[conversation.0, seq, user.0])
 }
 
-/// When members of a conversation were last told of reactions.
+/// When members of a conversation were last notified of reactions.
 pub fn told_key(conversation: ConversationNo) -> Vec<u8> {
-    key(b'T', &[conversation.0])
+    ChatRowKind::ReactionsTold.key(&[conversation.0])
 }
 
-/// The messages of whose reactions members of a conversation are yet to be told.
+/// The messages of whose reactions members of a conversation are yet to be notified.
 pub fn untold_key(conversation: ConversationNo) -> Vec<u8> {
-    key(b'D', &[conversation.0])
+    ChatRowKind::ReactionsUntold.key(&[conversation.0])
 }
 
 /// An answer to a message.
 pub fn reply_key(conversation: ConversationNo, seq: u64, reply: u64) -> Vec<u8> {
-    key(b'y', &[conversation.0, seq, reply])
+    ChatRowKind::Answer.key(&[conversation.0, seq, reply])
 }
 
 /// A place in a list of mentions. Lists have the newest first, so that a lesser place is a newer one.
@@ -112,7 +113,7 @@ impl PartialOrd for MentionPlace {
 
 /// A message that mentions a user by id. Ids have no byte 0.
 pub fn mention_key(user: &str, place: MentionPlace) -> Vec<u8> {
-    let mut key = [b"m", user.as_bytes(), &[0]].concat();
+    let mut key = [&[ChatRowKind::Mention.byte()][..], user.as_bytes(), &[0]].concat();
     for number in [u64::MAX - place.at, place.conversation.0, u64::MAX - place.seq] {
         key.extend_from_slice(&number.to_be_bytes());
     }
@@ -122,17 +123,15 @@ pub fn mention_key(user: &str, place: MentionPlace) -> Vec<u8> {
 /// A message that mentions all members of its conversation. One row stands for all of them: each looks for it by the
 /// conversations that the member is in.
 pub fn mention_all_key(place: MentionPlace) -> Vec<u8> {
-    key(b'A', &[place.conversation.0, u64::MAX - place.at, u64::MAX - place.seq])
+    ChatRowKind::MentionOfAll.key(&[place.conversation.0, u64::MAX - place.at, u64::MAX - place.seq])
 }
 
 /// The message that a row of mentions stands for, of a user or of all.
 pub fn mention_in(key: &[u8]) -> Option<MentionPlace> {
     let (_, numbers) = key.split_last_chunk::<24>()?;
     let number = |place: usize| numbers[place * 8..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-    let (at, conversation) = match key.first() {
-        Some(b'A') => (number(1)?, number(0)?),
-        _ => (number(0)?, number(1)?),
-    };
+    let (at, conversation) =
+        if ChatRowKind::MentionOfAll.has(key) { (number(1)?, number(0)?) } else { (number(0)?, number(1)?) };
     Some(MentionPlace { at: u64::MAX - at, conversation: ConversationNo(conversation), seq: u64::MAX - number(2)? })
 }
 
@@ -145,56 +144,56 @@ pub fn mentions_behind(user: &str, place: MentionPlace) -> (Vec<u8>, Vec<u8>) {
 pub fn mentions_of_all_behind(conversation: ConversationNo, place: MentionPlace) -> (Vec<u8>, Vec<u8>) {
     let from = match conversation.cmp(&place.conversation) {
         std::cmp::Ordering::Equal => [mention_all_key(place), vec![0]].concat(),
-        std::cmp::Ordering::Greater => key(b'A', &[conversation.0, u64::MAX - place.at]),
+        std::cmp::Ordering::Greater => ChatRowKind::MentionOfAll.key(&[conversation.0, u64::MAX - place.at]),
         // Those of the same time are ahead of the place.
-        std::cmp::Ordering::Less => key(b'A', &[conversation.0, u64::MAX - place.at.saturating_sub(1)]),
+        std::cmp::Ordering::Less => {
+            ChatRowKind::MentionOfAll.key(&[conversation.0, u64::MAX - place.at.saturating_sub(1)])
+        }
     };
     (from, mention_all_key(MentionPlace { conversation, ..MentionPlace::LAST }))
 }
 
 /// The kinds of rows whose keys begin with a conversation and the `seq` of one of its messages: reactions and answers.
-pub const KINDS_BY_MESSAGE: [u8; 2] = [b'r', b'y'];
-/// The kind of rows that hold a conversation's pins.
-pub const PINS: u8 = b'P';
+pub const KINDS_BY_MESSAGE: [ChatRowKind; 2] = [ChatRowKind::Reactions, ChatRowKind::Answer];
 
 /// The range of a kind's rows from this conversation on.
-pub fn conversations_from(kind: u8, first: ConversationNo) -> (Vec<u8>, Vec<u8>) {
-    (key(kind, &[first.0]), key(kind, &[u64::MAX; 4]))
+pub fn conversations_from(kind: ChatRowKind, first: ConversationNo) -> (Vec<u8>, Vec<u8>) {
+    (kind.key(&[first.0]), kind.key(&[u64::MAX; 4]))
 }
 
 /// The range of the rows of a conversation's messages before `first_seq`, of a kind of [`KINDS_BY_MESSAGE`].
-pub fn messages_before(kind: u8, conversation: ConversationNo, first_seq: u64) -> (Vec<u8>, Vec<u8>) {
-    (key(kind, &[conversation.0, 0]), key(kind, &[conversation.0, first_seq.saturating_sub(1), u64::MAX]))
+pub fn messages_before(kind: ChatRowKind, conversation: ConversationNo, first_seq: u64) -> (Vec<u8>, Vec<u8>) {
+    (kind.key(&[conversation.0, 0]), kind.key(&[conversation.0, first_seq.saturating_sub(1), u64::MAX]))
 }
 
 /// The ranges of all mentions: of users, and of all members.
 pub fn all_mentions() -> [(Vec<u8>, Vec<u8>); 2] {
-    [b'm', b'A'].map(|kind| (vec![kind], vec![kind + 1]))
+    [ChatRowKind::Mention, ChatRowKind::MentionOfAll].map(ChatRowKind::all)
 }
 
 /// How far a bulk send has come.
 pub fn bulk_progress_key(id: u64) -> Vec<u8> {
-    key(b'B', &[id])
+    ChatRowKind::BulkSend.key(&[id])
 }
 
 /// A part of what a bulk send sends.
 pub fn bulk_part_key(id: u64, part: u64) -> Vec<u8> {
-    key(b'b', &[id, part])
+    ChatRowKind::BulkSendPart.key(&[id, part])
 }
 
-/// How far the search for devices that vendors reach has come: a position.
-pub fn vendor_search_key() -> Vec<u8> {
-    key(b'N', &[])
+/// How far the search for devices that providers reach has come: a position.
+pub fn provider_search_key() -> Vec<u8> {
+    ChatRowKind::NotificationProgress.key(&[])
 }
 
-/// How far the stage has come that decides who is told of messages: a position.
-pub fn reach_position_key() -> Vec<u8> {
-    key(b'N', &[1])
+/// How far the stage has come that decides who is notified of messages: a position.
+pub fn notification_position_key() -> Vec<u8> {
+    ChatRowKind::NotificationProgress.key(&[1])
 }
 
-/// What a road is still to tell some people of a message. They come in the order of the messages' positions.
-pub fn road_job_key(road: u64, position: Position, part: u64) -> Vec<u8> {
-    key(b'n', &[road, position, part])
+/// What a channel is still to tell some people of a message. They come in the order of the messages' positions.
+pub fn channel_job_key(channel: u64, position: Position, part: u64) -> Vec<u8> {
+    ChatRowKind::ChannelJob.key(&[channel, position, part])
 }
 
 /// What a device may still show of a conversation.
@@ -204,8 +203,8 @@ pub struct ShownNotification {
     pub user: UserNo,
     /// The conversation.
     pub conversation: ConversationNo,
-    /// By which vendor it was notified.
-    pub vendor: PushVendor,
+    /// By which provider it was notified.
+    pub provider: PushProvider,
     /// The device's id.
     pub device: String,
     /// The message of which it was notified last.
@@ -215,18 +214,21 @@ pub struct ShownNotification {
 }
 
 /// The key of what a device may still show of a conversation.
-pub fn shown_key(user: UserNo, conversation: ConversationNo, vendor: PushVendor, device: &str) -> Vec<u8> {
-    [&key(b'h', &[user.0, conversation.0, vendor as u64])[..], device.as_bytes()].concat()
+pub fn shown_key(user: UserNo, conversation: ConversationNo, provider: PushProvider, device: &str) -> Vec<u8> {
+    [&ChatRowKind::ShownNotification.key(&[user.0, conversation.0, provider.number()])[..], device.as_bytes()].concat()
 }
 
 /// The range of what a user's devices may still show of a conversation.
 pub fn shown_of(user: UserNo, conversation: ConversationNo) -> (Vec<u8>, Vec<u8>) {
-    (key(b'h', &[user.0, conversation.0]), key(b'h', &[user.0, conversation.0, u64::MAX]))
+    (
+        ChatRowKind::ShownNotification.key(&[user.0, conversation.0]),
+        ChatRowKind::ShownNotification.key(&[user.0, conversation.0, u64::MAX]),
+    )
 }
 
 /// The range of what all devices may still show.
 pub fn all_shown() -> (Vec<u8>, Vec<u8>) {
-    (vec![b'h'], key(b'h', &[u64::MAX; 3]))
+    ChatRowKind::ShownNotification.before(&[u64::MAX; 3])
 }
 
 impl ShownNotification {
@@ -237,12 +239,12 @@ impl ShownNotification {
 
     /// What a row says; `None`: nothing that this version knows.
     pub fn of_row(key: &[u8], row: &[u8]) -> Option<ShownNotification> {
-        let vendor = number_in(key, 2)?;
+        let provider = number_in(key, 2)?;
         let (seq, expires_at) = row.split_first_chunk::<8>()?;
         Some(ShownNotification {
             user: UserNo(number_in(key, 0)?),
             conversation: ConversationNo(number_in(key, 1)?),
-            vendor: PushVendor::ALL.into_iter().find(|known| *known as u64 == vendor)?,
+            provider: PushProvider::of_number(provider)?,
             device: std::str::from_utf8(key.get(25..)?).ok()?.to_owned(),
             seq: u64::from_be_bytes(*seq),
             expires_at: u64::from_be_bytes(expires_at.try_into().ok()?),
@@ -250,97 +252,97 @@ impl ShownNotification {
     }
 }
 
-/// What a road is to tell some people of a message at this time, in milliseconds since 1970 UTC.
-pub fn waiting_road_key(due: u64, position: Position, part: u64) -> Vec<u8> {
-    key(b'e', &[due, position, part])
+/// What a channel is to tell some people of a message at this time, in milliseconds since 1970 UTC.
+pub fn waiting_channel_key(due: u64, position: Position, part: u64) -> Vec<u8> {
+    ChatRowKind::WaitingChannelJob.key(&[due, position, part])
 }
 
-/// The range of what roads are to do up to this time.
+/// The range of what channels are to do up to this time.
 pub fn waiting_until(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
-    (waiting_road_key(0, 0, 0), waiting_road_key(now_ms, u64::MAX, u64::MAX))
+    (waiting_channel_key(0, 0, 0), waiting_channel_key(now_ms, u64::MAX, u64::MAX))
 }
 
-/// The mark that a road reached a user with the message at this position, which was sent on this day since 1970 UTC.
-pub fn reached_mark_key(day: u64, position: Position, user: UserNo) -> Vec<u8> {
-    key(b'z', &[day, position, user.0])
+/// The mark that a channel reached a user with the message at this position, which was sent on this day since 1970 UTC.
+pub fn notified_mark_key(day: u64, position: Position, user: UserNo) -> Vec<u8> {
+    ChatRowKind::NotifiedMark.key(&[day, position, user.0])
 }
 
 /// The range of all marks of messages that were sent before this day.
 pub fn marks_before(day: u64) -> (Vec<u8>, Vec<u8>) {
-    (vec![b'z'], key(b'z', &[day]))
+    ChatRowKind::NotifiedMark.before(&[day])
 }
 
-/// The road and the position of a key that [`road_job_key`] made.
-pub fn road_job_of(key: &[u8]) -> Option<(u64, Position)> {
-    let road = number_in(key, 0).filter(|_| key.first() == Some(&b'n'))?;
-    Some((road, number_in(key, 1)?))
+/// The channel and the position of a key that [`channel_job_key`] made.
+pub fn channel_job_of(key: &[u8]) -> Option<(u64, Position)> {
+    let channel = number_in(key, 0).filter(|_| ChatRowKind::ChannelJob.has(key))?;
+    Some((channel, number_in(key, 1)?))
 }
 
 /// A record of how users were reached with a message, written on this day since 1970 UTC. `place` tells the records of a message
 /// and a day apart.
-pub fn reach_key(day: u64, conversation: ConversationNo, seq: u64, place: [u64; 3]) -> Vec<u8> {
-    key(b'q', &[day, conversation.0, seq, place[0], place[1], place[2]])
+pub fn notification_log_key(day: u64, conversation: ConversationNo, seq: u64, place: [u64; 3]) -> Vec<u8> {
+    ChatRowKind::LogRecord.key(&[day, conversation.0, seq, place[0], place[1], place[2]])
 }
 
 /// The range of the records of a message that were written on one day.
-pub fn reach_of(day: u64, conversation: ConversationNo, seq: u64) -> (Vec<u8>, Vec<u8>) {
-    (reach_key(day, conversation, seq, [0; 3]), reach_key(day, conversation, seq, [u64::MAX; 3]))
+pub fn notification_log_of(day: u64, conversation: ConversationNo, seq: u64) -> (Vec<u8>, Vec<u8>) {
+    (notification_log_key(day, conversation, seq, [0; 3]), notification_log_key(day, conversation, seq, [u64::MAX; 3]))
 }
 
 /// A record of several messages, of which this one is the newest.
-pub fn reach_of_several_key(day: u64, conversation: ConversationNo, seq: u64, place: [u64; 3]) -> Vec<u8> {
-    key(b'Q', &[day, conversation.0, seq, place[0], place[1], place[2]])
+pub fn notification_log_of_several_key(day: u64, conversation: ConversationNo, seq: u64, place: [u64; 3]) -> Vec<u8> {
+    ChatRowKind::LogRecordOfSeveral.key(&[day, conversation.0, seq, place[0], place[1], place[2]])
 }
 
 /// The range of the records of several messages that were written on one day, and whose newest message is one of these.
-pub fn reach_of_several(day: u64, conversation: ConversationNo, seqs: (u64, u64)) -> (Vec<u8>, Vec<u8>) {
-    let key = |seq, place| reach_of_several_key(day, conversation, seq, place);
+pub fn notification_log_of_several(day: u64, conversation: ConversationNo, seqs: (u64, u64)) -> (Vec<u8>, Vec<u8>) {
+    let key = |seq, place| notification_log_of_several_key(day, conversation, seq, place);
     (key(seqs.0, [0; 3]), key(seqs.1, [u64::MAX; 3]))
 }
 
 /// The ranges of all records of days before this one.
-pub fn reach_before(day: u64) -> [(Vec<u8>, Vec<u8>); 2] {
-    [b'q', b'Q'].map(|kind| (vec![kind], key(kind, &[day])))
+pub fn notification_log_before(day: u64) -> [(Vec<u8>, Vec<u8>); 2] {
+    [ChatRowKind::LogRecord, ChatRowKind::LogRecordOfSeveral].map(|kind| kind.before(&[day]))
 }
 
-/// Which versions of the reach policy are kept.
+/// Which versions of the notification policy are kept.
 pub fn policy_head_key() -> Vec<u8> {
-    key(b'j', &[0])
+    ChatRowKind::NotificationPolicy.key(&[0])
 }
 
-/// A part of a version of the reach policy.
+/// A part of a version of the notification policy.
 pub fn policy_version_key(version: u32, part: u64) -> Vec<u8> {
-    key(b'j', &[1, version.into(), part])
+    ChatRowKind::NotificationPolicy.key(&[1, version.into(), part])
 }
 
-/// A notification for a vendor that was given up. Ids grow with time.
-pub fn vendor_dead_letter_key(id: u64) -> Vec<u8> {
-    key(b'x', &[id])
+/// A notification for a provider that was given up. Ids grow with time.
+pub fn provider_dead_letter_key(id: u64) -> Vec<u8> {
+    ChatRowKind::ProviderDeadLetter.key(&[id])
 }
 
-/// What a boot of a node counted on a road in an hour since 1970 UTC.
-pub fn reach_counts_key(hour: u64, boot: u64, road: ReachRoad) -> Vec<u8> {
-    key(b'S', &[hour, boot, road as u64])
+/// What a boot of a node counted on a channel in an hour since 1970 UTC.
+pub fn notification_counts_key(hour: u64, boot: u64, channel: Channel) -> Vec<u8> {
+    ChatRowKind::ChannelCounts.key(&[hour, boot, channel.number()])
 }
 
 /// The range of all that was counted in these hours, both included.
-pub fn reach_counts_of(first: u64, last: u64) -> (Vec<u8>, Vec<u8>) {
-    (key(b'S', &[first]), key(b'S', &[last, u64::MAX, u64::MAX]))
+pub fn notification_counts_of(first: u64, last: u64) -> (Vec<u8>, Vec<u8>) {
+    (ChatRowKind::ChannelCounts.key(&[first]), ChatRowKind::ChannelCounts.key(&[last, u64::MAX, u64::MAX]))
 }
 
 /// The note of a recall: a message that was recalled at this time and whose body may still be in the store's files.
 pub fn recall_key(at: u64, conversation: ConversationNo, seq: u64) -> Vec<u8> {
-    key(b'R', &[at, conversation.0, seq])
+    ChatRowKind::Recall.key(&[at, conversation.0, seq])
 }
 
 /// The range of all notes of recalls, the oldest first.
 pub fn all_recalls() -> (Vec<u8>, Vec<u8>) {
-    (key(b'R', &[0]), key(b'R', &[u64::MAX; 4]))
+    (ChatRowKind::Recall.key(&[0]), ChatRowKind::Recall.key(&[u64::MAX; 4]))
 }
 
 /// The pinned messages of a conversation.
 pub fn pins_key(conversation: ConversationNo) -> Vec<u8> {
-    key(b'P', &[conversation.0])
+    ChatRowKind::Pins.key(&[conversation.0])
 }
 
 /// A value as it is stored.
@@ -360,17 +362,17 @@ pub fn decode<T: Default + DeserializeOwned>(row: Option<&[u8]>) -> StoreResult<
 
 /// The key of a user's stored positions.
 pub fn stored_key(user: UserNo) -> Vec<u8> {
-    key(b'd', &[user.0])
+    ChatRowKind::Stored.key(&[user.0])
 }
 
 /// The key of a user's own settings.
 pub fn settings_key(user: UserNo) -> Vec<u8> {
-    key(b'u', &[user.0])
+    ChatRowKind::UserSettings.key(&[user.0])
 }
 
 /// What a user has set for a conversation. All of a user's are one range.
 pub fn preferences_key(user: UserNo, conversation: ConversationNo) -> Vec<u8> {
-    key(b'p', &[user.0, conversation.0])
+    ChatRowKind::Preferences.key(&[user.0, conversation.0])
 }
 
 /// The value of a row of stored positions.
@@ -394,17 +396,13 @@ pub fn decode_stored(row: Option<&[u8]>) -> StoreResult<[Position; LANES]> {
     Ok(positions)
 }
 
-fn readable<'de, T: Default + DeserializeOwned, D: Deserializer<'de>>(text: D) -> Result<T, D::Error> {
-    Ok(serde_json::from_value(serde_json::Value::deserialize(text)?).unwrap_or_default())
-}
-
 /// What a user has set for all conversations. The fields are in the order of their names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserSettings {
-    /// By which roads the user wants to be told. What a newer version wrote and this one cannot read counts as not set.
-    #[serde(deserialize_with = "readable", skip_serializing_if = "is_default")]
-    pub reach: ReachPreferences,
+    /// By which channels the user wants to be notified.
+    #[serde(rename = "reach", with = "crate::stored_names::preferences", skip_serializing_if = "is_default")]
+    pub notifications: NotificationPreferences,
     /// Others do not learn what the user has read, and the user does not learn what others have read.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub receipts_off: bool,
@@ -425,8 +423,9 @@ impl UserSettings {
     /// The user with these settings.
     #[must_use]
     pub fn of_user(self, user: User) -> User {
-        let reach = (self.reach != ReachPreferences::default()).then(|| Box::new(self.reach));
-        User { receipts_off: self.receipts_off, reach, ..user }
+        let notifications =
+            (self.notifications != NotificationPreferences::default()).then(|| Box::new(self.notifications));
+        User { receipts_off: self.receipts_off, notifications, ..user }
     }
 
     /// The row; absent for the defaults.
@@ -435,7 +434,8 @@ impl UserSettings {
     }
 }
 
-/// What a member has set for one conversation. The fields are in the order of their names.
+/// What a member has set for one conversation, and what is kept of a membership that has ended, for the next one. The
+/// fields are in the order of their names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Preferences {
@@ -448,6 +448,12 @@ pub struct Preferences {
     /// The newest `seq` when the member hid the conversation, which is hidden until a message comes after it.
     #[serde(skip_serializing_if = "is_default")]
     pub hidden_at: Option<u64>,
+    /// The newest `seq` when the last membership ended: the member was handed the entries up to it. Absent: none has ended.
+    #[serde(skip_serializing_if = "is_default")]
+    pub left_seq: Option<u64>,
+    /// The mute when the last membership ended, as [`MuteState::to_number`].
+    #[serde(skip_serializing_if = "is_default")]
+    pub left_with_mute: u64,
     /// The member wants the conversation to look unread.
     #[serde(skip_serializing_if = "is_default")]
     pub marked_unread: bool,
@@ -489,6 +495,8 @@ impl Preferences {
             archived: patch.archived.unwrap_or(self.archived),
             cleared_seq: self.cleared_seq.max(patch.clear_to_seq.unwrap_or(0).min(last_seq)),
             hidden_at: patch.hidden.map_or(self.hidden_at, |hidden| hidden.then_some(last_seq)),
+            left_seq: self.left_seq,
+            left_with_mute: self.left_with_mute,
             marked_unread: patch.marked_unread.unwrap_or(self.marked_unread),
             pinned_at,
             title: patch.title.clone().unwrap_or(self.title),
@@ -506,12 +514,12 @@ mod tests {
     fn settings_of_other_versions_are_read_and_what_is_not_known_is_kept() {
         let read = |text: &str| UserSettings::decode(Some(text.as_bytes())).unwrap();
         let older = read(r#"{"receipts_off":true}"#);
-        assert_eq!((older.receipts_off, older.reach), (true, ReachPreferences::default()));
+        assert_eq!((older.receipts_off, older.notifications), (true, NotificationPreferences::default()));
         let newer = r#"{"reach":{"snooze_until":5},"receipts_off":true,"theme":"dark"}"#;
         assert_eq!(String::from_utf8(read(newer).encode().unwrap()).unwrap(), newer);
-        assert_eq!(read(newer).reach.snooze_until, Some(5));
+        assert_eq!(read(newer).notifications.snooze_until, Some(5));
         let unreadable = read(r#"{"reach":{"off":["pigeon"]},"receipts_off":true}"#);
-        assert_eq!((unreadable.receipts_off, unreadable.reach), (true, ReachPreferences::default()));
+        assert_eq!((unreadable.receipts_off, unreadable.notifications), (true, NotificationPreferences::default()));
         assert_eq!(UserSettings::decode(None).unwrap().encode(), None);
     }
 }

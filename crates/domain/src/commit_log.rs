@@ -3,7 +3,13 @@
 //! Entries are stored in their timelines, each with its position in that order. Whatever else a commit changes that
 //! other nodes hold in memory is a [`Change`], stored in the log at a position of the same order.
 
-use crate::{model::*, store::*};
+use crate::{
+    gates::Gate,
+    installation::InstallationId,
+    model::*,
+    node_settings::{KnownSettings, NodeSettings},
+    store::*,
+};
 use serde::{Deserialize, Serialize};
 
 /// What a commit changed outside timelines, as far as other nodes may hold it in memory.
@@ -49,54 +55,83 @@ pub enum Change {
         user: UserNo,
         /// The device whose sessions end; absent: all of the user's sessions end.
         device_id: Option<String>,
-        /// What the sessions are told, in the app server's words or a sentence of our own.
+        /// What the sessions are sent, in the app server's words or a sentence of our own.
         reason: String,
     },
+    /// A kind of a later version: anything may have changed. Never written, and never sent on, since it has lost its content.
+    #[serde(skip)]
+    Opaque,
+}
+
+impl Change {
+    /// The kinds that this version knows have the numbers below this one.
+    pub const KINDS: u32 = 7;
+}
+
+fn members_of_new(new: &NewConversation, outcome: &Outcome) -> Option<Change> {
+    match outcome {
+        Outcome::Conversation { conversation, created: true } | Outcome::Opened { conversation, .. } => {
+            let joined = new.members.iter().map(|(user, _)| *user).collect();
+            Some(Change::Members { conversation: conversation.no, joined, left: vec![], changed: vec![] })
+        }
+        _ => None,
+    }
 }
 
 impl Change {
     /// What other nodes must learn of an outcome, besides its entries.
     pub fn of(proposal: &Proposal, outcome: &Outcome) -> Option<Change> {
-        match (proposal, outcome) {
-            (_, Outcome::Rejected(_)) => None,
-            (_, Outcome::Conversation { conversation, created: true }) => {
-                let Proposal::CreateConversation(new) = proposal else { return None };
-                let joined = new.members.iter().map(|(user, _)| *user).collect();
-                Some(Change::Members { conversation: conversation.no, joined, left: vec![], changed: vec![] })
-            }
-            (Proposal::ChangeMembers { conversation, .. }, Outcome::MembersChanged { added, removed, changed, .. }) => {
+        if matches!(outcome, Outcome::Rejected(_)) {
+            return None;
+        }
+        match proposal {
+            Proposal::CreateConversation(new) => members_of_new(new, outcome),
+            Proposal::OpenDirect { new, .. } => members_of_new(new, outcome),
+            Proposal::ChangeMembers { conversation, .. } => {
+                let Outcome::MembersChanged { added, removed, changed, .. } = outcome else { return None };
                 let nothing = added.is_empty() && removed.is_empty() && changed.is_empty();
                 let (joined, left, changed) = (added.clone(), removed.clone(), changed.clone());
                 (!nothing).then_some(Change::Members { conversation: *conversation, joined, left, changed })
             }
-            (Proposal::UpdateConversation { conversation, .. }, _) => Some(Change::Conversation(*conversation)),
-            (Proposal::SetDesk { account, .. }, _) => Some(Change::Conversation(*account)),
+            Proposal::UpdateConversation { conversation, .. } => Some(Change::Conversation(*conversation)),
+            Proposal::SetDesk { account, .. } => Some(Change::Conversation(*account)),
             // No node has a new user in memory.
-            (Proposal::PutUsers(patches), Outcome::Users { updated: 1.., .. }) => {
-                Some(Change::Users(patches.iter().map(|patch| patch.id.clone()).collect()))
-            }
-            (
-                Proposal::SetDoNotDisturb { user, .. }
-                | Proposal::SetReceipts { user, .. }
-                | Proposal::SetReach { user, .. },
-                _,
-            ) => Some(Change::DoNotDisturb(*user)),
-            (Proposal::SetPreferences { .. }, Outcome::Preferences { moved: false }) => None,
-            (Proposal::SetMute { conversation, user, .. } | Proposal::SetPreferences { conversation, user, .. }, _) => {
+            Proposal::PutUsers(patches) => matches!(outcome, Outcome::Users { updated: 1.., .. })
+                .then(|| Change::Users(patches.iter().map(|patch| patch.id.clone()).collect())),
+            Proposal::SetDoNotDisturb { user, .. }
+            | Proposal::SetReceipts { user, .. }
+            | Proposal::SetNotificationPreferences { user, .. } => Some(Change::DoNotDisturb(*user)),
+            Proposal::SetPreferences { .. } if *outcome == (Outcome::Preferences { moved: false }) => None,
+            Proposal::SetMute { conversation, user, .. } | Proposal::SetPreferences { conversation, user, .. } => {
                 Some(Change::Mute { conversation: *conversation, user: *user })
             }
             // Clients set a read mark again and again; only one that moves is a change.
-            (Proposal::MarkRead { conversation, user, .. }, Outcome::Read { seq, before }) if seq > before => {
-                Some(Change::Read { conversation: *conversation, user: *user, seq: *seq })
-            }
-            (Proposal::Kick { user, device_id, reason }, _) => {
+            Proposal::MarkRead { conversation, user, .. } => match outcome {
+                Outcome::Read { seq, before } if seq > before => {
+                    Some(Change::Read { conversation: *conversation, user: *user, seq: *seq })
+                }
+                _ => None,
+            },
+            Proposal::Kick { user, device_id, reason } => {
                 Some(Change::Kick { user: *user, device_id: device_id.clone(), reason: reason.clone() })
             }
             // A kick makes other nodes drop the cached user, and with it the time before which tokens are revoked.
-            (Proposal::Revoke { user, reason, .. }, _) => {
+            Proposal::Revoke { user, reason, .. } => {
                 Some(Change::Kick { user: *user, device_id: None, reason: reason.clone() })
             }
-            _ => None,
+            // What these change is in their entries, or is read from the store each time.
+            Proposal::Append { .. }
+            | Proposal::ChangeMessage { .. }
+            | Proposal::React { .. }
+            | Proposal::TellReactions { .. }
+            | Proposal::CheckpointStream { .. }
+            | Proposal::Assign { .. }
+            | Proposal::SetStored(_)
+            | Proposal::SetPushToken { .. }
+            | Proposal::SetNotificationCounts(_)
+            | Proposal::SetLastSeen(_)
+            | Proposal::AdvanceOutbox { .. }
+            | Proposal::DeleteStoredNotifications { .. } => None,
         }
     }
 
@@ -130,7 +165,7 @@ pub struct LogPage {
 }
 
 /// A node, as it describes itself to its peers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
     /// The node's name from its settings, unique in the cluster. A process that takes the name displaces the one that
     /// has it.
@@ -143,8 +178,34 @@ pub struct NodeInfo {
     pub link: String,
     /// The version of the program, for operators who upgrade node by node.
     pub version: String,
-    /// The node's `role` as its settings spell it, for operators; no node acts on it.
+    /// The node's `role` as its settings spell it, for operators. Without a leader a node says by it whether any may lead.
     pub roles: String,
+    /// What the first form of the record lacks. A store keeps it behind the record, where earlier programs pass over it.
+    #[serde(skip)]
+    pub details: NodeDetails,
+}
+
+/// What a node's record says beside what its first form has. Each field may be absent: a record of an earlier version has none,
+/// and a later version may have more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeDetails {
+    /// The version of the messages that the node sends to others; 0: the node does not say.
+    pub wire_version: u8,
+    /// The names of the gates that the node knows.
+    pub gates: Vec<String>,
+}
+
+impl NodeDetails {
+    /// Those of a node that runs this program; the engine adds the version of its messages.
+    pub fn of_this_program() -> NodeDetails {
+        NodeDetails { gates: Gate::names(), ..NodeDetails::default() }
+    }
+
+    /// Whether the node reads what is written behind the gate.
+    pub fn knows(&self, gate: &str) -> bool {
+        self.gates.iter().any(|known| known == gate)
+    }
 }
 
 /// The cluster, as the store answers a heartbeat.
@@ -156,6 +217,8 @@ pub struct ClusterView {
     pub leader: Option<u64>,
     /// The leader's term.
     pub term: Term,
+    /// The names of the gates that are open, also of those that this program does not know.
+    pub open_gates: Vec<String>,
 }
 
 /// Why a lease was not renewed.
@@ -167,6 +230,29 @@ pub enum HeartbeatError {
     /// The node goes on; the lease ends if no later heartbeat succeeds.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// What a look at the signs of life shows. A process sets its sign while it lives: a lock of a session with the store, which
+/// ends when the process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LifeSigns {
+    /// This process's own sign, by a number that is another one each time the sign was set anew; `None`: it is not set.
+    pub own: Option<u64>,
+    /// The process that leads, or led last.
+    pub leader: LeaderSign,
+}
+
+/// The leader and its sign of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaderSign {
+    /// The leader's boot id; 0: no process has led.
+    pub boot_id: u64,
+    /// Another number after each renewal of its lease.
+    pub renewal: u64,
+    /// Whether its sign is set.
+    pub is_set: bool,
+    /// The server that was looked at. One that takes another's place knows no signs at first.
+    pub server: u64,
 }
 
 /// How far the store has come.
@@ -222,7 +308,7 @@ pub trait CommitLog: Send + Sync + 'static {
     fn bump_epoch(&self, _lost: u64) -> StoreResult<()> {
         Ok(())
     }
-    /// Removes one piece of the changes that are older than this, oldest first, by the store's own clock. The newest stay,
+    /// Removes one chunk of the changes that are older than this, oldest first, by the store's own clock. The newest stay,
     /// however old they are.
     ///
     /// # Errors
@@ -241,6 +327,57 @@ pub trait CommitLog: Send + Sync + 'static {
         may_lead: bool,
         takes_name: bool,
     ) -> Result<ClusterView, HeartbeatError>;
+    /// Opens gates for good, unless a node lives that is not among those with these boot ids, which know the gates.
+    ///
+    /// # Errors
+    /// The store cannot be written now; the gates are as they were.
+    fn open_gates(&self, _gates: &[&'static str], _known_by: &[u64]) -> StoreResult<()> {
+        Ok(())
+    }
+    /// The node that has this name, if its lease runs.
+    ///
+    /// # Errors
+    /// The store cannot be read now.
+    fn name_holder(&self, _name: &str) -> StoreResult<Option<NodeInfo>> {
+        Ok(None)
+    }
+    /// The id of the installation that this store is of.
+    fn installation(&self) -> InstallationId {
+        InstallationId::default()
+    }
+    /// Tells the other nodes what this node has set. Called before the node's first heartbeat, and when something changes.
+    ///
+    /// # Errors
+    /// The store cannot be written now.
+    fn put_node_settings(&self, _boot_id: u64, _settings: &NodeSettings) -> StoreResult<()> {
+        Ok(())
+    }
+    /// What all nodes have set, and the store's clock.
+    ///
+    /// # Errors
+    /// The store cannot be read now.
+    fn node_settings(&self) -> StoreResult<KnownSettings> {
+        Ok(KnownSettings::default())
+    }
+    /// Whether nodes set signs of life in this store. Without them a leader is succeeded when its lease has ended.
+    fn has_life_signs(&self) -> bool {
+        false
+    }
+    /// Sets this process's sign of life, or keeps it set, and looks at the leader's.
+    ///
+    /// # Errors
+    /// The store cannot be read now, or has no such signs; this process's sign may not be set.
+    fn life_signs(&self, _boot_id: u64) -> StoreResult<LifeSigns> {
+        Err(StoreError::Unavailable("this store has no signs of life".into()))
+    }
+    /// Takes the lead from a leader that has ended, before its lease ends: only if its sign is not set and its lease was not
+    /// renewed since the look that answered `lost`. Answers whether this process leads now.
+    ///
+    /// # Errors
+    /// The store cannot be written now; the lead may have been taken.
+    fn succeed(&self, _boot_id: u64, _lease_ms: u64, _lost: LeaderSign) -> StoreResult<bool> {
+        Ok(false)
+    }
     /// Ends the node's lease, and its lead, when it stops.
     ///
     /// # Errors

@@ -3,10 +3,7 @@
 
 use crate::{chat_rows, desks, model::*, push_tokens::row_keys as push_token_keys, store::*};
 use reactions::Reaction;
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::borrow::Cow;
 
 /// The rows of a batch that is being decided: those that the batch has written so far, over the stored ones. `'a` is the
 /// life of the batch's proposals.
@@ -17,10 +14,10 @@ pub trait StagedRows<'a> {
     /// The key of a send's first result.
     type SendKey;
 
-    /// The key of the sends of a sender with a `client_msg_id`.
-    fn send_key(&self, sender: UserNo, client_msg_id: &'a str) -> Self::SendKey;
-    /// The result of the first send with this key, marked as a duplicate.
-    fn first_result(&self, key: &Self::SendKey) -> StoreResult<Option<Appended>>;
+    /// The key of the sends of an author in a conversation with a `client_msg_id`.
+    fn send_key(&self, conversation: ConversationNo, author: UserNo, client_msg_id: &'a str) -> Self::SendKey;
+    /// The result of the first send with this key.
+    fn first_result(&self, key: &Self::SendKey) -> StoreResult<Option<FirstResult>>;
     /// Whether the user has left the conversation so lately that the node of a send may not know it. Never in a store
     /// that one node writes.
     fn has_just_left(&self, _: ConversationNo, _: UserNo) -> bool {
@@ -30,8 +27,8 @@ pub trait StagedRows<'a> {
     fn head(&self, conversation: ConversationNo) -> StoreResult<Option<Head>>;
     /// Takes the next position of the commit order.
     fn next_position(&mut self) -> Position;
-    /// Stores an entry in the place `appended`, which makes `head` the conversation's head, and the place as the first
-    /// result of `send`.
+    /// Stores an entry in the place `appended`, which makes `head` the conversation's head, and the place with the entry's
+    /// request as the first result of `send`.
     fn append(
         &mut self,
         entry: Cow<'a, NewEntry>,
@@ -49,15 +46,15 @@ pub trait StagedRows<'a> {
     /// Writes a row of [`RowSpace::Chat`], or deletes it. The value has at most [`ROW_BYTES_MAX`] bytes.
     fn put_chat_row(&mut self, key: Vec<u8>, value: Option<Vec<u8>>);
 
-    /// Users have the numbers from 1 to this: numbers are given out without a hole, and users are never removed.
-    fn user_count(&self) -> u64;
+    /// Whether a user has this number. A number may be free below one that is given: nodes reserve them in blocks.
+    fn is_user(&self, no: UserNo) -> StoreResult<bool>;
     /// The number of the user with this id.
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>>;
     /// The user with this number.
     fn user(&self, no: UserNo) -> StoreResult<Option<User>>;
     /// Gives the id of a new user the next number.
     fn new_user_no(&mut self, id: &'a str) -> UserNo;
-    /// Stores a user's card, without the time of revocation.
+    /// Stores a user's profile, without the time of revocation.
     fn put_user(&mut self, user: User);
     /// Stores that the user's tokens from before `user.revoked_at` are refused.
     fn put_revoked(&mut self, user: User);
@@ -66,13 +63,13 @@ pub trait StagedRows<'a> {
 
     /// The number of the conversation with this id.
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>>;
-    /// The card of a conversation.
+    /// The details of a conversation.
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>>;
     /// Gives the id of a new conversation the next number.
     fn new_conversation_no(&mut self, id: &'a str) -> ConversationNo;
-    /// Stores a new conversation's card and the head of its empty timeline.
+    /// Stores a new conversation's details and the head of its empty timeline.
     fn create_conversation(&mut self, conversation: Conversation);
-    /// Stores the changed card of a conversation.
+    /// Stores the changed details of a conversation.
     fn put_conversation(&mut self, conversation: Conversation);
 
     /// A user's membership of a conversation; `None` if the user is no member.
@@ -85,17 +82,23 @@ pub trait StagedRows<'a> {
     fn remove_member(&mut self, conversation: &Conversation, user: UserNo);
 
     /// Moves the outbox's position forward to `through`, never back, and stores notifications.
-    fn advance_outbox(&mut self, through: Position, dead: &'a [DeadNotification]) -> StoreResult<()>;
+    fn advance_outbox(&mut self, through: Position, dead: &'a [StoredNotification]) -> StoreResult<()>;
     /// Deletes stored notifications.
-    fn delete_dead_letters(&mut self, ids: &'a [u64]);
+    fn delete_notifications(&mut self, keys: &'a [NotificationKey]);
 }
 
 /// The rows of [`RowSpace::Chat`] that a proposal reads or writes, for stores that load what a batch touches at once.
 pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
     match proposal {
         Proposal::Append { conversation, entry } => desk_keys(*conversation, entry),
-        Proposal::UpdateConversation { conversation, notice: Some(notice), .. }
-        | Proposal::ChangeMembers { conversation, notice: Some(notice), .. } => desk_keys(*conversation, notice),
+        // A new conversation has no rows.
+        Proposal::OpenDirect { entry, .. } => agent_keys(entry).collect(),
+        Proposal::UpdateConversation { conversation, notice: Some(notice), .. } => desk_keys(*conversation, notice),
+        Proposal::ChangeMembers { conversation, add, remove, notice, .. } => {
+            let users = add.iter().map(|(user, _)| user).chain(remove);
+            let kept = users.map(|user| chat_rows::preferences_key(*user, *conversation));
+            kept.chain(notice.iter().flat_map(|notice| desk_keys(*conversation, notice))).collect()
+        }
         Proposal::React { conversation, target, user, .. } => {
             let own = chat_rows::reactions_key(*conversation, *target, user.no);
             let (told, untold) = (chat_rows::told_key(*conversation), chat_rows::untold_key(*conversation));
@@ -126,7 +129,9 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
             keys
         }
         Proposal::SetStored(told) => told.iter().map(|(user, _)| chat_rows::stored_key(*user)).collect(),
-        Proposal::SetReceipts { user, .. } | Proposal::SetReach { user, .. } => vec![chat_rows::settings_key(*user)],
+        Proposal::SetReceipts { user, .. } | Proposal::SetNotificationPreferences { user, .. } => {
+            vec![chat_rows::settings_key(*user)]
+        }
         Proposal::SetPushToken { user, device, token, former, owner, .. } => {
             push_token_keys(*user, device, token.as_ref(), former.as_ref(), owner.as_ref())
         }
@@ -137,10 +142,16 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
 
 /// The rows that an entry in a conversation with an account needs.
 fn desk_keys(conversation: ConversationNo, entry: &NewEntry) -> Vec<Vec<u8>> {
-    let details = entry.details();
-    let Some(account) = details.desk else { return Vec::new() };
-    let agent = details.agent.as_ref().map(|agent| desks::agent_key(account, agent.no));
-    agent.into_iter().chain([desks::assignment_key(conversation)]).collect()
+    match entry.desk() {
+        Some(_) => agent_keys(entry).chain([desks::assignment_key(conversation)]).collect(),
+        None => Vec::new(),
+    }
+}
+
+/// The row of the agent who acts for the account.
+fn agent_keys(entry: &NewEntry) -> impl Iterator<Item = Vec<u8>> {
+    let desk = entry.desk().and_then(|desk| Some((desk.account, desk.agent.as_ref()?)));
+    desk.map(|(account, agent)| desks::agent_key(account, agent.no)).into_iter()
 }
 
 /// Decides one proposal; `now_ms` is the time of the batch.
@@ -181,10 +192,11 @@ struct Decider<'r, R> {
 impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     fn decide(&mut self, proposal: &'a Proposal) -> Result<Outcome, ProposalError> {
         match proposal {
-            Proposal::Append { conversation, entry } if entry.details().reply_to != 0 => {
-                self.reply(*conversation, entry)
-            }
-            Proposal::Append { conversation, entry } => self.send(*conversation, entry).map(Outcome::Appended),
+            Proposal::Append { conversation, entry } => match entry.reply_to() {
+                Some(answered) => self.reply(*conversation, answered, entry),
+                None => self.send(*conversation, entry).map(Outcome::Appended),
+            },
+            Proposal::OpenDirect { new, entry } => self.open_direct(new, entry),
             Proposal::ChangeMessage { conversation, target, change, entry } => {
                 self.change_message(*conversation, *target, change, entry)
             }
@@ -199,13 +211,13 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             Proposal::PutUsers(patches) => self.put_users(patches),
             Proposal::CreateConversation(new) => self.create_conversation(new),
             Proposal::UpdateConversation { conversation, name, avatar, attributes, settings, notice } => {
-                let mut card = self.rows.conversation(*conversation)?.ok_or(Rejection::NoSuchConversation)?;
-                card.name = name.clone().or(card.name);
-                card.avatar = avatar.clone().or(card.avatar);
-                card.attributes = attributes.clone().or(card.attributes);
+                let mut details = self.rows.conversation(*conversation)?.ok_or(Rejection::NoSuchConversation)?;
+                details.name = name.clone().or(details.name);
+                details.avatar = avatar.clone().or(details.avatar);
+                details.attributes = attributes.clone().or(details.attributes);
                 self.check_notice(*conversation, notice.as_ref())?;
-                card.settings = card.settings.with(*settings);
-                self.rows.put_conversation(card);
+                details.settings = details.settings.with(settings.clone());
+                self.rows.put_conversation(details);
                 match notice {
                     Some(notice) => self.notice(*conversation, notice).map(Outcome::Appended),
                     None => Ok(Outcome::Done),
@@ -215,7 +227,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 self.change_members(*conversation, add, remove, *members_max, notice.as_ref())
             }
             Proposal::SetDesk { account, id, patch, agents_max, adopts_user } => {
-                self.set_desk(*account, (id, *adopts_user), patch, *agents_max)
+                self.set_desk(*account, id, patch, *agents_max, *adopts_user)
             }
             Proposal::Assign { conversation, account, to, expected, entry } => {
                 self.assign(*conversation, *account, to.as_ref(), *expected, entry)
@@ -254,19 +266,20 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             Proposal::SetReceipts { user, send } => {
                 self.change_settings(*user, |settings| settings.receipts_off = !send)
             }
-            Proposal::SetReach { user, preferences } => {
-                self.change_settings(*user, |settings| settings.reach = (**preferences).clone())
+            Proposal::SetNotificationPreferences { user, preferences } => {
+                self.change_settings(*user, |settings| settings.notifications = (**preferences).clone())
             }
             Proposal::SetPushToken { user, device, token, former, owner, additions } => {
-                self.set_push_token((*user, device), token.as_ref(), *former, owner.as_ref(), *additions)
+                self.set_push_token(*user, device, token.as_ref(), *former, owner.as_ref(), *additions)
             }
             Proposal::SetLastSeen(seen) => {
                 seen.iter().for_each(|(user, at)| self.rows.put_last_seen(*user, *at));
                 Ok(Outcome::Done)
             }
-            Proposal::SetReachCounts(counts) => {
-                for (hour, boot, road, row) in counts {
-                    self.rows.put_chat_row(chat_rows::reach_counts_key(*hour, *boot, *road), Some(row.clone()));
+            Proposal::SetNotificationCounts(counts) => {
+                for (hour, boot, channel, row) in counts {
+                    self.rows
+                        .put_chat_row(chat_rows::notification_counts_key(*hour, *boot, *channel), Some(row.clone()));
                 }
                 Ok(Outcome::Done)
             }
@@ -275,8 +288,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 self.rows.advance_outbox(*through, dead)?;
                 Ok(Outcome::Done)
             }
-            Proposal::DeleteDeadLetters { ids } => {
-                self.rows.delete_dead_letters(ids);
+            Proposal::DeleteStoredNotifications { keys } => {
+                self.rows.delete_notifications(keys);
                 Ok(Outcome::Done)
             }
         }
@@ -284,8 +297,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
 
     /// Appends a sender's message. A sender who has just left is rejected: the sender's node may not know it yet.
     fn send(&mut self, conversation: ConversationNo, entry: &'a NewEntry) -> Result<Appended, ProposalError> {
-        let send = self.send_key(entry);
-        if let Some(first) = self.first_result(conversation, send.as_ref())? {
+        let send = self.send_key(conversation, entry);
+        if let Some(first) = self.first_result(send.as_ref(), entry)? {
             return Ok(first);
         }
         self.check_agent(entry)?;
@@ -297,33 +310,33 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
 
     /// Rejects a change whose notice cannot be appended, before anything of the change is staged.
     fn check_notice(&self, conversation: ConversationNo, notice: Option<&'a NewEntry>) -> Result<(), ProposalError> {
-        let send = notice.and_then(|notice| self.send_key(notice));
-        self.first_result(conversation, send.as_ref()).map(drop)
+        let Some(notice) = notice else { return Ok(()) };
+        self.first_result(self.send_key(conversation, notice).as_ref(), notice).map(drop)
     }
 
     /// Appends the notice of a change, whose sender may be a member who leaves by it.
     fn notice(&mut self, conversation: ConversationNo, entry: &'a NewEntry) -> Result<Appended, ProposalError> {
-        let send = self.send_key(entry);
-        match self.first_result(conversation, send.as_ref())? {
+        let send = self.send_key(conversation, entry);
+        match self.first_result(send.as_ref(), entry)? {
             Some(first) => Ok(first),
             None => self.append(conversation, Cow::Borrowed(entry), send),
         }
     }
 
-    fn send_key(&self, entry: &'a NewEntry) -> Option<R::SendKey> {
-        entry.idempotency_key().map(|(author, id)| self.rows.send_key(author, id))
+    fn send_key(&self, conversation: ConversationNo, entry: &'a NewEntry) -> Option<R::SendKey> {
+        entry.idempotency_key().map(|(author, id)| self.rows.send_key(conversation, author, id))
     }
 
-    /// The place of the entry, if it is a retry.
-    fn first_result(
-        &self,
-        conversation: ConversationNo,
-        send: Option<&R::SendKey>,
-    ) -> Result<Option<Appended>, ProposalError> {
-        let Some(send) = send else { return Ok(None) };
-        match self.rows.first_result(send)? {
-            Some(first) if first.conversation != conversation => Err(Rejection::ClientMsgIdReused.into()),
-            first => Ok(first),
+    /// The place of the entry, if it is a retry; otherwise it is rejected if it may be nothing else.
+    fn first_result(&self, send: Option<&R::SendKey>, entry: &NewEntry) -> Result<Option<Appended>, ProposalError> {
+        if let Some(send) = send
+            && let Some(first) = self.rows.first_result(send)?
+        {
+            return Ok(Some(first.answer(&entry.request)?));
+        }
+        match &entry.request.refusal {
+            Some(refusal) => Err(Rejection::Refused(refusal.clone()).into()),
+            None => Ok(None),
         }
     }
 
@@ -335,9 +348,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     ) -> Result<Appended, ProposalError> {
         let mut head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
         let position = self.rows.next_position();
-        if let Some(account) = entry.details().desk {
-            let for_customer = entry.details().for_customer;
-            self.move_in_index(conversation, (account, for_customer), &head, position)?;
+        if let Some(EntryDesk { account, for_customer, .. }) = entry.desk() {
+            self.move_in_index(conversation, *account, *for_customer, &head, position)?;
         }
         head.last_seq += 1;
         head.last_at = head.last_at.max(self.now_ms);
@@ -351,8 +363,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         if entry.mentions_all() {
             self.rows.put_chat_row(chat_rows::mention_all_key(place), Some(Vec::new()));
         }
-        let reply_to = entry.details().reply_to;
-        if reply_to != 0 {
+        if let Some(reply_to) = entry.reply_to() {
             self.rows.put_chat_row(chat_rows::reply_key(conversation, reply_to, seq), Some(Vec::new()));
         }
         self.note_open_stream(conversation, seq, &entry);
@@ -361,13 +372,18 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     }
 
     /// Appends an answer to a message, which must be there; it may have been recalled.
-    fn reply(&mut self, conversation: ConversationNo, entry: &'a NewEntry) -> Result<Outcome, ProposalError> {
-        let send = self.send_key(entry);
-        if let Some(first) = self.first_result(conversation, send.as_ref())? {
+    fn reply(
+        &mut self,
+        conversation: ConversationNo,
+        answered: u64,
+        entry: &'a NewEntry,
+    ) -> Result<Outcome, ProposalError> {
+        let send = self.send_key(conversation, entry);
+        if let Some(first) = self.first_result(send.as_ref(), entry)? {
             return Ok(Outcome::Replied { appended: first, preview: None });
         }
         self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
-        let message = self.message(conversation, entry.details().reply_to)?;
+        let message = self.message(conversation, answered)?;
         let appended = self.send(conversation, entry)?;
         Ok(Outcome::Replied { appended, preview: Some(ReplyPreview::of(&message)) })
     }
@@ -416,97 +432,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             locale: None,
             revoked_at: 0,
             receipts_off: false,
-            reach: None,
+            notifications: None,
             agent: None,
         }
-    }
-
-    fn create_conversation(&mut self, new: &'a NewConversation) -> Result<Outcome, ProposalError> {
-        if let Some(no) = self.rows.conversation_no(&new.id)? {
-            let conversation = self.rows.conversation(no)?.ok_or_else(|| without_row("conversation", &new.id))?;
-            return match conversation.kind == new.kind {
-                true => Ok(Outcome::Conversation { conversation, created: false }),
-                false => Err(Rejection::KindDiffers.into()),
-            };
-        }
-        self.check_users(&new.members)?;
-        // A user who is named twice is one member, with the role named last.
-        let members: BTreeMap<UserNo, Role> = new.members.iter().copied().collect();
-        let no = self.rows.new_conversation_no(&new.id);
-        let NewConversation { id, kind, pair, name, avatar, attributes, settings, .. } = new.clone();
-        let (created_at, member_count) = (self.now_ms, members.len() as u64);
-        let conversation =
-            Conversation { no, id, kind, pair, name, avatar, attributes, created_at, member_count, settings };
-        self.rows.create_conversation(conversation.clone());
-        for (user, role) in members {
-            self.add_member(&conversation, user, role, 0);
-        }
-        Ok(Outcome::Conversation { conversation, created: true })
-    }
-
-    fn check_users(&self, users: &[(UserNo, Role)]) -> Result<(), ProposalError> {
-        let existing = 1..=self.rows.user_count();
-        match users.iter().find(|(user, _)| !existing.contains(&user.0)) {
-            Some((unknown, _)) => Err(Rejection::NoSuchUser(*unknown).into()),
-            None => Ok(()),
-        }
-    }
-
-    fn add_member(&mut self, conversation: &Conversation, user: UserNo, role: Role, last_seq: u64) {
-        let (joined_at, mute) = (self.now_ms, MuteState::Off);
-        let membership = Membership { role, joined_at, joined_seq: last_seq, read_seq: last_seq, mute };
-        self.rows.add_member(conversation, user, membership);
-    }
-
-    fn change_members(
-        &mut self,
-        conversation: ConversationNo,
-        add: &[(UserNo, Role)],
-        remove: &[UserNo],
-        members_max: u64,
-        notice: Option<&'a NewEntry>,
-    ) -> Result<Outcome, ProposalError> {
-        let mut card = self.rows.conversation(conversation)?.ok_or(Rejection::NoSuchConversation)?;
-        self.check_users(add)?;
-        // A user who is named twice gets the role named last.
-        let add: BTreeMap<UserNo, Role> = add.iter().copied().collect();
-        let mut added = Vec::new();
-        let mut changed = Vec::new();
-        for (user, role) in &add {
-            match self.rows.membership(conversation, *user)? {
-                Some(membership) if membership.role != *role => {
-                    changed.push((*user, Membership { role: *role, ..membership }));
-                }
-                Some(_) => {}
-                None => added.push(*user),
-            }
-        }
-        let mut removed = BTreeSet::new();
-        for user in remove {
-            if self.rows.membership(conversation, *user)?.is_some() {
-                removed.insert(*user);
-            }
-        }
-        let would_be = card.member_count + added.len() as u64 - removed.len() as u64;
-        if would_be > members_max && !added.is_empty() {
-            return Err(Rejection::TooManyMembers { limit: members_max, would_be }.into());
-        }
-        let last_seq = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?.last_seq;
-        let notice = notice.filter(|_| !(added.is_empty() && removed.is_empty() && changed.is_empty()));
-        self.check_notice(conversation, notice)?;
-        for user in &added {
-            self.add_member(&card, *user, add[user], last_seq);
-        }
-        let changed_users: Vec<_> = changed.iter().map(|(user, _)| *user).collect();
-        for (user, membership) in changed {
-            self.rows.put_membership(conversation, user, membership);
-        }
-        removed.iter().for_each(|user| self.rows.remove_member(&card, *user));
-        card.member_count = would_be;
-        self.rows.put_conversation(card);
-        let notice = notice.map(|notice| self.notice(conversation, notice)).transpose()?;
-        let (removed, changed) = (removed.into_iter().collect(), changed_users);
-        Ok(Outcome::MembersChanged { added, removed, changed, member_count: would_be, notice })
     }
 }
 
@@ -515,6 +443,7 @@ fn without_row(what: &str, id: &str) -> StoreError {
     StoreError::Damaged(format!("{what} {id} has a number and no row"))
 }
 
+mod conversations;
 mod desks_and_assignments;
 mod message_changes;
 mod preferences;

@@ -11,10 +11,7 @@
 //!
 //! Members are not copied: an agent who is added or removed is one row, however many conversations there are.
 
-use crate::{
-    model::*,
-    row_keys::{key, number_in},
-};
+use crate::{chat_row_kind::ChatRowKind, model::*, row_keys::number_in};
 use serde::{Deserialize, Serialize};
 pub use tidings_protocol::http::OpenTo;
 
@@ -95,7 +92,7 @@ impl Whose {
 
 /// The key of an account's desk.
 pub fn desk_key(account: ConversationNo) -> Vec<u8> {
-    key(b'w', &[account.0])
+    ChatRowKind::Desk.key(&[account.0])
 }
 
 /// The account of a key that [`desk_key`] made.
@@ -105,7 +102,7 @@ pub fn desk_of(key: &[u8]) -> Option<ConversationNo> {
 
 /// The key of an agent.
 pub fn agent_key(account: ConversationNo, user: UserNo) -> Vec<u8> {
-    key(b'g', &[account.0, user.0])
+    ChatRowKind::Agent.key(&[account.0, user.0])
 }
 
 /// The agent of a key that [`agent_key`] made.
@@ -115,18 +112,15 @@ pub fn agent_of(key: &[u8]) -> Option<UserNo> {
 
 /// The key of a conversation's assignment.
 pub fn assignment_key(conversation: ConversationNo) -> Vec<u8> {
-    key(b'a', &[conversation.0])
+    ChatRowKind::Assignment.key(&[conversation.0])
 }
 
 /// The key of a conversation in the index of an account, by the position of its newest entry.
 pub fn index_key(account: ConversationNo, whose: Whose, newest: Position, conversation: ConversationNo) -> Vec<u8> {
-    key(INDEX, &[account.0, whose.number(), !newest, conversation.0])
+    ChatRowKind::AccountIndex.key(&[account.0, whose.number(), !newest, conversation.0])
 }
 
 /// The position and the conversation of a key that [`index_key`] made.
 pub fn indexed(key: &[u8]) -> Option<(Position, ConversationNo)> {
     Some((!number_in(key, 2)?, ConversationNo(number_in(key, 3)?)))
 }
-
-/// The first byte of keys of the index.
-pub const INDEX: u8 = b'i';

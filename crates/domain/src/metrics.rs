@@ -1,6 +1,6 @@
 //! The metrics, in Prometheus' terms. Handles are plain atomics: counting costs no look-up.
 
-use crate::{model::Lane, reach_counts::ReachCounts, store::StoreStats};
+use crate::{model::Lane, notification_counts::NotificationCounts, store::StoreStats};
 use parking_lot::RwLock;
 use prometheus_client::{
     collector::Collector,
@@ -13,6 +13,7 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+use std::sync::atomic::AtomicU64;
 
 /// The label of metrics that exist once for each queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -42,18 +43,18 @@ pub struct CodeLabel {
     pub code: &'static str,
 }
 
-/// The label of metrics that exist once for each vendor.
+/// The label of metrics that exist once for each provider.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct VendorLabel {
+pub struct ProviderLabel {
     /// `apns`, `fcm` or `web_push`.
-    pub vendor: &'static str,
+    pub provider: &'static str,
 }
 
-/// The label of notifications by vendors.
+/// The label of notifications by providers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct VendorOutcomeLabel {
+pub struct ProviderOutcomeLabel {
     /// `apns`, `fcm` or `web_push`.
-    pub vendor: &'static str,
+    pub provider: &'static str,
     /// `accepted`; `token_gone`; `retried`: tried again later; `dead_refused`, `dead_expired`: given up; `superseded`: a newer
     /// one of the conversation took its place; `obsolete`: read, muted, recalled, or the user is back.
     pub outcome: &'static str,
@@ -88,7 +89,7 @@ pub struct LaneMetrics {
     pub deliveries: Counter,
 }
 
-/// Declares a struct of metrics with all that is told of each: its field, its type, the name under which it is exported (without
+/// Declares a struct of metrics with all that is known of each: its field, its type, the name under which it is exported (without
 /// the prefix), and its help text, which is the field's documentation, too. `by_hand` are fields that are made and registered
 /// elsewhere.
 macro_rules! metrics {
@@ -129,6 +130,8 @@ metrics! {
         dropped: Counter = "cluster_dropped", "Commits of others that found no room to wait; read back later";
         missed: Counter = "cluster_missed", "Times that the bus said that something may be lost";
         unknown: Counter = "cluster_unknown_messages", "Messages of a form that this program does not know";
+        /// Such an entry is handed out as `opaque`; after such a change everything in memory is read anew.
+        opaque: Counter = "cluster_opaque_records", "Entries and changes of kinds that this program does not know";
         recent_resumes: Counter = "cluster_recent_resumes", "Resumes answered from memory, without a look into timelines";
         asked: Counter = "cluster_asked", "Gaps that another node was asked for: the store did not tell";
         /// The other node had taken the lead.
@@ -137,6 +140,9 @@ metrics! {
         /// The other node had missed changes.
         presence_snapshots: Counter = "cluster_presence_snapshots", "Times that all own sessions were told to nodes that asked";
         presence_repaired: Counter = "cluster_presence_repaired", "Sessions of other nodes that were wrong here and were mended";
+        differences: Gauge = "cluster_differences", "Settings in which other nodes differ from this one, though all must have them alike";
+        /// Negative: behind. 0 while they agree as far as can be measured.
+        clock_ahead: Gauge<f64, AtomicU64> = "cluster_clock_ahead_seconds", "Seconds that this machine's clock is ahead of PostgreSQL's";
         forwarded: Counter = "cluster_forwarded", "Requests that another node was asked to answer";
     }
     by_hand {}
@@ -154,41 +160,42 @@ metrics! {
         /// Their sum is [`Metrics::sessions`].
         sessions_by_protocol: Family<ProtocolLabel, Gauge> = "sessions_by_protocol", "Bound sessions, by what their connections speak";
         /// WebSocket, event streams and MIOP, bound or not.
-        connections: Gauge = "connections", "Open connections of the session doors";
-        connections_opened: Counter = "connections_opened", "Connections that the session doors took since the start";
+        connections: Gauge = "connections", "Open connections of the session listeners";
+        connections_opened: Counter = "connections_opened", "Connections that the session listeners took since the start";
         sessions_opened: Counter = "sessions_opened", "Sessions bound since the start";
-        /// The outbound queue was full.
-        slow_readers_closed: Counter = "slow_readers_closed", "Sessions closed for a full buffer";
+        unbound_evictions: Counter = "unbound_evictions", "Connections without a bind, or closing, that were closed for others";
+        /// The outbound queue was full, or the memory for all of them.
+        slow_readers_closed: Counter = "slow_readers_closed", "Sessions closed because their clients did not read";
         heartbeat_timeouts: Counter = "heartbeat_timeouts", "Sessions closed for silence";
         bind_timeouts: Counter = "bind_timeouts", "Connections closed unbound";
         accept_pauses: Counter = "accept_pauses", "Times that accept waited for admission";
         descriptor_refusals: Counter = "descriptor_refusals", "Connections refused for want of file descriptors";
         flushes: Counter = "flushes", "Writes to session sockets";
         flushed_bytes: Counter = "flushed_bytes", "Bytes written to session sockets";
-        /// Of every door; see [`Metrics::count_refusal`].
+        /// Of every listener; see [`Metrics::count_refusal`].
         refused: Family<CodeLabel, Counter> = "refused", "Refusals by code";
         /// Set when metrics are read, by [`Metrics::set_queue`].
         queue_depth: Family<QueueLabel, Gauge> = "queue_depth", "What waits in a queue";
         /// Set beside the depth.
         queue_limit: Family<QueueLabel, Gauge> = "queue_limit", "What a queue holds at most";
-        outbox_delivered: Counter = "outbox_delivered", "Notifications that the webhook took";
-        outbox_retries: Counter = "outbox_retries", "Webhook attempts that failed";
+        webhook_delivered: Counter = "webhook_delivered", "Notifications that the webhook took";
+        webhook_retries: Counter = "webhook_retries", "Webhook attempts that failed";
         /// They are stored as dead letters.
-        outbox_dead: Counter = "outbox_dead", "Notifications given up";
-        outbox_lag: Gauge = "outbox_lag", "Commit positions between the head and the outbox's consumer";
+        webhook_dead: Counter = "webhook_dead", "Notifications given up";
+        webhook_lag: Gauge = "webhook_lag", "Commit positions between the head and the outbox's consumer";
         /// Those behind them are of the same conversations.
-        outbox_parked: Gauge = "outbox_parked", "Notifications that wait for another attempt, with those behind them";
+        webhook_parked: Gauge = "webhook_parked", "Notifications that wait for another attempt, with those behind them";
         /// Else 0.
-        outbox_failing: Gauge = "outbox_failing", "1 while the webhook takes nothing";
-        outbox_unheard: Counter = "outbox_unheard", "Notifications of messages that a session was handed and did not answer for";
+        webhook_failing: Gauge = "webhook_failing", "1 while the webhook takes nothing";
+        webhook_unheard: Counter = "webhook_unheard", "Notifications of messages that a session was handed and did not answer for";
         /// A retry counts again.
-        vendor_notifications: Family<VendorOutcomeLabel, Counter> = "vendor_notifications", "Notifications for vendors, by what became of them";
-        vendor_waiting: Family<VendorLabel, Gauge> = "vendor_waiting", "Messages of which a vendor is still to be told, up to 10,000 for each of its services";
+        provider_notifications: Family<ProviderOutcomeLabel, Counter> = "provider_notifications", "Notifications for providers, by what became of them";
+        provider_waiting: Family<ProviderLabel, Gauge> = "provider_waiting", "Messages of which a provider is still to be told, up to 10,000 for each of its services";
         /// Else 0.
-        vendor_failing: Family<VendorLabel, Gauge> = "vendor_failing", "1 while a vendor takes nothing";
+        provider_failing: Family<ProviderLabel, Gauge> = "provider_failing", "1 while a provider takes nothing";
         /// At most 10,000.
-        vendor_dead_letters: Gauge = "vendor_dead_letters", "Notifications that vendors did not take and that are kept to be looked at or replayed";
-        vendor_lag: Gauge = "vendor_lag", "Commit positions between the head and the search for devices that vendors reach";
+        provider_dead_letters: Gauge = "provider_dead_letters", "Notifications that providers did not take and that are kept to be looked at or replayed";
+        provider_lag: Gauge = "provider_lag", "Commit positions between the head and the search for devices that providers reach";
         /// Else 0.
         ready: Gauge = "ready", "1 while the node can do its work, as /readyz says";
         pushes_accepted: Counter = "pushes_accepted", "Pushes accepted or started by their schedule";
@@ -232,8 +239,8 @@ metrics! {
         /// What nodes measure of each other.
         pub cluster: ClusterMetrics,
         popup_decisions: [Counter; 3],
-        /// How often each road was tried. Not exported, but stored: it answers for hours that are past.
-        pub reach: ReachCounts,
+        /// How often each channel was tried. Not exported, but stored: it answers for hours that are past.
+        pub notifications: NotificationCounts,
     }
 }
 
@@ -270,8 +277,9 @@ impl Metrics {
         let commit_seconds = seconds();
         registry.register("commit_seconds", "One batch: write and fsync", commit_seconds.clone());
         let cluster = ClusterMetrics::registered(&mut registry);
-        let (empty, reach) = (RwLock::default(), ReachCounts::default());
-        let metrics = Metrics::registered(&mut registry, empty, lanes, commit_seconds, cluster, popup_decisions, reach);
+        let (empty, notifications) = (RwLock::default(), NotificationCounts::default());
+        let metrics =
+            Metrics::registered(&mut registry, empty, lanes, commit_seconds, cluster, popup_decisions, notifications);
         *metrics.registry.write() = registry;
         metrics
     }

@@ -1,16 +1,30 @@
 //! The stored types of the domain: users, conversations, memberships, timeline entries.
 
+mod entry_details;
+
+pub use entry_details::*;
+
+use crate::request_digest::RequestDigest;
 use std::sync::Arc;
+use tidings_protocol::error::Refusal;
 pub use tidings_protocol::{
     cursor::{Cursor, LANES},
     entry::EntryKind,
-    http::{ConversationKind, DailyWindow, HistoryVisibility, MentionAll, ReachPreferences, ReceiptsMode, Role},
-    limits::{RECEIPTS_COUNT_MAX, RECEIPTS_LIST_MAX},
+    http::{
+        AllowedReactions, ConversationKind, DailyWindow, HistoryVisibility, MentionAll, NotificationPreferences,
+        ReceiptsMode, Role,
+    },
+    limits::{OFFICIAL_REACTIONS, RECEIPTS_COUNT_MAX, RECEIPTS_LIST_MAX},
 };
 
 /// A user's number, given once and never reused: ids are the app's, numbers are small and fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct UserNo(pub u64);
+
+impl UserNo {
+    /// The number of nobody: users have numbers from 1 on.
+    pub const NOBODY: UserNo = UserNo(0);
+}
 
 /// A conversation's number, given once and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -50,7 +64,7 @@ impl Lane {
     }
 }
 
-/// A user as the store has it; members of the same conversations see it as a card.
+/// A user as the store has it; members of the same conversations see it as a profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct User {
     /// The number by which keys and other rows refer to the user.
@@ -73,8 +87,8 @@ pub struct User {
     pub revoked_at: u64,
     /// Others do not learn what the user has read, and the user does not learn what others have read.
     pub receipts_off: bool,
-    /// By which roads the user wants to be told; boxed since most users set nothing.
-    pub reach: Option<Box<ReachPreferences>>,
+    /// By which channels the user wants to be notified; boxed since most users set nothing.
+    pub notifications: Option<Box<NotificationPreferences>>,
     /// Of an account as a caller: the agent who acts for it. Never stored.
     pub agent: Option<Box<Sender>>,
 }
@@ -102,7 +116,7 @@ impl User {
     }
 }
 
-/// In which language, and by which clock, a user is told of things.
+/// In which language, and by which clock, a user is notified of things.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Locale {
@@ -152,18 +166,56 @@ pub struct Conversation {
 }
 
 /// What is set for one conversation, instead of what holds for its kind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct ConversationSettings {
     /// What members learn of each other's receipts; `None`: what follows from the kind and the number of members.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(deserialize_with = "known_or_cautious", skip_serializing_if = "is_default")]
     pub receipts: Option<ReceiptsMode>,
     /// Which entries from before their joining members may read; `None`: all.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(deserialize_with = "known_or_cautious", skip_serializing_if = "is_default")]
     pub history: Option<HistoryVisibility>,
     /// Who may mention all members; `None`: what follows from the kind.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(deserialize_with = "known_or_cautious", skip_serializing_if = "is_default")]
     pub mention_all: Option<MentionAll>,
+    /// Which reactions may be given; `None`: what follows from the kind.
+    #[serde(deserialize_with = "known_or_cautious", skip_serializing_if = "is_default")]
+    pub reactions: Option<AllowedReactions>,
+}
+
+/// A setting of which a later version may know more values than this one.
+trait CautiousSetting: serde::de::DeserializeOwned {
+    /// What an unknown value counts as: whatever it means, it allows no more than this.
+    fn cautious() -> Self;
+}
+
+impl CautiousSetting for ReceiptsMode {
+    fn cautious() -> Self {
+        ReceiptsMode::None
+    }
+}
+
+impl CautiousSetting for HistoryVisibility {
+    fn cautious() -> Self {
+        HistoryVisibility::Join
+    }
+}
+
+impl CautiousSetting for MentionAll {
+    fn cautious() -> Self {
+        MentionAll::Nobody
+    }
+}
+
+impl CautiousSetting for AllowedReactions {
+    fn cautious() -> Self {
+        AllowedReactions::Only(Vec::new())
+    }
+}
+
+fn known_or_cautious<'de, T: CautiousSetting, D: serde::Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    let value: Option<serde_json::Value> = serde::Deserialize::deserialize(from)?;
+    Ok(value.map(|value| serde_json::from_value(value).unwrap_or_else(|_| T::cautious())))
 }
 
 impl ConversationSettings {
@@ -174,6 +226,7 @@ impl ConversationSettings {
             receipts: changes.receipts.or(self.receipts),
             history: changes.history.or(self.history),
             mention_all: changes.mention_all.or(self.mention_all),
+            reactions: changes.reactions.or(self.reactions),
         }
     }
 }
@@ -200,6 +253,22 @@ impl Conversation {
 }
 
 impl Conversation {
+    /// What members may read from before they joined.
+    pub fn history(&self) -> HistoryVisibility {
+        self.settings.history.unwrap_or_default()
+    }
+
+    /// Which reactions may be given.
+    pub fn reactions(&self) -> AllowedReactions {
+        match (&self.settings.reactions, self.kind) {
+            (Some(allowed), _) => allowed.clone(),
+            (None, ConversationKind::Direct | ConversationKind::Group) => AllowedReactions::Any,
+            (None, ConversationKind::Official) => {
+                AllowedReactions::Only(OFFICIAL_REACTIONS.map(str::to_owned).to_vec())
+            }
+        }
+    }
+
     /// Who may mention all members.
     pub fn mention_all(&self) -> MentionAll {
         match self.kind {
@@ -258,6 +327,24 @@ impl MuteState {
             MuteState::Forever => true,
         }
     }
+
+    /// As a number: 0 if not muted, the greatest for good, else the time of the end.
+    pub fn to_number(self) -> u64 {
+        match self {
+            MuteState::Off => 0,
+            MuteState::Until(end) => end,
+            MuteState::Forever => u64::MAX,
+        }
+    }
+
+    /// The mute of a number.
+    pub fn of_number(number: u64) -> MuteState {
+        match number {
+            0 => MuteState::Off,
+            u64::MAX => MuteState::Forever,
+            end => MuteState::Until(end),
+        }
+    }
 }
 
 /// A stored timeline entry, in no wire format.
@@ -278,12 +365,13 @@ pub const MENTION_ALL: &str = "@all";
 
 /// A timeline entry before the store has given it `seq` and position.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "entry_details::ReceivedEntry")]
 pub struct NewEntry {
     /// A message, or a notice of the server.
     pub kind: EntryKind,
     /// Absent when the app server speaks as the conversation itself.
     pub sender: Option<Sender>,
-    /// The sender's own id of the message: the sender's retry with it answers with the first result.
+    /// The sender's own id of the message: a retry of the same request with it answers with the first result.
     pub client_msg_id: Option<String>,
     /// The app's word for the kind of content, such as `text`; the server does not read it.
     pub content_type: String,
@@ -295,249 +383,79 @@ pub struct NewEntry {
     pub silent: bool,
     /// Counted as unread, but not pushed to offline devices.
     pub skip_push: bool,
-    /// What only some entries have. Boxed because most entries have nothing of it.
-    #[serde(with = "details_text")]
+    /// What only some entries have, and what they have by their kind. Boxed because most entries have nothing of it.
+    #[serde(serialize_with = "entry_details::serialize_as_text")]
     pub details: Option<Box<EntryDetails>>,
+    /// Of the request that proposes it; of a stored entry, nothing.
+    #[serde(skip)]
+    pub request: EntryRequest,
 }
+
+/// The request by which an entry is proposed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EntryRequest {
+    /// What a retry with the same `client_msg_id` must ask for as well; `None`: anything. It is stored with the first result.
+    pub digest: Option<RequestDigest>,
+    /// Why the entry may not be appended. With an id of its own it is proposed all the same, since it may be a retry from after
+    /// the author lost a right: the first result is the answer, if there is one.
+    pub refusal: Option<Box<Refusal>>,
+}
+
+/// The body of an entry whose body was removed.
+pub const NO_BODY: &str = "null";
 
 impl NewEntry {
+    /// An entry of which nothing is known: of a kind, or in a form, of a later version.
+    pub fn opaque() -> NewEntry {
+        NewEntry {
+            kind: EntryKind::Opaque(0),
+            sender: None,
+            client_msg_id: None,
+            content_type: EntryKind::Opaque(0).name().into(),
+            body: NO_BODY.into(),
+            mentions: Vec::new(),
+            silent: true,
+            skip_push: true,
+            details: None,
+            request: EntryRequest::default(),
+        }
+    }
+
     /// Who wrote it: the agent, if one wrote it for an account.
     pub fn author(&self) -> Option<&Sender> {
-        self.details().agent.as_ref().or(self.sender.as_ref())
+        self.desk().and_then(|desk| desk.agent.as_ref()).or(self.sender.as_ref())
     }
 
-    /// What makes a send safe to repeat: its author, and the author's own id of it.
+    /// What makes a send safe to repeat, together with its conversation: its author ([`UserNo::NOBODY`] if the app server
+    /// speaks as the conversation itself), and the author's own id of it.
     pub fn idempotency_key(&self) -> Option<(UserNo, &str)> {
-        self.author().map(|author| author.no).zip(self.client_msg_id.as_deref())
+        let author = self.author().map_or(UserNo::NOBODY, |author| author.no);
+        self.client_msg_id.as_deref().map(|id| (author, id))
     }
 
-    /// The details; those of an entry without any are empty.
-    pub fn details(&self) -> &EntryDetails {
-        const NONE: &EntryDetails = &EntryDetails::NONE;
-        self.details.as_deref().unwrap_or(NONE)
+    /// Of whom a message is a mention, by id or [`MENTION_ALL`]: whom it named when it was sent, and has named ever since. What an
+    /// edit adds is shown and mentions nobody. Other entries mention nobody.
+    pub fn mentioned(&self) -> &[String] {
+        match self.kind {
+            EntryKind::Message => self.message_details().mentioned.as_deref().unwrap_or(&self.mentions),
+            _ => &[],
+        }
     }
 
-    /// The ids whom a message mentions, but for [`MENTION_ALL`]. Other entries mention nobody.
+    /// The ids whom a message mentions, but for [`MENTION_ALL`].
     pub fn mentioned_ids(&self) -> impl Iterator<Item = &str> {
-        let is_message = self.kind == EntryKind::Message;
-        self.mentions.iter().map(String::as_str).filter(move |id| is_message && *id != MENTION_ALL)
+        self.mentioned().iter().map(String::as_str).filter(|id| *id != MENTION_ALL)
     }
 
-    /// Whether a message mentions all members. Other entries mention nobody.
+    /// Whether a message mentions all members.
     pub fn mentions_all(&self) -> bool {
-        self.kind == EntryKind::Message && self.mentions.iter().any(|id| id == MENTION_ALL)
+        self.mentioned().iter().any(|id| id == MENTION_ALL)
     }
-
-    /// The details, to be changed.
-    pub fn details_mut(&mut self) -> &mut EntryDetails {
-        self.details.get_or_insert_default()
-    }
-}
-
-/// What only some entries have: what a message refers to, and what became of it since it was sent.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
-pub struct EntryDetails {
-    /// The `seq` of the message that this entry changes; 0 for entries that change none.
-    #[serde(skip_serializing_if = "is_default")]
-    pub target: u64,
-    /// Of an edited message, and of the edit's entry: the version of the body. 0 stands for the first one.
-    #[serde(skip_serializing_if = "is_default")]
-    pub version: u32,
-    /// When the message was edited last, in milliseconds since 1970 UTC; 0: never.
-    #[serde(skip_serializing_if = "is_default")]
-    pub edited_at: u64,
-    /// The user who edited the message last; `None` for an app server.
-    #[serde(skip_serializing_if = "is_default")]
-    pub edited_by: Option<Sender>,
-    /// The entries by which the message was edited, oldest first. Only the newest one has a body.
-    #[serde(skip_serializing_if = "is_default")]
-    pub edits: Vec<u64>,
-    /// By whom and when the message was recalled.
-    #[serde(skip_serializing_if = "is_default")]
-    pub recalled: Option<Recalled>,
-    /// Of an edit's entry, if old bodies are kept: the body that it replaced.
-    #[serde(skip_serializing_if = "is_default")]
-    pub replaced: Option<ReplacedBody>,
-    /// Of a message: how often each reaction was given, in the order in which the reactions were given first.
-    #[serde(skip_serializing_if = "is_default")]
-    pub reactions: Vec<ReactionCount>,
-    /// The `seq` of the message that this one answers; 0: none.
-    #[serde(skip_serializing_if = "is_default")]
-    pub reply_to: u64,
-    /// The answered message as it is now. It is looked up for each reader, and never stored.
-    #[serde(skip_serializing_if = "is_default")]
-    pub preview: Option<ReplyPreview>,
-    /// Of an entry that tells of reactions: the reactions of each message that has others now.
-    #[serde(skip_serializing_if = "is_default")]
-    pub reaction_changes: Vec<(u64, Vec<ReactionCount>)>,
-    /// By whom and when the message was pinned.
-    #[serde(skip_serializing_if = "is_default")]
-    pub pinned: Option<Pinned>,
-    /// Of a message that grows: whether it still does.
-    #[serde(skip_serializing_if = "is_default")]
-    pub stream: StreamState,
-    /// Of a message that still grows: the boot id of the node that takes its pieces.
-    #[serde(skip_serializing_if = "is_default")]
-    pub stream_node: u64,
-    /// Of a message that grew: the `seq` of the entry that ended it; 0: there is none.
-    #[serde(skip_serializing_if = "is_default")]
-    pub stream_end: u64,
-    /// Of an entry in a conversation with an account: the account, whose index of conversations the entry moves.
-    #[serde(skip_serializing_if = "is_default")]
-    pub desk: Option<ConversationNo>,
-    /// The agent who acted for the account that is the sender.
-    #[serde(skip_serializing_if = "is_default")]
-    pub agent: Option<Sender>,
-    /// Of a bulk send: agents find the entry in the conversation's history, and are not handed it.
-    #[serde(skip_serializing_if = "is_default")]
-    pub for_customer: bool,
-    /// Of an entry that tells of an assignment: the agent who has the conversation now.
-    #[serde(skip_serializing_if = "is_default")]
-    pub assigned_to: Option<Sender>,
 }
 
 /// Whether a field need not be written.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// Details travel between nodes as they are stored: as JSON, so that a version with more of them can be read.
-mod details_text {
-    use super::EntryDetails;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(details: &Option<Box<EntryDetails>>, out: S) -> Result<S::Ok, S::Error> {
-        details.as_ref().map(|details| details.to_text()).serialize(out)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(text: D) -> Result<Option<Box<EntryDetails>>, D::Error> {
-        let text: Option<String> = Option::deserialize(text)?;
-        text.map(|text| serde_json::from_str(&text).map_err(D::Error::custom)).transpose()
-    }
-}
-
-impl EntryDetails {
-    /// The details as JSON, without the fields that are as in [`EntryDetails::NONE`].
-    pub fn to_text(&self) -> String {
-        // Writing to memory cannot fail for these types.
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// The version of the message's body.
-    pub fn body_version(&self) -> u32 {
-        self.version.max(1)
-    }
-
-    /// The details of an entry that has none.
-    pub const NONE: EntryDetails = EntryDetails {
-        target: 0,
-        version: 0,
-        edited_at: 0,
-        edited_by: None,
-        edits: Vec::new(),
-        recalled: None,
-        replaced: None,
-        reactions: Vec::new(),
-        reply_to: 0,
-        preview: None,
-        reaction_changes: Vec::new(),
-        pinned: None,
-        stream: StreamState::Whole,
-        stream_node: 0,
-        stream_end: 0,
-        desk: None,
-        agent: None,
-        for_customer: false,
-        assigned_to: None,
-    };
-}
-
-/// A recalled message's end: its body is removed, and this stays.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Recalled {
-    /// When the recall was committed, in milliseconds since 1970 UTC.
-    pub at: u64,
-    /// The user who recalled the message; `None` for an app server.
-    pub by: Option<Sender>,
-    /// The `seq` of the recall's entry.
-    pub entry: u64,
-}
-
-/// A body that an edit replaced.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct ReplacedBody {
-    /// The app's word for the kind of content.
-    pub content_type: String,
-    /// JSON text.
-    pub body: Box<str>,
-    /// When this version was made, in milliseconds since 1970 UTC.
-    pub at: u64,
-    /// The user who made the version; `None` for an app server.
-    pub by: Option<Sender>,
-}
-
-/// The users who gave one reaction to a message.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct ReactionCount {
-    /// The reaction, such as an emoji.
-    pub key: String,
-    /// Users who gave it.
-    pub count: u32,
-    /// The newest of them, the newest first.
-    pub newest: Vec<Sender>,
-}
-
-/// What a reader of an answer sees of the message that is answered.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct ReplyPreview {
-    /// The sender; `None` when the app server spoke as the conversation.
-    pub from: Option<String>,
-    /// The app's word for the kind of content.
-    pub content_type: String,
-    /// JSON text; `None` if it is longer than a preview may be, or the message was recalled.
-    pub body: Option<Box<str>>,
-    /// Whether the message was recalled.
-    pub recalled: bool,
-}
-
-impl ReplyPreview {
-    /// The preview of a message.
-    pub fn of(message: &StoredEntry) -> ReplyPreview {
-        let content = &message.content;
-        let recalled = content.details().recalled.is_some();
-        let is_short = content.body.len() <= PREVIEW_BYTES_MAX;
-        ReplyPreview {
-            from: content.sender.as_ref().map(|sender| sender.id.clone()),
-            content_type: content.content_type.clone(),
-            body: (is_short && !recalled).then(|| content.body.clone()),
-            recalled,
-        }
-    }
-}
-
-/// The longest body in a preview of an answered message.
-pub const PREVIEW_BYTES_MAX: usize = 1024;
-
-/// A message is pinned in its conversation.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Pinned {
-    /// When the message was pinned, in milliseconds since 1970 UTC.
-    pub at: u64,
-    /// The user who pinned it; `None` for an app server.
-    pub by: Option<Sender>,
-}
-
-/// Whether a message still grows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum StreamState {
-    /// The message is whole: it was sent at once, or has been ended.
-    #[default]
-    Whole,
-    /// Pieces are still appended.
-    Open,
-    /// The sender went away before the end: the body is what had come until then.
-    Interrupted,
 }
 
 /// The sender of an entry. The number is for keys, the id for readers: rendering history needs no look-up per entry.
@@ -549,7 +467,14 @@ pub struct Sender {
     pub id: String,
 }
 
-/// The caller of an operation. The doors find it out from an API key or a token; the engine checks what the actor may
+impl Sender {
+    /// The user as the sender of an entry.
+    pub fn of(user: &User) -> Sender {
+        Sender { no: user.no, id: user.id.clone() }
+    }
+}
+
+/// The caller of an operation. The listeners find it out from an API key or a token; the engine checks what the actor may
 /// do.
 #[derive(Debug, Clone)]
 pub enum Actor {

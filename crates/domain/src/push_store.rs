@@ -3,7 +3,7 @@
 //!
 //! Rows are stored in postcard's form: the order of variants and fields is part of it, their names are not.
 
-use crate::{leadership::Term, store_error::StoreResult};
+use crate::{leadership::Term, request_digest::RequestDigest, store_error::StoreResult};
 use serde::{Deserialize, Serialize};
 
 /// Rows in one write: few, so that chat's commits never wait long for push.
@@ -141,6 +141,9 @@ pub enum PushRow {
         client_push_id: String,
         /// The push that a retry with the id is answered with.
         push: u64,
+        /// What the retry must ask for as well; `None`: anything. The store writes it behind the row.
+        #[serde(skip)]
+        request: Option<RequestDigest>,
     },
     /// A push, without its body and targets.
     Push(StoredPush),
@@ -293,6 +296,9 @@ pub struct StoredPush {
     pub refused_full: u32,
     /// Users and devices that the app server named and that do not exist.
     pub unknown: u32,
+    /// What a retry must ask for as well; only of a push that is being accepted.
+    #[serde(skip)]
+    pub request: Option<RequestDigest>,
 }
 
 /// What became of a named push on one device.

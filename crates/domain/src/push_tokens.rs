@@ -1,4 +1,4 @@
-//! The rows of push tokens: where vendors reach the devices of users.
+//! The rows of push tokens: where providers reach the devices of users.
 //!
 //! A token is one row under its digest, which names the device that it is of; a device has a row with the digest of its
 //! token. A token that is registered for another device, perhaps of another user, is overwritten: at no time two users are
@@ -6,7 +6,8 @@
 
 pub use crate::token_digest::TokenDigest;
 use crate::{
-    chat_rows::{decode, encode, key, number_in},
+    chat_row_kind::ChatRowKind,
+    chat_rows::{decode, encode, number_in},
     model::UserNo,
     store::{RowSpace, RowStore},
     store_error::{StoreError, StoreResult},
@@ -24,6 +25,7 @@ pub struct RegisteredToken {
     /// When the token was registered, in milliseconds since 1970 UTC.
     pub registered_at: u64,
     /// The token.
+    #[serde(with = "crate::stored_names::token")]
     pub token: PushToken,
 }
 
@@ -49,29 +51,29 @@ impl RegisteredToken {
 
 /// The key of a token's row.
 pub fn token_key(digest: TokenDigest) -> Vec<u8> {
-    [&b"t"[..], digest.bytes()].concat()
+    [&[ChatRowKind::PushToken.byte()][..], digest.bytes()].concat()
 }
 
 /// The key of a device's row. All devices of a user are one range.
 pub fn device_key(user: UserNo, device: &str) -> Vec<u8> {
-    [&key(b'v', &[user.0])[..], device.as_bytes()].concat()
+    [&ChatRowKind::PushDevice.key(&[user.0])[..], device.as_bytes()].concat()
 }
 
 /// The device of a key that [`device_key`] made.
 pub fn device_in(key: &[u8]) -> Option<(UserNo, &str)> {
-    let user = number_in(key, 0).filter(|_| key.first() == Some(&b'v'))?;
+    let user = number_in(key, 0).filter(|_| ChatRowKind::PushDevice.has(key))?;
     Some((UserNo(user), std::str::from_utf8(key.get(9..)?).ok()?))
 }
 
 /// The range of the rows of a user's devices.
 pub fn devices_of(user: UserNo) -> (Vec<u8>, Vec<u8>) {
     // Ids are UTF-8, in which no byte is 255.
-    (key(b'v', &[user.0]), [&key(b'v', &[user.0])[..], &[255]].concat())
+    (ChatRowKind::PushDevice.key(&[user.0]), [&ChatRowKind::PushDevice.key(&[user.0])[..], &[255]].concat())
 }
 
 /// The range of the rows of all devices.
 pub fn all_devices() -> (Vec<u8>, Vec<u8>) {
-    (key(b'v', &[0]), key(b'v', &[u64::MAX; 2]))
+    (ChatRowKind::PushDevice.key(&[0]), ChatRowKind::PushDevice.key(&[u64::MAX; 2]))
 }
 
 /// The digest in a device's row.
@@ -91,7 +93,7 @@ pub fn encode_digest(digest: TokenDigest) -> Vec<u8> {
 
 /// The key of a user's row that counts the devices which got a token while they had none.
 pub fn additions_key(user: UserNo) -> Vec<u8> {
-    key(b'V', &[user.0])
+    ChatRowKind::PushDeviceAdditions.key(&[user.0])
 }
 
 /// The count of a row of [`additions_key`]; 0 without a row.

@@ -5,6 +5,8 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// When to try again after the store failed: an operator has to act first.
 pub const STORE_RETRY_AFTER_MS: u64 = 1_000;
+/// When to try again what is enabled once all nodes are upgraded.
+pub const GATE_RETRY_AFTER_MS: u64 = 10_000;
 /// When to try again while the leader changes: a new one is found within a lease.
 const LEADER_RETRY_AFTER_MS: u64 = 1_000;
 
@@ -18,6 +20,16 @@ pub fn store_refusal(error: StoreError) -> Refusal {
     }
 }
 
+/// The refusal of a user who is not a member of the conversation.
+pub fn not_a_member(user: &str, conversation: &str) -> Refusal {
+    Refusal::new(ErrorCode::NotAMember, format!("user {user:?} is not a member of conversation {conversation:?}"))
+}
+
+/// The refusal for an outcome that this kind of proposal cannot have.
+pub fn unexpected_outcome() -> Refusal {
+    Refusal::new(ErrorCode::Internal, "the store returned an unexpected outcome")
+}
+
 /// The refusal for a rejected proposal.
 pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
     match rejection {
@@ -26,8 +38,9 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
         Rejection::NotAMember => Refusal::new(ErrorCode::NotAMember, "the user is not a member of the conversation"),
         Rejection::ClientMsgIdReused => Refusal::new(
             ErrorCode::ClientMsgIdReused,
-            "this client_msg_id stands for a message in another conversation",
+            "this client_msg_id stands for another request in this conversation: give each request an id of its own",
         ),
+        Rejection::Refused(refusal) => (**refusal).clone(),
         Rejection::NoSuchEntry(seq) => {
             Refusal::new(ErrorCode::NotFound, format!("no message {seq} in this conversation"))
         }
@@ -57,7 +70,7 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
             ErrorCode::Conflict,
             format!("a user has the id {id:?}; an account that answers needs a user of its own with it"),
         ),
-        Rejection::NotAnAgent(id) => Refusal::field("assigned_to", format!("{id:?} is no agent of the account")),
+        Rejection::NotAnAgent(id) => Refusal::field("assigned_to", format!("{id:?} is not an agent of the account")),
         Rejection::AgentLeaves(id) => Refusal::new(
             ErrorCode::NodeUnavailable,
             format!("add: {id:?} was removed a moment ago, and conversations are yet to be unassigned"),

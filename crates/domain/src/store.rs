@@ -19,8 +19,8 @@ pub use crate::{
 };
 use crate::{model::*, push_store::PushStore, stored_id::StoredId};
 pub use proposals::{
-    Appended, DeadNotification, MessageChange, NewConversation, Outcome, PositionRange, PreferencesPatch, Proposal,
-    Rejection, StoredMove, UserPatch,
+    Appended, FirstResult, MessageChange, NewConversation, NotificationKey, NotificationTable, Outcome, PositionRange,
+    PreferencesPatch, Proposal, Rejection, StoredMove, StoredNotification, UserPatch,
 };
 pub use rows::{CheckedRows, ROW_BYTES_MAX, ROW_KEY_BYTES_MAX, RowChange, RowSpace, RowStore, RowsCheck};
 use std::time::Duration;
@@ -317,7 +317,7 @@ pub trait Store: PushStore + RowStore {
     fn heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
         batch_reads::heads(self, conversations)
     }
-    /// The cards of these conversations, in the same order.
+    /// The details of these conversations, in the same order.
     ///
     /// # Errors
     /// Those of reads.
@@ -364,11 +364,16 @@ pub trait Store: PushStore + RowStore {
     /// # Errors
     /// Those of reads.
     fn outbox_position(&self) -> StoreResult<Position>;
-    /// Stored notifications with an id above `after`, in the order of ids.
+    /// Notifications of a table with an id above `after`, in the order of ids.
     ///
     /// # Errors
     /// Those of reads.
-    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>>;
+    fn stored_notifications(
+        &self,
+        table: NotificationTable,
+        after: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<StoredNotification>>;
 
     /// Removes entries beyond the limits of retention; answers how many. It may run beside commits.
     ///

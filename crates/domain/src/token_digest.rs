@@ -10,7 +10,7 @@ pub struct TokenDigest([u8; 16]);
 impl TokenDigest {
     /// The digest of a token.
     pub fn of(token: &PushToken) -> TokenDigest {
-        let hash = Sha256::new().chain_update([token.vendor() as u8]).chain_update(token.address()).finalize();
+        let hash = Sha256::new().chain_update([token.provider() as u8]).chain_update(token.address()).finalize();
         let mut digest = [0; 16];
         digest.copy_from_slice(&hash[..16]);
         TokenDigest(digest)

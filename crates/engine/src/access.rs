@@ -1,5 +1,5 @@
-//! What a caller may do: the claims of a verified token, and the scopes that it grants. The doors verify tokens, and
-//! check each request against the scopes before they call the engine.
+//! What a caller may do: the claims of a verified token, the scopes that it grants, and which scope each operation needs. The
+//! listeners verify tokens, and check the operation of each request before they call the engine.
 
 use std::{fmt, str::FromStr};
 use tidings_domain::model::{Actor, User};
@@ -9,13 +9,13 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Scope {
-    /// Receive messages, read history, lists and cards, move read marks, mute, leave, follow.
+    /// Receive messages, read history, lists and details, move read marks, mute, leave, follow.
     Read = 1,
     /// Send messages and typing signals.
     Send = 1 << 1,
     /// Open direct conversations.
     OpenDirect = 1 << 2,
-    /// Create groups, change their cards and members.
+    /// Create groups, change their details and members.
     OpenGroup = 1 << 3,
     /// Watch the presence of other users.
     Presence = 1 << 4,
@@ -64,24 +64,97 @@ impl Scopes {
         words.into_iter().filter_map(|word| word.parse().ok()).fold(Scopes::NONE, Scopes::with)
     }
 
-    /// Checks that the set has the scope.
+    /// Whether the set has the scope of the operation.
+    pub fn allow(self, operation: Operation) -> bool {
+        self.contains(operation.scope())
+    }
+
+    /// Checks that the set has the scope of the operation.
     ///
     /// # Errors
     /// `forbidden`, with the scope that is missing.
-    pub fn check(self, scope: Scope) -> Result<(), Refusal> {
-        match self.contains(scope) {
-            true => Ok(()),
-            false => Err(Refusal::new(
+    pub fn check(self, operation: Operation) -> Result<(), Refusal> {
+        let scope = operation.scope();
+        if self.contains(scope) {
+            Ok(())
+        } else {
+            Err(Refusal::new(
                 ErrorCode::Forbidden,
                 format!("scope: the token does not allow this; it needs {:?}", scope.name()),
-            )),
+            ))
+        }
+    }
+}
+
+/// What a caller asks for, over any listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Bind a session that takes messages.
+    ReceiveMessages,
+    /// Read messages, what became of them, and what was missed.
+    ReadMessages,
+    /// Read one's own lists of conversations, and those of accounts.
+    ReadLists,
+    /// Read users, conversations, their members and their desks.
+    ReadDetails,
+    /// Move the read mark, or say what is stored.
+    MoveMark,
+    /// Read or set what holds for oneself: preferences, mutes, quiet hours, receipts, push tokens.
+    SetPreferences,
+    /// Follow an account, or leave a conversation.
+    FollowOrLeave,
+    Send,
+    /// Begin a message that grows, append to it, end it.
+    GrowMessage,
+    /// Edit or recall.
+    ChangeMessage,
+    React,
+    Pin,
+    Typing,
+    Assign,
+    OpenDirect,
+    OpenGroup,
+    /// Change a conversation's details, its members or its desk.
+    ChangeConversation,
+    WatchPresence,
+    AskForPopup,
+    ReportPopupEvents,
+    /// Be sent popups that nobody asked for.
+    ReceivePopups,
+    /// Register as a device for pushes.
+    ReceivePushes,
+}
+
+impl Operation {
+    /// The scope that allows the operation.
+    pub fn scope(self) -> Scope {
+        match self {
+            Operation::ReceiveMessages
+            | Operation::ReadMessages
+            | Operation::ReadLists
+            | Operation::ReadDetails
+            | Operation::MoveMark
+            | Operation::SetPreferences
+            | Operation::FollowOrLeave => Scope::Read,
+            Operation::Send
+            | Operation::GrowMessage
+            | Operation::ChangeMessage
+            | Operation::React
+            | Operation::Pin
+            | Operation::Typing
+            | Operation::Assign => Scope::Send,
+            Operation::OpenDirect => Scope::OpenDirect,
+            Operation::OpenGroup | Operation::ChangeConversation => Scope::OpenGroup,
+            Operation::WatchPresence => Scope::Presence,
+            Operation::AskForPopup | Operation::ReportPopupEvents | Operation::ReceivePopups => Scope::Popups,
+            Operation::ReceivePushes => Scope::Push,
         }
     }
 }
 
 /// A word that names no scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no scope; there are read, send, open_direct, open_group, presence, popups, push")]
+#[error("{0:?} is not a scope; expected one of read, send, open_direct, open_group, presence, popups, push")]
 pub struct NoSuchScope(String);
 
 impl FromStr for Scope {
@@ -146,6 +219,19 @@ impl Caller {
     pub const APP: Caller = Caller { actor: Actor::App, scopes: Scopes::ALL };
 }
 
+impl From<&Caller> for Caller {
+    fn from(caller: &Caller) -> Caller {
+        caller.clone()
+    }
+}
+
+/// An actor without a token, who is held to no scopes.
+impl From<&Actor> for Caller {
+    fn from(actor: &Actor) -> Caller {
+        Caller { actor: actor.clone(), scopes: Scopes::ALL }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,18 +242,21 @@ mod tests {
         let scopes = Scopes::of_words("read openid push".split(' '));
         for scope in Scope::ALL {
             let allowed = matches!(scope, Scope::Read | Scope::Push);
-            assert_eq!(scopes.check(scope).is_ok(), allowed, "{scope}");
+            assert_eq!(scopes.contains(scope), allowed, "{scope}");
             assert!(Scopes::ALL.contains(scope) && !Scopes::NONE.contains(scope), "{scope}");
             assert_eq!(scope.name().parse(), Ok(scope));
         }
         assert!("everything".parse::<Scope>().is_err());
+        assert!(scopes.allow(Operation::MoveMark) && scopes.check(Operation::ReceivePushes).is_ok());
+        let refusal = scopes.check(Operation::React).err().map(|refusal| refusal.detail);
+        assert_eq!(refusal.as_deref(), Some("scope: the token does not allow this; it needs \"send\""));
     }
 
     #[test]
     fn a_token_from_before_the_revocation_is_refused() {
         let user = |revoked_at| User {
             receipts_off: false,
-            reach: None,
+            notifications: None,
             agent: None,
             no: UserNo(1),
             id: "ada".into(),

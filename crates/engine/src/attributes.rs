@@ -17,6 +17,6 @@ pub(crate) fn check_attributes(attributes: Option<&serde_json::Value>) -> Result
 }
 
 /// Parses the text of custom attributes.
-pub(crate) fn attributes_value(text: Option<&str>) -> Option<serde_json::Value> {
+pub fn attributes_value(text: Option<&str>) -> Option<serde_json::Value> {
     text.and_then(|text| serde_json::from_str(text).ok())
 }

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use tidings_domain::{
     chat_rows,
+    request_digest::RequestDigest,
     store::{ROW_BYTES_MAX, RowChange, RowSpace, Store, StoreError, StoreResult, Term},
 };
 use tidings_protocol::http::{BulkSend, BulkStatus, CreateBulkSend};
@@ -23,6 +24,9 @@ pub(crate) struct Progress {
     pub view: BulkSend,
     /// The number of the last member who has had a turn; of a list of users, how many have.
     pub cursor: u64,
+    /// What a retry with the same `client_bulk_id` must ask for as well; absent: anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<RequestDigest>,
 }
 
 impl Progress {

@@ -9,6 +9,7 @@
 //! A proposal that writes a timeline holds a slot of its lane from before the commit to the end of
 //! stage 1: a full lane refuses senders early, and nothing is dropped after the commit.
 
+mod openings;
 mod queue;
 mod replies;
 
@@ -17,9 +18,11 @@ use crate::{
     fairness::{AdmissionError, FlowKey},
     hub::{Batch, BatchItem, Hub},
     lanes::{LaneSlot, Lanes},
+    send_limiter::{SendLimiter, is_told},
     shards::Shards,
     streams::{NewStream, Streams},
 };
+use openings::follow_opened;
 use parking_lot::Mutex;
 use queue::{BatchLimits, CommitQueue, OPERATIONS, QUEUES, TakeOutcome};
 pub(crate) use replies::receipt;
@@ -36,6 +39,7 @@ use std::{
 use tidings_domain::{
     clock::Clock,
     commit_log::Change,
+    end_reason::required,
     metrics::Metrics,
     model::*,
     refusals::{STORE_RETRY_AFTER_MS, proposal_refusal, store_refusal},
@@ -75,6 +79,8 @@ pub(crate) enum Reply {
 /// A proposal on its way to the committer.
 pub(crate) struct CommitRequest {
     pub proposal: Proposal,
+    /// The user by whose token it comes; absent: an app server, or the server itself.
+    pub by: Option<UserNo>,
     /// The flow whose share of the queue it takes.
     pub flow_key: FlowKey,
     /// The conversation whose timeline or membership it changes, if any.
@@ -103,6 +109,8 @@ pub(crate) struct CommitterParts {
     pub batch_max: usize,
     /// While a commit takes longer than this, new proposals are refused.
     pub commit_time_max: Duration,
+    /// The rate of each user's proposals that others are notified of.
+    pub rate: SendLimiter,
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     pub directory: Arc<Directory>,
@@ -114,6 +122,7 @@ pub(crate) struct CommitterParts {
 }
 
 pub(crate) struct Committer {
+    rate: SendLimiter,
     queue: Arc<CommitQueue<CommitRequest>>,
     lanes: Arc<Lanes>,
     metrics: Arc<Metrics>,
@@ -154,6 +163,7 @@ impl Committer {
             queue_limit,
             batch_max,
             commit_time_max,
+            rate,
             store,
             clock,
             directory,
@@ -181,18 +191,21 @@ impl Committer {
             watchdog: watchdog.clone(),
         };
         let thread = std::thread::Builder::new().name("committer".into()).spawn(move || worker.run());
-        let thread = Mutex::new(thread.inspect_err(|e| tracing::error!(error = %e, "no committer thread")).ok());
-        Committer { queue, lanes, metrics, thread, failing_since, watchdog }
+        let thread = Mutex::new(Some(required("committer", thread)));
+        Committer { rate, queue, lanes, metrics, thread, failing_since, watchdog }
     }
 
-    /// Queues a request without waiting.
+    /// Queues a request without waiting. Here, and nowhere else, what others are notified of takes a send from its user's rate.
     ///
     /// # Errors
-    /// `queue_full`, `store_unavailable` or `draining`. The request and its reply are dropped: the caller must answer.
+    /// `rate_limited`, `queue_full`, `store_unavailable` or `draining`. The request and its reply are dropped: the caller must answer.
     pub(crate) fn submit(&self, request: CommitRequest) -> Result<(), Refusal> {
         if let Some(ran) = self.watchdog.overdue() {
             let detail = format!("the store has not answered for {} s; nothing of this was stored", ran.as_secs());
             return Err(Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(STORE_RETRY_AFTER_MS));
+        }
+        if let Some(user) = request.by.filter(|_| is_told(&request.proposal)) {
+            self.rate.check(user)?;
         }
         // A read mark goes to the user's own devices and takes no lane.
         let lane = request.slot.as_ref().and(request.conversation.as_ref()).map(|conversation| conversation.lane());
@@ -213,26 +226,35 @@ impl Committer {
         self.lanes.reserve(lane, flow_key).map_err(|why| admission_refusal(why, &format!("the {} lane", lane.name())))
     }
 
-    /// Commits one proposal; the outcome is durable. `conversation` is the one whose timeline,
-    /// members or read marks it changes, so that its live members learn of it.
+    /// Commits one proposal of a caller; the outcome is durable. `conversation` is the one whose timeline or members it
+    /// changes, so that its live members learn of it.
+    ///
+    /// # Errors
+    /// `rate_limited` for users; `queue_full`, `store_unavailable`, `draining`, or the refusal of the rejected proposal.
+    pub(crate) async fn propose(
+        &self,
+        actor: &Actor,
+        conversation: Option<&Arc<Conversation>>,
+        proposal: Proposal,
+    ) -> Result<Outcome, Refusal> {
+        let by = actor.user().map(|user| user.person());
+        let flow_key = by.map_or_else(|| flow_of(&proposal), FlowKey::User);
+        let slot = conversation.map(|conversation| self.reserve(conversation, flow_key)).transpose()?;
+        self.commit(CommitRequest::of(by, proposal, flow_key, conversation.cloned(), slot)).await
+    }
+
+    /// Commits a proposal that no other user is notified of: it takes no rate and no lane. `conversation`: as above.
     ///
     /// # Errors
     /// `queue_full`, `store_unavailable`, `draining`, or the refusal of the rejected proposal.
-    pub(crate) async fn propose(
+    pub(crate) async fn propose_untold(
         &self,
         conversation: Option<&Arc<Conversation>>,
         proposal: Proposal,
     ) -> Result<Outcome, Refusal> {
-        // A read mark goes to the user's own devices and takes no lane.
-        let in_lane = conversation.filter(|_| !matches!(proposal, Proposal::MarkRead { .. }));
+        debug_assert!(!is_told(&proposal), "{proposal:?}");
         let flow_key = flow_of(&proposal);
-        let slot = in_lane.map(|c| self.reserve(c, flow_key)).transpose()?;
-        self.commit(CommitRequest::of(proposal, flow_key, conversation.cloned(), slot)).await
-    }
-
-    /// Commits a proposal in the flow of a user, for a conversation that does not exist yet.
-    pub(crate) async fn propose_as(&self, user: UserNo, proposal: Proposal) -> Result<Outcome, Refusal> {
-        self.commit(CommitRequest::of(proposal, FlowKey::User(user), None, None)).await
+        self.commit(CommitRequest::of(None, proposal, flow_key, conversation.cloned(), None)).await
     }
 
     async fn commit(
@@ -249,7 +271,7 @@ impl Committer {
 
     /// Commits a proposal of the server itself that changes no timeline, and blocks its thread until then.
     pub(crate) fn propose_blocking(&self, proposal: Proposal) -> Result<Outcome, Refusal> {
-        let (request, answer) = CommitRequest::of(proposal, FlowKey::Server, None, None);
+        let (request, answer) = CommitRequest::of(None, proposal, FlowKey::Server, None, None);
         self.submit(request)?;
         match answer.blocking_recv() {
             Ok(Ok(Outcome::Rejected(rejection))) => Err(proposal_refusal(&rejection)),
@@ -270,7 +292,7 @@ impl Committer {
     ) -> Result<PendingOutcome, Refusal> {
         let flow_key = flow_of(&proposal);
         let slot = conversation.map(|conversation| self.reserve(conversation, flow_key)).transpose()?;
-        let (request, outcome) = CommitRequest::of(proposal, flow_key, conversation.cloned(), slot);
+        let (request, outcome) = CommitRequest::of(None, proposal, flow_key, conversation.cloned(), slot);
         self.submit(request)?;
         Ok(PendingOutcome(outcome))
     }
@@ -323,6 +345,7 @@ impl Committer {
 impl CommitRequest {
     /// A request, and the receiver of its outcome.
     fn of(
+        by: Option<UserNo>,
         proposal: Proposal,
         flow_key: FlowKey,
         conversation: Option<Arc<Conversation>>,
@@ -330,7 +353,7 @@ impl CommitRequest {
     ) -> (CommitRequest, oneshot::Receiver<Result<Outcome, Refusal>>) {
         let (reply, answer) = oneshot::channel();
         let (reply, stream) = (Reply::Caller(reply), None);
-        (CommitRequest { proposal, flow_key, conversation, reply, slot, stream }, answer)
+        (CommitRequest { proposal, by, flow_key, conversation, reply, slot, stream }, answer)
     }
 }
 
@@ -342,7 +365,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::SetMute { user, .. }
         | Proposal::SetDoNotDisturb { user, .. }
         | Proposal::SetReceipts { user, .. }
-        | Proposal::SetReach { user, .. }
+        | Proposal::SetNotificationPreferences { user, .. }
         | Proposal::SetPreferences { user, .. }
         | Proposal::SetPushToken { user, .. }
         | Proposal::Kick { user, .. } => FlowKey::User(*user),
@@ -358,6 +381,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         }
         Proposal::React { user, .. } => FlowKey::User(user.no),
         Proposal::TellReactions { conversation } => FlowKey::Conversation(*conversation),
+        Proposal::OpenDirect { entry, .. } => entry.author().map_or(FlowKey::Server, |author| FlowKey::User(author.no)),
         Proposal::ChangeMessage { conversation, entry, .. } => {
             entry.author().map_or(FlowKey::Conversation(*conversation), |author| FlowKey::User(author.no))
         }
@@ -370,10 +394,10 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::PutUsers(_)
         | Proposal::SetStored(_)
         | Proposal::SetLastSeen(_)
-        | Proposal::SetReachCounts(_)
+        | Proposal::SetNotificationCounts(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::CheckpointStream { .. }
-        | Proposal::DeleteDeadLetters { .. } => FlowKey::Server,
+        | Proposal::DeleteStoredNotifications { .. } => FlowKey::Server,
     }
 }
 
@@ -459,9 +483,10 @@ impl Worker {
     /// The limits of the next batch.
     fn batch_limits(&self, is_direct_active: bool, fsync_time: &FsyncTime) -> BatchLimits {
         let (proposals, bytes) = (self.batch_max.max(1), BATCH_BYTES_MAX);
-        let (bulk_proposals, bulk_bytes) = match is_direct_active {
-            true => (fsync_time.proposals_meanwhile().min(proposals), BULK_BYTES_BESIDE_DIRECT),
-            false => (proposals, bytes),
+        let (bulk_proposals, bulk_bytes) = if is_direct_active {
+            (fsync_time.proposals_meanwhile().min(proposals), BULK_BYTES_BESIDE_DIRECT)
+        } else {
+            (proposals, bytes)
         };
         BatchLimits { proposals, bytes, bulk_proposals, bulk_bytes }
     }
@@ -480,6 +505,7 @@ impl Worker {
 
     fn commit(&self, proposals: &mut Vec<Proposal>, pending: &mut Vec<PendingReply>) {
         let started = Instant::now();
+        follow_opened(proposals, pending);
         let now_ms = self.clock.now_ms();
         let span = tracing::debug_span!("commit", proposals = proposals.len());
         self.watchdog.begin();
@@ -519,23 +545,29 @@ impl Worker {
     ) {
         let mut replies = ReplyBatch::new(&self.shards);
         let mut items = Vec::with_capacity(outcomes.len());
+        let (mut late, mut late_pending) = (Vec::new(), Vec::new());
         for ((proposal, (conversation, reply, slot, stream)), outcome) in
             proposals.drain(..).zip(pending.drain(..)).zip(outcomes)
         {
-            match &outcome {
-                Outcome::Appended(appended) | Outcome::Replied { appended, .. } if appended.duplicate => {
-                    self.metrics.duplicates.inc()
+            let (proposal, conversation) = match (proposal, &outcome) {
+                // Another message has opened the conversation meanwhile, perhaps in this batch.
+                (Proposal::OpenDirect { entry, .. }, Outcome::Conversation { conversation, .. }) => {
+                    late.push(Proposal::Append { conversation: conversation.no, entry });
+                    late_pending.push((Some(Arc::new(conversation.clone())), reply, slot, stream));
+                    continue;
                 }
-                Outcome::Appended(_)
-                | Outcome::Replied { .. }
-                | Outcome::MessageChanged { entry: Some(_), .. }
-                | Outcome::Reacted { told: Some(_), .. } => self.metrics.committed_entries.inc(),
-                _ => 0,
+                (proposal, Outcome::Opened { conversation, .. }) => (proposal, Some(Arc::new(conversation.clone()))),
+                (proposal, _) => (proposal, conversation),
+            };
+            match outcome.appended() {
+                Some(appended) if appended.duplicate => self.metrics.duplicates.inc(),
+                Some(_) => self.metrics.committed_entries.inc(),
+                None => 0,
             };
             self.directory.invalidate_committed(&proposal, &outcome, conversation.as_ref());
-            // Before the answer: the caller's next request may be a piece.
+            // Before the answer: the caller's next request may be a chunk.
             self.streams.on_outcome(&proposal, &outcome, conversation.as_ref(), stream);
-            let card = conversation.clone();
+            let details = conversation.clone();
             let change = Change::of(&proposal, &outcome);
             let lane_item = lane_item(proposal, conversation, &outcome, slot, started);
             if lane_item.is_some() || change.is_some() {
@@ -545,18 +577,24 @@ impl Worker {
                 };
                 items.push(BatchItem { lane_item, change, read_before });
             }
-            replies.answer(reply, Ok(outcome), card);
+            replies.answer(reply, Ok(outcome), details);
         }
         replies.send();
         if !items.is_empty() {
             self.hub.publish(Batch { span, items });
+        }
+        if !late.is_empty() {
+            // Before the next batch, so that messages of one sender stay in order.
+            self.commit(&mut late, &mut late_pending);
         }
     }
 }
 
 fn size_of_proposal(proposal: &Proposal) -> usize {
     match proposal {
-        Proposal::Append { entry, .. } | Proposal::ChangeMessage { entry, .. } => entry.body.len() + 256,
+        Proposal::Append { entry, .. } | Proposal::OpenDirect { entry, .. } | Proposal::ChangeMessage { entry, .. } => {
+            entry.body.len() + 256
+        }
         Proposal::CheckpointStream { body, .. } => body.len() + 256,
         Proposal::PutUsers(users) => users.len() * 256,
         Proposal::SetStored(users) => users.len() * 64,

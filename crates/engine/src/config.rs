@@ -1,7 +1,8 @@
 //! The engine's settings. The binary fills them from its configuration; tests from `Default`.
 
 use crate::{
-    internal_roads::InternalRoadsConfig, presence::PresenceConfig, road_plan::RoadPlan, streams::StreamsConfig,
+    presence::{PresenceConfig, SessionLimits},
+    streams::StreamsConfig,
 };
 use std::time::Duration;
 use tidings_domain::{model::LANES, user_limiter::PerMinute};
@@ -30,8 +31,10 @@ pub struct EngineConfig {
     /// Users, conversations and memberships kept in memory, each.
     pub cache_entries: usize,
     pub presence: PresenceConfig,
-    /// Sessions of one user and device kind. Above: the oldest session is told and closed.
+    /// Sessions of one user and device kind. Above: the oldest session is notified and closed.
     pub sessions_per_kind: usize,
+    /// Sessions of one user. Above: the oldest is closed with `replaced`.
+    pub sessions_per_user: usize,
     /// Messages that one user may send in a second by token; 0: no limit. App servers are not limited.
     pub sends_per_second: u32,
     /// Messages that one user may send at once after a pause.
@@ -42,14 +45,14 @@ pub struct EngineConfig {
     pub streams: StreamsConfig,
     /// Names of users' attributes that every user sees. Only the user and app servers see the others.
     pub public_attributes: Vec<String>,
-    /// For how many days it is recorded who was told of a message, and why others were not; 0: it is not.
-    pub reach_trace_days: u32,
-    /// By which roads a message is told to those whom no session reaches.
-    pub road_plan: RoadPlan,
-    /// Which roads a policy may name beside those that need a service elsewhere.
-    pub internal_roads: InternalRoadsConfig,
     pub push: PushConfig,
     pub popups: PopupsConfig,
+}
+
+impl EngineConfig {
+    pub fn session_limits(&self) -> SessionLimits {
+        SessionLimits { per_kind: self.sessions_per_kind.max(1), per_user: self.sessions_per_user.max(1) }
+    }
 }
 
 impl Default for EngineConfig {
@@ -64,15 +67,13 @@ impl Default for EngineConfig {
             cache_entries: 100_000,
             presence: Default::default(),
             sessions_per_kind: 5,
+            sessions_per_user: 50,
             sends_per_second: 0,
             sends_burst: 20,
             limits: LimitsConfig::default(),
             messages: MessagesConfig::default(),
             streams: StreamsConfig::default(),
             public_attributes: Vec::new(),
-            reach_trace_days: 3,
-            road_plan: RoadPlan::default(),
-            internal_roads: InternalRoadsConfig::default(),
             push: PushConfig::default(),
             popups: PopupsConfig::default(),
         }

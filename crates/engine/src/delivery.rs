@@ -9,12 +9,16 @@
 //! the list is installed. From that moment (its position per lane is `joined`) entries arrive live,
 //! and everything up to it is read from the store: nothing is missed and nothing comes twice.
 
-use crate::countdown_latch::CountdownLatch;
+use crate::{
+    countdown_latch::CountdownLatch,
+    entry_view::encode_entry,
+    visibility::{Floors, View, oldest_target, targets_of},
+};
 use bytes::Bytes;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use slab::Slab;
 use smallvec::SmallVec;
-use std::{sync::Arc, time::Instant};
+use std::{ops::Range, sync::Arc, time::Instant};
 use tidings_domain::model::*;
 
 /// Entries of one conversation, encoded once for all receivers.
@@ -27,16 +31,71 @@ pub struct Block {
     pub json: Bytes,
 }
 
-/// What the text of a message that grows has grown by. No timeline has it: a session may get two pieces as one.
+/// What the text of a message that grows has grown by. No timeline has it: a session may get two chunks as one.
 #[derive(Debug)]
-pub struct Piece {
+pub struct Chunk {
     pub conversation: ConversationNo,
     pub seq: u64,
     pub recipients: Recipients,
-    /// The bytes of the text before this piece.
+    /// The bytes of the text before this chunk.
     pub offset: u64,
     /// The JSON of a `stream` frame.
     pub json: Bytes,
+    /// Absent: all recipients may see the message.
+    pub floors: Option<Floors>,
+}
+
+/// The entries of a block that concern earlier messages, which some recipients may not see.
+#[derive(Debug)]
+pub struct LooksBack {
+    conversation: String,
+    /// That of the block, whoever its reader is.
+    view: View,
+    floors: Floors,
+    /// The entries, and where they are in the block's JSON.
+    entries: Vec<(Range<usize>, StoredEntry)>,
+    /// The messages that the entries concern, in order.
+    targets: Vec<u64>,
+}
+
+impl LooksBack {
+    pub(crate) fn of(conversation: &str, view: View) -> LooksBack {
+        let floors = Floors { history: HistoryVisibility::All, cleared: Vec::new() };
+        LooksBack { conversation: conversation.to_owned(), view, floors, entries: Vec::new(), targets: Vec::new() }
+    }
+
+    /// With one more entry; the parts that members may see are as they are now.
+    pub(crate) fn with(mut self, floors: Floors, bytes: Range<usize>, entry: StoredEntry) -> LooksBack {
+        self.targets.extend(targets_of(&entry));
+        self.targets.sort_unstable();
+        self.entries.push((bytes, entry));
+        LooksBack { floors, ..self }
+    }
+
+    /// How many of the messages are hidden from a reader whose part begins with this `seq`.
+    fn hidden(&self, first_seq: u64) -> usize {
+        self.targets.partition_point(|target| *target < first_seq)
+    }
+
+    /// The block for such a reader.
+    fn encode(&self, block: &Block, first_seq: u64) -> Block {
+        let mut json = Vec::with_capacity(block.json.len());
+        let mut copied = 0;
+        let is_hidden =
+            |entry: &&(Range<usize>, StoredEntry)| oldest_target(&entry.1).is_some_and(|seq| seq < first_seq);
+        for (bytes, entry) in self.entries.iter().filter(is_hidden) {
+            // The entry itself is on its way, even to a reader who has cleared it meanwhile.
+            let view = View { first_seq: first_seq.min(entry.seq), ..self.view };
+            let Some(shown) = view.show(entry) else { continue };
+            json.extend_from_slice(&block.json[copied..bytes.start]);
+            json.push(b',');
+            encode_entry(&mut json, &self.conversation, &shown);
+            copied = bytes.end;
+        }
+        json.extend_from_slice(&block.json[copied..]);
+        let (conversation, recipients, entries) = (block.conversation, block.recipients.clone(), block.entries);
+        Block { conversation, recipients, entries, json: json.into() }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,12 +109,20 @@ pub enum Recipients {
 
 #[derive(Debug, Clone)]
 pub enum Step {
-    Block(Arc<Block>),
+    Block {
+        block: Arc<Block>,
+        /// The `seq` of the first entry.
+        first_seq: u64,
+        /// Absent: all recipients may see the same.
+        looks_back: Option<Arc<LooksBack>>,
+    },
     /// Behind the entry of its message, and before the one that ends it.
-    Piece(Arc<Piece>),
+    Chunk(Arc<Chunk>),
     Join {
         conversation: ConversationNo,
         users: Arc<[UserNo]>,
+        /// The last `seq` before they joined; `None`: the one before the next block.
+        joined_seq: Option<u64>,
     },
     Leave {
         conversation: ConversationNo,
@@ -85,8 +152,8 @@ pub type SessionKey = usize;
 pub trait Sink {
     /// Puts a block into the session's buffer.
     fn block(&mut self, session: SessionKey, block: &Arc<Block>, lane: Lane, through: Position);
-    /// Hands the session a piece of a message that grows.
-    fn piece(&mut self, session: SessionKey, piece: &Arc<Piece>, lane: Lane);
+    /// Hands the session a chunk of a message that grows.
+    fn chunk(&mut self, session: SessionKey, chunk: &Arc<Chunk>, lane: Lane);
     /// Tells the session that its user left the conversation.
     fn left(&mut self, session: SessionKey, conversation: &Arc<str>);
 }
@@ -110,15 +177,30 @@ pub struct MembershipSnapshot {
     /// that has not applied it leaves the conversation out: the join itself is still to come, and the entries before it
     /// are not for this user.
     pub joined_after: Position,
+    /// The last `seq` before the user joined.
+    pub joined_seq: u64,
 }
 
 /// The memberships are being read.
 struct Loading {
     /// The number of this read. The result of an earlier read, for sessions that have ended since, is stale.
     number: u64,
-    /// The user's last change in each conversation since the read began: `true` for a join, `false` for a leave.
-    changes: FxHashMap<ConversationNo, bool>,
+    /// The user's last change in each conversation since the read began: `Some` for a join, with the last `seq` before it, and
+    /// `None` for a leave.
+    changes: FxHashMap<ConversationNo, Option<u64>>,
 }
+
+/// A live member in a conversation's audience.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AudienceMember {
+    /// The index of the user.
+    user: u32,
+    /// The last `seq` before the user joined, or [`JOINED_LAST`].
+    joined_seq: u64,
+}
+
+/// Of a member who joined after the last block: the next one begins with the first entry that the member sees.
+const JOINED_LAST: u64 = u64::MAX;
 
 #[derive(Default)]
 struct UserState {
@@ -128,11 +210,21 @@ struct UserState {
     loading: Option<Loading>,
 }
 
+/// For whom an entry is.
+#[derive(Debug, Clone, Copy)]
+struct Reader {
+    user: UserNo,
+    /// The last `seq` before the user joined; 0 in direct conversations, which nobody joins.
+    joined_seq: u64,
+}
+
 #[derive(Default)]
 pub struct Delivery {
     by_no: FxHashMap<UserNo, usize>,
     users: Slab<(UserNo, UserState)>,
-    audiences: FxHashMap<ConversationNo, Vec<u32>>,
+    audiences: FxHashMap<ConversationNo, Vec<AudienceMember>>,
+    /// Conversations with members of whom it is not known yet after which `seq` they joined.
+    joined_last: FxHashSet<ConversationNo>,
     positions: [Position; LANES],
     loads: u64,
 }
@@ -172,36 +264,57 @@ impl Delivery {
         let sessions = state.sessions.clone();
         let positions = self.positions;
         let kept = memberships.into_iter().filter(|read| read.joined_after <= positions[read.lane as usize]);
-        let kept = kept.map(|read| read.conversation).filter(|c| !changes.contains_key(c));
-        let joined = changes.iter().filter(|(_, is_member)| **is_member).map(|(c, _)| *c);
-        state.conversations = kept.chain(joined).collect();
-        for conversation in &self.users[index].1.conversations {
-            self.audiences.entry(*conversation).or_default().push(index as u32);
+        let kept = kept.map(|read| (read.conversation, read.joined_seq)).filter(|(c, _)| !changes.contains_key(c));
+        let joined = changes.iter().filter_map(|(c, joined)| joined.map(|joined_seq| (*c, joined_seq)));
+        let all: Vec<_> = kept.chain(joined).collect();
+        state.conversations = all.iter().map(|(conversation, _)| *conversation).collect();
+        for (conversation, joined_seq) in all {
+            self.enter_audience(conversation, index, joined_seq);
         }
         Some((sessions, self.positions))
     }
 
-    /// Removes a session, and with the last one of a user the user.
-    pub fn unbind(&mut self, session: SessionKey, user: UserNo) {
-        let Some(&index) = self.by_no.get(&user) else { return };
+    /// Removes a session, and with the last one of a user the user; answers whether it was the last.
+    pub fn unbind(&mut self, session: SessionKey, user: UserNo) -> bool {
+        let Some(&index) = self.by_no.get(&user) else { return false };
         let (_, state) = &mut self.users[index];
         state.sessions.retain(|s| *s != session);
-        if state.sessions.is_empty() {
+        let is_last = state.sessions.is_empty();
+        if is_last {
             let (_, state) = self.users.remove(index);
             self.by_no.remove(&user);
             for conversation in state.conversations {
                 self.leave_audience(conversation, index);
             }
         }
+        is_last
+    }
+
+    fn enter_audience(&mut self, conversation: ConversationNo, index: usize, joined_seq: u64) {
+        if joined_seq == JOINED_LAST {
+            self.joined_last.insert(conversation);
+        }
+        self.audiences.entry(conversation).or_default().push(AudienceMember { user: index as u32, joined_seq });
+    }
+
+    /// A block of the conversation begins with this `seq`.
+    fn settle_joins(&mut self, conversation: ConversationNo, first_seq: u64) {
+        if !self.joined_last.is_empty() && self.joined_last.remove(&conversation) {
+            let members = self.audiences.get_mut(&conversation).into_iter().flatten();
+            for member in members.filter(|member| member.joined_seq == JOINED_LAST) {
+                member.joined_seq = first_seq.saturating_sub(1);
+            }
+        }
     }
 
     fn leave_audience(&mut self, conversation: ConversationNo, index: usize) {
         if let Some(audience) = self.audiences.get_mut(&conversation) {
-            if let Some(at) = audience.iter().position(|i| *i as usize == index) {
+            if let Some(at) = audience.iter().position(|member| member.user as usize == index) {
                 audience.swap_remove(at);
             }
             if audience.is_empty() {
                 self.audiences.remove(&conversation);
+                self.joined_last.remove(&conversation);
             }
         }
     }
@@ -211,17 +324,33 @@ impl Delivery {
         let mut delivered = 0;
         for step in &fanout.steps {
             match step {
-                Step::Block(block) => {
+                Step::Block { block, first_seq, looks_back } => {
+                    self.settle_joins(block.conversation, *first_seq);
                     let entries = u64::from(block.entries);
-                    let to_session = |session| sink.block(session, block, fanout.lane, fanout.through);
-                    delivered += self.deliver(block.conversation, &block.recipients, to_session) * entries;
+                    let mut to_session = |session, block: &Arc<Block>| {
+                        sink.block(session, block, fanout.lane, fanout.through);
+                    };
+                    let sessions = match looks_back {
+                        None => self.deliver(block.conversation, &block.recipients, |_, session| {
+                            to_session(session, block);
+                        }),
+                        Some(looks_back) => self.deliver_in_parts(block, looks_back, to_session),
+                    };
+                    delivered += sessions * entries;
                 }
-                Step::Piece(piece) => {
-                    let to_session = |session| sink.piece(session, piece, fanout.lane);
-                    self.deliver(piece.conversation, &piece.recipients, to_session);
+                Step::Chunk(chunk) => {
+                    self.deliver(chunk.conversation, &chunk.recipients, |reader, session| {
+                        let first_seq =
+                            chunk.floors.as_ref().map_or(0, |floors| floors.of(reader.user, reader.joined_seq));
+                        if chunk.seq >= first_seq {
+                            sink.chunk(session, chunk, fanout.lane);
+                        }
+                    });
                 }
                 Step::Barrier(latch) => latch.count_down(),
-                Step::Join { conversation, users } => users.iter().for_each(|user| self.join(*conversation, *user)),
+                Step::Join { conversation, users, joined_seq } => {
+                    users.iter().for_each(|user| self.join(*conversation, *user, joined_seq.unwrap_or(JOINED_LAST)));
+                }
                 Step::Leave { conversation, id, users } => {
                     users.iter().for_each(|user| self.leave(*conversation, id, *user, sink));
                 }
@@ -232,17 +361,38 @@ impl Delivery {
         delivered
     }
 
+    /// Delivers a block of which not all recipients may see the same: it is encoded once for each part that some may see.
+    fn deliver_in_parts(
+        &self,
+        block: &Arc<Block>,
+        looks_back: &LooksBack,
+        mut to_session: impl FnMut(SessionKey, &Arc<Block>),
+    ) -> u64 {
+        let mut parts: FxHashMap<usize, Arc<Block>> = FxHashMap::default();
+        self.deliver(block.conversation, &block.recipients, |reader, session| {
+            let first_seq = looks_back.floors.of(reader.user, reader.joined_seq);
+            match looks_back.hidden(first_seq) {
+                0 => to_session(session, block),
+                hidden => {
+                    let part = parts.entry(hidden).or_insert_with(|| looks_back.encode(block, first_seq).into());
+                    to_session(session, part);
+                }
+            }
+        })
+    }
+
     /// Calls back for each live session of the recipients; answers how many there are.
     fn deliver(
         &self,
         conversation: ConversationNo,
         recipients: &Recipients,
-        mut to_session: impl FnMut(SessionKey),
+        mut to_session: impl FnMut(Reader, SessionKey),
     ) -> u64 {
         let mut sessions = 0;
-        let mut to_user = |state: &UserState| {
+        let mut to_user = |(user, state): &(UserNo, UserState), joined_seq| {
             if state.loading.is_none() {
-                state.sessions.iter().for_each(|session| to_session(*session));
+                let reader = Reader { user: *user, joined_seq };
+                state.sessions.iter().for_each(|session| to_session(reader, *session));
                 sessions += state.sessions.len() as u64;
             }
         };
@@ -250,18 +400,18 @@ impl Delivery {
             Recipients::Pair(a, b) => {
                 for user in [Some(a), (a != b).then_some(b)].into_iter().flatten() {
                     if let Some(&index) = self.by_no.get(user) {
-                        to_user(&self.users[index].1);
+                        to_user(&self.users[index], 0);
                     }
                 }
             }
             Recipients::Users(users) => {
                 for index in users.iter().filter_map(|user| self.by_no.get(user)) {
-                    to_user(&self.users[*index].1);
+                    to_user(&self.users[*index], 0);
                 }
             }
             Recipients::Audience => {
-                for index in self.audiences.get(&conversation).into_iter().flatten() {
-                    to_user(&self.users[*index as usize].1);
+                for member in self.audiences.get(&conversation).into_iter().flatten() {
+                    to_user(&self.users[member.user as usize], member.joined_seq);
                 }
             }
         }
@@ -280,15 +430,15 @@ impl Delivery {
         }
     }
 
-    fn join(&mut self, conversation: ConversationNo, user: UserNo) {
+    fn join(&mut self, conversation: ConversationNo, user: UserNo, joined_seq: u64) {
         let Some(&index) = self.by_no.get(&user) else { return };
         let (_, state) = &mut self.users[index];
         match &mut state.loading {
-            Some(loading) => drop(loading.changes.insert(conversation, true)),
+            Some(loading) => drop(loading.changes.insert(conversation, Some(joined_seq))),
             None if state.conversations.contains(&conversation) => {}
             None => {
                 state.conversations.push(conversation);
-                self.audiences.entry(conversation).or_default().push(index as u32);
+                self.enter_audience(conversation, index, joined_seq);
             }
         }
     }
@@ -297,7 +447,7 @@ impl Delivery {
         let Some(&index) = self.by_no.get(&user) else { return };
         let (_, state) = &mut self.users[index];
         if let Some(loading) = &mut state.loading {
-            loading.changes.insert(conversation, false);
+            loading.changes.insert(conversation, None);
             return;
         }
         if let Some(at) = state.conversations.iter().position(|c| *c == conversation) {
@@ -311,8 +461,8 @@ impl Delivery {
 
     /// The live members of a conversation, with their sessions.
     pub fn audience(&self, conversation: ConversationNo) -> impl Iterator<Item = (UserNo, &[SessionKey])> {
-        self.audiences.get(&conversation).into_iter().flatten().map(|index| {
-            let (user, state) = &self.users[*index as usize];
+        self.audiences.get(&conversation).into_iter().flatten().map(|member| {
+            let (user, state) = &self.users[member.user as usize];
             (*user, state.sessions.as_slice())
         })
     }
@@ -323,148 +473,5 @@ impl Delivery {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ROOM: ConversationNo = ConversationNo(7);
-    const IN_ROOM: MembershipSnapshot = MembershipSnapshot { conversation: ROOM, lane: Lane::Group, joined_after: 0 };
-    const ALICE: UserNo = UserNo(1);
-    const BOB: UserNo = UserNo(2);
-
-    /// Records what each session is handed: JSON of entries, or a conversation that its user left.
-    #[derive(Default)]
-    struct Recorder(Vec<(SessionKey, String)>);
-
-    impl Sink for Recorder {
-        fn block(&mut self, session: SessionKey, block: &Arc<Block>, _: Lane, _: Position) {
-            self.0.push((session, String::from_utf8_lossy(&block.json).into_owned()));
-        }
-
-        fn piece(&mut self, session: SessionKey, piece: &Arc<Piece>, _: Lane) {
-            self.0.push((session, String::from_utf8_lossy(&piece.json).into_owned()));
-        }
-
-        fn left(&mut self, session: SessionKey, conversation: &Arc<str>) {
-            self.0.push((session, format!("left {conversation}")));
-        }
-    }
-
-    fn say(text: &'static str) -> Step {
-        let json = Bytes::from_static(text.as_bytes());
-        Step::Block(Arc::new(Block { conversation: ROOM, recipients: Recipients::Audience, entries: 1, json }))
-    }
-
-    fn join(user: UserNo) -> Step {
-        Step::Join { conversation: ROOM, users: [user].into() }
-    }
-
-    fn leave(user: UserNo) -> Step {
-        Step::Leave { conversation: ROOM, id: "room".into(), users: [user].into() }
-    }
-
-    fn apply(delivery: &mut Delivery, through: Position, steps: Vec<Step>) -> Vec<(SessionKey, String)> {
-        let mut recorder = Recorder::default();
-        let fanout = Fanout { lane: Lane::Group, through, steps, committed_at: Instant::now() };
-        delivery.apply(&fanout, &mut recorder);
-        recorder.0
-    }
-
-    /// A delivery with Alice's session 1 live in the room.
-    fn with_alice() -> Delivery {
-        let mut delivery = Delivery::default();
-        assert_eq!(delivery.bind(1, ALICE), BindOutcome::NeedsMemberships(1));
-        assert!(delivery.install(ALICE, 1, vec![IN_ROOM]).is_some());
-        delivery
-    }
-
-    #[test]
-    fn a_session_is_live_from_the_position_at_which_its_memberships_are_installed() {
-        let mut delivery = Delivery::default();
-        delivery.bind(1, ALICE);
-        assert_eq!(apply(&mut delivery, 5, vec![say("early")]), [], "read from the store instead");
-        let (_, positions) = delivery.install(ALICE, 1, vec![IN_ROOM]).into_iter().next().unwrap_or_default();
-        assert_eq!(positions, [0, 5, 0]);
-        assert_eq!(apply(&mut delivery, 6, vec![say("late")]), [(1, "late".into())]);
-    }
-
-    #[test]
-    fn a_member_whose_join_the_shard_has_not_applied_gets_no_entry_from_before_it() {
-        let mut delivery = Delivery::default();
-        delivery.bind(7, ALICE);
-        apply(&mut delivery, 4, vec![say(",1")]);
-        // Read from the store: joined after the entry at position 5.
-        delivery.install(ALICE, 1, vec![MembershipSnapshot { joined_after: 5, ..IN_ROOM }]);
-        let heard = apply(&mut delivery, 6, vec![say(",2"), join(ALICE), say(",3")]);
-        assert_eq!(heard, [(7, ",3".to_owned())]);
-    }
-
-    #[test]
-    fn a_member_who_leaves_while_memberships_are_read_gets_nothing() {
-        let mut delivery = Delivery::default();
-        delivery.bind(1, ALICE);
-        apply(&mut delivery, 5, vec![leave(ALICE)]);
-        delivery.install(ALICE, 1, vec![IN_ROOM]);
-        assert_eq!(apply(&mut delivery, 6, vec![say("secret")]), []);
-    }
-
-    #[test]
-    fn a_member_who_joins_while_memberships_are_read_gets_each_entry_once() {
-        let mut delivery = Delivery::default();
-        delivery.bind(1, ALICE);
-        apply(&mut delivery, 5, vec![join(ALICE)]);
-        delivery.install(ALICE, 1, vec![IN_ROOM]);
-        assert_eq!(apply(&mut delivery, 6, vec![say("hi")]), [(1, "hi".into())]);
-    }
-
-    #[test]
-    fn memberships_read_for_an_ended_session_are_not_installed_for_the_next() {
-        let mut delivery = Delivery::default();
-        delivery.bind(1, ALICE);
-        delivery.unbind(1, ALICE);
-        apply(&mut delivery, 5, vec![leave(ALICE)]);
-        assert_eq!(delivery.bind(2, ALICE), BindOutcome::NeedsMemberships(2));
-        assert!(delivery.install(ALICE, 1, vec![IN_ROOM]).is_none(), "the older reading still had the room");
-        assert!(delivery.install(ALICE, 2, vec![]).is_some());
-        assert_eq!(apply(&mut delivery, 6, vec![say("secret")]), []);
-    }
-
-    #[test]
-    fn a_member_who_leaves_is_told_so_and_gets_nothing_after_it() {
-        let mut delivery = with_alice();
-        let seen = apply(&mut delivery, 5, vec![say("bye"), leave(ALICE), say("after")]);
-        assert_eq!(seen, [(1, "bye".into()), (1, "left room".into())]);
-    }
-
-    #[test]
-    fn a_second_session_is_live_at_once_and_the_last_one_to_end_removes_the_user() {
-        let mut delivery = with_alice();
-        assert_eq!(delivery.bind(2, ALICE), BindOutcome::Joined([0, 0, 0]));
-        assert_eq!(apply(&mut delivery, 5, vec![say("hi")]).len(), 2);
-        delivery.unbind(1, ALICE);
-        assert_eq!(apply(&mut delivery, 6, vec![say("hi")]).len(), 1);
-        delivery.unbind(2, ALICE);
-        assert_eq!(apply(&mut delivery, 7, vec![say("hi")]), []);
-        assert!(delivery.audiences.is_empty() && delivery.users.is_empty());
-    }
-
-    #[test]
-    fn a_direct_message_reaches_both_users_and_a_note_to_oneself_comes_once() {
-        let mut delivery = with_alice();
-        delivery.bind(2, BOB);
-        delivery.install(BOB, 2, vec![]);
-        let direct = |a, b| {
-            let recipients = Recipients::Pair(a, b);
-            let json = Bytes::from_static(b",1");
-            Step::Block(Arc::new(Block { conversation: ConversationNo(9), recipients, entries: 1, json }))
-        };
-        assert_eq!(apply(&mut delivery, 5, vec![direct(ALICE, BOB)]).len(), 2);
-        assert_eq!(apply(&mut delivery, 6, vec![direct(ALICE, ALICE)]).len(), 1);
-    }
-
-    #[test]
-    fn a_fan_out_without_entries_does_not_move_positions_back() {
-        let mut delivery = Delivery::starting_at([9; LANES]);
-        apply(&mut delivery, 0, vec![join(ALICE)]);
-        assert_eq!(delivery.positions(), [9; LANES]);
-    }
-}
+#[path = "../tests/units/delivery.rs"]
+mod tests;

@@ -5,20 +5,22 @@
 //! that runs meanwhile may read the old value; invalidating also ends its placeholder, so the
 //! old value is used once and never cached.
 
-mod cards;
+mod cleared;
+mod conversation_details;
 mod member_lists;
 mod push_devices;
 mod shown;
 mod unread;
 
-pub(crate) use member_lists::MemberList;
+pub use member_lists::MemberList;
 
-use crate::desks::Desks;
+use crate::{desks::Desks, visibility::Floors};
+use cleared::ClearedMarks;
 use member_lists::MemberLists;
-pub(crate) use push_devices::PushDevices;
+pub use push_devices::PushDevices;
 use push_devices::PushDevicesCache;
 use quick_cache::sync::{Cache, GuardResult};
-use shown::ShownIndex;
+pub use shown::ShownIndex;
 use std::{
     borrow::Borrow,
     hash::Hash,
@@ -47,10 +49,11 @@ pub struct Directory {
     memberships: Cache<(ConversationNo, UserNo), Option<Membership>>,
     preferences: Cache<(ConversationNo, UserNo), Arc<Preferences>>,
     pub(crate) unread: UnreadCache,
-    pub(crate) desks: Arc<Desks>,
+    pub desks: Arc<Desks>,
     member_lists: MemberLists,
     push_devices: PushDevicesCache,
-    pub(crate) shown: ShownIndex,
+    pub shown: ShownIndex,
+    pub(crate) cleared: ClearedMarks,
     /// The position through which nothing here is older than the store.
     current: AtomicU64,
     /// Whether other nodes change the store too.
@@ -90,6 +93,7 @@ impl Directory {
             member_lists: MemberLists::default(),
             push_devices: PushDevicesCache::default(),
             shown: ShownIndex::default(),
+            cleared: ClearedMarks::default(),
             current: AtomicU64::new(store.last_position()),
             store,
             user_nos: Cache::new(entries),
@@ -215,7 +219,7 @@ impl Directory {
     ///
     /// # Errors
     /// Those of the store's reads, for preferences that are not in memory.
-    pub(crate) fn preferences(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Arc<Preferences>> {
+    pub fn preferences(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Arc<Preferences>> {
         let load = || {
             let row = self.store.row(RowSpace::Chat, &preferences_key(user, conversation))?;
             Ok(Some(Arc::new(Preferences::decode(row.as_deref())?)))
@@ -223,26 +227,52 @@ impl Directory {
         Ok(get_or_load(&self.preferences, &(conversation, user), load)?.unwrap_or_default())
     }
 
+    /// Where the parts of a conversation begin that its members with sessions on this node may see; `None`: all may see
+    /// everything. Reads the store only for what is not in memory; of what cannot be read nothing may be seen.
+    pub(crate) fn floors(&self, conversation: &Conversation) -> Option<Floors> {
+        let cleared_seq = |user| Ok(self.preferences(conversation.no, user)?.cleared_seq);
+        let mut cleared = self.cleared.of(conversation.no, cleared_seq);
+        if let Some(sides) = self.desks.sides(conversation.pair) {
+            // What one agent has cleared is cleared for the account.
+            let seq = cleared_seq(sides.desk.desk.user.no).unwrap_or(u64::MAX);
+            let insiders = sides.insiders();
+            cleared.retain(|(user, _)| !insiders.contains(user));
+            cleared.extend(insiders.into_iter().filter(|_| seq > 0).map(|user| (user, seq)));
+        }
+        // Another node reports a conversation without its settings.
+        let history = match conversation.kind {
+            ConversationKind::Direct => HistoryVisibility::All,
+            ConversationKind::Group | ConversationKind::Official => match self.conversation(conversation.no) {
+                Ok(details) => details.map_or(HistoryVisibility::All, |details| details.history()),
+                Err(error) => {
+                    tracing::warn!(%error, "a conversation cannot be read: members are shown less of it");
+                    HistoryVisibility::Join
+                }
+            },
+        };
+        Some(Floors { history, cleared }).filter(|floors| !floors.is_trivial())
+    }
+
     /// The members of the conversation, as of [`Directory::current`] or later; `None`: there are too many for memory. One
     /// thread asks.
     ///
     /// # Errors
     /// Those of the store's reads.
-    pub(crate) fn members(&self, conversation: &Conversation) -> StoreResult<Option<MemberList>> {
+    pub fn members(&self, conversation: &Conversation) -> StoreResult<Option<MemberList>> {
         self.member_lists.members(&*self.store, conversation)
     }
 
-    /// The devices of these users that vendors reach, in the same order. `is_current`: as of [`Directory::current`] is enough.
+    /// The devices of these users that providers reach, in the same order. `is_current`: as of [`Directory::current`] is enough.
     ///
     /// # Errors
     /// Those of the store's reads.
-    pub(crate) fn push_devices(&self, users: &[UserNo], is_current: bool) -> StoreResult<Vec<PushDevices>> {
-        // Other nodes do not tell of tokens.
+    pub fn push_devices(&self, users: &[UserNo], is_current: bool) -> StoreResult<Vec<PushDevices>> {
+        // Other nodes do not report tokens.
         self.push_devices.of(&*self.store, users, is_current && !self.shared)
     }
 
     /// The position through which caches are invalidated: what is committed after it may be unknown here.
-    pub(crate) fn current(&self) -> Position {
+    pub fn current(&self) -> Position {
         self.current.load(Ordering::Acquire)
     }
 
@@ -263,44 +293,56 @@ impl Directory {
         outcome: &Outcome,
         conversation: Option<&Arc<Conversation>>,
     ) {
-        match (proposal, outcome) {
-            (_, Outcome::Rejected(_)) => {}
-            // By far the most common proposal, and it changes no card.
-            (Proposal::Append { .. } | Proposal::ChangeMessage { .. }, _) => {
+        if matches!(outcome, Outcome::Rejected(_)) {
+            return;
+        }
+        match proposal {
+            // By far the most common proposal, and it changes no profile and no details.
+            Proposal::Append { .. } | Proposal::OpenDirect { .. } | Proposal::ChangeMessage { .. } => {
                 for user in conversation.and_then(|c| c.pair).into_iter().flat_map(|(a, b)| [a, b]) {
                     self.unread.invalidate(user);
                 }
             }
-            (Proposal::PutUsers(patches), _) => patches.iter().for_each(|patch| self.invalidate_user_by_id(&patch.id)),
-            (
-                Proposal::SetDoNotDisturb { user, .. }
-                | Proposal::SetReceipts { user, .. }
-                | Proposal::SetReach { user, .. }
-                | Proposal::Revoke { user, .. },
-                _,
-            ) => self.invalidate_user(*user),
-            (Proposal::UpdateConversation { conversation, .. }, _) => self.invalidate_conversation(*conversation),
-            (Proposal::SetDesk { account, .. }, _) => self.desks.note_change(*account),
-            (Proposal::ChangeMembers { conversation, .. }, Outcome::MembersChanged { added, removed, changed, .. }) => {
+            Proposal::PutUsers(patches) => patches.iter().for_each(|patch| self.invalidate_user_by_id(&patch.id)),
+            Proposal::SetDoNotDisturb { user, .. }
+            | Proposal::SetReceipts { user, .. }
+            | Proposal::SetNotificationPreferences { user, .. }
+            | Proposal::Revoke { user, .. } => self.invalidate_user(*user),
+            Proposal::UpdateConversation { conversation, .. } => self.invalidate_conversation(*conversation),
+            Proposal::SetDesk { account, .. } => self.desks.note_change(*account),
+            Proposal::ChangeMembers { conversation, .. } => {
                 self.invalidate_conversation(*conversation);
-                for user in added.iter().chain(removed).chain(changed) {
-                    self.invalidate_membership(*conversation, *user);
+                if let Outcome::MembersChanged { added, removed, changed, .. } = outcome {
+                    for user in added.iter().chain(removed).chain(changed) {
+                        self.invalidate_membership(*conversation, *user);
+                    }
                 }
             }
-            (Proposal::MarkRead { conversation, user, .. }, Outcome::Read { seq, .. }) => {
-                self.invalidate_read(*conversation, *user, *seq);
+            Proposal::MarkRead { conversation, user, .. } => {
+                if let Outcome::Read { seq, .. } = outcome {
+                    self.invalidate_read(*conversation, *user, *seq);
+                }
             }
-            (Proposal::SetPushToken { user, owner, .. }, _) => {
+            Proposal::SetPushToken { user, owner, .. } => {
                 let owner = owner.as_ref().map(|(owner, _)| *owner);
                 owner.into_iter().chain([*user]).for_each(|user| self.push_devices.invalidate(user));
             }
-            (Proposal::SetPreferences { conversation, user, .. }, _) => {
-                self.preferences.remove(&(*conversation, *user));
+            Proposal::SetPreferences { conversation, user, .. } => {
+                self.invalidate_preferences(*conversation, *user);
             }
-            (Proposal::SetMute { conversation, user, .. }, _) => {
-                self.invalidate_membership(*conversation, *user);
-            }
-            _ => {}
+            Proposal::SetMute { conversation, user, .. } => self.invalidate_membership(*conversation, *user),
+            // Nothing in memory is of these.
+            Proposal::CreateConversation(_)
+            | Proposal::React { .. }
+            | Proposal::TellReactions { .. }
+            | Proposal::CheckpointStream { .. }
+            | Proposal::Assign { .. }
+            | Proposal::SetStored(_)
+            | Proposal::SetNotificationCounts(_)
+            | Proposal::SetLastSeen(_)
+            | Proposal::Kick { .. }
+            | Proposal::AdvanceOutbox { .. }
+            | Proposal::DeleteStoredNotifications { .. } => {}
         }
     }
 
@@ -324,16 +366,29 @@ impl Directory {
             Some(Change::DoNotDisturb(user)) => self.invalidate_user(*user),
             Some(Change::Mute { conversation, user }) => {
                 self.invalidate_membership(*conversation, *user);
-                self.preferences.remove(&(*conversation, *user));
+                self.invalidate_preferences(*conversation, *user);
             }
             Some(Change::Read { conversation, user, seq }) => self.invalidate_read(*conversation, *user, *seq),
             // A revocation of the user's tokens comes as a kick.
             Some(Change::Kick { user, .. }) => self.invalidate_user(*user),
+            Some(Change::Opaque) => self.invalidate_all(),
             None => {}
         }
     }
 
-    /// Invalidates users by id without a read of the store: when the number of an id is not cached, its card is looked
+    /// Anything may have changed: everything is read anew. The numbers of ids never change.
+    fn invalidate_all(&self) {
+        self.users.clear();
+        self.conversations.clear();
+        self.memberships.clear();
+        self.preferences.clear();
+        self.member_lists.clear();
+        self.unread.invalidate_all();
+        self.cleared.note_all_changed();
+        self.desks.note_all_changed();
+    }
+
+    /// Invalidates users by id without a read of the store: when the number of an id is not cached, its profile is looked
     /// for among all.
     fn invalidate_users(&self, ids: &[String]) {
         let mut unknown = std::collections::HashSet::new();
@@ -352,7 +407,7 @@ impl Directory {
         match self.user_no(id) {
             Ok(Some(no)) => self.invalidate_user(no),
             Ok(None) => {}
-            // The store cannot tell whose card is stale. An empty cache is slow; a stale card would be wrong.
+            // The store cannot tell whose profile is stale. An empty cache is slow; a stale profile would be wrong.
             Err(_) => self.users.clear(),
         }
     }
@@ -365,8 +420,16 @@ impl Directory {
         self.conversations.remove(&no);
     }
 
+    fn invalidate_preferences(&self, conversation: ConversationNo, user: UserNo) {
+        self.preferences.remove(&(conversation, user));
+        self.cleared.note_changed(user, conversation);
+        // What is cleared counts as read.
+        self.shown.note_read(user, conversation);
+    }
+
     fn invalidate_membership(&self, conversation: ConversationNo, user: UserNo) {
         self.memberships.remove(&(conversation, user));
+        self.preferences.remove(&(conversation, user));
         self.member_lists.note_changed(conversation, user);
     }
 
@@ -383,3 +446,6 @@ impl UserLookup for Directory {
         Directory::user_no(self, id)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
-//! Stored entries as clients see them.
+//! Entries as clients see them: what a reader may see of a stored entry ([`crate::visibility`]), as the wire has it.
 
+use crate::visibility::ShownEntry;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tidings_domain::model::*;
@@ -8,11 +9,12 @@ use tidings_protocol::{
     error::{ErrorCode, Refusal},
 };
 
-/// A stored entry as clients see it.
+/// An entry as clients see it.
 ///
 /// # Errors
 /// `internal`: the stored body is damaged.
-pub(crate) fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry, Refusal> {
+pub(crate) fn entry_of(conversation: &str, shown: &ShownEntry<'_>) -> Result<Entry, Refusal> {
+    let stored = shown.entry();
     let content = &stored.content;
     let body = RawValue::from_string(content.body.to_string())
         .map_err(|_| Refusal::new(ErrorCode::Internal, format!("entry {} has a damaged body", stored.seq)))?;
@@ -21,7 +23,9 @@ pub(crate) fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry
 
 fn with_body(conversation: &str, stored: &StoredEntry, body: Box<RawValue>) -> Entry {
     let content = &stored.content;
-    let details = content.details();
+    let message = content.message_details();
+    let edit = content.edit_details();
+    let version = edit.map_or(message.version, |edit| edit.version);
     let id = |user: &Sender| user.id.clone();
     Entry {
         conversation: conversation.to_owned(),
@@ -29,30 +33,27 @@ fn with_body(conversation: &str, stored: &StoredEntry, body: Box<RawValue>) -> E
         kind: content.kind,
         at: stored.at,
         from: content.sender.as_ref().map(id),
-        agent: details.agent.as_ref().map(id),
+        agent: content.desk().and_then(|desk| desk.agent.as_ref()).map(id),
         client_msg_id: content.client_msg_id.clone(),
         content_type: content.content_type.clone(),
         body,
         mentions: content.mentions.clone(),
         silent: content.silent,
-        target: some_unless_zero(details.target),
-        version: (details.version > 1).then_some(details.version),
-        edited_at: some_unless_zero(details.edited_at),
-        edited_by: details.edited_by.as_ref().map(id),
-        recalled: details
+        target: content.target(),
+        version: (version > 1).then_some(version),
+        edited_at: message.edited.as_ref().map(|edited| edited.at),
+        edited_by: message.edited.as_ref().and_then(|edited| edited.by.as_ref()).map(id),
+        recalled: message
             .recalled
             .as_ref()
             .map(|recalled| RecalledBy { at: recalled.at, by: recalled.by.as_ref().map(id) }),
-        reactions: reactions_of(&details.reactions),
-        reply_to: (details.reply_to != 0).then(|| reply_to_of(details)),
-        pinned: details
-            .pinned
-            .as_ref()
-            .filter(|_| content.kind == EntryKind::Message)
-            .map(|pinned| PinnedBy { at: pinned.at, by: pinned.by.as_ref().map(id) }),
-        stream: match details.stream {
+        reactions: reactions_of(&message.reactions),
+        reply_to: message.reply_to.as_ref().map(reply_to_of),
+        pinned: message.pinned.as_ref().map(|pinned| PinnedBy { at: pinned.at, by: pinned.by.as_ref().map(id) }),
+        stream: match message.stream {
+            _ if edit.is_some_and(|edit| edit.interrupted) => Some(StreamMark::Interrupted),
             StreamState::Whole => None,
-            StreamState::Open => Some(StreamMark::Open),
+            StreamState::Open { .. } => Some(StreamMark::Open),
             StreamState::Interrupted => Some(StreamMark::Interrupted),
         },
     }
@@ -68,9 +69,9 @@ pub(crate) fn reactions_of(reactions: &[ReactionCount]) -> Vec<Reaction> {
     reactions.iter().map(view).collect()
 }
 
-fn reply_to_of(details: &EntryDetails) -> ReplyTo {
-    let seq = details.reply_to;
-    let Some(preview) = &details.preview else {
+fn reply_to_of(AnsweredMessage { seq, preview }: &AnsweredMessage) -> ReplyTo {
+    let seq = *seq;
+    let Some(preview) = preview else {
         return ReplyTo { seq, from: None, content_type: None, body: None, recalled: false };
     };
     let body = preview.body.as_ref().and_then(|body| RawValue::from_string(body.to_string()).ok());
@@ -78,7 +79,7 @@ fn reply_to_of(details: &EntryDetails) -> ReplyTo {
     ReplyTo { seq, from: preview.from.clone(), content_type, body, recalled: preview.recalled }
 }
 
-/// The body of an entry that tells of a change and has no content of its own; `None` for all others.
+/// The body of an entry that reports a change and has no content of its own; `None` for all others.
 fn body_of_change(content: &NewEntry) -> Option<Box<RawValue>> {
     #[derive(Serialize)]
     struct ReactionsBody {
@@ -89,41 +90,35 @@ fn body_of_change(content: &NewEntry) -> Option<Box<RawValue>> {
         seq: u64,
         reactions: Vec<Reaction>,
     }
-    let details = content.details();
-    match content.kind {
-        EntryKind::Reactions => {
-            let changes = details.reaction_changes.iter();
-            let changes =
-                changes.map(|(seq, all)| ReactionChange { seq: *seq, reactions: reactions_of(all) }).collect();
+    let EntryDetails { desk, of_kind, .. } = content.details.as_deref()?;
+    match of_kind {
+        KindDetails::Reactions(changes) => {
+            let change =
+                |(seq, all): &(u64, Vec<ReactionCount>)| ReactionChange { seq: *seq, reactions: reactions_of(all) };
+            let changes = changes.iter().map(change).collect();
             serde_json::value::to_raw_value(&ReactionsBody { changes }).ok()
         }
-        EntryKind::Pins => {
-            serde_json::value::to_raw_value(&serde_json::json!({ "pinned": details.pinned.is_some() })).ok()
+        KindDetails::Pins { pinned, .. } => {
+            serde_json::value::to_raw_value(&serde_json::json!({ "pinned": pinned.is_some() })).ok()
         }
-        EntryKind::Assignment if details.desk.is_none() => serde_json::value::to_raw_value(&serde_json::json!({})).ok(),
-        EntryKind::Assignment => {
-            let to = details.assigned_to.as_ref().map(|agent| &agent.id);
+        KindDetails::Assignment { .. } if desk.is_none() => {
+            serde_json::value::to_raw_value(&serde_json::json!({})).ok()
+        }
+        KindDetails::Assignment { to } => {
+            let to = to.as_ref().map(|agent| &agent.id);
             serde_json::value::to_raw_value(&serde_json::json!({ "assigned_to": to })).ok()
         }
-        _ => None,
+        KindDetails::Message(_)
+        | KindDetails::Edit(_)
+        | KindDetails::Recall { .. }
+        | KindDetails::Notice
+        | KindDetails::Opaque(_) => None,
     }
-}
-
-/// Takes out of an entry which agents of an account have to do with it.
-pub(crate) fn hide_agents(entry: &mut StoredEntry) {
-    let Some(details) = &mut entry.content.details else { return };
-    (details.desk, details.agent, details.assigned_to) = (None, None, None);
-    if **details == EntryDetails::NONE && entry.content.kind == EntryKind::Message {
-        entry.content.details = None;
-    }
-}
-
-fn some_unless_zero(number: u64) -> Option<u64> {
-    (number != 0).then_some(number)
 }
 
 /// Writes an entry as clients see it: the JSON of [`entry_of`], for most entries straight from the stored one.
-pub fn encode_entry(out: &mut Vec<u8>, conversation: &str, entry: &StoredEntry) {
+pub fn encode_entry(out: &mut Vec<u8>, conversation: &str, shown: &ShownEntry<'_>) {
+    let entry = shown.entry();
     #[derive(Serialize)]
     struct Plain<'a> {
         conversation: &'a str,

@@ -7,7 +7,7 @@
 use crate::{
     directory::Directory,
     lanes::{LaneItem, Lanes},
-    list_changes::ListChanges,
+    lists::changes::ListChanges,
     receipts::{ReceiptMove, Receipts},
     shards::{Shards, Signal},
     streams::{Streams, begun_stream},
@@ -15,7 +15,7 @@ use crate::{
 use std::sync::Arc;
 use tidings_domain::{
     commit_log::Change,
-    model::{Conversation, Position, UserNo},
+    model::{Conversation, ConversationNo, EntryKind, Lane, Position, UserNo},
     store::PositionRange,
 };
 use tidings_protocol::frames::ReceiptKind;
@@ -59,6 +59,13 @@ pub(crate) struct Applier {
     pub receipts: Arc<Receipts>,
     pub streams: Arc<Streams>,
     pub list_changes: Arc<ListChanges>,
+    pub watches: Arc<dyn EndWatches>,
+}
+
+/// The watches of users' presence, which rest on memberships.
+pub(crate) trait EndWatches: Send + Sync {
+    /// These users have left the conversation, or may not watch its members any more.
+    fn end_watches(&self, conversation: ConversationNo, users: &[UserNo]);
 }
 
 impl Applier {
@@ -72,7 +79,16 @@ impl Applier {
         for item in items {
             if let Some(LaneItem { conversation, entry: Some(entry), .. }) = &item.lane_item {
                 self.streams.on_end_entry(conversation.no, entry);
+                if let Some(target) = entry.content.target().filter(|_| entry.content.kind == EntryKind::Recall) {
+                    self.directory.shown.note_recalled(conversation.no, target);
+                }
                 begun.extend(begun_stream(conversation, entry));
+            }
+            if let Some(Change::Members { conversation, left, changed, .. }) = &item.change {
+                self.watches.end_watches(*conversation, left);
+                // A role gives a right to watch in official accounts alone.
+                let lane = item.lane_item.as_ref().map(|item| item.conversation.lane());
+                self.watches.end_watches(*conversation, if lane == Some(Lane::Broadcast) { changed } else { &[] });
             }
             lane_items.extend(item.lane_item);
             item.change.iter().for_each(|change| self.list_changes.note_change(change));
@@ -91,7 +107,7 @@ impl Applier {
         if !lane_items.is_empty() {
             self.lanes.enqueue(lane_items);
         }
-        // Pieces may follow from here on: the lanes have the entries of their messages.
+        // Chunks may follow from here on: the lanes have the entries of their messages.
         for stream in begun {
             if let Some(touch) = self.streams.announce(stream) {
                 self.lanes.enqueue_stream(touch);

@@ -8,12 +8,13 @@ mod slots;
 
 use crate::{
     countdown_latch::CountdownLatch,
-    delivery::{Block, Fanout, Piece, Recipients, Step},
-    desks::Desks,
-    entry_view::{encode_entry, hide_agents},
+    delivery::{Block, Chunk, Fanout, LooksBack, Recipients, Step},
+    directory::Directory,
+    entry_view::encode_entry,
     fairness::{AdmissionError, FlowKey},
     shards::Shards,
     streams::{StreamKey, Streams, Touch},
+    visibility::{View, oldest_target},
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -29,7 +30,7 @@ use std::{
     thread::JoinHandle,
     time::Instant,
 };
-use tidings_domain::{metrics::Metrics, model::*};
+use tidings_domain::{end_reason::required, metrics::Metrics, model::*};
 
 /// Encoded bytes after which a fan-out is closed: bounds the largest frame that a session writes.
 const FANOUT_BYTES_MAX: usize = 256 * 1024;
@@ -84,6 +85,7 @@ impl Lanes {
     pub(crate) fn start(
         limit: usize,
         shards: Arc<Shards>,
+        directory: &Arc<Directory>,
         streams: &Arc<Streams>,
         metrics: Arc<Metrics>,
     ) -> Arc<Lanes> {
@@ -92,12 +94,12 @@ impl Lanes {
             #[expect(clippy::disallowed_methods, reason = "bounded by the slots of the lane: see LaneQueue")]
             let (sender, inbox) = channel();
             let queued = Arc::new(AtomicUsize::new(0));
-            let (shards, streams, metrics) = (shards.clone(), streams.clone(), metrics.clone());
-            let worker = Worker { lane, inbox, queued: queued.clone(), shards, streams, metrics };
-            match std::thread::Builder::new().name(format!("lane-{}", lane.name())).spawn(move || worker.run()) {
-                Ok(thread) => workers.push(thread),
-                Err(error) => tracing::error!(%error, "no lane thread"),
-            }
+            let (shards, directory) = (shards.clone(), directory.clone());
+            let (streams, metrics) = (streams.clone(), metrics.clone());
+            let worker = Worker { lane, inbox, queued: queued.clone(), shards, directory, streams, metrics };
+            let name = format!("lane-{}", lane.name());
+            let thread = std::thread::Builder::new().name(name.clone()).spawn(move || worker.run());
+            workers.push(required(&name, thread));
             LaneQueue { sender: Mutex::new(Some(sender)), slots: LaneSlots::new(), queued }
         });
         Arc::new(Lanes { queues, limit, shards, workers: Mutex::new(workers) })
@@ -177,13 +179,14 @@ struct Worker {
     inbox: Receiver<LaneWork>,
     queued: Arc<AtomicUsize>,
     shards: Arc<Shards>,
+    directory: Arc<Directory>,
     streams: Arc<Streams>,
     metrics: Arc<Metrics>,
 }
 
 impl Worker {
     fn run(self) {
-        let mut builder = FanoutBuilder::new(self.lane, self.shards.desks().clone());
+        let mut builder = FanoutBuilder::new(self.lane, self.directory.clone());
         while let Ok(mut work) = self.inbox.recv() {
             loop {
                 match work {
@@ -196,8 +199,8 @@ impl Worker {
                         }
                     }
                     LaneWork::Stream(key) => {
-                        if let Some(piece) = self.streams.take_piece(key) {
-                            builder.add_piece(piece);
+                        if let Some((chunk, conversation)) = self.streams.take_chunk(key) {
+                            builder.add_chunk(chunk, &conversation);
                         }
                         if builder.is_full() {
                             self.hand_over(&mut builder);
@@ -253,8 +256,8 @@ impl Worker {
         let mut by_shard: Vec<Vec<Step>> = vec![Vec::new(); self.shards.count()];
         for step in steps {
             let recipients = match &step {
-                Step::Block(block) => Some(&block.recipients),
-                Step::Piece(piece) => Some(&piece.recipients),
+                Step::Block { block, .. } => Some(&block.recipients),
+                Step::Chunk(chunk) => Some(&chunk.recipients),
                 Step::Join { .. } | Step::Leave { .. } | Step::Barrier(_) => None,
             };
             match recipients {
@@ -285,18 +288,27 @@ impl Worker {
 enum Side {
     /// Everybody: of every other conversation, too.
     All,
-    /// The user, who is not told which agent answers.
+    /// The user, who does not learn which agent answers.
     Customer,
     /// Those who act for the account.
     Inside,
+}
+
+/// What those may see for whom a block is, if they may see the whole conversation.
+fn view_of(side: Side, conversation: &Conversation) -> View {
+    let hides_followers = conversation.kind == ConversationKind::Official;
+    View { hides_agents: side == Side::Customer, hides_followers, ..View::WHOLE }
 }
 
 /// A block to which entries are still added.
 struct OpenBlock {
     conversation: Arc<Conversation>,
     side: Side,
+    first_seq: u64,
     json: Vec<u8>,
     entries: u32,
+    /// The entries that concern earlier messages, if members may see different parts of the conversation.
+    looks_back: Option<Box<LooksBack>>,
 }
 
 enum OpenStep {
@@ -310,7 +322,7 @@ struct FanoutBuilder {
     steps: Vec<OpenStep>,
     /// The index in `steps` of each conversation's open block.
     open: FxHashMap<(ConversationNo, Side), usize>,
-    desks: Arc<Desks>,
+    directory: Arc<Directory>,
     slots: Vec<LaneSlot>,
     /// Items added since the last fan-out.
     items: usize,
@@ -321,10 +333,10 @@ struct FanoutBuilder {
 }
 
 impl FanoutBuilder {
-    fn new(lane: Lane, desks: Arc<Desks>) -> Self {
+    fn new(lane: Lane, directory: Arc<Directory>) -> Self {
         FanoutBuilder {
             lane,
-            desks,
+            directory,
             steps: Vec::new(),
             open: FxHashMap::default(),
             slots: Vec::new(),
@@ -348,10 +360,13 @@ impl FanoutBuilder {
         if !joined.is_empty() {
             // An entry after the join must not be put into a block before it.
             self.close(conversation.no);
-            self.steps.push(OpenStep::Done(Step::Join { conversation: conversation.no, users: joined.into() }));
+            // The notice of the join is the first entry that they see.
+            let joined_seq = entry.as_ref().map(|notice| notice.seq - 1);
+            let conversation = conversation.no;
+            self.steps.push(OpenStep::Done(Step::Join { conversation, users: joined.into(), joined_seq }));
         }
         if let Some(entry) = entry {
-            self.append(&conversation, &entry);
+            self.append(&conversation, entry);
         }
         if !left.is_empty() {
             self.close(conversation.no);
@@ -360,14 +375,15 @@ impl FanoutBuilder {
         }
     }
 
-    fn add_piece(&mut self, mut piece: Piece) {
-        if let Recipients::Pair(a, b) = piece.recipients {
-            piece.recipients = self.recipients(Some((a, b)), Side::All);
+    fn add_chunk(&mut self, mut chunk: Chunk, conversation: &Conversation) {
+        chunk.floors = self.directory.floors(conversation);
+        if let Recipients::Pair(a, b) = chunk.recipients {
+            chunk.recipients = self.recipients(Some((a, b)), Side::All);
         }
-        // An entry after the piece must not be put into a block before it.
-        self.close(piece.conversation);
-        self.bytes += piece.json.len();
-        self.steps.push(OpenStep::Done(Step::Piece(Arc::new(piece))));
+        // An entry after the chunk must not be put into a block before it.
+        self.close(chunk.conversation);
+        self.bytes += chunk.json.len();
+        self.steps.push(OpenStep::Done(Step::Chunk(Arc::new(chunk))));
     }
 
     fn close(&mut self, conversation: ConversationNo) {
@@ -376,42 +392,48 @@ impl FanoutBuilder {
         }
     }
 
-    fn append(&mut self, conversation: &Arc<Conversation>, entry: &StoredEntry) {
-        match self.desks.sides(conversation.pair) {
-            Some(_) if entry.content.details().for_customer => {
-                self.append_for(Side::Customer, conversation, entry);
+    fn append(&mut self, conversation: &Arc<Conversation>, entry: StoredEntry) {
+        self.entries += 1;
+        self.through = entry.position;
+        match self.directory.desks.sides(conversation.pair) {
+            Some(_) if entry.content.desk().is_some_and(|desk| desk.for_customer) => {
+                self.append_for(Side::Customer, conversation, entry)
             }
             Some(sides) if !sides.desk.desk.shows_agents => {
-                self.append_for(Side::Inside, conversation, entry);
-                let mut veiled = entry.clone();
-                hide_agents(&mut veiled);
-                self.append_for(Side::Customer, conversation, &veiled);
+                self.append_for(Side::Inside, conversation, entry.clone());
+                self.append_for(Side::Customer, conversation, entry);
             }
             Some(_) | None => self.append_for(Side::All, conversation, entry),
         }
-        self.entries += 1;
-        self.through = entry.position;
     }
 
-    fn append_for(&mut self, side: Side, conversation: &Arc<Conversation>, entry: &StoredEntry) {
+    fn append_for(&mut self, side: Side, conversation: &Arc<Conversation>, entry: StoredEntry) {
+        let view = view_of(side, conversation);
         let at = *self.open.entry((conversation.no, side)).or_insert_with(|| {
             let (conversation, json) = (conversation.clone(), Vec::with_capacity(512));
-            self.steps.push(OpenStep::Block(OpenBlock { conversation, side, json, entries: 0 }));
+            let (first_seq, entries, looks_back) = (entry.seq, 0, None);
+            self.steps.push(OpenStep::Block(OpenBlock { conversation, side, first_seq, json, entries, looks_back }));
             self.steps.len() - 1
         });
-        if let OpenStep::Block(block) = &mut self.steps[at] {
-            let before = block.json.len();
-            block.json.push(b',');
-            encode_entry(&mut block.json, &conversation.id, entry);
-            block.entries += 1;
-            self.bytes += block.json.len() - before;
+        let (OpenStep::Block(block), Some(shown)) = (&mut self.steps[at], view.show(&entry)) else { return };
+        let before = block.json.len();
+        block.json.push(b',');
+        encode_entry(&mut block.json, &conversation.id, &shown);
+        block.entries += 1;
+        self.bytes += block.json.len() - before;
+        if oldest_target(&entry).is_some()
+            && let Some(floors) = self.directory.floors(conversation)
+        {
+            let looks_back = block.looks_back.take().unwrap_or_else(|| LooksBack::of(&conversation.id, view).into());
+            let bytes = before..block.json.len();
+            block.looks_back = Some(looks_back.with(floors, bytes, entry).into());
         }
     }
 
     /// Who gets a block: the agents are those of this moment, so that one who was removed gets nothing more.
     fn recipients(&self, pair: Option<(UserNo, UserNo)>, side: Side) -> Recipients {
         let Some((a, b)) = pair else { return Recipients::Audience };
-        let Some(sides) = self.desks.sides(pair) else { return Recipients::Pair(a, b) };
+        let Some(sides) = self.directory.desks.sides(pair) else { return Recipients::Pair(a, b) };
         let mut users = if side == Side::Customer { vec![] } else { sides.insiders() };
         users.extend((side != Side::Inside).then_some(sides.customer));
         Recipients::Users(users.into())
@@ -426,9 +448,10 @@ impl FanoutBuilder {
         let steps: Vec<OpenStep> = self.steps.drain(..).collect();
         let steps = steps.into_iter().map(|step| match step {
             OpenStep::Done(step) => step,
-            OpenStep::Block(OpenBlock { conversation, side, json, entries }) => {
+            OpenStep::Block(OpenBlock { conversation, side, first_seq, json, entries, looks_back }) => {
                 let recipients = self.recipients(conversation.pair, side);
-                Step::Block(Arc::new(Block { conversation: conversation.no, recipients, entries, json: json.into() }))
+                let block = Block { conversation: conversation.no, recipients, entries, json: json.into() };
+                Step::Block { block: Arc::new(block), first_seq, looks_back: looks_back.map(Arc::from) }
             }
         });
         let fanout = Fanout {

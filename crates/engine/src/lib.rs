@@ -4,75 +4,148 @@
 //! [`tidings_domain`], as is the model (users, conversations, entries, lanes); sockets are in the gateway. Push and popups
 //! are crates of their own ([`tidings_push`], [`tidings_popups`]), which the engine starts, and for which it implements
 //! their ports. In reading order, in which a module uses only those below it:
-//! - [`engine`]: the handle that the doors hold; the operations are its modules, such as [`engine::send`];
-//! - [`config`]: the settings;
+//! - `lifecycle`: how the engine starts and stops;
+//! - [`engine`]: the operations of [`Engine`], such as [`engine::send`], that belong to no feature;
+//! - `reactions`: reactions and pins, and when members are notified of them;
 //! - [`cluster`]: several nodes on one store;
-//! - [`outbox`]: offline push by webhook; [`vendor_push`]: by vendors;
-//! - [`reach_policy`]: what the app server says about roads; `reach_gate`: what people say about them;
-//! - [`internal_roads`]: pushes to devices that hold a connection;
-//! - `reach_stage`: decides who is told of a message; `road_plan`: in which order; `road_jobs`: what roads are
-//!   still to do; `reached_marks`: whom they reached; `offline_recipients`: who is to be
-//!   told; `reach_trace`: records of it; `message_runs`: several messages in one row;
+//! - [`config`]: the settings;
 //! - [`presence`]: who is online;
-//! - `reach_stats`: the thread that stores how often each road was tried;
-//! - `reaction_teller`: when members are told of reactions;
 //! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
-//! - `list_worker`, `list_changes`: lines of users' lists that have changed, sent to their sessions;
-//! - `receipts_worker`, [`receipts`]: how far clients have come: stored, and told to live members once a second;
 //! - `recent_acknowledgements`: when clients last said what they have stored;
 //! - [`hub`]: where a commit goes next: to the lanes of this node, and to other nodes;
-//! - `desk_worker`: unassigns the conversations of removed agents;
-//! - `stream_worker`: the thread for messages that grow;
+//! - [`lists`]: lists of conversations, and lines of them that have changed;
+//! - [`receipts`]: who has a message, and who has read it;
 //! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
-//! - [`streams`]: messages that grow, while they do;
+//! - [`streams`]: messages that grow;
 //! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
-//! - `desks`: who answers for which account;
-//! - `unread_counts`: how many messages a user has not read;
 //! - [`directory`]: what is cached of users and conversations; [`access`]: what a caller's token allows;
-//! - [`webhook`], [`countdown_latch`], [`entry_view`], `fairness`, `attributes`, `daily_window`: what several of these share.
+//! - [`desks`]: who answers for which account;
+//! - [`unread_counts`]: how many messages a user has not read;
+//! - `send_limiter`: what takes a send from its user's rate;
+//! - `views`: what a caller may see of a conversation; [`visibility`]: what a reader may see of an entry; every way out passes it;
+//! - [`worker_thread`], [`countdown_latch`], [`entry_view`], `fairness`, [`attributes`], `request_digests`, `paging`,
+//!   [`daily_window`]: what several of these share.
+//!
+//! A feature (`desks`, `lists`, `presence`, `reactions`, `receipts`, `streams`) is one folder: what it keeps, the worker that does
+//! what falls due, and in `requests` its methods of [`Engine`]. The two types that features and operations meet in are here,
+//! above all modules: [`Engine`], and [`Core`] for workers.
+//!
+//! Who is notified of a message that no session takes is decided above this crate; what is offered for that is in [`engine::port`].
 
 pub mod access;
-mod attributes;
+pub mod attributes;
 pub mod bulk_sends;
 pub mod cluster;
 mod commit;
 pub mod config;
 pub mod countdown_latch;
-mod daily_window;
+pub mod daily_window;
 pub mod delivery;
-mod desk_worker;
-mod desks;
+pub mod desks;
 pub mod directory;
 pub mod engine;
 pub mod entry_view;
 mod fairness;
 pub mod hub;
-pub mod internal_roads;
-mod json_len;
 pub mod lanes;
-mod list_changes;
-mod list_worker;
-mod message_runs;
-mod offline_recipients;
-pub mod outbox;
+mod lifecycle;
+pub mod lists;
+mod paging;
 pub mod presence;
-mod reach_gate;
-pub mod reach_policy;
-mod reach_stage;
-mod reach_stats;
-mod reach_trace;
-mod reached_marks;
-mod reaction_teller;
+mod reactions;
 pub mod receipts;
-mod receipts_worker;
 mod recent_acknowledgements;
-mod road_jobs;
-pub mod road_plan;
+mod request_digests;
+mod send_limiter;
 pub mod shards;
-mod stream_worker;
 pub mod streams;
-mod unread_counts;
-pub mod vendor_push;
-pub mod webhook;
+pub mod unread_counts;
+mod views;
+pub mod visibility;
+pub mod worker_thread;
 
-pub use engine::Engine;
+pub use lifecycle::EngineParts;
+
+use cluster::{Cluster, leader_client::LeaderClient};
+use commit::Committer;
+use config::EngineConfig;
+use directory::Directory;
+use engine::limits::ConversationLimiters;
+use hub::Hub;
+use lanes::Lanes;
+use lists::changes::ListChanges;
+use presence::{Presence, worker::PresenceWorker};
+use reactions::worker::ReactionTeller;
+use receipts::Receipts;
+use recent_acknowledgements::RecentAcknowledgements;
+use send_limiter::SendLimiter;
+use shards::Shards;
+use std::sync::{Arc, OnceLock, atomic::AtomicBool};
+use streams::{Streams, worker::StreamWorker};
+use tidings_domain::{
+    clock::Clock,
+    end_reason::EndReason,
+    gates::OpenGates,
+    leadership::{Leadership, Term},
+    metrics::Metrics,
+    model::{LANES, Position},
+    store::Store,
+};
+use tidings_popups::PopupService;
+use tidings_push::PushHandle;
+use tokio::sync::watch;
+use worker_thread::WorkerThread;
+
+/// The server without its listeners: the handle that they hold. One for each process, shared by all of them; every operation of
+/// Tidings is a method of it.
+pub struct Engine {
+    pub config: EngineConfig,
+    pub clock: Arc<dyn Clock>,
+    pub store: Arc<dyn Store>,
+    pub directory: Arc<Directory>,
+    pub presence: Arc<Presence>,
+    pub push: Arc<PushHandle>,
+    pub popups: Arc<PopupService>,
+    pub metrics: Arc<Metrics>,
+    committer: Arc<Committer>,
+    lanes: Arc<Lanes>,
+    shards: Arc<Shards>,
+    hub: Arc<dyn Hub>,
+    recent_acknowledgements: RecentAcknowledgements,
+    presence_worker: PresenceWorker,
+    reaction_teller: ReactionTeller,
+    receipts: Arc<Receipts>,
+    receipts_worker: WorkerThread<crossbeam_channel::Sender<()>>,
+    streams: Arc<Streams>,
+    stream_worker: StreamWorker,
+    desk_worker: WorkerThread,
+    list_changes: Arc<ListChanges>,
+    list_worker: OnceLock<WorkerThread>,
+    /// Of chunks that are appended to messages.
+    append_rate: SendLimiter,
+    limits: ConversationLimiters,
+    pub cluster: Option<Cluster>,
+    /// Locked while the progress of bulk sends changes. The term in which none is running, once that is known.
+    bulk_sends: parking_lot::Mutex<Option<Term>>,
+    lead: Leadership,
+    /// What every node reads, and this one may therefore write.
+    pub gates: Arc<OpenGates>,
+    leader_client: OnceLock<Arc<dyn LeaderClient>>,
+    draining: AtomicBool,
+    end_reason: watch::Sender<Option<EndReason>>,
+    start_positions: [Position; LANES],
+}
+
+/// What the engine's workers share: each names what it needs of it.
+#[derive(Clone)]
+pub(crate) struct Core {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) committer: Arc<Committer>,
+    pub(crate) hub: Arc<dyn Hub>,
+    pub(crate) shards: Arc<Shards>,
+    pub(crate) lead: Leadership,
+    pub(crate) gates: Arc<OpenGates>,
+}

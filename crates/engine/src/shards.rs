@@ -26,12 +26,22 @@ pub trait Wake: Send + Sync + 'static {
     fn wake(&self);
 }
 
-/// The answer to a session's send.
+/// The session that gets the reply to a send.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionReply {
+    pub shard: usize,
+    pub session: u64,
+    pub reference: Option<u64>,
+}
+
+/// The answer to a session's send, or to its change of a message.
 #[derive(Debug, Clone)]
 pub struct SendReply {
     pub session: u64,
     pub reference: Option<u64>,
     pub result: Result<SendReceipt, Refusal>,
+    /// Of a change: the version of the message's body that it left.
+    pub version: Option<u32>,
 }
 
 /// New states of users that a session watches.
@@ -105,7 +115,7 @@ pub struct Typing {
     pub audience: TypingAudience,
 }
 
-/// The users who are told.
+/// The users who are notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TypingAudience {
     User(UserNo),
@@ -210,10 +220,6 @@ impl Shards {
             }
             signal => self.put_control(self.shard_of(user), Control::Signal { user, signal }),
         }
-    }
-
-    pub(crate) fn desks(&self) -> &Arc<Desks> {
-        &self.desks
     }
 
     /// Tells the live members of a conversation, except the user, that the user types there. A shard whose typing queue

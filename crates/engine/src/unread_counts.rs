@@ -19,15 +19,17 @@ const SHARED_PAGES_MAX: usize = 1_000;
 
 /// A count of unread messages, up to a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct UnreadCount {
-    pub(crate) count: u64,
-    pub(crate) mentions: u64,
-    pub(crate) capped: bool,
+pub struct UnreadCount {
+    pub count: u64,
+    pub mentions: u64,
+    pub capped: bool,
+    /// Messages from this `seq` on were not looked at, if the count is capped.
+    pub uncounted_from: u64,
 }
 
 /// The part of a timeline in which a user may have unread messages.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct UnreadRange {
+pub struct UnreadRange {
     conversation: ConversationNo,
     from_seq: u64,
     last_seq: u64,
@@ -35,7 +37,7 @@ pub(crate) struct UnreadRange {
 
 impl UnreadRange {
     /// What is behind the last entry that does not count.
-    pub(crate) fn behind(state: &ConversationState, counted_after: u64) -> UnreadRange {
+    pub fn behind(state: &ConversationState, counted_after: u64) -> UnreadRange {
         let ConversationState { conversation, head, .. } = state;
         let from_seq = (counted_after + 1).max(head.first_seq);
         UnreadRange { conversation: *conversation, from_seq, last_seq: head.last_seq }
@@ -81,14 +83,14 @@ fn count(
 /// Counts the unread messages of many users one after another. Those who have read a conversation up to the same message share
 /// its entries, each of which is read from the store once.
 #[derive(Default)]
-pub(crate) struct SharedPages(FxHashMap<(ConversationNo, u64), ScannedPage>);
+pub struct SharedPages(FxHashMap<(ConversationNo, u64), ScannedPage>);
 
 impl SharedPages {
     /// The same as [`count_unread`].
     ///
     /// # Errors
     /// Those of the store's reads.
-    pub(crate) fn count_unread(
+    pub fn count_unread(
         &mut self,
         store: &dyn Store,
         user: &User,
@@ -115,6 +117,7 @@ struct ScannedPage {
 
 /// A message that counts for all but its sender.
 struct CountedMessage {
+    seq: u64,
     sender: Option<UserNo>,
     mentions: Vec<String>,
 }
@@ -122,16 +125,19 @@ struct CountedMessage {
 impl ScannedPage {
     fn of(page: Vec<StoredEntry>) -> ScannedPage {
         let (last_seq, entries) = (page.last().map(|last| last.seq), page.len());
-        let counts = |content: &NewEntry| {
-            content.kind == EntryKind::Message && !content.silent && content.details().recalled.is_none()
-        };
-        let counted = page.into_iter().map(|entry| entry.content).filter(counts);
-        let message = |content: NewEntry| CountedMessage {
+        let message = |StoredEntry { seq, content, .. }: StoredEntry| CountedMessage {
+            seq,
+            mentions: content.mentioned().to_vec(),
             sender: content.sender.map(|sender| sender.no),
-            mentions: content.mentions,
         };
-        ScannedPage { last_seq, entries, messages: counted.map(message).collect() }
+        let messages = page.into_iter().filter(|entry| counts(&entry.content)).map(message).collect();
+        ScannedPage { last_seq, entries, messages }
     }
+}
+
+/// Whether an entry counts as unread for all but its sender.
+pub(crate) fn counts(content: &NewEntry) -> bool {
+    content.kind == EntryKind::Message && !content.silent && !content.is_recalled()
 }
 
 /// Counts the unread messages of one conversation.
@@ -177,17 +183,18 @@ impl UnreadCounter {
         // An empty page: retention removed the rest, and nothing more is unread.
         self.next = page.last_seq.unwrap_or(self.last_seq) + 1;
         self.scanned += page.entries;
-        for CountedMessage { sender, mentions } in &page.messages {
+        for CountedMessage { seq, sender, mentions } in &page.messages {
             if *sender == Some(user.no) {
                 continue;
             }
             if self.unread.count == UNREAD_COUNT_MAX {
-                self.unread.capped = true;
+                (self.unread.capped, self.unread.uncounted_from) = (true, *seq);
                 return;
             }
             self.unread.count += 1;
             self.unread.mentions += u64::from(mentions.iter().any(|id| id == MENTION_ALL || *id == user.id));
         }
         self.unread.capped = self.scanned >= UNREAD_ENTRIES_MAX && self.next <= self.last_seq;
+        self.unread.uncounted_from = self.next;
     }
 }

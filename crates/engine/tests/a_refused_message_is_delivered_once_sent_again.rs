@@ -15,7 +15,7 @@ use support::*;
 use tidings_domain::model::{Actor, Lane, Position};
 use tidings_engine::{
     config::EngineConfig,
-    delivery::{BindOutcome, Block, Delivery, Piece, SessionKey, Sink},
+    delivery::{BindOutcome, Block, Chunk, Delivery, SessionKey, Sink},
 };
 use tidings_protocol::{error::ErrorCode, http::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
@@ -35,8 +35,8 @@ impl Sink for Recorder {
         self.0.push((session, String::from_utf8(block.json.to_vec()).unwrap()));
     }
 
-    fn piece(&mut self, session: SessionKey, piece: &Arc<Piece>, _: Lane) {
-        self.0.push((session, String::from_utf8(piece.json.to_vec()).unwrap()));
+    fn chunk(&mut self, session: SessionKey, chunk: &Arc<Chunk>, _: Lane) {
+        self.0.push((session, String::from_utf8(chunk.json.to_vec()).unwrap()));
     }
 
     fn left(&mut self, session: SessionKey, _: &Arc<str>) {

@@ -3,6 +3,7 @@
 use crate::{
     connection::SessionBinding,
     link::RelayThread,
+    open_connections::EnteredConnection,
     transport::{DetachedConnection, Protocol},
     wake::ShardWake,
 };
@@ -17,16 +18,26 @@ use tidings_engine::{
 };
 use tidings_listen::{MaybeTlsSocket, ThrottleKey};
 use tidings_protocol::{error::Refusal, event_stream::StreamPost};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// What became of a request with frames: the number of the newest one that was taken.
 pub(crate) type PostReply = oneshot::Sender<Result<u64, Refusal>>;
 
 /// Results and connections for a shard. The queue needs no bound of its own: each connection, of the session
-/// doors or of HTTP, has a bounded number of requests under way, and connections are bounded.
+/// listeners or of HTTP, has a bounded number of requests under way, and connections are bounded.
 pub(crate) enum Command {
     /// A new connection, with the bytes that were read from it already.
-    Adopt { socket: MaybeTlsSocket, protocol: Protocol, already_read: Vec<u8>, throttle_key: ThrottleKey },
+    Adopt {
+        socket: MaybeTlsSocket,
+        protocol: Protocol,
+        already_read: Vec<u8>,
+        throttle_key: ThrottleKey,
+        entered: EnteredConnection,
+    },
+    /// A connection that has not bound, or is closing, gives way to another one.
+    EndUnbound { session: u64 },
+    /// A connection whose client does not read has the memory that others need.
+    CloseSlowReader { session: u64 },
     /// A client's frames for its session over an event stream.
     Post { post: StreamPost, reply: PostReply },
     /// A relay's link to this shard.
@@ -45,12 +56,11 @@ pub(crate) enum Command {
     CaughtUp { session: u64, result: Result<(), Refusal> },
     /// The entries that a session missed before it goes live.
     Missed { session: u64, result: Result<Inbox, Refusal> },
-    /// The answer to a request that ran on another thread: a frame's JSON.
-    Answer { session: u64, json: Vec<u8> },
+    /// The answer to a request that ran on another thread: a frame's JSON. A read keeps its permit to run until then: answers that no
+    /// shard has taken yet would be memory that nobody counts.
+    Answer { session: u64, json: Vec<u8>, running: Option<OwnedSemaphorePermit> },
     /// A request that ran on another thread is no longer under way there: it was submitted, and the commit answers it.
     Submitted { session: u64 },
-    /// A direct conversation was opened: go on with the frames that the session sent after it.
-    Unpause { session: u64 },
     /// Tell every client to connect again within `spread_ms`, then close its connection.
     Drain { spread_ms: u64 },
     /// Close the remaining connections and end the thread.

@@ -3,14 +3,14 @@
 mod ended_streams;
 mod event_stream;
 mod ordered_requests;
-mod pending_pieces;
+mod pending_chunks;
 mod typing_limiter;
 mod unacknowledged;
 
 pub(crate) use ended_streams::{EndedStreams, session_gone};
 pub(crate) use event_stream::EventStream;
 pub(crate) use ordered_requests::OrderedRequests;
-pub(crate) use pending_pieces::{PendingPiece, PendingPieces};
+pub(crate) use pending_chunks::{PendingChunk, PendingChunks};
 
 use crate::{
     encoding::{error_json, fatal_error, json, json_frame},
@@ -21,7 +21,7 @@ use crate::{
 use std::{sync::Arc, time::Instant};
 use tidings_domain::{model::*, push_store::DeviceNo};
 use tidings_engine::access::Scopes;
-use tidings_listen::ThrottleKey;
+use tidings_listen::{ThrottleKey, Unbound};
 use tidings_protocol::{
     error::Refusal,
     event_stream::{StreamClosed, named_event},
@@ -31,7 +31,7 @@ use tidings_protocol::{
     ws::{Assembly, Control, OpCode, close_payload, put_server_frame},
 };
 use typing_limiter::TypingLimiter;
-pub(crate) use unacknowledged::UnacknowledgedDelivery;
+pub(crate) use unacknowledged::{HandedMessage, UnacknowledgedDelivery};
 
 /// The first frame holds a token and little else; an unbound client gets no more memory than this.
 pub(crate) const FIRST_FRAME_BYTES_MAX: usize = 16 * 1024;
@@ -72,8 +72,6 @@ pub(crate) struct Connection {
     pub read_closed: bool,
     /// The session watches the presence of others.
     pub watches_presence: bool,
-    /// Frames wait until the operation of an earlier frame is done.
-    pub paused: bool,
     /// Requests that run on other threads.
     pub requests_in_flight: u8,
     /// Those whose order matters; absent before the first.
@@ -105,9 +103,11 @@ pub(crate) struct Connection {
     pub outbound: OutboundQueue,
     /// Limits typing notifications; absent until the user has typed.
     pub typing: Option<Box<TypingLimiter>>,
-    /// Pieces of messages that grow, while the socket takes nothing.
-    pub pending_pieces: Option<Box<PendingPieces>>,
+    /// Chunks of messages that grow, while the socket takes nothing.
+    pub pending_chunks: Option<Box<PendingChunks>>,
     pub binding: Option<Box<SessionBinding>>,
+    /// Set while the connection has not bound, or is closing: it gives way to others.
+    pub unbound: Option<Box<Unbound>>,
     /// What a session over an event stream has besides; absent on other connections.
     pub event_stream: Option<Box<EventStream>>,
 }
@@ -124,7 +124,6 @@ impl Connection {
             readable: false,
             read_closed: false,
             watches_presence: false,
-            paused: false,
             requests_in_flight: 0,
             ordered_requests: None,
             heartbeat_ms: 0,
@@ -142,8 +141,9 @@ impl Connection {
             assembly: Assembly::default(),
             outbound: OutboundQueue::default(),
             typing: None,
-            pending_pieces: None,
+            pending_chunks: None,
             binding: None,
+            unbound: None,
             event_stream: None,
         }
     }
@@ -216,6 +216,8 @@ pub(crate) struct SessionBinding {
     pub pending: Option<Box<PendingBind>>,
     /// The session receives messages of conversations.
     pub chat: bool,
+    /// The client asked for chat: its chat frames are read, also if its token does not let it receive messages.
+    pub sends_chat: bool,
     /// The session's device receives pushes, and they are kept for it while it is offline.
     pub push: bool,
     /// The client answers probes.

@@ -18,6 +18,7 @@
 //!   settings, [`token_verification`] the port that verifies tokens for it.
 //! - [`shard`]: the poll loop; its parts are in the folder of that name, each with the shard's methods for one thing.
 //! - [`commands`]: what other threads have a shard do; [`wake`]: how a sleeping shard learns of it.
+//! - [`open_connections`]: how many there are, and which one gives way to another.
 //! - [`connection`]: a connection and the state of its session; [`outbound_queue`]: what waits to be written to one
 //!   session; [`encoding`]: frames for clients.
 //! - [`transport`]: what carries a connection's bytes: a socket, TLS, or a link.
@@ -33,6 +34,7 @@ mod encoding;
 mod link;
 pub mod link_listener;
 pub mod miop_listener;
+mod open_connections;
 mod outbound_queue;
 pub mod relay;
 mod session_config;

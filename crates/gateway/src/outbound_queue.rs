@@ -14,6 +14,7 @@ use std::{
 };
 use tidings_domain::model::*;
 use tidings_engine::delivery::Block;
+use tidings_listen::Holding;
 use tidings_push::PushFrame;
 
 /// Bytes of entries in one frame; the fan-out that crosses this size is still completed.
@@ -49,6 +50,10 @@ pub(crate) struct OutboundQueue {
     /// Bytes of the last write that the kernel did not take.
     unwritten: Vec<u8>,
     queued_bytes: usize,
+    /// Of these, bytes that are in memory once for all sessions that they are queued for.
+    shared_bytes: usize,
+    /// Set while the kernel's buffer is full: what waits here counts against the budget of all connections.
+    holding: Option<Box<Holding>>,
 }
 
 /// How a flush ended.
@@ -70,23 +75,49 @@ impl OutboundQueue {
         if let Some(Item::Block { lane: last_lane, through: last_through, has_more, .. }) = last {
             *has_more = (*last_lane, *last_through) == (lane, through);
         }
-        self.queued_bytes += block.json.len();
         self.items.push_back(Item::Block { block: block.clone(), lane, through, has_more: false });
+        self.add_shared(block.json.len());
+    }
+
+    fn add_shared(&mut self, bytes: usize) {
+        self.queued_bytes += bytes;
+        self.shared_bytes += bytes;
+        self.report();
+    }
+
+    fn take_shared(&mut self, bytes: usize) {
+        self.queued_bytes -= bytes;
+        self.shared_bytes -= bytes;
+    }
+
+    /// Counts against a budget from now on, until a flush has written everything.
+    pub(crate) fn hold(&mut self, holding: impl FnOnce() -> Holding) {
+        self.holding.get_or_insert_with(|| Box::new(holding()));
+        self.report();
+    }
+
+    /// Reports the memory of what waits, without what other sessions share.
+    fn report(&mut self) {
+        if self.holding.is_some() {
+            let bytes = self.queued_bytes() - self.shared_bytes;
+            self.holding.iter_mut().for_each(|holding| holding.set(bytes));
+        }
     }
 
     pub(crate) fn queue_push(&mut self, frame: &Arc<PushFrame>) {
-        self.queued_bytes += frame.json.len();
         self.items.push_back(Item::Push(frame.clone()));
+        self.add_shared(frame.json.len());
     }
 
     pub(crate) fn queue_frame(&mut self, frame: Vec<u8>) {
         self.queued_bytes += frame.len();
         self.items.push_back(Item::Frame(frame.into()));
+        self.report();
     }
 
     pub(crate) fn queue_shared(&mut self, frame: &Arc<[u8]>) {
-        self.queued_bytes += frame.len();
         self.items.push_back(Item::Shared(frame.clone()));
+        self.add_shared(frame.len());
     }
 
     /// Ends an event stream: nothing is queued after it.
@@ -100,12 +131,14 @@ impl OutboundQueue {
             self.queued_bytes += frame.len();
             self.items.push_front(Item::Frame(frame.into()));
         }
+        self.report();
     }
 
     /// Drops all items that are not partly written: the session is being closed, and its client will resume.
     pub(crate) fn clear_queued(&mut self) {
         self.items = VecDeque::new();
-        self.queued_bytes = self.unwritten.len();
+        (self.queued_bytes, self.shared_bytes) = (self.unwritten.len(), 0);
+        self.report();
     }
 
     /// Memory that the queue takes, about. It counts the items' overhead: a heartbeat of two bytes takes far more.
@@ -116,6 +149,21 @@ impl OutboundQueue {
     /// Writes everything that waits. `cursor` is the session's and moves with the entries put in frames; `scratch` is a
     /// buffer of the shard. Answers how the flush ended, the bytes written and the number of writes.
     pub(crate) fn flush(
+        &mut self,
+        socket: &mut impl Write,
+        protocol: Protocol,
+        cursor: &mut Cursor,
+        scratch: &mut Vec<u8>,
+    ) -> (FlushOutcome, usize, u64) {
+        let flushed = self.write_all(socket, protocol, cursor, scratch);
+        match flushed.0 {
+            FlushOutcome::Complete => self.holding = None,
+            FlushOutcome::Blocked | FlushOutcome::Disconnected => self.report(),
+        }
+        flushed
+    }
+
+    fn write_all(
         &mut self,
         socket: &mut impl Write,
         protocol: Protocol,
@@ -146,7 +194,7 @@ impl OutboundQueue {
         }
         // Most sessions are idle most of the time: capacity for a few items would double their state.
         self.items = VecDeque::new();
-        // A transport that encrypts may hold the last piece.
+        // A transport that encrypts may hold the last chunk.
         let flushed = match socket.flush() {
             Ok(()) => FlushOutcome::Complete,
             Err(error) if error.kind() == ErrorKind::WouldBlock => FlushOutcome::Blocked,
@@ -176,14 +224,14 @@ impl OutboundQueue {
                 }
                 Some(Item::Shared(frame)) => {
                     scratch.extend_from_slice(&frame);
-                    self.queued_bytes -= frame.len();
+                    self.take_shared(frame.len());
                 }
                 Some(Item::Push(push)) => {
                     match protocol {
                         Protocol::Miop => scratch.extend_from_slice(&push.miop),
                         _ => put_json_frame(protocol, scratch, &push.json),
                     }
-                    self.queued_bytes -= push.json.len();
+                    self.take_shared(push.json.len());
                 }
                 Some(Item::End) => is_end = true,
                 Some(Item::Block { .. }) | None => break,
@@ -224,7 +272,7 @@ impl OutboundQueue {
                 cursor.positions[*lane as usize] = *through;
             }
         }
-        self.queued_bytes -= bytes;
+        self.take_shared(bytes);
         let cursor = &*cursor;
         put_frame_of(protocol, scratch, cursor, |out| {
             put_messages_opening(out, cursor);
@@ -401,9 +449,10 @@ mod tests {
             outbound.queue_frame(b"event: close\n\n".to_vec());
             outbound.queue_end();
             let written = write(&mut outbound, framing);
-            match ends {
-                true => assert_eq!(body(&written), ("event: close\n\n".to_owned(), true)),
-                false => assert_eq!(written, b"event: close\n\n"),
+            if ends {
+                assert_eq!(body(&written), ("event: close\n\n".to_owned(), true));
+            } else {
+                assert_eq!(written, b"event: close\n\n");
             }
         }
         outbound.queue_end();

@@ -1,7 +1,8 @@
 //! The settings of sessions.
 
-use crate::timer_wheel::ticks;
-use std::time::Duration;
+use crate::{open_connections::OpenConnections, timer_wheel::ticks};
+use std::{sync::Arc, time::Duration};
+use tidings_listen::{OutboundBudget, OutboundBudgetConfig, UnboundConnections, UnboundConnectionsConfig};
 
 /// A longer interval would not fit a session's state, and no network keeps an idle connection for a day.
 const HEARTBEAT_S_MAX: u64 = 86_400;
@@ -34,13 +35,32 @@ pub struct SessionConfig {
     pub session_requests: u8,
     /// Reads of all sessions (history, presence) that wait or run. Above: `queue_full`.
     pub session_reads: usize,
-    /// Connections of this server, bound or not. Above: closed at once with `queue_full`.
+    /// The memory for bytes that clients have not read, with all other connections of the process.
+    pub outbound_budget: Arc<OutboundBudget>,
+    /// Connections of this server, bound or not. Above: the one that has been unbound for longest gives way; without such a connection
+    /// the new one is closed at once with `queue_full`.
     pub connections_max: usize,
+    /// Of these, connections of one address that have not bound (IPv6: of one /64); 0: half of them, and all for this machine itself.
+    /// Above: as before, among that address's own.
+    pub unbound_per_address_max: usize,
+    /// How long a connection may take to bind before it can give way to another one.
+    pub unbound_min: Duration,
     /// A session that was flushed less than this ago batches more entries before the next write.
     pub flush_interval: Duration,
 }
 
 impl SessionConfig {
+    pub(crate) fn open_connections(&self) -> Arc<OpenConnections> {
+        let (per_address_max, per_local_address_max) = match self.unbound_per_address_max {
+            // Connections from this machine are most likely a reverse proxy's, and not an attack.
+            0 => (self.connections_max.div_ceil(2), self.connections_max),
+            some => (some, some),
+        };
+        let unbound_min = self.unbound_min;
+        let unbound = UnboundConnectionsConfig { per_address_max, per_local_address_max, unbound_min };
+        OpenConnections::new(self.connections_max, UnboundConnections::new(unbound))
+    }
+
     /// The interval that is granted to a session, within the limits, in whole seconds as on the wire.
     pub(crate) fn granted_heartbeat_s(&self, asked_s: Option<u64>) -> u64 {
         let whole = |interval: Duration| interval.as_millis().div_ceil(1_000).max(1) as u64;
@@ -65,7 +85,10 @@ impl Default for SessionConfig {
             session_buffer_bytes: 4 * 1024 * 1024,
             session_requests: 16,
             session_reads: 256,
+            outbound_budget: OutboundBudget::new(OutboundBudgetConfig::default()),
             connections_max: 100_000,
+            unbound_per_address_max: 0,
+            unbound_min: Duration::from_secs(1),
             flush_interval: Duration::from_millis(2),
         }
     }

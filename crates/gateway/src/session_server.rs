@@ -5,6 +5,7 @@ mod session_source;
 use crate::{
     commands::{Command, ShardHandle},
     connection::session_gone,
+    open_connections::OpenConnections,
     session_config::SessionConfig,
     shard::{Shard, ShardParts, store_reads::StoreReads},
     token_verification::VerifyToken,
@@ -28,7 +29,8 @@ use tidings_engine::{
     presence::NodeNo,
     shards::{ShardReceivers, Wake},
 };
-use tidings_listen::{MaybeTlsSocket, ThrottleKey};
+use tidings_listen::{ClientAddress, MaybeTlsSocket};
+use tidings_notifications::Notifications;
 use tidings_protocol::{error::Refusal, event_stream::StreamPost};
 use tokio::sync::oneshot;
 
@@ -43,8 +45,7 @@ pub struct SessionServer {
     engine: Arc<Engine>,
     shards: Vec<ShardHandle>,
     next: AtomicUsize,
-    open: Arc<AtomicUsize>,
-    connections_max: usize,
+    open: Arc<OpenConnections>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -67,21 +68,21 @@ impl SessionServer {
     }
 
     /// Hands a connection to a shard, with the bytes that were read from it already (beyond the HTTP request, say).
-    /// Answers whether there was room; if not, the socket is closed.
+    /// Answers whether there was room, or another connection gives way; if not, the socket is closed.
     pub fn adopt(
         &self,
         socket: MaybeTlsSocket,
         protocol: Protocol,
         already_read: Vec<u8>,
-        throttle_key: ThrottleKey,
+        client: ClientAddress,
     ) -> bool {
-        if self.open.fetch_add(1, Ordering::Relaxed) >= self.connections_max {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            return false;
-        }
+        let shard = &self.shards[self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len()];
+        let of_shard = shard.clone();
+        let entered = self.open.enter(client.address, move |session| of_shard.send(Command::EndUnbound { session }));
+        let Some(entered) = entered else { return false };
         self.engine.metrics.connections_opened.inc();
-        let shard = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-        self.shards[shard].send(Command::Adopt { socket, protocol, already_read, throttle_key });
+        let throttle_key = client.throttle_key;
+        shard.send(Command::Adopt { socket, protocol, already_read, throttle_key, entered });
         true
     }
 
@@ -98,7 +99,12 @@ impl SessionServer {
 
     /// Whether another connection would be accepted now.
     pub fn has_room(&self) -> bool {
-        self.connections() < self.connections_max
+        self.open.has_room()
+    }
+
+    /// Has the connection that has been unbound for longest give way. False: none has been for long enough.
+    pub fn evict_unbound(&self) -> bool {
+        self.open.unbound.evict_oldest()
     }
 
     /// Connections that have not bound, or are closing.
@@ -130,7 +136,7 @@ impl SessionServer {
 
     /// Whether the node is still registered; its lease may have expired.
     pub(crate) fn knows_node(&self, node: u32) -> bool {
-        self.engine.presence.nodes.card(NodeNo(node)).is_some()
+        self.engine.presence.nodes.record(NodeNo(node)).is_some()
     }
 
     pub(crate) fn is_node_alive(&self, node: u32) -> bool {
@@ -147,7 +153,7 @@ impl SessionServer {
 
     /// Connections open now.
     pub fn connections(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.open.count()
     }
 
     /// Tells all clients to connect again, spread over the deadline, and waits until their connections are closed or the
@@ -181,10 +187,11 @@ impl PreparedServer {
     pub fn start(
         self,
         engine: Arc<Engine>,
+        notifications: Arc<Notifications>,
         receivers: Vec<ShardReceivers>,
         tokens: Arc<dyn VerifyToken>,
     ) -> io::Result<Arc<SessionServer>> {
-        let open = Arc::new(AtomicUsize::new(0));
+        let open = self.config.open_connections();
         let reads = Arc::new(StoreReads::new(self.config.session_reads));
         let (handles, inboxes): (Vec<_>, Vec<_>) = self
             .polls
@@ -207,6 +214,7 @@ impl PreparedServer {
                 receivers,
                 config: self.config.clone(),
                 engine: engine.clone(),
+                notifications: notifications.clone(),
                 tokens: tokens.clone(),
                 shards: handles.clone(),
                 runtime: tokio::runtime::Handle::current(),
@@ -220,7 +228,6 @@ impl PreparedServer {
             shards: handles,
             next: AtomicUsize::new(0),
             open,
-            connections_max: self.config.connections_max,
             threads: Mutex::new(threads),
         }))
     }

@@ -46,6 +46,7 @@ use crate::{
     commands::{Command, PostReply, ShardHandle},
     connection::{Connection, EndedStreams},
     link::{LINK_TOKENS, packet},
+    open_connections::OpenConnections,
     session_config::SessionConfig,
     timer_wheel::{TICK, TimerWheel, ticks},
     token_verification::VerifyToken,
@@ -64,16 +65,14 @@ use smallvec::SmallVec;
 use std::{
     collections::VecDeque,
     io::ErrorKind,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 use store_reads::StoreReads;
 use tidings_domain::model::UserNo;
 use tidings_engine::{Engine, delivery::Delivery, shards::ShardReceivers};
 use tidings_listen::MaybeTlsSocket;
+use tidings_notifications::Notifications;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     event_stream::StreamPost,
@@ -90,11 +89,12 @@ pub(crate) struct ShardParts {
     pub receivers: ShardReceivers,
     pub config: SessionConfig,
     pub engine: Arc<Engine>,
+    pub notifications: Arc<Notifications>,
     pub tokens: Arc<dyn VerifyToken>,
     pub shards: Vec<ShardHandle>,
     pub runtime: tokio::runtime::Handle,
     pub reads: Arc<StoreReads>,
-    pub open: Arc<AtomicUsize>,
+    pub open: Arc<OpenConnections>,
 }
 
 pub(crate) struct Shard {
@@ -125,8 +125,6 @@ pub(crate) struct Shard {
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 enum FrameOutcome {
     Continue,
-    /// Handle no further frames now: they wait until the connection is unpaused.
-    Paused,
     /// The connection is on its way to another shard, which handles the further frames, or is gone.
     Moved,
 }
@@ -239,11 +237,18 @@ impl Shard {
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.parts.inbox.try_recv() else { return };
             match command {
-                Command::Adopt { socket, protocol, already_read, throttle_key } => {
-                    if let Some(key) = self.register(socket, protocol) {
-                        self.connections[key].throttle_key = throttle_key;
-                        self.handle_bytes(key, already_read);
+                Command::Adopt { socket, protocol, already_read, throttle_key, entered } => {
+                    let Some(key) = self.register(socket, protocol) else { continue };
+                    let connection = &mut self.connections[key];
+                    (connection.throttle_key, connection.unbound) = (throttle_key, entered.begin(connection.session));
+                    match connection.unbound {
+                        Some(_) => self.handle_bytes(key, already_read),
+                        None => self.end_unbound(key),
                     }
+                }
+                Command::EndUnbound { session } => self.find(session).into_iter().for_each(|key| self.end_unbound(key)),
+                Command::CloseSlowReader { session } => {
+                    self.find(session).into_iter().for_each(|key| self.close_slow_reader(key));
                 }
                 Command::Move(moved) => {
                     if let Some(key) = self.register_detached(moved.connection, moved.protocol) {
@@ -268,22 +273,12 @@ impl Shard {
                         connection.requests_in_flight = connection.requests_in_flight.saturating_sub(1);
                     }
                 }
-                Command::Answer { session, json } => {
+                Command::Answer { session, json, running } => {
+                    drop(running);
                     if let Some(key) = self.find(session) {
                         let connection = &mut self.connections[key];
                         connection.requests_in_flight = connection.requests_in_flight.saturating_sub(1);
                         self.send_json(key, &json);
-                    }
-                }
-                Command::Unpause { session } => {
-                    if let Some(key) = self.find(session) {
-                        self.connections[key].paused = false;
-                        let waiting = std::mem::take(&mut self.connections[key].partial);
-                        self.handle_bytes(key, waiting);
-                        if let Some(connection) = self.connections.get_mut(key).filter(|c| !c.readable) {
-                            connection.readable = true;
-                            self.readable.push_back(key);
-                        }
                     }
                 }
                 Command::Drain { spread_ms } => self.drain(spread_ms),
@@ -322,7 +317,7 @@ impl Shard {
             Ok(transport) => transport,
             Err(error) => {
                 tracing::debug!(%error, "a connection could not be registered");
-                self.parts.open.fetch_sub(1, Ordering::Relaxed);
+                self.parts.open.leave();
                 return None;
             }
         };
@@ -348,7 +343,7 @@ impl Shard {
         let connection = self.connections.remove(key);
         self.parts.engine.metrics.connections.dec();
         if !connection.transport.is_virtual() {
-            self.parts.open.fetch_sub(1, Ordering::Relaxed);
+            self.parts.open.leave();
         }
         connection.transport.end(self.parts.poll.registry());
     }

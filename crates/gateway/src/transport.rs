@@ -32,7 +32,7 @@ impl Protocol {
     }
 }
 
-/// How the end of an event stream is told.
+/// How the end of an event stream is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyFraming {
     /// By the last chunk (RFC 9112, 7.1).
@@ -135,7 +135,7 @@ impl Transport {
         if let Transport::Tls(stream) = self {
             stream.send_close_notify();
         }
-        // The relay is told of a virtual connection's end when the shard removes the connection.
+        // The relay is notified of a virtual connection's end when the shard removes the connection.
         if let Some(socket) = self.socket() {
             let _ = socket.shutdown(Shutdown::Write);
         }

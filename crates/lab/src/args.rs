@@ -16,8 +16,9 @@ pub use crate::{
     group::GroupArgs,
     growth::{GrowthArgs, GrowthPart},
     isolation::{Flood, IsolationArgs},
+    leader::LeaderArgs,
+    notifications::{NotificationArgs, PlantedKind},
     popups::args::{PopupArgs, PopupCapsArgs, PopupCrashArgs, PopupGrowthArgs},
-    reach::{PlantedKind, ReachArgs},
     replay::ReplayArgs,
     report::OutputArgs,
     scenario::args::{RunArgs, ScenarioArgs},
@@ -53,14 +54,17 @@ pub enum Bench {
     Streams(StreamsArgs),
     /// Direct messages, each to a connected recipient
     Direct(DirectArgs),
-    /// Whether every message reaches every member by the roads that are due, once: sessions, webhook, vendors
-    Reach(ReachArgs),
+    /// Whether every message reaches every member by the channels that are due, once: sessions, webhook, providers
+    #[command(alias = "reach")]
+    Notifications(NotificationArgs),
     /// Direct messages beside floods: a group, an official account, one user, queues that are full
     Isolation(IsolationArgs),
     /// Kill the server at random moments under load, and prove that nothing acknowledged was lost
     Crash(CrashArgs),
     /// Kill, restart, freeze, stop and cut off parts of a cluster under load, and prove that no member of a group missed anything
     Chaos(ChaosArgs),
+    /// The leader of a cluster is killed again and again, or nodes are frozen: how long others wait
+    Leader(LeaderArgs),
     /// What a message costs Redis and PostgreSQL, compared with an inbox per member written one by one
     ClusterCost(ClusterCostArgs),
     /// Rates and memory at growing group sizes, histories and numbers of users

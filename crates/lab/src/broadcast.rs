@@ -58,9 +58,10 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Finished, LabError> {
     drop(fixture);
     let check = target.finish()?;
     // Agents load from elsewhere; a loop on this machine would say nothing about the server's.
-    let bare = match args.target.load_agents.agents.is_empty() {
-        true => Some(BareLoad::rounds(online, model, args.body_bytes).run(&args.target)?),
-        false => None,
+    let bare = if args.target.load_agents.agents.is_empty() {
+        Some(BareLoad::rounds(online, model, args.body_bytes).run(&args.target)?)
+    } else {
+        None
     };
     report::print_outcome(&title, &outcome);
     report::print_check(&check);

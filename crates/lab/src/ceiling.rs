@@ -127,11 +127,10 @@ impl Ceiling {
             "{on_bare:.0} messages/s, {verified:.0} verified deliveries/s, on a loop that only writes: {ratio:.1} times the \
              {on_tidings:.0}/s of Tidings"
         );
-        let sentence = match sustained {
-            true => format!("sustains {what}"),
-            false => {
-                format!("does not sustain {} times the load of Tidings: {what}", args.factor)
-            }
+        let sentence = if sustained {
+            format!("sustains {what}")
+        } else {
+            format!("does not sustain {} times the load of Tidings: {what}", args.factor)
         };
         Ceiling { ratio, sustained, sentence }
     }

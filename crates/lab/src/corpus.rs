@@ -44,9 +44,10 @@ pub(crate) fn read(path: &Path, limit: Option<usize>) -> io::Result<Corpus> {
     let mut magic = [0; 2];
     let is_gzip = File::open(path)?.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
     let file = File::open(path)?;
-    match is_gzip {
-        true => parse(BufReader::new(flate2::read::GzDecoder::new(file)), limit),
-        false => parse(BufReader::new(file), limit),
+    if is_gzip {
+        parse(BufReader::new(flate2::read::GzDecoder::new(file)), limit)
+    } else {
+        parse(BufReader::new(file), limit)
     }
 }
 

@@ -91,9 +91,17 @@ pub(crate) struct Ledger {
     scratch: Vec<u8>,
 }
 
+/// When a message was due, when its sender was free, and when it is sent, in nanoseconds of the clock of all times.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SendTimes {
+    pub(crate) planned: u64,
+    pub(crate) free_since: u64,
+    pub(crate) now: u64,
+}
+
 impl Ledger {
     /// `start` is when the phase begins, in nanoseconds of the clock of all times.
-    pub(crate) fn new(marking: Marking, start: u64, (receivers, senders): (usize, usize), body_bytes: usize) -> Self {
+    pub(crate) fn new(marking: Marking, start: u64, receivers: usize, senders: usize, body_bytes: usize) -> Self {
         let next = vec![0; receivers * senders];
         Ledger::of(marking, start, (Audience::Everybody, receivers as u32), (next, senders), body_bytes)
     }
@@ -146,12 +154,8 @@ impl Ledger {
 
     /// Makes the payload of a message that is sent now and could have been since `free_since`, when it was due or its sender was
     /// free: what lies between is the lab's own lag. Returns the number of the message.
-    pub(crate) fn publish(
-        &mut self,
-        sender: usize,
-        (planned, free_since, now): (u64, u64, u64),
-        payload: &mut Vec<u8>,
-    ) -> u32 {
+    pub(crate) fn publish(&mut self, sender: usize, times: SendTimes, payload: &mut Vec<u8>) -> u32 {
+        let SendTimes { planned, free_since, now } = times;
         let number = self.published.len() as u32;
         let of_sender = self.sent_by[sender].len() as u32;
         self.sent_by[sender].push(number);
@@ -389,11 +393,11 @@ mod tests {
 
     /// 200,000 messages to five receivers, a million deliveries, as `deliver` makes of them; it may hand on any.
     fn run_with(marking: Marking, mut deliver: impl FnMut(&mut Ledger, usize, usize, &[u8])) -> Outcome {
-        let mut ledger = Ledger::new(marking, 1_000, (5, 3), 48);
+        let mut ledger = Ledger::new(marking, 1_000, 5, 3, 48);
         let mut payload = Vec::new();
         for message in 0..200_000 {
             let sender = ledger.next_sender();
-            ledger.publish(sender, (1_000, 1_000, 1_000), &mut payload);
+            ledger.publish(sender, SendTimes { planned: 1_000, free_since: 1_000, now: 1_000 }, &mut payload);
             for receiver in 0..5 {
                 deliver(&mut ledger, message, receiver, &payload);
             }
@@ -482,11 +486,11 @@ mod tests {
         let marking = || Marking::Text { run: "r".into(), phase: 0 };
         let (mut ledger, mut payload) = (Ledger::of_pairs(marking(), 0, 3, 0), Vec::new());
         for pair in [0, 2, 2, 1] {
-            ledger.publish(pair, (0, 0, 0), &mut payload);
+            ledger.publish(pair, SendTimes::default(), &mut payload);
             ledger.deliver(pair, &payload, 10);
         }
         assert_eq!(ledger.outstanding, 0);
-        ledger.publish(1, (0, 0, 0), &mut payload);
+        ledger.publish(1, SendTimes::default(), &mut payload);
         ledger.deliver(0, &payload, 20);
         let outcome = ledger.outcome(false);
         assert_eq!((outcome.expected, outcome.delivered, outcome.lost, outcome.altered), (5, 4, 1, 1));
@@ -496,10 +500,10 @@ mod tests {
 
     #[test]
     fn a_refused_message_is_nobodys_loss_unless_somebody_gets_it() {
-        let mut ledger = Ledger::new(Marking::Text { run: "r".into(), phase: 0 }, 0, (2, 1), 0);
+        let mut ledger = Ledger::new(Marking::Text { run: "r".into(), phase: 0 }, 0, 2, 1, 0);
         let mut payloads = [Vec::new(), Vec::new(), Vec::new()];
         for payload in &mut payloads {
-            ledger.publish(0, (0, 0, 0), payload);
+            ledger.publish(0, SendTimes::default(), payload);
         }
         ledger.refuse(0, "http_503", "busy");
         ledger.refuse(1, "http_503", "busy");
@@ -517,9 +521,9 @@ mod tests {
     #[test]
     fn a_message_of_an_earlier_phase_or_of_another_run_is_told_apart() {
         let marking = |phase| Marking::Text { run: "r".into(), phase };
-        let (mut earlier, mut payload) = (Ledger::new(marking(0), 0, (1, 1), 40), Vec::new());
-        earlier.publish(0, (0, 0, 0), &mut payload);
-        let mut ledger = Ledger::new(marking(1), 0, (1, 1), 40);
+        let (mut earlier, mut payload) = (Ledger::new(marking(0), 0, 1, 1, 40), Vec::new());
+        earlier.publish(0, SendTimes::default(), &mut payload);
+        let mut ledger = Ledger::new(marking(1), 0, 1, 1, 40);
         ledger.deliver(0, &payload, 10);
         ledger.deliver(0, &[&b"lab.other"[..], &payload[5..]].concat(), 10);
         let outcome = ledger.outcome(false);

@@ -48,10 +48,7 @@ pub struct IsolationArgs {
 
 fn parse_share(text: &str) -> Result<f64, String> {
     let share: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
-    match share > 0.0 && share <= 1.0 {
-        true => Ok(share),
-        false => Err("must be above 0 and no more than 1".to_owned()),
-    }
+    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err("must be above 0 and no more than 1".to_owned()) }
 }
 
 /// Load beside the direct messages, by default as much as the server takes.

@@ -5,7 +5,7 @@
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
 //! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
-//! - `reach`: whether every message reaches every member by exactly the roads that are due;
+//! - `reach`: whether every message reaches every member by exactly the channels that are due;
 //! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;
 //! - `compare`: reports of several versions or steps beside each other;
 //! - `server`, `setup`, `load_client`: the server under test, its users and groups, the load client's process as the bench sees it;
@@ -15,7 +15,7 @@
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
 //! - [`devices`], `device_worker`: benches with devices, and their load client;
 //! - [`popups`]: benches with popup decisions and events, with a load client of their own;
-//! - `offline_push`: doubles of the app's webhook and of vendors' services, and counts of what members who are offline are told;
+//! - `offline_push`: doubles of the app's webhook and of providers' services, and counts of what members who are offline are told;
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
 //! - `bare_server`: a loop that only writes, the baseline of messages; `bare_load`: a load on it; `ceiling`: how much of it the lab keeps up;
@@ -54,16 +54,17 @@ mod interrupt;
 mod isolation;
 mod kernel;
 mod latency;
+mod leader;
 mod live;
 mod load_client;
 mod mix;
+mod notifications;
 pub mod offline_push;
 pub mod options;
 mod phase_part;
 pub mod popups;
 mod process;
 mod rate_profile;
-mod reach;
 mod replay;
 mod report;
 mod sampler;
@@ -260,9 +261,10 @@ impl ParsedCommand {
                 "`--report`, `--json` and `--repeat` are options of the scenario's run, not of its commands".into()
             );
         }
-        match bench.bench.can_be_part_of_a_scenario() {
-            true => Ok(ParsedCommand(bench)),
-            false => Err("this command loads no server".into()),
+        if bench.bench.can_be_part_of_a_scenario() {
+            Ok(ParsedCommand(bench))
+        } else {
+            Err("this command loads no server".into())
         }
     }
 
@@ -286,9 +288,10 @@ fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
         Bench::Streams(args) => streams::run(args),
         Bench::Direct(args) => direct::run(args),
         Bench::Isolation(args) => isolation::run(args),
-        Bench::Reach(args) => reach::run(args),
+        Bench::Notifications(args) => notifications::run(args),
         Bench::Crash(args) => crash::run(args),
         Bench::Chaos(args) => chaos::run(args),
+        Bench::Leader(args) => leader::run(args),
         Bench::ClusterCost(args) => cluster_cost::run(args),
         Bench::Growth(args) => growth::run(args),
         Bench::Connect(args) => devices::connect::run(args),

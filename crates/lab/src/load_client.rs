@@ -13,8 +13,9 @@ use crate::{
         Conversation, MixConfig, Outcome, Phase, Progress, Receiver, WorkerCommand, WorkerConfig, WorkerReport,
     },
 };
+use serde::de::DeserializeOwned;
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, ErrorKind, Write},
     net::SocketAddr,
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
@@ -125,9 +126,10 @@ impl LoadClient {
             // A flood's worker has the lowest priority and may run on any core. Pinned to the core of the worker that
             // measures, it would delay that worker.
             // Agents' machines are theirs: they are pinned where it is asked for.
-            core: match is_remote {
-                true => args.client_core,
-                false => (!participants.low_priority).then(|| args.client_core.unwrap_or_else(process::last_core)),
+            core: if is_remote {
+                args.client_core
+            } else {
+                (!participants.low_priority).then(|| args.client_core.unwrap_or_else(process::last_core))
             },
             low_priority: participants.low_priority,
             patience_ms: args.patience.as_millis() as u64,
@@ -282,18 +284,17 @@ impl WorkerProcess {
         let Some(stdin) = &mut self.stdin else { return Err(LabError::Worker("has ended".into())) };
         let mut line = serde_json::to_vec(command).map_err(std::io::Error::from)?;
         line.push(b'\n');
-        stdin.write_all(&line)?;
-        Ok(stdin.flush()?)
+        match stdin.write_all(&line).and_then(|()| stdin.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(LabError::Worker(NO_REPORT.into())),
+            written => Ok(written?),
+        }
     }
 
     fn receive(&mut self) -> Result<WorkerReport, LabError> {
-        let mut line = String::new();
-        if self.stdout.read_line(&mut line)? == 0 {
-            return Err(LabError::Worker("ended without a report".into()));
-        }
-        match serde_json::from_str(&line).map_err(std::io::Error::from)? {
-            WorkerReport::Failed { why } => Err(LabError::Worker(why)),
-            report => Ok(report),
+        match next_report(&mut self.stdout) {
+            None => Err(LabError::Worker(NO_REPORT.into())),
+            Some(Err(why) | Ok(WorkerReport::Failed { why })) => Err(LabError::Worker(why)),
+            Some(Ok(report)) => Ok(report),
         }
     }
 }
@@ -303,5 +304,31 @@ impl Drop for WorkerProcess {
         // The worker ends when its input ends.
         self.stdin = None;
         let _ = self.child.wait();
+    }
+}
+
+/// Why a worker whose output ended gave no figures.
+pub(crate) const NO_REPORT: &str = "ended without a report";
+
+/// The next report of a worker process, or why its line is not one. `None` once the output has ended: a worker that
+/// is killed may leave a part of a line.
+pub(crate) fn next_report<R: DeserializeOwned>(output: &mut impl BufRead) -> Option<Result<R, String>> {
+    let mut line = Vec::new();
+    output.read_until(b'\n', &mut line).ok()?;
+    let report = serde_json::from_slice(line.strip_suffix(b"\n")?);
+    Some(report.map_err(|error| format!("sent a report that does not parse: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_that_was_cut_off_is_none() {
+        let mut output = &b"{\"failed\":{\"why\":\"w\"}}\nno report\n{\"failed\":{\"w"[..];
+        let mut next = || next_report::<WorkerReport>(&mut output);
+        assert!(matches!(next(), Some(Ok(WorkerReport::Failed { why })) if why == "w"));
+        assert!(matches!(next(), Some(Err(why)) if why.starts_with("sent a report that does not parse")));
+        assert!(next().is_none());
     }
 }

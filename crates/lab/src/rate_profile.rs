@@ -1,6 +1,6 @@
 //! A rate that changes over time, and the planned time of every message that follows from it.
 //!
-//! A profile is made of pieces, in each of which the rate goes evenly from one value to another: a constant rate is one piece,
+//! A profile is made of chunks, in each of which the rate goes evenly from one value to another: a constant rate is one chunk,
 //! a ramp is one, steps and bursts are several. Message `n` is due when the area under the rate reaches `n`, so planned times
 //! depend on nothing but the profile, and no error adds up.
 
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 /// A stretch of time in which the rate goes evenly from one value to another.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RatePiece {
+pub(crate) struct RateChunk {
     /// Messages a second.
     from: f64,
     to: f64,
     seconds: f64,
 }
 
-impl RatePiece {
+impl RateChunk {
     fn messages(&self) -> f64 {
         (self.from + self.to) / 2.0 * self.seconds
     }
 
-    /// When so many messages of this piece have been due: solves `from·t + (to − from)·t² / (2·seconds) = messages`.
+    /// When so many messages of this chunk have been due: solves `from·t + (to − from)·t² / (2·seconds) = messages`.
     fn time_of(&self, messages: f64) -> f64 {
         if messages <= 0.0 {
             return 0.0;
@@ -34,11 +34,18 @@ impl RatePiece {
 /// A rate over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RateProfile {
-    pieces: Vec<RatePiece>,
+    chunks: Vec<RateChunk>,
 }
 
-/// Messages within so little of a piece's end belong to the next one, or to none: seconds times a rate is seldom exact.
+/// Messages within so little of a chunk's end belong to the next one, or to none: seconds times a rate is seldom exact.
 const ROUNDING: f64 = 1e-6;
+
+/// How often bursts come and how long each lasts, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BurstTimes {
+    pub(crate) every: f64,
+    pub(crate) lasts: f64,
+}
 
 impl RateProfile {
     pub(crate) fn constant(per_second: f64, seconds: f64) -> Self {
@@ -46,67 +53,68 @@ impl RateProfile {
     }
 
     pub(crate) fn ramp(from: f64, to: f64, seconds: f64) -> Self {
-        RateProfile { pieces: vec![RatePiece { from, to, seconds }] }
+        RateProfile { chunks: vec![RateChunk { from, to, seconds }] }
     }
 
     /// Each rate for the same time.
     pub(crate) fn steps(rates: &[f64], seconds: f64) -> Self {
         let each = seconds / rates.len().max(1) as f64;
-        RateProfile { pieces: rates.iter().map(|rate| RatePiece { from: *rate, to: *rate, seconds: each }).collect() }
+        RateProfile { chunks: rates.iter().map(|rate| RateChunk { from: *rate, to: *rate, seconds: each }).collect() }
     }
 
     /// A base rate, at the end of every period of `every` seconds `peak` for `lasts` of them.
-    pub(crate) fn bursts(base: f64, peak: f64, (every, lasts): (f64, f64), seconds: f64) -> Self {
-        let mut pieces = Vec::new();
+    pub(crate) fn bursts(base: f64, peak: f64, burst: BurstTimes, seconds: f64) -> Self {
+        let BurstTimes { every, lasts } = burst;
+        let mut chunks = Vec::new();
         let mut left = seconds;
         while left > 0.0 {
             for (rate, wanted) in [(base, every - lasts), (peak, lasts)] {
                 let seconds = wanted.min(left);
                 if seconds > 0.0 {
-                    pieces.push(RatePiece { from: rate, to: rate, seconds });
+                    chunks.push(RateChunk { from: rate, to: rate, seconds });
                 }
                 left -= wanted;
             }
         }
-        RateProfile { pieces }
+        RateProfile { chunks }
     }
 
     /// The same with every rate multiplied.
     pub(crate) fn scaled(&self, factor: f64) -> Self {
-        let scale = |piece: &RatePiece| RatePiece { from: piece.from * factor, to: piece.to * factor, ..*piece };
-        RateProfile { pieces: self.pieces.iter().map(scale).collect() }
+        let scale = |chunk: &RateChunk| RateChunk { from: chunk.from * factor, to: chunk.to * factor, ..*chunk };
+        RateProfile { chunks: self.chunks.iter().map(scale).collect() }
     }
 
     pub(crate) fn seconds(&self) -> f64 {
-        self.pieces.iter().map(|piece| piece.seconds).sum()
+        self.chunks.iter().map(|chunk| chunk.seconds).sum()
     }
 
     pub(crate) fn highest(&self) -> f64 {
-        self.pieces.iter().fold(0.0, |highest, piece| piece.from.max(piece.to).max(highest))
+        self.chunks.iter().fold(0.0, |highest, chunk| chunk.from.max(chunk.to).max(highest))
     }
 
     /// The rate with which it begins.
     pub(crate) fn first(&self) -> f64 {
-        self.pieces.first().map_or(0.0, |piece| piece.from)
+        self.chunks.first().map_or(0.0, |chunk| chunk.from)
     }
 
     pub(crate) fn is_constant(&self) -> bool {
         let first = self.first();
-        self.pieces.iter().all(|piece| piece.from == first && piece.to == first)
+        self.chunks.iter().all(|chunk| chunk.from == first && chunk.to == first)
     }
 
     /// How many messages are due in all.
     pub(crate) fn messages(&self) -> u64 {
-        (self.pieces.iter().map(RatePiece::messages).sum::<f64>() + ROUNDING) as u64
+        (self.chunks.iter().map(RateChunk::messages).sum::<f64>() + ROUNDING) as u64
     }
 
     /// The moments at which the rate jumps, in seconds, with the new rate.
     pub(crate) fn jumps(&self) -> Vec<(f64, f64)> {
         let mut at = 0.0;
         let mut jumps = Vec::new();
-        for (piece, next) in self.pieces.iter().zip(self.pieces.iter().skip(1)) {
-            at += piece.seconds;
-            if piece.to != next.from {
+        for (chunk, next) in self.chunks.iter().zip(self.chunks.iter().skip(1)) {
+            at += chunk.seconds;
+            if chunk.to != next.from {
                 jumps.push((at, next.from));
             }
         }
@@ -117,13 +125,13 @@ impl RateProfile {
 /// The planned times of a profile's messages.
 #[derive(Debug)]
 pub(crate) struct PlannedTimes {
-    pieces: Vec<PlannedPiece>,
+    chunks: Vec<PlannedChunk>,
     messages: u64,
 }
 
 #[derive(Debug)]
-struct PlannedPiece {
-    piece: RatePiece,
+struct PlannedChunk {
+    chunk: RateChunk,
     starts_at: f64,
     messages_before: f64,
 }
@@ -131,16 +139,16 @@ struct PlannedPiece {
 impl PlannedTimes {
     pub(crate) fn of(profile: &RateProfile) -> Self {
         let (mut starts_at, mut messages_before) = (0.0, 0.0);
-        let mut pieces = Vec::new();
-        for piece in &profile.pieces {
-            // A piece without messages plans none, and would stand in the way of the search.
-            if piece.messages() > 0.0 {
-                pieces.push(PlannedPiece { piece: *piece, starts_at, messages_before });
+        let mut chunks = Vec::new();
+        for chunk in &profile.chunks {
+            // A chunk without messages plans none, and would stand in the way of the search.
+            if chunk.messages() > 0.0 {
+                chunks.push(PlannedChunk { chunk: *chunk, starts_at, messages_before });
             }
-            starts_at += piece.seconds;
-            messages_before += piece.messages();
+            starts_at += chunk.seconds;
+            messages_before += chunk.messages();
         }
-        PlannedTimes { pieces, messages: profile.messages() }
+        PlannedTimes { chunks, messages: profile.messages() }
     }
 
     /// When message `n` is due, in nanoseconds after the start; `None`: there is no such message.
@@ -148,9 +156,9 @@ impl PlannedTimes {
         if n >= self.messages {
             return None;
         }
-        let later = self.pieces.partition_point(|planned| planned.messages_before <= n as f64 + ROUNDING);
-        let planned = self.pieces.get(later.checked_sub(1)?)?;
-        let at = planned.starts_at + planned.piece.time_of(n as f64 - planned.messages_before);
+        let later = self.chunks.partition_point(|planned| planned.messages_before <= n as f64 + ROUNDING);
+        let planned = self.chunks.get(later.checked_sub(1)?)?;
+        let at = planned.starts_at + planned.chunk.time_of(n as f64 - planned.messages_before);
         Some((at * 1e9).round() as u64)
     }
 }
@@ -199,7 +207,7 @@ mod tests {
 
     #[test]
     fn bursts_come_at_the_end_of_every_period_and_a_base_of_zero_is_silence() {
-        let profile = RateProfile::bursts(0.0, 4.0, (2.0, 0.5), 5.0);
+        let profile = RateProfile::bursts(0.0, 4.0, BurstTimes { every: 2.0, lasts: 0.5 }, 5.0);
         let expected = [1_500, 1_750, 3_500, 3_750];
         assert_eq!(all(&profile), expected.map(|ms| ms * 1_000_000));
         assert_eq!(profile.seconds(), 5.0);
@@ -208,10 +216,10 @@ mod tests {
 
     #[test]
     fn planned_times_never_go_back_and_are_as_many_as_the_area() {
-        let mut pieces = RateProfile::ramp(10.0, 333.3, 7.7).pieces;
-        pieces.extend(RateProfile::bursts(35.0, 211.0, (1.3, 0.2), 9.1).pieces);
-        pieces.extend(RateProfile::ramp(211.0, 1.0, 3.3).pieces);
-        let profile = RateProfile { pieces };
+        let mut chunks = RateProfile::ramp(10.0, 333.3, 7.7).chunks;
+        chunks.extend(RateProfile::bursts(35.0, 211.0, BurstTimes { every: 1.3, lasts: 0.2 }, 9.1).chunks);
+        chunks.extend(RateProfile::ramp(211.0, 1.0, 3.3).chunks);
+        let profile = RateProfile { chunks };
         let times = all(&profile);
         assert_eq!(times.len() as u64, profile.messages());
         assert!(times.is_sorted(), "a message is due before the one before it");

@@ -24,11 +24,11 @@ const METRICS_TIMEOUT: Duration = Duration::from_millis(400);
 /// Gauges that say how much waits, and counters of which the rate is of interest.
 const GAUGES: [&str; 6] = [
     "tidings_queue_depth",
-    "tidings_outbox_lag",
+    "tidings_webhook_lag",
     "tidings_cluster_position_lag",
-    "tidings_outbox_parked",
-    "tidings_vendor_lag",
-    "tidings_vendor_waiting",
+    "tidings_webhook_parked",
+    "tidings_provider_lag",
+    "tidings_provider_waiting",
 ];
 /// Metrics in a report at most, so that a server with many labels does not fill it.
 const METRICS_MAX: usize = 40;
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn queue_depths_are_read_by_label_and_other_metrics_are_not() {
         let text = "# TYPE tidings_queue_depth gauge\ntidings_queue_depth{queue=\"direct\"} 3\n\
-                    tidings_queue_depth_max 9\ntidings_outbox_lag 2\ntidings_sessions 5\n";
+                    tidings_queue_depth_max 9\ntidings_webhook_lag 2\ntidings_sessions 5\n";
         let gauges = gauges_of(text);
         assert_eq!(gauges.len(), 2);
         assert_eq!(gauges["tidings_queue_depth{queue=\"direct\"}"], 3.0);

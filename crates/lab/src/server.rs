@@ -166,9 +166,9 @@ impl OwnServer {
         self.child.as_ref().map(Child::id)
     }
 
-    /// The address of one of the server's doors.
-    pub(crate) fn listen_address(&self, door: &str) -> Option<SocketAddr> {
-        read_listen_address(&self.data_dir().join("listening"), door)
+    /// The address of one of the server's listeners.
+    pub(crate) fn listen_address(&self, listener: &str) -> Option<SocketAddr> {
+        read_listen_address(&self.data_dir().join("listening"), listener)
     }
 
     /// From now on every start is at the addresses that it has now, so that clients find it again.
@@ -293,10 +293,10 @@ impl Drop for OwnServer {
     }
 }
 
-/// The address that a server's `listen_address` file gives for one of its doors.
-pub(crate) fn read_listen_address(file: &Path, door: &str) -> Option<SocketAddr> {
+/// The address that a server's `listen_address` file gives for one of its listeners.
+pub(crate) fn read_listen_address(file: &Path, listener: &str) -> Option<SocketAddr> {
     let text = std::fs::read_to_string(file).ok()?;
-    text.lines().find_map(|line| line.strip_prefix(door)?.strip_prefix('='))?.trim().parse().ok()
+    text.lines().find_map(|line| line.strip_prefix(listener)?.strip_prefix('='))?.trim().parse().ok()
 }
 
 fn log_tail(folder: &Path) -> String {

@@ -65,6 +65,7 @@ pub(crate) fn create_conversation(
         receipts: None,
         history: None,
         mention_all: None,
+        reactions: None,
     })?;
     for part in members.chunks(MEMBERS_BATCH_MAX) {
         http.change_members(id, &ChangeMembers { add: part.to_vec(), remove: Vec::new(), role: None })?;
@@ -107,6 +108,7 @@ pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<C
         receipts: None,
         history: None,
         mention_all: None,
+        reactions: None,
     })?;
     Ok(Conversation { id: card.id, base_seq: card.last_seq })
 }

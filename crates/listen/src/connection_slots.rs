@@ -2,39 +2,38 @@
 //! slots are taken.
 //!
 //! ```text
-//! unauthenticated, idle ⇄ unauthenticated, busy ─▶ authenticated
-//!        └─▶ evicted: its slot goes to another connection
+//! idle ⇄ busy ─▶ an app server's
+//!   └─▶ evicted: its slot goes to another connection
 //! ```
-//! A connection is unauthenticated until one of its credentials was accepted. Opening connections costs an attacker
-//! nothing, so full slots are no reason to refuse the next connection: the unauthenticated connection that has been
-//! idle for longest is evicted instead, if it has been idle for long enough. (In a storm of callers who wait for their
-//! first answer, evicting the oldest would serve nobody.) An authenticated connection is never evicted. When no
-//! connection can be evicted, a small reserve of slots remains, on which only what an operator must always see is
-//! answered.
+//! A connection is unauthenticated until one of its credentials was accepted; then it is an app server's, or the user's whose token
+//! was accepted last. Opening connections costs an attacker nothing, so full slots are no reason to refuse the next connection: the
+//! unauthenticated connection that has been idle for longest is evicted instead, if it has been idle for long enough, or else the one
+//! of a user. (In a storm of callers who wait for their first answer, evicting the oldest would serve nobody.) A connection of an app
+//! server is never evicted. One user has a share of the slots: beyond it, the user's own idle connections are evicted, and requests
+//! on further ones are refused. When no connection can be evicted, a small reserve of slots remains, for what an operator must always
+//! see and for app servers.
 
+mod activity;
+mod table;
+
+pub use activity::ConnectionActivity;
+
+use crate::client::Network;
 use parking_lot::Mutex;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
     future::{Future, poll_fn},
     net::IpAddr,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
-    task::{Poll, Waker},
-    time::{Duration, Instant},
+    task::Poll,
+    time::Duration,
 };
+use table::{APP_SERVER, Claim, EVICTED, IDLE, IdleKey, SlotState, SlotTable, Usage};
 
 /// Evicted connections that may still be open, in all: the number of open connections may exceed its limit by these.
 const EVICTING_MAX: usize = 64;
-/// IPv6 addresses that differ only below this many bits belong to one caller: providers give out no less than a /64.
-const IPV6_NETWORK_BITS: u32 = 64;
-
-/// The phases of a connection, in [`SlotState::phase`].
-const IDLE: u8 = 0;
-const BUSY: u8 = 1;
-const AUTHENTICATED: u8 = 2;
-const EVICTED: u8 = 3;
 
 /// The limits of [`ConnectionSlots`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,9 +44,11 @@ pub struct ConnectionSlotsConfig {
     pub per_address_max: usize,
     /// Open connections of each loopback address: of a reverse proxy, say.
     pub per_local_address_max: usize,
+    /// Open connections of one user.
+    pub per_user_max: usize,
     /// Slots beyond these limits, for requests that must always be answered.
     pub reserve: usize,
-    /// An unauthenticated connection is not evicted before it has been idle for this; in the reserve for a tenth of it.
+    /// A connection is not evicted before it has been idle for this; in the reserve for a tenth of it.
     pub idle_min: Duration,
 }
 
@@ -58,122 +59,8 @@ pub struct ConnectionSlots {
     evictions: AtomicU64,
 }
 
-/// The open connections. Idle ones are ordered by their numbers, which is the order in which they became idle.
-#[derive(Default)]
-struct SlotTable {
-    next: u64,
-    open: usize,
-    evicting: usize,
-    /// Unauthenticated connections without a request.
-    idle: BTreeMap<u64, IdleConnection>,
-    in_reserve: usize,
-    /// The same on slots of the reserve.
-    idle_in_reserve: BTreeMap<u64, IdleConnection>,
-    addresses: HashMap<Network, AddressUsage>,
-}
-
-/// A connection without a request.
-struct IdleConnection {
-    state: Arc<SlotState>,
-    since: Instant,
-}
-
-/// The connections of one address.
-#[derive(Default)]
-struct AddressUsage {
-    open: usize,
-    evicting: usize,
-    idle: BTreeSet<u64>,
-}
-
-/// What counts as one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Network(IpAddr);
-
-impl Network {
-    fn of(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V6(address) if !address.is_loopback() => {
-                let mask = u128::MAX << (128 - IPV6_NETWORK_BITS);
-                Network(IpAddr::V6((u128::from(address) & mask).into()))
-            }
-            address => Network(address),
-        }
-    }
-}
-
-struct SlotState {
-    /// The number under which the connection became idle last. Changes under the table's lock.
-    number: AtomicU64,
-    phase: AtomicU8,
-    /// Set once the client's address is known, unless the slot is one of the reserve.
-    network: OnceLock<Network>,
-    in_reserve: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl SlotState {
-    fn change(&self, from: u8, to: u8) -> bool {
-        self.phase.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
-    }
-
-    fn is_evicted(&self) -> bool {
-        self.phase.load(Ordering::Acquire) == EVICTED
-    }
-
-    fn is_reserved(&self) -> bool {
-        self.in_reserve.load(Ordering::Acquire)
-    }
-
-    fn try_evict(&self) -> bool {
-        let idle = self.change(IDLE, EVICTED);
-        if idle && let Some(waker) = self.waker.lock().take() {
-            waker.wake();
-        }
-        idle
-    }
-}
-
-impl SlotTable {
-    /// The connection is idle from now on.
-    fn add_idle(&mut self, state: &Arc<SlotState>) {
-        let number = self.next;
-        self.next += 1;
-        state.number.store(number, Ordering::Relaxed);
-        let idle = IdleConnection { state: state.clone(), since: Instant::now() };
-        if state.is_reserved() {
-            self.idle_in_reserve.insert(number, idle);
-            return;
-        }
-        self.idle.insert(number, idle);
-        if let Some(usage) = state.network.get().and_then(|network| self.addresses.get_mut(network)) {
-            usage.idle.insert(number);
-        }
-    }
-
-    /// The connection is busy, authenticated or closed.
-    fn remove_idle(&mut self, state: &SlotState) {
-        let number = state.number.load(Ordering::Relaxed);
-        if state.is_reserved() {
-            self.idle_in_reserve.remove(&number);
-            return;
-        }
-        self.idle.remove(&number);
-        if let Some(usage) = state.network.get().and_then(|network| self.addresses.get_mut(network)) {
-            usage.idle.remove(&number);
-        }
-    }
-}
-
 /// One connection's slot; dropping it frees the slot.
 pub struct ConnectionSlot {
-    slots: Arc<ConnectionSlots>,
-    state: Arc<SlotState>,
-}
-
-/// What a connection's requests report: that one has begun or ended, and that a credential was accepted.
-#[derive(Clone)]
-pub struct ConnectionActivity {
     slots: Arc<ConnectionSlots>,
     state: Arc<SlotState>,
 }
@@ -220,6 +107,7 @@ impl ConnectionSlots {
             phase: AtomicU8::new(IDLE),
             network: OnceLock::new(),
             in_reserve: AtomicBool::new(in_reserve),
+            user: AtomicU64::new(0),
             waker: Mutex::new(None),
         });
         *(if in_reserve { &mut table.in_reserve } else { &mut table.open }) += 1;
@@ -227,38 +115,39 @@ impl ConnectionSlots {
         Some(ConnectionSlot { slots: self.clone(), state })
     }
 
-    /// Evicts the unauthenticated connection that has been idle for longest, because something that all connections
-    /// share (file descriptors) is short. False: no connection can be evicted.
+    /// Evicts the connection that has been idle for longest, because something that all connections share (file descriptors) is
+    /// short. False: no connection can be evicted.
     pub fn evict_idle(&self) -> bool {
         self.evict_oldest(&mut self.table.lock())
     }
 
     fn evict_oldest(&self, table: &mut SlotTable) -> bool {
-        while table.evicting < EVICTING_MAX {
-            let Some(oldest) = table.idle.values().next() else { return false };
-            if oldest.since.elapsed() < self.config.idle_min {
-                return false;
-            }
-            let state = oldest.state.clone();
-            // A connection whose request has just begun cannot be evicted; that request takes it off the list.
-            if self.evict(table, &state) {
-                return true;
-            }
-        }
-        false
+        self.evict_first(table, SlotTable::oldest)
     }
 
     /// Evicts the oldest idle connection of one address.
     fn evict_oldest_of(&self, table: &mut SlotTable, network: Network) -> bool {
-        while table.evicting < EVICTING_MAX {
-            let oldest = table.addresses.get(&network).and_then(|usage| usage.idle.first());
-            let Some(oldest) = oldest.and_then(|number| table.idle.get(number)) else { return false };
-            if oldest.since.elapsed() < self.config.idle_min {
-                return false;
-            }
-            let state = oldest.state.clone();
-            if self.evict(table, &state) {
-                return true;
+        self.evict_first(table, |table, claim| table.addresses.get(&network)?.oldest(claim))
+    }
+
+    /// Evicts the oldest idle connection of one user.
+    fn evict_oldest_of_user(&self, table: &mut SlotTable, user: u64) -> bool {
+        self.evict_first(table, |table, claim| table.users.get(&user)?.oldest(claim))
+    }
+
+    /// Evicts the connection that `oldest` names: one without a credential, or else one of a user.
+    fn evict_first(&self, table: &mut SlotTable, oldest: impl Fn(&SlotTable, Claim) -> Option<IdleKey>) -> bool {
+        for claim in [Claim::Unauthenticated, Claim::OfUser] {
+            while table.evicting < EVICTING_MAX {
+                let Some(oldest) = oldest(table, claim).and_then(|key| table.idle.get(&key)) else { break };
+                if oldest.since.elapsed() < self.config.idle_min {
+                    break;
+                }
+                let state = oldest.state.clone();
+                // A connection whose request has just begun cannot be evicted; that request takes it off the list.
+                if self.evict(table, &state) {
+                    return true;
+                }
             }
         }
         false
@@ -272,9 +161,7 @@ impl ConnectionSlots {
             return false;
         }
         table.evicting += 1;
-        if let Some(usage) = state.network.get().and_then(|network| table.addresses.get_mut(network)) {
-            usage.evicting += 1;
-        }
+        table.each_usage(state, |usage| usage.evicting += 1);
         self.evictions.fetch_add(1, Ordering::Relaxed);
         true
     }
@@ -315,12 +202,9 @@ impl ConnectionSlot {
         if state.is_reserved() {
             return true;
         }
-        let address_max = match network.0.is_loopback() {
-            true => slots.config.per_local_address_max,
-            false => slots.config.per_address_max,
-        };
-        let usage = table.addresses.get(&network);
-        let has_room = usage.is_none_or(|usage| usage.open - usage.evicting < address_max);
+        let address_max =
+            if network.0.is_loopback() { slots.config.per_local_address_max } else { slots.config.per_address_max };
+        let has_room = Usage::has_room(table.addresses.get(&network), address_max);
         table.remove_idle(state);
         if has_room || slots.evict_oldest_of(&mut table, network) {
             table.addresses.entry(network).or_default().open += 1;
@@ -346,12 +230,12 @@ impl ConnectionSlot {
         ConnectionActivity { slots: self.slots.clone(), state: self.state.clone() }
     }
 
-    /// Completes when the connection is evicted; never, once it is authenticated.
+    /// Completes when the connection is evicted; never, once it is an app server's.
     pub fn evicted(&self) -> impl Future<Output = ()> + use<> {
         let state = self.state.clone();
         poll_fn(move |context| match state.phase.load(Ordering::Acquire) {
             EVICTED => Poll::Ready(()),
-            AUTHENTICATED => Poll::Pending,
+            APP_SERVER => Poll::Pending,
             _ => {
                 let mut waker = state.waker.lock();
                 if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
@@ -374,6 +258,7 @@ impl Drop for ConnectionSlot {
             table.in_reserve -= 1;
             return;
         }
+        table.leave_user(state);
         let was_evicted = usize::from(state.is_evicted());
         table.open -= 1;
         table.evicting -= was_evicted;
@@ -384,38 +269,6 @@ impl Drop for ConnectionSlot {
             if usage.open == 0 {
                 table.addresses.remove(network);
             }
-        }
-    }
-}
-
-impl ConnectionActivity {
-    /// A request has begun: its connection is not evicted before the request is answered. False: the connection was
-    /// evicted already, and the request must not be carried out.
-    pub fn begin_request(&self) -> bool {
-        if self.state.phase.load(Ordering::Acquire) == AUTHENTICATED {
-            return true;
-        }
-        let begun = self.state.change(IDLE, BUSY);
-        if begun {
-            self.slots.table.lock().remove_idle(&self.state);
-        }
-        begun
-    }
-
-    /// The request was answered.
-    pub fn end_request(&self) {
-        if self.state.phase.load(Ordering::Acquire) == BUSY {
-            let mut table = self.slots.table.lock();
-            if self.state.change(BUSY, IDLE) {
-                table.add_idle(&self.state);
-            }
-        }
-    }
-
-    /// A credential was accepted: the connection is never evicted from here on.
-    pub fn mark_authenticated(&self) {
-        if self.state.change(BUSY, AUTHENTICATED) || self.state.change(IDLE, AUTHENTICATED) {
-            self.slots.table.lock().remove_idle(&self.state);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Failed authentications, by the address that they come from. An address that has failed too often is told to wait, so
+//! Failed authentications, by the address that they come from. An address that has failed too often has to wait, so
 //! that guessing keys is limited to so many attempts a minute, over all connections of the address.
 //!
 //! The table is set-associative and has a fixed size. An address with its full allowance needs no entry; in a full set the

@@ -134,10 +134,8 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Certificate
         move |why| CertificateError::NotPem { file, what, why }
     };
     let chain = CertificateDer::pem_slice_iter(&text(certificate)?).collect::<Result<Vec<_>, _>>();
-    let chain = chain.and_then(|chain| match chain.is_empty() {
-        true => Err(rustls::pki_types::pem::Error::NoItemsFound),
-        false => Ok(chain),
-    });
+    let chain = chain
+        .and_then(|chain| if chain.is_empty() { Err(rustls::pki_types::pem::Error::NoItemsFound) } else { Ok(chain) });
     let chain = chain.map_err(not_pem(certificate, "a certificate"))?;
     let private = PrivateKeyDer::from_pem_slice(&text(key)?).map_err(not_pem(key, "a private key"))?;
     let made = CertifiedKey::from_der(chain, private, &ring::default_provider());

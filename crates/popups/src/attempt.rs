@@ -5,6 +5,7 @@ use super::{
     PopupService, Shared, UserKey,
     configuration::{Configuration, Placement, Popup},
     context::{MissingContext, UserContext},
+    conversion::Group,
     decision_id::{DecisionId, DecisionSigner},
     evaluate::{Choice, EvaluationInput},
     frequency::{CounterKey, FrequencyCounters, session_hash},
@@ -14,7 +15,7 @@ use super::{
     },
     rules::Attributes,
     user_cache::{DirtyState, NegativeCacheEntry},
-    write_queue::ExposureRecord,
+    write_queue::{ExposureRecord, Outcome},
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -75,21 +76,30 @@ impl PopupService {
 }
 
 impl Configuration {
-    /// The question with what is known of the user. `card` holds the parsed attributes of `context`'s card.
+    /// The question with what is known of the user. `of_profile` holds the parsed attributes of the profile in `context`.
     pub(super) fn evaluation_input<'a>(
         &self,
         (user, question): (UserKey, &Question<'a>),
         placement: &'a Placement,
         context: &'a UserContext,
-        card: Option<&'a Attributes<'a>>,
-        (counters, is_moving): (&'a FrequencyCounters, bool),
+        of_profile: Option<&'a Attributes<'a>>,
+        counters: &'a FrequencyCounters,
         now_ms: u64,
     ) -> EvaluationInput<'a> {
-        let profile = self.slots.profile(user, question.attributes, card, context.unread_since, now_ms);
+        let profile = self.slots.profile(user, question.attributes, of_profile, context.unread_since, now_ms);
         let profile = profile.with_marks(counters);
         let session = question.session.map(session_hash);
-        let user_zone = context.card.as_ref().and_then(|card| card.time_zone());
-        EvaluationInput { user, session, placement, profile, event: question.event, now_ms, user_zone, is_moving }
+        let user_zone = context.profile.as_ref().and_then(|user| user.time_zone());
+        EvaluationInput {
+            user,
+            session,
+            placement,
+            profile,
+            event: question.event,
+            now_ms,
+            user_zone,
+            is_held_out: self.global.is_held_out(user),
+        }
     }
 }
 
@@ -111,7 +121,10 @@ impl Shared {
             let variant = popup.variant_of(key);
             return self.expose(question, popup, variant, now_ms, true, None);
         }
-        if configuration.global.is_held_out(key) {
+        // The holdout is asked about only where it is compared with others.
+        let held_out = configuration.global.is_held_out(key);
+        let unseen = if held_out { PopupOutcome::HeldOut } else { PopupOutcome::Nothing };
+        if held_out && !placement.is_measured {
             check_id("user", question.user)?;
             return nothing(PopupOutcome::HeldOut, None, now_ms);
         }
@@ -127,42 +140,45 @@ impl Shared {
         let cached = if needs_context { None } else { user.cached_negative(fingerprint, now_ms) };
         if let Some(NegativeCacheEntry { next_at, .. }) = cached {
             drop(stripe);
-            return nothing(PopupOutcome::Nothing, (next_at < u64::MAX).then_some(next_at), now_ms);
+            return nothing(unseen, (next_at < u64::MAX).then_some(next_at), now_ms);
         }
         let context = context.unwrap_or(UserContext::NONE);
-        let card = context.card_attributes();
+        let of_profile = context.profile_attributes();
         let choice = {
             let (named, counters) = ((key, question), &user.counters);
-            let input = configuration.evaluation_input(
-                named,
-                placement,
-                context,
-                card.as_ref(),
-                (counters, user.is_moving),
-                now_ms,
-            );
+            let of_profile = of_profile.as_ref();
+            let input = configuration.evaluation_input(named, placement, context, of_profile, counters, now_ms);
             configuration.choose(counters, &input)
         };
-        let user_zone = context.card.as_ref().and_then(|card| card.time_zone());
+        let user_zone = context.profile.as_ref().and_then(|user| user.time_zone());
         let turn = Turn { placement, session: question.session.map(session_hash), user_zone, now_ms };
         let Choice { chosen, controls, next_at, until } = &choice;
         if chosen.is_none() && controls.is_empty() {
             user.cache_negative(NegativeCacheEntry { fingerprint, until: *until, next_at: *next_at }, now_ms);
             drop(stripe);
-            return nothing(PopupOutcome::Nothing, (*next_at < u64::MAX).then_some(*next_at), now_ms);
+            return nothing(unseen, (*next_at < u64::MAX).then_some(*next_at), now_ms);
         }
         let is_overdue = self.write_queue.admit_exposure()?;
-        let record = |popup: &Arc<Popup>, variant: usize, control: bool| ExposureRecord {
+        let marks = &user.counters;
+        let record = |popup: &Arc<Popup>, variant: usize, outcome: Outcome| ExposureRecord {
             user: key,
             popup: popup.clone(),
             variant: variant as u8,
-            control,
+            outcome: if held_out { Outcome::Holdout } else { outcome },
+            assigned: popup
+                .conversion
+                .as_ref()
+                .filter(|conversion| !marks.is_assigned(conversion.mark, now_ms))
+                .map(|_| question.user.into()),
             at: now_ms,
             turn: None,
         };
-        let spared = controls.iter().map(|popup| record(popup, popup.variant_of(key), true));
-        let exposed = chosen.as_ref().map(|(popup, variant)| record(popup, *variant, false));
+        let spared = controls.iter().map(|popup| record(popup, popup.variant_of(key), Outcome::Control));
+        let exposed = chosen.as_ref().map(|(popup, variant)| record(popup, *variant, Outcome::Shown));
         let mut records: SmallVec<[ExposureRecord; 1]> = spared.chain(exposed).collect();
+        let assigned = records.iter().filter(|record| record.assigned.is_some());
+        let assigned: SmallVec<[(CounterKey, Group); 1]> =
+            assigned.filter_map(|record| Some((record.popup.conversion.as_ref()?.mark, record.group()))).collect();
         let mut counters = None;
         if records.iter().any(|record| record.popup.journey.is_some()) {
             // The positions must be known before the records are queued, which hold the moves.
@@ -181,7 +197,7 @@ impl Shared {
             }
             counters = Some(moved);
         }
-        let must_be_durable = chosen.as_ref().is_some_and(|(popup, _)| popup.strict || is_overdue);
+        let must_be_durable = !held_out && chosen.as_ref().is_some_and(|(popup, _)| popup.strict || is_overdue);
         let (waiter, durable) = must_be_durable.then(oneshot::channel).unzip();
         // The records are queued and the counters changed under the same lock of the user. So whoever sees the counters
         // comes after the records in the queue, and the worker, which takes the lock to store the counters, sees them
@@ -193,9 +209,13 @@ impl Shared {
             Some(counters) => user.counters = counters,
             None => count_exposures(&configuration, &mut user.counters, turn, &choice),
         }
+        assigned.into_iter().for_each(|(mark, group)| user.counters.assign(mark, now_ms, group.0));
         user.dirty_state = DirtyState::Dirty;
         user.cache_negative(NegativeCacheEntry::EMPTY, now_ms);
         drop(stripe);
+        if held_out {
+            return nothing(PopupOutcome::HeldOut, (*next_at < u64::MAX).then_some(*next_at), now_ms);
+        }
         let Some((popup, variant)) = chosen else {
             return nothing(PopupOutcome::Nothing, (*next_at < u64::MAX).then_some(*next_at), now_ms);
         };

@@ -43,7 +43,7 @@ impl PopupService {
                 return Err(Refusal::not_found("segment", unknown));
             }
             if rule.names_own_popup() {
-                let why = "popup_event must name a popup here: the rule is none of a popup";
+                let why = "popup_event must name a popup here, since the rule does not belong to one";
                 return Err(Refusal::field(field, why));
             }
             if let Some(unknown) = rule.popups().into_iter().find(|name| !catalog.popups.contains_key(*name)) {
@@ -62,19 +62,19 @@ impl PopupService {
         self.shared()?.read_catalog(|catalog| Ok(catalog.segments.get(id).map(|(_, users)| users.clone())))
     }
 
-    /// Whether a user suits the rule now. The user has no attributes but those of the card. Blocks.
+    /// Whether a user suits the rule now. The user has no attributes but those of the profile. Blocks.
     ///
     /// # Errors
     /// The store cannot be read.
     pub fn is_in_audience(&self, audience: &Audience, user: &str) -> Result<bool, Refusal> {
         let Audience { rule, slots } = audience;
-        let missing = MissingContext { unread: rule.needs_unread(), card: rule.needs_card() };
+        let missing = MissingContext { unread: rule.needs_unread(), profile: rule.needs_profile() };
         let context = self.read_context(user, missing)?;
-        let (none, card) = (Attributes::default(), context.card_attributes());
+        let (none, of_profile) = (Attributes::default(), context.profile_attributes());
         let now_ms = self.clock.now_ms();
         let key = UserKey::of(user);
         let marks = if rule.needs_marks() { self.read_marks(key)? } else { FrequencyCounters::default() };
-        let profile = slots.profile(key, &none, card.as_ref(), context.unread_since, now_ms);
+        let profile = slots.profile(key, &none, of_profile.as_ref(), context.unread_since, now_ms);
         Ok(rule.holds(&profile.with_marks(&marks)))
     }
 

@@ -4,7 +4,7 @@
 use super::{
     PopupService, Shared,
     check::{self, CheckedSettings, CheckedSpec},
-    configuration::{CompileContext, Configuration, GlobalPolicy, Placement, Popup},
+    configuration::{self, CompileContext, Configuration, GlobalPolicy, Placement, Popup, PopupVersion},
     journeys::{JourneyEntry, position::Journeys},
     rows::{self, IdAllocator, PopupHead, SPACE, SegmentHead, StoredVersion},
     rules::{AttributeSlots, Segment},
@@ -17,6 +17,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 use tidings_domain::{
+    gates::Gate,
     refusals::store_refusal,
     store::{RowChange, StoreError},
 };
@@ -30,6 +31,9 @@ use tidings_protocol::{
 pub(super) const AUTHOR_BYTES_MAX: usize = 256;
 /// Popups in one page when the caller does not say.
 const PAGE_DEFAULT: usize = 100;
+
+/// The placements by their names.
+type Placements = FxHashMap<Box<str>, Arc<Placement>>;
 
 /// The condition on which a write depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +105,8 @@ impl CatalogEntry {
     }
 
     fn segments(&self) -> impl Iterator<Item = &str> {
-        let rules = [&self.checked.audience, &self.checked.condition];
+        let conversion = self.checked.conversion.as_ref().and_then(|conversion| conversion.condition.as_ref());
+        let rules = [self.checked.audience.as_ref(), self.checked.condition.as_ref(), conversion];
         rules.into_iter().flatten().flat_map(|rule| rule.segments())
     }
 }
@@ -114,7 +119,7 @@ impl Catalog {
     /// Compiles a popup with the settings and segments of the catalog.
     pub(super) fn compile(
         &mut self,
-        named: (u32, &str, u32),
+        version: PopupVersion<'_>,
         spec: &PopupSpec,
         checked: &CheckedSpec,
         now_ms: u64,
@@ -126,7 +131,7 @@ impl Catalog {
         let popup = |id: &str| popups.get(id).copied();
         let mut context =
             CompileContext { zone: &zone, now_ms, segment: &segment, popup: &popup, days: &mut self.days };
-        Arc::new(Popup::compile(named, spec, checked, &mut self.slots, &mut context))
+        Arc::new(Popup::compile(version, spec, checked, &mut self.slots, &mut context))
     }
 
     fn placement(&self, name: &str) -> Option<Arc<Placement>> {
@@ -136,8 +141,8 @@ impl Catalog {
         (!popups.is_empty()).then(|| Arc::new(Placement::new(name, caps.unwrap_or_default(), popups)))
     }
 
-    /// Rebuilds these placements, and publishes the configuration.
-    pub(super) fn rebuild<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+    /// All placements, of which those with these names are rebuilt.
+    fn rebuilt<'a>(&self, names: impl Iterator<Item = &'a str>) -> Placements {
         let mut placements = self.configuration.placements.clone();
         for name in names {
             match self.placement(name) {
@@ -145,8 +150,20 @@ impl Catalog {
                 None => drop(placements.remove(name)),
             }
         }
-        let journeys = self.configuration.journeys.clone();
-        self.publish(placements, journeys);
+        placements
+    }
+
+    /// Checks that no question becomes too expensive by placements being replaced. A placement that was too expensive before,
+    /// by popups of an earlier version of the server, may become cheaper or stay as it is.
+    fn check_cost(&self, placements: &Placements) -> Result<(), Refusal> {
+        for (name, placement) in placements {
+            let before = self.configuration.placements.get(name).map_or(0, |before| before.cost_max);
+            if placement.cost_max > POPUP_QUESTION_COST_NS_MAX.max(before) {
+                let what = format!("the conditions of the popups of placement {name:?} (estimated ns for a question)");
+                return Err(Refusal::limit(&what, POPUP_QUESTION_COST_NS_MAX, placement.cost_max));
+            }
+        }
+        Ok(())
     }
 
     /// Compiles the journeys anew, and publishes the configuration.
@@ -155,7 +172,7 @@ impl Catalog {
         self.publish(placements, journeys);
     }
 
-    fn publish(&mut self, placements: FxHashMap<Box<str>, Arc<Placement>>, journeys: Arc<Journeys>) {
+    fn publish(&mut self, placements: Placements, journeys: Arc<Journeys>) {
         let by_no = self.popups.values().map(|entry| (entry.no, entry.compiled.clone())).collect();
         let marks_impressions = self.popups.values().any(|entry| entry.compiled.names_impressions)
             || self.journeys.values().any(|entry| entry.checked.names_impressions());
@@ -168,6 +185,7 @@ impl Catalog {
             last_no: self.id_allocator.last_popup,
             marks_impressions,
             journeys,
+            by_conversion: configuration::by_conversion(self.popups.values().map(|entry| &entry.compiled)),
         });
     }
 
@@ -176,8 +194,8 @@ impl Catalog {
         (self.slots, self.days) = (AttributeSlots::default(), FxHashMap::default());
         let mut popups = std::mem::take(&mut self.popups);
         for entry in popups.values_mut() {
-            let named = (entry.no, entry.head.id.as_str(), entry.head.version);
-            entry.compiled = self.compile(named, &entry.spec, &entry.checked, now_ms);
+            let version = PopupVersion { no: entry.no, id: &entry.head.id, version: entry.head.version };
+            entry.compiled = self.compile(version, &entry.spec, &entry.checked, now_ms);
         }
         self.popups = popups;
         let days = Arc::new(Days::new(self.zone(), now_ms));
@@ -206,14 +224,17 @@ impl Catalog {
 
     /// Checks that segments and popups exist that the rules of the popup `id` name.
     fn check_names(&self, id: &str, checked: &CheckedSpec) -> Result<(), Refusal> {
-        for (field, rule) in [("audience", &checked.audience), ("trigger.where", &checked.condition)] {
+        let conversion = checked.conversion.as_ref().map_or(&None, |conversion| &conversion.condition);
+        let rules =
+            [("audience", &checked.audience), ("trigger.where", &checked.condition), ("conversion.where", conversion)];
+        for (field, rule) in rules {
             let missing = rule.iter().flat_map(|rule| rule.segments()).find(|id| !self.segments.contains_key(*id));
             if let Some(missing) = missing {
-                return Err(Refusal::field(field, format!("there is no segment {missing:?}")));
+                return Err(Refusal::field(field, format!("unknown segment {missing:?}")));
             }
             let named = rule.iter().flat_map(|rule| rule.popups());
             if let Some(missing) = named.filter(|named| *named != id).find(|named| !self.popups.contains_key(*named)) {
-                return Err(Refusal::field(field, format!("there is no popup {missing:?}")));
+                return Err(Refusal::field(field, format!("unknown popup {missing:?}")));
             }
         }
         Ok(())
@@ -287,6 +308,9 @@ impl Shared {
             return Err(Refusal::limit("Tidings-Author (bytes)", AUTHOR_BYTES_MAX as u64, author.len() as u64));
         }
         let checked = check::check_spec(&spec)?;
+        check::check_published(&spec)?;
+        // A node of an earlier version would call the popup damaged.
+        spec.conversion.as_ref().map_or(Ok(()), |_| self.gates.require(Gate::PopupConversions))?;
         let text = serde_json::to_string(&spec).map_err(|error| Refusal::field("popup", error))?;
         let now_ms = self.clock.now_ms();
         self.update_catalog(|catalog| {
@@ -329,20 +353,33 @@ impl Shared {
                     self.store.rows(SPACE, &from, &rows::end_of(to), rows::ROWS_PER_WRITE).map_err(store_refusal)?;
                 changes.extend(old.into_iter().map(|(key, _)| rows::remove(key)));
             }
-            self.write_catalog(changes)?;
-            let created = before.is_none();
             let mut affected: FxHashSet<String> = spec.placements.iter().cloned().collect();
             affected.extend(before.iter().flat_map(|entry| entry.spec.placements.iter().cloned()));
-            if let Some(ids) = ids {
-                catalog.id_allocator = ids;
-            }
             catalog.numbers.insert(id.to_owned(), no);
-            let compiled = catalog.compile((no, id, head.version), &spec, &checked, now_ms);
+            let named = PopupVersion { no, id, version: head.version };
+            let compiled = catalog.compile(named, &spec, &checked, now_ms);
             let updated_by = author.map(str::to_owned);
             let entry = CatalogEntry { no, head, updated_at: now_ms, updated_by, spec, checked, compiled };
             let popup = entry.to_http(now_ms);
-            catalog.popups.insert(id.to_owned(), entry);
-            catalog.rebuild(affected.iter().map(String::as_str));
+            // The placements are built with the new version first: what a question then costs is part of the check.
+            let replaced = catalog.popups.insert(id.to_owned(), entry);
+            let created = replaced.is_none();
+            let placements = catalog.rebuilt(affected.iter().map(String::as_str));
+            if let Err(refusal) = catalog.check_cost(&placements).and_then(|()| self.write_catalog(changes)) {
+                match replaced {
+                    Some(entry) => drop(catalog.popups.insert(id.to_owned(), entry)),
+                    None => {
+                        catalog.popups.remove(id);
+                        catalog.numbers.remove(id);
+                    }
+                }
+                return Err(refusal);
+            }
+            if let Some(ids) = ids {
+                catalog.id_allocator = ids;
+            }
+            let journeys = catalog.configuration.journeys.clone();
+            catalog.publish(placements, journeys);
             Ok((popup, created))
         })
     }
@@ -363,13 +400,16 @@ impl Shared {
             self.write_catalog(vec![rows::remove(rows::head_key(no))])?;
             catalog.numbers.remove(id);
             if let Some(entry) = catalog.popups.remove(id) {
-                catalog.rebuild(entry.spec.placements.iter().map(String::as_str));
+                let placements = catalog.rebuilt(entry.spec.placements.iter().map(String::as_str));
+                let journeys = catalog.configuration.journeys.clone();
+                catalog.publish(placements, journeys);
             }
             Ok(no)
         })?;
         // Without the head nothing finds these rows. If the process ends before they are removed, the next start does
         // it.
-        for prefix in [rows::version_key(no, 0), rows::count_key(no, 0, "")] {
+        let prefixes = [rows::version_key(no, 0), rows::count_key(no, 0, ""), rows::assignments_prefix(no, None, None)];
+        for prefix in prefixes {
             let prefix = &prefix[..5];
             self.remove_range(prefix, &rows::end_of(prefix.to_vec())).map_err(store_refusal)?;
         }
@@ -399,7 +439,7 @@ pub(super) fn check_precondition(precondition: Precondition, version: Option<u32
         (Precondition::Version(asked), Some(version)) if asked != version => {
             format!("{id:?} is at version {version}, not {asked}")
         }
-        (Precondition::Version(asked), None) => format!("there is no {id:?} yet, thus no version {asked}"),
+        (Precondition::Version(asked), None) => format!("{id:?} does not exist yet, so it has no version {asked}"),
         (Precondition::Absent, Some(version)) => format!("{id:?} is there already, at version {version}"),
         _ => return Ok(()),
     };

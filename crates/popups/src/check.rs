@@ -22,7 +22,7 @@ const CAP_MAX: u32 = 10_000;
 /// Times after the year 9000 are refused: they are not milliseconds since 1970.
 const TIME_MAX: u64 = 221_845_392_000_000;
 
-/// The word for the zone of the user's card.
+/// The word for the zone of the user's profile.
 const USER_ZONE: &str = "user";
 
 /// A popup's specification, validated and parsed.
@@ -32,13 +32,35 @@ pub(super) struct CheckedSpec {
     pub(super) condition: Option<Rule>,
     pub(super) windows: Vec<Window>,
     pub(super) zone: Option<TimeZone>,
-    /// The zone is that of the user's card.
+    /// The zone is that of the user's profile.
     pub(super) by_user_zone: bool,
     pub(super) caps: Caps,
     pub(super) reactions: CheckedReactions,
     pub(super) control: u32,
+    pub(super) conversion: Option<CheckedConversion>,
     /// Each variant's content as JSON text.
     pub(super) contents: Vec<String>,
+}
+
+/// A declared conversion, validated and parsed.
+#[derive(Debug, Clone)]
+pub(super) struct CheckedConversion {
+    pub(super) condition: Option<Rule>,
+    pub(super) within_ms: u64,
+}
+
+fn check_conversion(conversion: &PopupConversion) -> Result<CheckedConversion, Refusal> {
+    check_word("conversion.event", &conversion.event)?;
+    conversion.value.as_deref().map_or(Ok(()), |value| check_word("conversion.value", value))?;
+    let condition = conversion.condition.as_ref();
+    let within_ms = check_duration("conversion.within", &conversion.within)?;
+    if within_ms > POPUP_CONVERSION_WITHIN_S_MAX * 1_000 {
+        return Err(Refusal::field("conversion.within", "must be at most 90d"));
+    }
+    Ok(CheckedConversion {
+        condition: condition.map(|rule| rules::parse_event_condition("conversion.where", rule)).transpose()?,
+        within_ms,
+    })
 }
 
 /// What a popup does after events, validated and parsed.
@@ -162,7 +184,7 @@ fn check_content(field: &str, content: &PopupContent) -> Result<String, Refusal>
         let field = format!("{field}.buttons[{at}]");
         check_word(&format!("{field}.id"), &button.id)?;
         if content.buttons[..at].iter().any(|other| other.id == button.id) {
-            return Err(Refusal::field(&format!("{field}.id"), format!("{:?} is there twice", button.id)));
+            return Err(Refusal::field(&format!("{field}.id"), format!("{:?} appears twice", button.id)));
         }
         check_text(&format!("{field}.label"), Some(&button.label), NAME_BYTES_MAX)?;
         match &button.action {
@@ -177,6 +199,20 @@ fn check_content(field: &str, content: &PopupContent) -> Result<String, Refusal>
     serde_json::to_string(content).map_err(|error| Refusal::field(field, error))
 }
 
+/// Checks what only a popup that is shown must have, when it is written: popups that were stored before stay as they are.
+pub(super) fn check_published(spec: &PopupSpec) -> Result<(), Refusal> {
+    if !matches!(spec.state, PopupState::Live | PopupState::Scheduled) {
+        return Ok(());
+    }
+    for (at, variant) in spec.variants.iter().enumerate() {
+        if let Some(button) = variant.content.buttons.iter().position(|button| button.label.trim().is_empty()) {
+            let field = format!("variants[{at}].content.buttons[{button}].label");
+            return Err(Refusal::field(&field, "is empty: users would see a button without a word on it"));
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     check_name("name", spec.name.as_deref())?;
     if spec.placements.is_empty() {
@@ -186,7 +222,7 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     for (at, placement) in spec.placements.iter().enumerate() {
         check_word(&format!("placements[{at}]"), placement)?;
         if spec.placements[..at].contains(placement) {
-            return Err(Refusal::field(&format!("placements[{at}]"), format!("{placement:?} is there twice")));
+            return Err(Refusal::field(&format!("placements[{at}]"), format!("{placement:?} appears twice")));
         }
     }
     for (field, time) in [("starts_at", spec.starts_at), ("ends_at", spec.ends_at)] {
@@ -217,6 +253,7 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     let caps = check_caps("caps", &spec.caps)?;
     let reactions = check_reactions(spec)?;
     let control = check_percent("control_percent", spec.control_percent)?;
+    let conversion = spec.conversion.as_ref().map(check_conversion).transpose()?;
     if spec.variants.is_empty() {
         return Err(Refusal::field("variants", "there must be at least one"));
     }
@@ -227,7 +264,7 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
         let field = format!("variants[{at}]");
         check_word(&format!("{field}.id"), &variant.id)?;
         if spec.variants[..at].iter().any(|other| other.id == variant.id) {
-            return Err(Refusal::field(&format!("{field}.id"), format!("{:?} is there twice", variant.id)));
+            return Err(Refusal::field(&format!("{field}.id"), format!("{:?} appears twice", variant.id)));
         }
         weights += u64::from(variant.weight);
         contents.push(check_content(&format!("{field}.content"), &variant.content)?);
@@ -240,7 +277,7 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     for (at, user) in spec.test_users.iter().enumerate() {
         check_id(&format!("test_users[{at}]"), user)?;
     }
-    Ok(CheckedSpec { audience, condition, windows, zone, by_user_zone, caps, reactions, control, contents })
+    Ok(CheckedSpec { audience, condition, windows, zone, by_user_zone, caps, reactions, control, conversion, contents })
 }
 
 /// The settings, validated and parsed.
@@ -271,7 +308,10 @@ pub(super) fn check_settings(settings: &PopupSettings) -> Result<CheckedSettings
 pub(super) fn check_popup_id(id: &str) -> Result<(), Refusal> {
     check_id("popup", id)?;
     match id {
-        "decide" | "explain" | "trigger" => Err(Refusal::field("popup", format!("{id:?} names an operation"))),
+        "decide" | "explain" | "trigger" => Err(Refusal::field(
+            "popup",
+            format!("{id:?} is reserved, since it is reserved, since it is reserved, since it names an operation"),
+        )),
         _ => Ok(()),
     }
 }

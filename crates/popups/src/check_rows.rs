@@ -12,8 +12,8 @@ use super::{
     journeys::check::check_journey,
     recovery::for_each_row,
     rows::{
-        self, COUNT_KINDS, CountKind, EventIdHash, IdAllocator, JourneyHead, PopupHead, SPACE, SegmentHead,
-        StoredEvent, StoredVersion, kind,
+        self, AssignmentKey, COUNT_KINDS, CountKind, EventIdHash, IdAllocator, JourneyHead, PopupHead, SPACE,
+        SegmentHead, StoredAssignment, StoredEvent, StoredVersion, kind,
     },
     segments::read_segment_users,
 };
@@ -56,6 +56,7 @@ pub fn check_popups(store: &dyn RowStore, fault: &mut dyn FnMut(String)) -> Stor
     check.journeys()?;
     check.ids_and_settings()?;
     check.users()?;
+    check.assignments()?;
     check.events()?;
     Ok(check.checked)
 }
@@ -88,7 +89,7 @@ impl Check<'_> {
 
     /// Reports rows of unknown kinds, with one read for each such kind.
     fn kinds(&mut self) -> StoreResult<()> {
-        let mut from = vec![kind::STANDING + 1];
+        let mut from = vec![kind::ASSIGNMENT + 1];
         while let Some((key, _)) = self.store.rows(SPACE, &from, &[0xFF; 80], 1)?.pop() {
             let kind = key.first().copied().unwrap_or_default();
             if kind != TEST_KIND {
@@ -141,7 +142,7 @@ impl Check<'_> {
             };
             self.popups.insert(no);
             if !ids.insert(head.id.clone()) {
-                self.fault(format_args!("popup {:?} is there twice", head.id));
+                self.fault(format_args!("popup {:?} appears twice", head.id));
             }
             if head.oldest == 0 || head.oldest > head.version {
                 self.fault(format_args!(
@@ -223,7 +224,8 @@ impl Check<'_> {
         if version == head.version {
             match check_spec(&spec) {
                 Ok(checked) => {
-                    let rules = [&checked.audience, &checked.condition];
+                    let conversion = checked.conversion.as_ref().and_then(|conversion| conversion.condition.as_ref());
+                    let rules = [checked.audience.as_ref(), checked.condition.as_ref(), conversion];
                     let segments = rules.into_iter().flatten().flat_map(|rule| rule.segments());
                     self.named.extend(segments.map(|segment| (head.id.clone(), segment.to_owned())));
                 }
@@ -294,6 +296,30 @@ impl Check<'_> {
             Ok(())
         })?;
         self.checked.users = users;
+        faults.into_iter().for_each(|what| (self.fault)(what));
+        Ok(())
+    }
+
+    /// Each assignment is kept under its user.
+    fn assignments(&mut self) -> StoreResult<()> {
+        let (store, mut faults) = (self.store, Vec::new());
+        let popups = &self.popups;
+        for_each_row(store, &[kind::ASSIGNMENT], |key, row| {
+            let read = AssignmentKey::read(key).and_then(|key| Ok((key, rows::decode::<StoredAssignment>(row)?)));
+            match read {
+                Err(StoreError::Damaged(what)) => faults.push(what),
+                Err(error) => return Err(error),
+                Ok((key, row)) if !row.user.is_empty() && UserKey::of(&row.user) != key.user => {
+                    faults.push(format!("popups: an assignment of {:?} stands under another user", row.user));
+                }
+                // What a removed popup has left behind goes at the next start.
+                Ok((key, row)) if popups.contains(&key.popup) && (row.conversions == 0) != (row.converted_at == 0) => {
+                    faults.push(format!("popups: an assignment of {:?} counts no conversion of its time", row.user));
+                }
+                Ok(_) => {}
+            }
+            Ok(())
+        })?;
         faults.into_iter().for_each(|what| (self.fault)(what));
         Ok(())
     }

@@ -5,6 +5,7 @@ use super::{
     UserKey,
     caps::Caps,
     check::{CheckedSettings, CheckedSpec},
+    conversion::{Conversion, Group},
     frequency::CounterKey,
     journeys::position::Journeys,
     reactions::Reactions,
@@ -45,7 +46,7 @@ pub(super) struct Popup {
     pub(super) counter_key: CounterKey,
     /// By the popup's zone, or the settings'.
     clock: ZoneClock,
-    /// By the zones of users' cards.
+    /// By the zones of users' profiles.
     user_clocks: Option<UserClocks>,
     pub(super) audience: Option<CompiledRule>,
     pub(super) trigger: Option<Trigger>,
@@ -59,6 +60,8 @@ pub(super) struct Popup {
     total_weight: u64,
     /// In hundredths of a percent.
     control: u32,
+    /// What it is for: with it, assignments are recorded.
+    pub(super) conversion: Option<Conversion>,
     /// Its exposures are durable before they are answered.
     pub(super) strict: bool,
     pub(super) testers: Vec<UserKey>,
@@ -97,14 +100,23 @@ fn days_of(context: &mut CompileContext<'_>, zone: &TimeZone) -> Arc<Days> {
     context.days.entry(name).or_insert_with(|| Arc::new(Days::new(zone.clone(), now_ms))).clone()
 }
 
+/// Which popup it is, in which version.
+#[derive(Clone, Copy)]
+pub(super) struct PopupVersion<'a> {
+    pub no: u32,
+    pub id: &'a str,
+    pub version: u32,
+}
+
 impl Popup {
     pub(super) fn compile(
-        (no, id, version): (u32, &str, u32),
+        popup: PopupVersion<'_>,
         spec: &PopupSpec,
         checked: &CheckedSpec,
         slots: &mut AttributeSlots,
         context: &mut CompileContext<'_>,
     ) -> Popup {
+        let PopupVersion { no, id, version } = popup;
         let zone = checked.zone.as_ref().unwrap_or(context.zone).clone();
         let names = PopupNames { own: no, segment: context.segment, popup: context.popup };
         let reactions = Reactions::new(no, &checked.reactions);
@@ -161,12 +173,24 @@ impl Popup {
             variants,
             total_weight: cumulative_weight,
             control: checked.control,
+            conversion: spec
+                .conversion
+                .as_ref()
+                .zip(checked.conversion.as_ref())
+                .map(|(declared, checked)| Conversion::compile(no, declared, checked, &names)),
             strict: spec.strict,
             testers: spec.test_users.iter().map(|user| UserKey::of(user)).collect(),
         }
     }
 
-    /// The popup's wall time for a user whose card names this zone.
+    /// About how many nanoseconds its conditions take.
+    fn cost(&self) -> u64 {
+        let condition = self.trigger.as_ref().and_then(|trigger| trigger.condition.as_ref());
+        let condition = condition.map_or(0, |(condition, _)| condition.cost());
+        condition.saturating_add(self.audience.as_ref().map_or(0, CompiledRule::cost))
+    }
+
+    /// The popup's wall time for a user whose profile names this zone.
     pub(super) fn clock(&self, user_zone: Option<&str>) -> ClockOfPopup<'_> {
         let own = self.user_clocks.as_ref().and_then(|clocks| clocks.of(user_zone?));
         own.map_or(ClockOfPopup::Shared(&self.clock), ClockOfPopup::Own)
@@ -179,12 +203,17 @@ impl Popup {
 
     /// The index of the user's variant: the same for as long as the weights stay.
     pub(super) fn variant_of(&self, user: UserKey) -> usize {
-        let bucket = user.bucket(("variant", &self.id), self.total_weight);
+        let bucket = user.bucket("variant", &self.id, self.total_weight);
         self.variants.partition_point(|variant| variant.cumulative_weight <= bucket).min(self.variants.len() - 1)
     }
 
+    /// The id of the variant that a group is shown, if the popup has it.
+    pub(super) fn variant_of_group(&self, group: Group) -> Option<&str> {
+        self.variants.iter().map(|variant| variant.id.as_str()).find(|id| Group::variant(id) == group)
+    }
+
     pub(super) fn is_control(&self, user: UserKey) -> bool {
-        self.control > 0 && user.bucket(("control", &self.id), 10_000) < u64::from(self.control)
+        self.control > 0 && user.bucket("control", &self.id, 10_000) < u64::from(self.control)
     }
 }
 
@@ -195,12 +224,16 @@ pub(super) struct Placement {
     /// The published popups in the order in which they are considered: higher priority first, then by id.
     pub(super) popups: Vec<Arc<Popup>>,
     pub(super) index: RuleIndex,
+    /// About how many nanoseconds the conditions of one question can take: those of all popups that the index can leave over.
+    pub(super) cost_max: u64,
     /// Popups that have test users, published or not.
     pub(super) tested: Vec<Arc<Popup>>,
     /// Published and other popups, in the same order.
     pub(super) all: Vec<Arc<Popup>>,
     pub(super) needs_unread: bool,
-    pub(super) needs_card: bool,
+    pub(super) needs_profile: bool,
+    /// Some popup declares its conversion.
+    pub(super) is_measured: bool,
 }
 
 impl Placement {
@@ -208,13 +241,16 @@ impl Placement {
         all.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.id.cmp(&b.id)));
         let popups: Vec<_> = all.iter().filter(|popup| popup.is_published()).cloned().collect();
         let audiences = || popups.iter().filter_map(|popup| popup.audience.as_ref());
+        let index = RuleIndex::build(popups.iter().map(|popup| popup.audience.as_ref()));
         Placement {
             counter_key: CounterKey::placement(name),
             caps,
-            index: RuleIndex::build(popups.iter().map(|popup| popup.audience.as_ref())),
+            cost_max: index.cost_max(|rank| popups[rank as usize].cost()),
+            index,
             needs_unread: audiences().any(CompiledRule::needs_unread),
-            needs_card: audiences().any(CompiledRule::needs_card)
+            needs_profile: audiences().any(CompiledRule::needs_profile)
                 || popups.iter().any(|popup| popup.user_clocks.is_some()),
+            is_measured: popups.iter().any(|popup| popup.conversion.is_some()),
             tested: all.iter().filter(|popup| !popup.testers.is_empty()).cloned().collect(),
             popups,
             all,
@@ -236,7 +272,7 @@ impl GlobalPolicy {
     }
 
     pub(super) fn is_held_out(&self, user: UserKey) -> bool {
-        self.holdout > 0 && user.bucket(("holdout", ""), 10_000) < u64::from(self.holdout)
+        self.holdout > 0 && user.bucket("holdout", "", 10_000) < u64::from(self.holdout)
     }
 }
 
@@ -256,6 +292,8 @@ pub(super) struct Configuration {
     /// popup their marks would be written for nothing.
     pub(super) marks_impressions: bool,
     pub(super) journeys: Arc<Journeys>,
+    /// The popups that declare a conversion, by the name of its event.
+    pub(super) by_conversion: FxHashMap<Box<str>, Vec<Arc<Popup>>>,
 }
 
 impl Configuration {
@@ -264,4 +302,15 @@ impl Configuration {
         // A later number was given out after this configuration was built.
         no > self.last_no || self.by_no.contains_key(&no) || self.journeys.by_no(no).is_some()
     }
+}
+
+/// The popups that declare a conversion, by the name of its event.
+pub(super) fn by_conversion<'a>(popups: impl Iterator<Item = &'a Arc<Popup>>) -> FxHashMap<Box<str>, Vec<Arc<Popup>>> {
+    let mut by_event: FxHashMap<Box<str>, Vec<Arc<Popup>>> = FxHashMap::default();
+    for popup in popups {
+        if let Some(conversion) = &popup.conversion {
+            by_event.entry(conversion.event.clone()).or_default().push(popup.clone());
+        }
+    }
+    by_event
 }

@@ -3,7 +3,7 @@
 
 use super::{PopupService, UserKey, configuration::Placement, rules::Attributes};
 use std::sync::Arc;
-use tidings_domain::model::User as Card;
+use tidings_domain::model::User as UserRow;
 use tidings_protocol::{error::Refusal, ids::check_id};
 
 /// What a decision needs to know of the user: only what the rules of the placement look at is loaded.
@@ -11,7 +11,7 @@ use tidings_protocol::{error::Refusal, ids::check_id};
 pub struct UserContext {
     /// When the user's oldest unread direct message was sent, in milliseconds since 1970 UTC.
     pub(super) unread_since: Option<u64>,
-    pub(super) card: Option<Arc<Card>>,
+    pub(super) profile: Option<Arc<UserRow>>,
 }
 
 /// The parts of the user context that a decision lacks, beside the frequency counters. [`PopupService::load_user_context`]
@@ -19,28 +19,28 @@ pub struct UserContext {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingContext {
     pub(super) unread: bool,
-    pub(super) card: bool,
+    pub(super) profile: bool,
 }
 
 impl UserContext {
-    pub(super) const NONE: &'static UserContext = &UserContext { unread_since: None, card: None };
+    pub(super) const NONE: &'static UserContext = &UserContext { unread_since: None, profile: None };
 
-    /// The attributes of the user's card, parsed.
-    pub(super) fn card_attributes(&self) -> Option<Attributes<'_>> {
-        self.card.as_ref().and_then(|card| card.attributes.as_deref()).map(Attributes::from_card)
+    /// The attributes of the user's profile, parsed.
+    pub(super) fn profile_attributes(&self) -> Option<Attributes<'_>> {
+        self.profile.as_ref().and_then(|profile| profile.attributes.as_deref()).map(Attributes::of_profile)
     }
 }
 
 impl Placement {
     /// The context that the rules of this placement look at.
     pub(super) fn required_context(&self) -> MissingContext {
-        MissingContext { unread: self.needs_unread, card: self.needs_card }
+        MissingContext { unread: self.needs_unread, profile: self.needs_profile }
     }
 }
 
 impl MissingContext {
     pub(super) fn is_empty(self) -> bool {
-        !self.unread && !self.card
+        !self.unread && !self.profile
     }
 }
 
@@ -59,11 +59,11 @@ impl PopupService {
     pub(super) fn cached_context(&self, user: &str, missing: MissingContext) -> Option<UserContext> {
         let mut context = UserContext::default();
         if !missing.is_empty() {
-            let known = self.users.cached_card(user)?;
+            let known = self.users.cached_profile(user)?;
             if missing.unread {
                 context.unread_since = self.users.cached_unread_since(known.no)?;
             }
-            context.card = missing.card.then_some(known);
+            context.profile = missing.profile.then_some(known);
         }
         Some(context)
     }
@@ -72,13 +72,13 @@ impl PopupService {
     pub(super) fn read_context(&self, user: &str, missing: MissingContext) -> Result<UserContext, Refusal> {
         let mut context = UserContext::default();
         if !missing.is_empty() {
-            let known = self.users.card(user)?;
+            let known = self.users.profile(user)?;
             if let Some(known) = &known
                 && missing.unread
             {
                 context.unread_since = self.users.unread_since(known.no)?;
             }
-            context.card = known.filter(|_| missing.card);
+            context.profile = known.filter(|_| missing.profile);
         }
         Ok(context)
     }

@@ -47,9 +47,10 @@ impl PopupService {
             match self.step(question, context.as_ref())? {
                 Step::Load(missing) => {
                     // A cached context that was not enough the first time is not tried again.
-                    let cached = match std::mem::take(&mut may_be_cached) {
-                        true => self.cached_context(question.user, missing),
-                        false => None,
+                    let cached = if std::mem::take(&mut may_be_cached) {
+                        self.cached_context(question.user, missing)
+                    } else {
+                        None
                     };
                     context = Some(match cached {
                         Some(context) => context,

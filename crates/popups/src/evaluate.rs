@@ -22,9 +22,6 @@ use std::sync::Arc;
 /// not too late, and a question at that time goes on from there.
 const ROUNDS_MAX: usize = 64;
 
-/// When a question is asked again while the user's positions in journeys are being changed.
-const MOVING_MS: u64 = 1_000;
-
 /// A question with what is known of the user.
 pub(super) struct EvaluationInput<'a> {
     pub(super) user: UserKey,
@@ -35,10 +32,10 @@ pub(super) struct EvaluationInput<'a> {
     /// The event with its properties; absent: a page view.
     pub(super) event: Option<(&'a str, &'a Attributes<'a>)>,
     pub(super) now_ms: u64,
-    /// The time zone of the user's card.
+    /// The time zone of the user's profile.
     pub(super) user_zone: Option<&'a str>,
-    /// The user's positions in journeys are being changed: what they show is not known for a moment.
-    pub(super) is_moving: bool,
+    /// The user is never shown any popup, and is asked about to be compared with others.
+    pub(super) is_held_out: bool,
 }
 
 /// Whether a popup can be shown now.
@@ -116,7 +113,8 @@ fn earliest(
                 (at, delayed_by) = (opens_at, delayed_by.or(Some(BlockReason::Schedule)));
                 continue;
             }
-            Some(Phase::Closed { opens_at: None }) => return Err(BlockReason::Schedule),
+            // What has delayed the popup until then is what keeps it now.
+            Some(Phase::Closed { opens_at: None }) => return Err(delayed_by.unwrap_or(BlockReason::Schedule)),
         }
         if let Some(block) = popup.and_then(|scope| scope.popup.reactions.block(counters, at)) {
             let reason = BlockReason::Reaction(block.cause);
@@ -126,7 +124,8 @@ fn earliest(
         if let Some(scope) = popup
             && let Some(journey) = &scope.popup.journey
         {
-            let from = scope.journey_from(journey, counters, at).ok_or(BlockReason::Journey)?;
+            let from = scope.journey_from(journey, counters, at);
+            let from = from.ok_or(delayed_by.unwrap_or(BlockReason::Journey))?;
             if from > at {
                 (at, delayed_by) = (from, delayed_by.or(Some(BlockReason::Journey)));
                 continue;
@@ -155,16 +154,13 @@ struct PopupScope<'a> {
     configuration: &'a Configuration,
     placement: CounterKey,
     now_ms: u64,
-    is_moving: bool,
 }
 
 impl PopupScope<'_> {
     /// The first time from `at` on at which the user stands at a step that shows the popup.
     fn journey_from(self, journey: &str, counters: &FrequencyCounters, at: u64) -> Option<u64> {
         let shown = JourneyPopup { journey, popup: self.popup.no, placement: self.placement };
-        let from = self.configuration.journeys.shows_from(shown, counters, (at, self.now_ms))?;
-        // The change is stored within moments.
-        Some(if self.is_moving { from.max(self.now_ms + MOVING_MS) } else { from })
+        self.configuration.journeys.shows_from(shown, counters, at, self.now_ms)
     }
 }
 
@@ -175,8 +171,7 @@ impl Configuration {
         input: &EvaluationInput<'_>,
     ) -> PopupScope<'a> {
         let placement = input.placement.counter_key;
-        let EvaluationInput { now_ms, is_moving, .. } = *input;
-        PopupScope { popup, clock, configuration: self, placement, now_ms, is_moving }
+        PopupScope { popup, clock, configuration: self, placement, now_ms: input.now_ms }
     }
 
     /// The caps that hold for every popup of the placement.
@@ -320,6 +315,10 @@ impl Configuration {
         placement.index.candidates(&input.profile, &mut ranks);
         for rank in ranks {
             let popup = &placement.popups[rank as usize];
+            // A journey would send its pushes to users who have not been shown its popups.
+            if input.is_held_out && popup.journey.is_some() {
+                continue;
+            }
             match self.eligibility_before(popup, counters, input, &floor, choice.next_at) {
                 Eligibility::Now(variant) => {
                     choice.chosen = Some((popup.clone(), variant));

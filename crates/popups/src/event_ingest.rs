@@ -4,6 +4,7 @@
 use super::{
     UserKey,
     configuration::Configuration,
+    conversion_ingest::Conversions,
     events::{EventBatch, EventSubject, VerifiedEvent},
     frequency::CounterKey,
     rows::{self, CountKind, EventDetails, EventIdHash, ROWS_PER_WRITE, SPACE, StoredEvent},
@@ -70,7 +71,7 @@ impl Worker {
         self.counts.load(&*self.shared.store, counted)?;
         let mut hashes = hashes.into_iter().zip(id_keys);
         let (mut changes, mut marks, mut id_rows) = (Vec::new(), UserChanges::default(), Vec::new());
-        let mut answers = Vec::new();
+        let (mut answers, mut conversions) = (Vec::new(), Conversions::default());
         let configuration = self.shared.configuration.read().clone();
         for batch in batches {
             let mut accepted = PopupEventsAccepted { accepted: 0, duplicates: 0 };
@@ -88,6 +89,9 @@ impl Worker {
                 if let (Some(decision), Some(kind)) = (verified.decision(), CountKind::of(verified.event.kind)) {
                     self.counts.count(decision.popup, &decision.variant, kind, taken_at);
                 }
+                if let (EventSubject::Custom { name, .. }, Some(configuration)) = (&verified.subject, &configuration) {
+                    conversions.note(verified, name, configuration, taken_at);
+                }
                 if let Some(change) = change_of(verified, configuration.as_deref(), taken_at) {
                     marks.push(verified.user(), change);
                     if let (UserChange::Mark { key, at }, Some(configuration)) = (change, &configuration) {
@@ -100,6 +104,7 @@ impl Worker {
         }
         if !changes.is_empty() {
             changes.push(rows::put(rows::last_taken_key(), rows::encode(&taken_at)));
+            self.push_conversions(conversions, taken_at, &mut marks, &mut changes)?;
             self.write_changes(changes, id_rows, marks)?;
         }
         Ok(answers)
@@ -108,7 +113,7 @@ impl Worker {
 
 /// The row of an event.
 fn row_of(verified: &VerifiedEvent, configuration: Option<&Configuration>, taken_at: u64) -> Vec<u8> {
-    let VerifiedEvent { event, subject } = verified;
+    let VerifiedEvent { event, subject, .. } = verified;
     let decision = verified.decision();
     let popup = decision.and_then(|decision| configuration?.by_no.get(&decision.popup));
     let stored = StoredEvent {

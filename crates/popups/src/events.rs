@@ -19,6 +19,8 @@ use tokio::sync::oneshot;
 
 /// An event that was checked.
 pub(super) struct VerifiedEvent {
+    /// What it takes from its user's rate: 1, and 1 more for each whole KiB of its properties.
+    units: usize,
     pub(super) event: PopupEvent,
     pub(super) subject: EventSubject,
 }
@@ -59,15 +61,17 @@ impl PopupService {
     /// # Errors
     /// All events of the call are refused together: if one is malformed or names a decision that this server did not sign
     /// (`invalid_field`), a button that the popup never had (`invalid_field`) or another user's decision (`forbidden`), if
-    /// too many wait to be stored (`rate_limited`), or if the store fails or another node leads.
+    /// the user reports too many (`rate_limited`, `limit_exceeded`) or too many wait to be stored (`rate_limited`), or if the
+    /// store fails or another node leads.
     pub async fn report_events(&self, actor: &Actor, events: Vec<PopupEvent>) -> Result<PopupEventsAccepted, Refusal> {
         let shared = self.shared()?;
         Shared::report(&shared, actor, events).await
     }
 }
 
-/// Checks the fields of an event by themselves: an event has those of its kind only.
-fn check_event(field: &str, event: &PopupEvent, now_ms: u64) -> Result<(), Refusal> {
+/// Checks the fields of an event by themselves: an event has those of its kind only. Returns what the event takes from its
+/// user's rate.
+fn check_event(field: &str, event: &PopupEvent, now_ms: u64) -> Result<usize, Refusal> {
     check_id(&format!("{field}.id"), &event.id)?;
     if let Some(button) = &event.button {
         check_word(&format!("{field}.button"), button)?;
@@ -76,9 +80,9 @@ fn check_event(field: &str, event: &PopupEvent, now_ms: u64) -> Result<(), Refus
     let is_snooze = event.kind == PopupEventKind::Snooze;
     let misplaced = [
         ("decision", is_custom && !event.decision.is_empty(), "is for events with popups"),
-        ("name", !is_custom && event.name.is_some(), "is for custom events"),
-        ("user", !is_custom && event.user.is_some(), "is for custom events: a decision names its user"),
-        ("properties", !is_custom && event.properties.is_some(), "is for custom events"),
+        ("name", !is_custom && event.name.is_some(), "is only allowed in custom events"),
+        ("user", !is_custom && event.user.is_some(), "is only allowed in custom events: a decision names its user"),
+        ("properties", !is_custom && event.properties.is_some(), "is only allowed in custom events"),
         ("until", !is_snooze && event.until.is_some(), "is for snooze"),
         ("for_s", !is_snooze && event.for_s.is_some(), "is for snooze"),
         ("button", is_custom && event.button.is_some(), "is for events with popups"),
@@ -91,9 +95,9 @@ fn check_event(field: &str, event: &PopupEvent, now_ms: u64) -> Result<(), Refus
     }
     if is_snooze {
         match (event.until, event.for_s) {
-            (None, None) => return Err(Refusal::field(&format!("{field}.until"), "is missing, and so is for_s")),
+            (None, None) => return Err(Refusal::field(&format!("{field}.until"), "give either until or for_s")),
             (Some(_), Some(_)) => {
-                return Err(Refusal::field(&format!("{field}.for_s"), "stands beside until: give one"));
+                return Err(Refusal::field(&format!("{field}.for_s"), "cannot be combined with until"));
             }
             (Some(until), None) if until > now_ms + POPUP_GAP_S_MAX * 1_000 => {
                 return Err(Refusal::field(&format!("{field}.until"), "is more than ten years ahead"));
@@ -111,8 +115,9 @@ fn check_event(field: &str, event: &PopupEvent, now_ms: u64) -> Result<(), Refus
             let name = format!("{field}.properties (bytes)");
             return Err(Refusal::limit(&name, CUSTOM_EVENT_PROPERTIES_BYTES_MAX as u64, length as u64));
         }
+        return Ok(1 + length / 1_024);
     }
-    Ok(())
+    Ok(1)
 }
 
 /// Whose custom event it is: a user's token reports that user's only.
@@ -143,7 +148,7 @@ fn decision_subject(
         return Err(Refusal::field(&field, "is missing"));
     }
     let decision = signer.verify(&event.decision);
-    let decision = decision.ok_or_else(|| Refusal::field(&field, "is not one that this server gave out"))?;
+    let decision = decision.ok_or_else(|| Refusal::field(&field, "was not issued by this server"))?;
     match actor {
         Actor::User(user) if user.id != decision.user => {
             Err(Refusal::new(ErrorCode::Forbidden, format!("{field}: is another user's")))
@@ -164,14 +169,18 @@ impl Shared {
         let now_ms = self.clock.now_ms();
         let verified = events.into_iter().enumerate().map(|(at, event)| {
             let field = format!("events[{at}]");
-            check_event(&field, &event, now_ms)?;
+            let units = check_event(&field, &event, now_ms)?;
             let subject = match event.kind {
                 PopupEventKind::Custom => custom_subject(&field, actor, &event)?,
                 _ => decision_subject(&field, actor, signer, &event)?,
             };
-            Ok(VerifiedEvent { event, subject })
+            Ok(VerifiedEvent { units, event, subject })
         });
         let mut verified = verified.collect::<Result<Vec<_>, Refusal>>()?;
+        if let Actor::User(user) = actor {
+            let units = verified.iter().map(|event| event.units).sum();
+            self.event_limiter.take(user.no, units, || "events: the user reports too many".into())?;
+        }
         self.check_buttons(&verified).await?;
         let all = verified.len();
         // Events of test users are accepted and not counted.
@@ -224,7 +233,7 @@ impl Shared {
                     Err(refusal) if refusal.code == ErrorCode::NotFound => continue,
                     Err(refusal) => return Err(refusal),
                 };
-                let variants = versions.into_iter().flat_map(|card| card.spec.variants);
+                let variants = versions.into_iter().flat_map(|details| details.spec.variants);
                 let buttons = variants.flat_map(|variant| {
                     let id = variant.id;
                     variant.content.buttons.into_iter().map(move |button| (id.clone(), button.id))

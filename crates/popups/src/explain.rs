@@ -6,7 +6,7 @@ use super::{
     configuration::{Configuration, Popup},
     context::UserContext,
     evaluate::{BlockReason, Eligibility, EvaluationInput},
-    frequency::FrequencyCounters,
+    frequency::{CounterKey, FrequencyCounters, SESSION_COUNTERS_MAX},
     journeys::position::positions,
     reactions::ReactionCause,
 };
@@ -42,19 +42,19 @@ impl Shared {
             self.users.stripe(key).get(key).map_or_else(FrequencyCounters::default, |user| user.counters.clone());
         explanation.journeys = explain_journeys(&configuration, &counters, now_ms);
         let Some(placement) = configuration.placements.get(question.placement) else { return Ok(explanation) };
-        let card = context.card_attributes();
+        let of_profile = context.profile_attributes();
         let named = (key, question);
-        let input =
-            configuration.evaluation_input(named, placement, context, card.as_ref(), (&counters, false), now_ms);
+        let of_profile = of_profile.as_ref();
+        let input = configuration.evaluation_input(named, placement, context, of_profile, &counters, now_ms);
         let held_out = configuration.global.is_held_out(key);
         let tester = placement.tested.iter().find(|popup| popup.testers.contains(&key));
         explanation.chosen = match tester {
             Some(popup) => Some(popup.id.to_string()),
-            None if held_out => None,
+            None if held_out && !placement.is_measured => None,
             None => {
                 let choice = configuration.choose(&counters, &input);
                 explanation.next_at = (choice.chosen.is_none() && choice.next_at < u64::MAX).then_some(choice.next_at);
-                choice.chosen.map(|(popup, _)| popup.id.to_string())
+                choice.chosen.filter(|_| !held_out).map(|(popup, _)| popup.id.to_string())
             }
         };
         for popup in &placement.all {
@@ -62,7 +62,7 @@ impl Shared {
                 &explanation.journeys,
                 popup,
                 configuration.eligibility(popup, &counters, &input),
-                &input,
+                (&input, &counters),
             );
             if tester.is_none() && held_out {
                 explained.outcome = ExplainedOutcome::No;
@@ -104,7 +104,7 @@ fn explain_popup(
     journeys: &[ExplainedJourney],
     popup: &Popup,
     eligibility: Eligibility,
-    input: &EvaluationInput<'_>,
+    known: (&EvaluationInput<'_>, &FrequencyCounters),
 ) -> ExplainedPopup {
     let (outcome, reason, not_before) = match eligibility {
         Eligibility::Now(_) => (ExplainedOutcome::Outranked, None, None),
@@ -116,7 +116,7 @@ fn explain_popup(
         (Some(reason), _) => {
             let (field, detail) = match (reason, &popup.journey) {
                 (BlockReason::Journey, Some(journey)) => describe_journey(journey, journeys),
-                _ => describe(popup, reason, input),
+                _ => describe(popup, reason, known),
             };
             (Some(field), Some(detail))
         }
@@ -141,13 +141,19 @@ fn describe_journey(journey: &str, journeys: &[ExplainedJourney]) -> (String, St
 }
 
 /// The part of the configuration that keeps the popup, by the app server's name for it, and a sentence.
-fn describe(popup: &Popup, reason: BlockReason, input: &EvaluationInput<'_>) -> (String, String) {
+fn describe(
+    popup: &Popup,
+    reason: BlockReason,
+    (input, counters): (&EvaluationInput<'_>, &FrequencyCounters),
+) -> (String, String) {
     let pair = |field: &str, detail: String| (field.to_owned(), detail);
     match reason {
         BlockReason::State => pair("state", format!("it is {:?}", popup.state).to_lowercase()),
-        BlockReason::Schedule => {
-            pair("windows", "its time has not come, or is over (starts_at, ends_at, windows)".into())
-        }
+        BlockReason::Schedule => match popup.clock(input.user_zone).timetable.closed_by(input.now_ms) {
+            field @ "starts_at" => pair(field, "its time has not come".into()),
+            field @ "ends_at" => pair(field, "its time is over".into()),
+            field => pair(field, "it is shown at other times of the week".into()),
+        },
         BlockReason::Event => match &popup.trigger {
             Some(trigger) if popup.reactions.is_delayed() && input.event.is_some() => {
                 pair("trigger.delay_s", "it waits for a page view".into())
@@ -187,15 +193,23 @@ fn describe(popup: &Popup, reason: BlockReason, input: &EvaluationInput<'_>) -> 
             }
             (_, None) => pair("trigger", "it waits for an event".into()),
         },
-        BlockReason::Caps(cap) => pair(&format!("caps.{cap}"), describe_cap(cap, input)),
-        BlockReason::PlacementCaps(cap) => pair(&format!("settings.placements.caps.{cap}"), describe_cap(cap, input)),
-        BlockReason::GlobalCaps(cap) => pair(&format!("settings.caps.{cap}"), describe_cap(cap, input)),
+        BlockReason::Caps(cap) => pair(&format!("caps.{cap}"), describe_cap(cap, popup.counter_key, input, counters)),
+        BlockReason::PlacementCaps(cap) => pair(
+            &format!("settings.placements.caps.{cap}"),
+            describe_cap(cap, input.placement.counter_key, input, counters),
+        ),
+        BlockReason::GlobalCaps(cap) => {
+            pair(&format!("settings.caps.{cap}"), describe_cap(cap, CounterKey::ALL, input, counters))
+        }
     }
 }
 
-fn describe_cap(cap: &str, input: &EvaluationInput<'_>) -> String {
+fn describe_cap(cap: &str, key: CounterKey, input: &EvaluationInput<'_>, counters: &FrequencyCounters) -> String {
     match (cap, input.session) {
         ("per_session", None) => "the question names no session".into(),
+        ("per_session", Some(session)) if !counters.knows_session(key, session, input.now_ms) => {
+            format!("the user has {SESSION_COUNTERS_MAX} live sessions, and there is no room for another one's counter")
+        }
         ("gap_s", _) => "it is too soon after the last one".into(),
         _ => "the user was shown it as often as that allows".into(),
     }

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 pub(super) const SESSION_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Counters of live sessions of one user. Above: popups with a cap per session wait until the oldest session ends.
 pub(super) const SESSION_COUNTERS_MAX: usize = 64;
-/// A custom event is forgotten so long after it last happened: 13 months.
+/// A custom event is forgotten so long after it last happened, and so is an assignment: 13 months.
 pub(super) const EVENT_MARK_MS: u64 = 400 * 24 * 60 * 60 * 1_000;
 
 /// Whose exposures a counter counts: all, a placement's, a popup's, or one of these within a session. The upper two
@@ -32,6 +32,9 @@ const POPUP_MARK: u64 = 2 << 60;
 const JOURNEY: u64 = 3 << 60;
 /// Among the marks of popups, beside [`MarkKind`]: until when the user has asked not to be shown the popup.
 const SNOOZE: u64 = 15;
+/// Among the marks of popups: the user's assignment in a measurement. Its time is that of the assignment, its total the
+/// number of the group, and `count_on_day` is 1 once the worker has written the assignment's row with an event.
+const ASSIGNMENT: u64 = 14;
 
 impl CounterKey {
     pub(super) const ALL: CounterKey = CounterKey(0);
@@ -57,6 +60,17 @@ impl CounterKey {
     /// The mark whose time is the end of a snooze of a popup.
     pub(super) fn snooze(no: u32) -> Self {
         CounterKey(POPUP_MARK | SNOOZE << 32 | u64::from(no))
+    }
+
+    /// The user's assignment in a measurement of a popup, whose number has 24 bits.
+    pub(super) fn assignment(no: u32, measurement: u32) -> Self {
+        CounterKey(POPUP_MARK | u64::from(measurement & 0xFF_FFFF) << 36 | ASSIGNMENT << 32 | u64::from(no))
+    }
+
+    /// The numbers of the popup and the measurement, if the mark is an assignment.
+    pub(super) fn assignment_of(self) -> Option<(u32, u32)> {
+        let is_assignment = self.is_popup_mark() && self.0 >> 32 & 15 == ASSIGNMENT;
+        is_assignment.then_some((self.0 as u32, (self.0 >> 36) as u32 & 0xFF_FFFF))
     }
 
     /// The user's position in a journey.
@@ -169,6 +183,31 @@ impl FrequencyCounters {
         }
     }
 
+    /// Records an assignment, unless there is one: the first holds.
+    pub(super) fn assign(&mut self, key: CounterKey, at: u64, group: u32) {
+        if let Err(position) = self.0.binary_search_by_key(&key, |counter| counter.key) {
+            let mut counters = self.0.to_vec();
+            counters.insert(position, FrequencyCounter { key, last_at: at, total: group, day: 0, count_on_day: 0 });
+            self.0 = counters.into();
+        }
+    }
+
+    /// Whether the user is assigned, and that is not so long ago that it is forgotten.
+    pub(super) fn is_assigned(&self, key: CounterKey, now_ms: u64) -> bool {
+        self.get(key).is_some_and(|mark| mark.last_at.saturating_add(EVENT_MARK_MS) > now_ms)
+    }
+
+    /// The row of an assignment has been written with an event.
+    pub(super) fn set_assignment_written(&mut self, key: CounterKey) {
+        if let Ok(at) = self.0.binary_search_by_key(&key, |counter| counter.key) {
+            self.0[at].count_on_day = 1;
+        }
+    }
+
+    pub(super) fn assignments(&self) -> impl Iterator<Item = &FrequencyCounter> {
+        self.0.iter().filter(|counter| counter.key.assignment_of().is_some())
+    }
+
     /// The user's positions in journeys.
     pub(super) fn journeys(&self) -> impl Iterator<Item = &FrequencyCounter> {
         let from = self.0.partition_point(|counter| counter.key < CounterKey::journey(0));
@@ -188,6 +227,23 @@ impl FrequencyCounters {
         }
     }
 
+    /// Replaces a counter that still is as it was.
+    pub(super) fn replace(&mut self, was: FrequencyCounter, by: FrequencyCounter) {
+        if let Ok(at) = self.0.binary_search_by_key(&was.key, |own| own.key)
+            && self.0[at] == was
+        {
+            self.0[at] = by;
+        }
+    }
+
+    /// The positions in journeys that differ in `after`, each with what it is there.
+    pub(super) fn changed_journeys(&self, after: &FrequencyCounters) -> Vec<(FrequencyCounter, FrequencyCounter)> {
+        let changed = |before: &FrequencyCounter| {
+            after.get(before.key).filter(|after| *after != before).map(|after| (*before, *after))
+        };
+        self.journeys().filter_map(changed).collect()
+    }
+
     /// Marks until when the user has asked not to be shown a popup: the last word counts.
     pub(super) fn snooze(&mut self, no: u32, until: u64) {
         let key = CounterKey::snooze(no);
@@ -202,6 +258,9 @@ impl FrequencyCounters {
         let mut counters = self.0.to_vec();
         for counter in &other.0 {
             match counters.binary_search_by_key(&counter.key, |own| own.key) {
+                Ok(at) if counter.key.assignment_of().is_some() => {
+                    counters[at].count_on_day = counters[at].count_on_day.max(counter.count_on_day);
+                }
                 // A mark that was forgotten and made again has a lower total than before.
                 Ok(at) if counter.key.is_event_mark() || (counter.key.is_popup_mark() && !counter.key.is_snooze()) => {
                     if (counters[at].last_at, counters[at].total) < (counter.last_at, counter.total) {
@@ -222,13 +281,23 @@ impl FrequencyCounters {
         // A snooze stays for as long as a session, since the clock may be turned back into it.
         let has_ended = |counter: &FrequencyCounter| counter.last_at.saturating_add(SESSION_MS) <= now_ms;
         let is_obsolete = |counter: &FrequencyCounter| match counter.key.owner_no() {
-            Some(no) => !is_known(no) || (counter.key.is_snooze() && has_ended(counter)),
+            Some(no) => {
+                let is_old = || counter.last_at.saturating_add(EVENT_MARK_MS) <= now_ms;
+                !is_known(no)
+                    || (counter.key.is_snooze() && has_ended(counter))
+                    || (counter.key.assignment_of().is_some() && is_old())
+            }
             None if counter.key.is_session() => has_ended(counter),
             None => counter.key.is_event_mark() && counter.last_at.saturating_add(EVENT_MARK_MS) <= now_ms,
         };
         if self.0.iter().any(is_obsolete) {
             self.0 = self.0.iter().filter(|counter| !is_obsolete(counter)).copied().collect();
         }
+    }
+
+    /// Whether the session has a counter of this kind that is live.
+    pub(super) fn knows_session(&self, key: CounterKey, session: u64, now_ms: u64) -> bool {
+        self.get(key.within(session)).is_some_and(|counter| counter.last_at.saturating_add(SESSION_MS) > now_ms)
     }
 
     /// When there is no room for another session's counter: the time at which enough sessions have ended.
@@ -289,9 +358,10 @@ impl FrequencyCounters {
                 }
             })
             .collect();
-        match counters.is_sorted_by(|a, b| a.key < b.key) {
-            true => Ok(FrequencyCounters(counters)),
-            false => Err(bad("out of order")),
+        if counters.is_sorted_by(|a, b| a.key < b.key) {
+            Ok(FrequencyCounters(counters))
+        } else {
+            Err(bad("out of order"))
         }
     }
 }

@@ -43,7 +43,7 @@ impl Catalog {
     fn check_journey_names(&self, id: &str, checked: &CheckedJourney) -> Result<(), Refusal> {
         for (field, popup) in checked.popups() {
             if !self.popups.contains_key(popup) {
-                return Err(Refusal::field(&field, format!("there is no popup {popup:?}")));
+                return Err(Refusal::field(&field, format!("unknown popup {popup:?}")));
             }
         }
         for (field, popup, placement) in checked.shown() {
@@ -59,7 +59,7 @@ impl Catalog {
         }
         let segments = checked.condition.iter().flat_map(|rule| rule.segments());
         if let Some(missing) = segments.into_iter().find(|segment| !self.segments.contains_key(*segment)) {
-            return Err(Refusal::field("entry.where", format!("there is no segment {missing:?}")));
+            return Err(Refusal::field("entry.where", format!("unknown segment {missing:?}")));
         }
         Ok(())
     }

@@ -148,7 +148,8 @@ impl Worker {
     /// for which the user is looked at now.
     pub(crate) fn push_wake(
         &mut self,
-        (key, id): (UserKey, &str),
+        key: UserKey,
+        id: &str,
         change: WakeChange,
         woken: Option<u64>,
         to: &mut Vec<RowChange>,

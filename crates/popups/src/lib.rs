@@ -21,8 +21,10 @@
 //! - `write_queue`, `undurable`, `worker`, `side_log`: how exposures and events become durable;
 //! - `hourly_counts`, `events`, `event_ingest`, `user_changes`, `user_writes`, `export`, `sweep`: statistics and events, stored together
 //!   with what they change of users, exported, removed in the end;
+//! - `conversion`, `assignments`, `conversion_ingest`, `lift`, `lift_report`: who was shown a popup and who was not, what came of it, and what the difference is;
 //! - `rows`, `check_rows`: the stored form, and its verification.
 
+mod assignments;
 mod attempt;
 mod audience;
 mod caps;
@@ -31,6 +33,8 @@ mod check;
 mod check_rows;
 mod configuration;
 mod context;
+mod conversion;
+mod conversion_ingest;
 mod decide;
 mod decision_id;
 mod evaluate;
@@ -43,6 +47,8 @@ mod hourly_counts;
 mod journey_catalog;
 mod journey_worker;
 mod journeys;
+mod lift;
+mod lift_report;
 mod mark_kind;
 mod question;
 mod reactions;
@@ -69,6 +75,8 @@ pub use context::{MissingContext, UserContext};
 pub use decide::{CONCURRENT_CONTEXT_READS_MAX, PopupDecision};
 pub use export::EventCursor;
 pub use journeys::{JourneyPush, JourneyPushes, NoPushes};
+pub use lift::{Converted, Lift};
+pub use lift_report::AssignmentCursor;
 pub use question::QuestionBody;
 pub use segments::parse_segment;
 
@@ -86,13 +94,19 @@ use std::{
 };
 use tidings_domain::{
     clock::Clock,
+    end_reason::required,
+    gates::OpenGates,
     leadership::Leadership,
     metrics::Metrics,
     model::{User, UserNo},
     refusals::leader_unavailable,
     store::{RowChange, Store, StoreError, StoreResult, Term},
+    user_limiter::{PerMinute, UserLimiter},
 };
-use tidings_protocol::error::{ErrorCode, Refusal};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    limits::POPUP_EVENTS_BATCH_MAX,
+};
 use tokio::sync::Semaphore;
 use user_cache::UserCache;
 use worker::Worker;
@@ -111,7 +125,7 @@ impl UserKey {
 
     /// The user's bucket, from 0 to `of` - 1: always the same for a purpose and name, and independent of those for
     /// others.
-    pub(crate) fn bucket(self, (purpose, name): (&str, &str), of: u64) -> u64 {
+    pub(crate) fn bucket(self, purpose: &str, name: &str, of: u64) -> u64 {
         let seed = xxh3_64_with_seed(name.as_bytes(), xxh3_64_with_seed(purpose.as_bytes(), 0));
         xxh3_64_with_seed(&self.0.to_le_bytes(), seed) % of.max(1)
     }
@@ -131,9 +145,11 @@ pub struct PopupsConfig {
     pub pending_exposures_max: usize,
     /// Events that wait to be stored. Above: refused with `rate_limited`.
     pub pending_events_max: usize,
+    /// Events that one user may report by token. One with properties counts once more for each whole KiB of them.
+    pub events_per_user: PerMinute,
     /// How long events are kept for export, and their ids for recognizing duplicates.
     pub event_retention: Duration,
-    /// How long hourly counts are kept.
+    /// How long hourly counts and assignments are kept.
     pub count_retention: Duration,
 }
 
@@ -146,6 +162,7 @@ impl Default for PopupsConfig {
             undurable_max: Duration::from_millis(100),
             pending_exposures_max: 200_000,
             pending_events_max: 100_000,
+            events_per_user: PerMinute { count: 60, burst: POPUP_EVENTS_BATCH_MAX as u32 },
             event_retention: Duration::from_secs(30 * DAY),
             count_retention: Duration::from_secs(400 * DAY),
         }
@@ -154,13 +171,13 @@ impl Default for PopupsConfig {
 
 /// The users, as far as rules look at them. Popups read it only for placements with such rules.
 pub trait UserContextSource: Send + Sync + 'static {
-    /// The user's card, if it is in memory.
-    fn cached_card(&self, user: &str) -> Option<Arc<User>>;
-    /// The user's card. Blocks.
+    /// The user's profile, if it is in memory.
+    fn cached_profile(&self, user: &str) -> Option<Arc<User>>;
+    /// The user's profile. Blocks.
     ///
     /// # Errors
     /// The store cannot be read.
-    fn card(&self, user: &str) -> Result<Option<Arc<User>>, Refusal>;
+    fn profile(&self, user: &str) -> Result<Option<Arc<User>>, Refusal>;
     /// When the user's oldest unread direct message was sent, in milliseconds since 1970 UTC, if that is in memory.
     fn cached_unread_since(&self, user: UserNo) -> Option<Option<u64>>;
     /// When the user's oldest unread direct message was sent, in milliseconds since 1970 UTC. Blocks.
@@ -168,6 +185,16 @@ pub trait UserContextSource: Send + Sync + 'static {
     /// # Errors
     /// The store cannot be read.
     fn unread_since(&self, user: UserNo) -> Result<Option<u64>, Refusal>;
+}
+
+/// Whether popups can be decided on this node, if it leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PopupsReadiness {
+    Ready,
+    /// The configuration is being read from the store for the first time.
+    Reading,
+    /// It could not be read, and is tried again: everything else works.
+    Unreadable,
 }
 
 /// What popups need from outside.
@@ -180,6 +207,8 @@ pub struct PopupParts {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     pub users: Arc<dyn UserContextSource>,
+    /// What all nodes understand.
+    pub gates: Arc<OpenGates>,
     /// Sends what journeys push.
     pub pushes: Arc<dyn JourneyPushes>,
     pub metrics: Arc<Metrics>,
@@ -192,11 +221,16 @@ pub(crate) struct Shared {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     lead: Leadership,
+    gates: Arc<OpenGates>,
     term: Term,
     /// The store has refused a write, since another node leads.
     term_ended: AtomicBool,
     users: UserCache,
     write_queue: WriteQueue,
+    /// Of events that users report themselves.
+    event_limiter: UserLimiter,
+    /// The stored configuration could not be read; it is tried again.
+    recovery_failed: AtomicBool,
     /// Absent until recovery has read it from the store.
     configuration: RwLock<Option<Arc<Configuration>>>,
     catalog: Mutex<Option<Catalog>>,
@@ -225,8 +259,8 @@ struct CurrentTerm {
 ///
 /// # struct NoUsers;
 /// # impl UserContextSource for NoUsers {
-/// #     fn cached_card(&self, _: &str) -> Option<Arc<User>> { None }
-/// #     fn card(&self, _: &str) -> Result<Option<Arc<User>>, Refusal> { Ok(None) }
+/// #     fn cached_profile(&self, _: &str) -> Option<Arc<User>> { None }
+/// #     fn profile(&self, _: &str) -> Result<Option<Arc<User>>, Refusal> { Ok(None) }
 /// #     fn cached_unread_since(&self, _: UserNo) -> Option<Option<u64>> { None }
 /// #     fn unread_since(&self, _: UserNo) -> Result<Option<u64>, Refusal> { Ok(None) }
 /// # }
@@ -237,6 +271,7 @@ struct CurrentTerm {
 ///     store: Arc::new(MemoryStore::default()),
 ///     clock: Arc::new(ManualClock::default()),
 ///     users: Arc::new(NoUsers),
+///     gates: Arc::new(tidings_domain::gates::OpenGates::all()),
 ///     pushes: Arc::new(tidings_popups::NoPushes),
 ///     metrics: Arc::new(Metrics::new()),
 /// });
@@ -277,10 +312,19 @@ impl PopupService {
         let (store, clock, users) = (parts.store.clone(), parts.clock.clone(), parts.users.clone());
         let for_thread = current.clone();
         let thread = std::thread::Builder::new().name("popups".into()).spawn(move || for_thread.serve(&parts));
-        let thread = thread.inspect_err(|error| tracing::error!(%error, "no popups thread")).ok();
         let context_reads = Semaphore::new(CONCURRENT_CONTEXT_READS_MAX);
-        let thread = Mutex::new(thread);
+        let thread = Mutex::new(Some(required("popups", thread)));
         Arc::new(PopupService { current, metrics, store, clock, users, boot, context_reads, thread })
+    }
+
+    /// What is not ready yet while this node leads.
+    pub fn readiness(&self) -> PopupsReadiness {
+        match &*self.current.shared.read() {
+            Some(shared) if shared.configuration.read().is_some() => PopupsReadiness::Ready,
+            Some(shared) if shared.recovery_failed.load(Ordering::Relaxed) => PopupsReadiness::Unreadable,
+            Some(_) => PopupsReadiness::Reading,
+            None => PopupsReadiness::Ready,
+        }
     }
 
     /// Waits until all exposures and events so far are stored. Blocks.
@@ -359,10 +403,12 @@ impl CurrentTerm {
 
 impl Shared {
     fn new(parts: &PopupParts, term: Term) -> Arc<Shared> {
-        let PopupParts { config, lead, store, clock, metrics, .. } = parts.clone();
+        let PopupParts { config, lead, store, clock, gates, metrics, .. } = parts.clone();
         Arc::new(Shared {
             users: UserCache::new(config.users_max),
             write_queue: WriteQueue::new(&config, store.has_side_log()),
+            event_limiter: UserLimiter::per_minute(config.events_per_user, clock.clone()),
+            recovery_failed: AtomicBool::new(false),
             configuration: RwLock::default(),
             catalog: Mutex::default(),
             catalog_outcome_unknown: AtomicBool::new(false),
@@ -370,6 +416,7 @@ impl Shared {
             term_ended: AtomicBool::new(false),
             term,
             lead,
+            gates,
             config,
             store,
             clock,

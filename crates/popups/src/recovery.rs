@@ -5,7 +5,7 @@ use super::{
     Shared,
     catalog::{Catalog, CatalogEntry},
     check::{self, CheckedSettings},
-    configuration::{Configuration, GlobalPolicy},
+    configuration::{Configuration, GlobalPolicy, PopupVersion},
     decision_id::DecisionSigner,
     journeys::{JourneyEntry, check::check_journey, steps_of},
     rows::{self, IdAllocator, JourneyHead, PopupHead, SPACE, StoredVersion, kind},
@@ -70,6 +70,7 @@ impl Shared {
                 last_no: id_allocator.last_popup,
                 marks_impressions: false,
                 journeys: Arc::default(),
+                by_conversion: FxHashMap::default(),
             }),
             id_allocator,
         };
@@ -96,7 +97,8 @@ impl Shared {
                 let spec: PopupSpec = serde_json::from_str(&spec).map_err(|error| rows::damaged(&error))?;
                 let checked = check::check_spec(&spec).map_err(|refusal| rows::damaged(&refusal))?;
                 catalog.numbers.insert(head.id.clone(), no);
-                let compiled = catalog.compile((no, &head.id, head.version), &spec, &checked, now_ms);
+                let named = PopupVersion { no, id: &head.id, version: head.version };
+                let compiled = catalog.compile(named, &spec, &checked, now_ms);
                 let entry = CatalogEntry { no, head, updated_at, updated_by, spec, checked, compiled };
                 catalog.popups.insert(entry.head.id.clone(), entry);
             }
@@ -118,6 +120,7 @@ impl Shared {
             (kind::VERSION, &popups),
             (kind::JOURNEY_VERSION, &journeys),
             (kind::COUNTS, &counted),
+            (kind::ASSIGNMENT, &popups),
         ] {
             // The owners' numbers are ascending, so orphans can only be in the gaps between them: one read per gap.
             let mut next = 0;

@@ -18,6 +18,7 @@
 //! | 12 | journey, version, part | [`StoredVersion`] of a journey, split into parts |
 //! | 13 | time, user | the id of a user whom a journey's timer concerns then |
 //! | 14 | user | the id of a user who stands in a journey |
+//! | 15 | popup, measurement, assigned at, user | [`StoredAssignment`] |
 
 use super::UserKey;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -42,6 +43,7 @@ pub(super) mod kind {
     pub(crate) const JOURNEY_VERSION: u8 = 12;
     pub(crate) const WAKE: u8 = 13;
     pub(crate) const STANDING: u8 = 14;
+    pub(crate) const ASSIGNMENT: u8 = 15;
 }
 
 /// The format of every value that is written now.
@@ -55,7 +57,7 @@ pub(super) const CHUNK_USERS: usize = 380;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct IdAllocator {
-    /// The highest number given to a popup. No number is given twice, or the counts and frequency counters of a deleted
+    /// The highest number given to a popup. No number appears twice, or the counts and frequency counters of a deleted
     /// popup would become another's.
     pub(super) last_popup: u32,
     /// The same for segments' lists.
@@ -146,6 +148,59 @@ pub(super) fn decode_event(bytes: &[u8]) -> StoreResult<(StoredEvent, EventDetai
     let bad = |error: postcard::Error| damaged(&format_args!("an event: {error}"));
     let (event, rest) = postcard::take_from_bytes(row).map_err(bad)?;
     Ok((event, postcard::from_bytes(rest).map_err(bad)?))
+}
+
+/// A user's assignment in a popup that declares its conversion, and what came of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct StoredAssignment {
+    /// The user's id; empty if a crash came between the decision and this row, and the user has not converted since.
+    pub(super) user: String,
+    /// The number of the group: [`super::conversion::Group`].
+    pub(super) group: u32,
+    /// The variant that was shown, if it is known.
+    pub(super) variant: String,
+    /// When the user first converted; 0: not at all.
+    pub(super) converted_at: u64,
+    pub(super) conversions: u32,
+    pub(super) value: f64,
+}
+
+/// Where an assignment is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AssignmentKey {
+    pub(super) popup: u32,
+    /// The number of the measurement: that of the declared conversion.
+    pub(super) measurement: u32,
+    pub(super) at: u64,
+    pub(super) user: UserKey,
+}
+
+impl AssignmentKey {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let AssignmentKey { popup, measurement, at, user } = self;
+        let (popup, measurement) = (popup.to_be_bytes(), measurement.to_be_bytes());
+        key(kind::ASSIGNMENT, [&popup, &measurement, &at.to_be_bytes(), &user.0.to_be_bytes()])
+    }
+
+    pub(super) fn read(key: &[u8]) -> StoreResult<AssignmentKey> {
+        let bad = || damaged(&"an assignment stands under another key");
+        let key: &[u8; 33] = key.try_into().map_err(|_| bad())?;
+        let number = |at: usize| u32::from_be_bytes(std::array::from_fn(|byte| key[at + byte]));
+        Ok(AssignmentKey {
+            popup: number(1),
+            measurement: number(5),
+            at: u64::from_be_bytes(std::array::from_fn(|byte| key[9 + byte])),
+            user: UserKey(u128::from_be_bytes(std::array::from_fn(|byte| key[17 + byte]))),
+        })
+    }
+}
+
+/// The assignments of a popup, those of one measurement, or those of one from a time on: the beginning of their keys.
+pub(super) fn assignments_prefix(popup: u32, measurement: Option<u32>, at: Option<u64>) -> Vec<u8> {
+    let mut prefix = key(kind::ASSIGNMENT, [&popup.to_be_bytes()]);
+    prefix.extend(measurement.iter().flat_map(|number| number.to_be_bytes()));
+    prefix.extend(at.iter().flat_map(|at| at.to_be_bytes()));
+    prefix
 }
 
 /// What is counted per hour of a popup's variant. The values are positions in the stored counts.

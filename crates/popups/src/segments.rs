@@ -37,7 +37,7 @@ pub fn parse_segment(text: &[u8]) -> Result<SegmentUsers, Refusal> {
         users.push(UserKey::of(id).0 as u64);
     }
     if users.is_empty() {
-        return Err(Refusal::field("users", "there are none"));
+        return Err(Refusal::field("users", "must not be empty"));
     }
     Ok(SegmentUsers::from_unsorted(users))
 }
@@ -59,9 +59,10 @@ pub(super) fn read_segment_users<S: RowStore + ?Sized>(store: &S, head: &Segment
             users.extend(numbers.iter().map(|number| u64::from_be_bytes(*number)));
         }
     }
-    match users.len() as u64 == head.users {
-        true => Ok(SegmentUsers::from_unsorted(users)),
-        false => Err(rows::damaged(&format_args!("segment {:?} has {} of {} users", head.id, users.len(), head.users))),
+    if users.len() as u64 == head.users {
+        Ok(SegmentUsers::from_unsorted(users))
+    } else {
+        Err(rows::damaged(&format_args!("segment {:?} has {} of {} users", head.id, users.len(), head.users)))
     }
 }
 

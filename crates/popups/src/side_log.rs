@@ -3,7 +3,7 @@
 //! next start.
 
 use super::{
-    Shared, UserKey,
+    Shared, UserKey, assignments,
     frequency::FrequencyCounters,
     rows::{self, Wake},
 };
@@ -54,7 +54,10 @@ impl Shared {
                     self.write(std::mem::take(&mut changes))?;
                 }
                 let mut counters = self.read_counters(user)?;
-                counters.merge(&FrequencyCounters::from_bytes(entry.value.as_deref().unwrap_or_default())?);
+                let logged = FrequencyCounters::from_bytes(entry.value.as_deref().unwrap_or_default())?;
+                counters.merge(&logged);
+                let assigned: Vec<_> = logged.assignments().copied().collect();
+                changes.extend(assignments::missing_rows(&*self.store, user, &assigned)?);
                 rows::put_long(&mut changes, &rows::user_key(user), &counters.to_bytes());
                 // The row of the user's timer may be missing, since it is stored with the exposure: the user is looked at.
                 if counters.journeys().next().is_some()

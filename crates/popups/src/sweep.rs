@@ -1,8 +1,9 @@
-//! Removes what is older than its retention: events with their ids, and hourly counts. Each run removes one chunk, so
+//! Removes what is older than its retention: events with their ids, assignments, and hourly counts. Each run removes one chunk, so
 //! that callers that wait for the worker never wait for more than that.
 
 use super::{
     Shared,
+    frequency::EVENT_MARK_MS,
     hourly_counts::HOUR_MS,
     rows::{self, SPACE, kind},
 };
@@ -90,11 +91,14 @@ impl Shared {
         Ok(true)
     }
 
-    /// Removes the counts of these popups before the hour `oldest`, as many as one write takes; returns the popups that
+    /// Removes the counts and assignments of these popups before the hour `oldest`, as many as one write takes; returns the popups that
     /// may have more.
     fn sweep_counts(&self, oldest: u32, mut popups: Vec<u32>) -> StoreResult<Vec<u32>> {
         let mut changes = Vec::new();
         let mut failed = None;
+        // No assignment outlives its mark: its user is assigned anew then.
+        let forgotten = self.clock.now_ms().saturating_sub(EVENT_MARK_MS);
+        let assigned_before = forgotten.max(u64::from(oldest) * HOUR_MS);
         popups.retain(|popup| {
             // No variant is named "", so this range ends before the counts of the hour `oldest`.
             let (from, to) = (rows::count_key(*popup, 0, ""), rows::count_key(*popup, oldest, ""));
@@ -102,9 +106,13 @@ impl Shared {
             if left == 0 || failed.is_some() {
                 return true;
             }
-            match self.store.rows(SPACE, &from, &to, left) {
+            let old = self.store.rows(SPACE, &from, &to, left).and_then(|counts| {
+                let assigned = self.old_assignments(*popup, assigned_before, left - counts.len())?;
+                Ok(counts.into_iter().map(|(key, _)| key).chain(assigned))
+            });
+            match old {
                 Ok(old) => {
-                    changes.extend(old.into_iter().map(|(key, _)| rows::remove(key)));
+                    changes.extend(old.map(rows::remove));
                     changes.len() == rows::ROWS_PER_WRITE
                 }
                 Err(error) => {

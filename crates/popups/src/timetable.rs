@@ -35,7 +35,7 @@ pub fn zone(field: &str, name: &str) -> Result<TimeZone, Refusal> {
         Ok(zone) if !zone.is_unknown() => Ok(zone),
         _ => {
             let name: String = name.chars().take(64).collect();
-            Err(Refusal::field(field, format_args!("there is no time zone {name:?}; known are the IANA database's")))
+            Err(Refusal::field(field, format_args!("unknown time zone {name:?}; expected a name of the IANA database")))
         }
     }
 }
@@ -103,7 +103,7 @@ fn checked_window(window: &PopupWindow) -> Result<Window, (&'static str, &'stati
     for day in &window.days {
         let bit = 1 << weekday(*day);
         if days & bit != 0 {
-            return refuse("days", "a day is there twice");
+            return refuse("days", "a day appears twice");
         }
         days |= bit;
     }
@@ -271,6 +271,15 @@ impl Timetable {
             Weekly { zone, windows: windows.into(), precomputed }
         });
         Timetable { starts_at: starts_at.unwrap_or(0), ends_at: ends_at.unwrap_or(u64::MAX), weekly }
+    }
+
+    /// The part that keeps the popup from being shown at a time at which it is closed, by its name in the configuration.
+    pub(crate) fn closed_by(&self, at: u64) -> &'static str {
+        match at {
+            at if at < self.starts_at => "starts_at",
+            at if at >= self.ends_at => "ends_at",
+            _ => "windows",
+        }
     }
 
     pub fn at(&self, now_ms: u64) -> Phase {

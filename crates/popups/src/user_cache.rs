@@ -46,8 +46,6 @@ pub(super) struct UserState {
     /// The lower bits of the time of the cached answer: it does not hold for times before it, should the clock go back.
     cached_at: u32,
     pub(super) dirty_state: DirtyState,
-    /// A change of the user's positions in journeys is being stored.
-    pub(super) is_moving: bool,
     /// The user was asked about since the clock hand last passed.
     referenced: bool,
 }
@@ -118,7 +116,6 @@ impl UserCache {
             cached: NegativeCacheEntry::EMPTY,
             cached_at: 0,
             dirty_state: DirtyState::Clean,
-            is_moving: false,
             referenced: true,
         });
         self.count.fetch_add(1, Ordering::Relaxed);

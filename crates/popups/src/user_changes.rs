@@ -19,6 +19,10 @@ pub(super) enum UserChange {
         popup: u32,
         until: u64,
     },
+    /// The row of the user's assignment has been written with an event.
+    AssignmentWritten {
+        key: CounterKey,
+    },
     /// The user enters a journey.
     Enter {
         journey: u32,
@@ -41,6 +45,7 @@ impl UserChange {
         match self {
             UserChange::Mark { key, at } => counters.mark(key, at),
             UserChange::Snooze { popup, until } => counters.snooze(popup, until),
+            UserChange::AssignmentWritten { key } => counters.set_assignment_written(key),
             UserChange::Enter { .. } | UserChange::Pushed { .. } | UserChange::Look { .. } => {}
         }
     }
@@ -56,6 +61,8 @@ pub(super) struct ChangesOfUser {
     pub(super) changes: Vec<UserChange>,
     /// The counters in memory were as the store had them before the write.
     pub(super) was_clean: bool,
+    /// The positions in journeys that time alone has changed in memory, before and after.
+    pub(super) advanced: Vec<(FrequencyCounter, FrequencyCounter)>,
     /// The positions in journeys after the changes; empty if none has changed.
     pub(super) positions: Vec<FrequencyCounter>,
 }
@@ -78,29 +85,28 @@ impl ChangesOfUser {
         configuration: &Configuration,
         counters: &mut FrequencyCounters,
         now_ms: u64,
-    ) -> Moves {
+        moves: &mut Moves,
+    ) {
         let journeys = &configuration.journeys;
-        let mut moves = Moves::new();
         for change in &self.changes {
             let at = match change {
                 UserChange::Mark { at, .. } | UserChange::Enter { at, .. } => now_ms.max(*at),
                 _ => now_ms,
             };
-            journeys.advance(counters, at, &mut moves);
+            journeys.advance(counters, at, moves);
             change.mark(counters);
             match change {
-                UserChange::Enter { journey, at } => journeys.enter(*journey, counters, *at, &mut moves),
+                UserChange::Enter { journey, at } => journeys.enter(*journey, counters, *at, moves),
                 UserChange::Pushed { journey, moves: moved } => {
-                    journeys.pushed((*journey, *moved), counters, at, &mut moves);
+                    journeys.pushed(*journey, *moved, counters, at, moves);
                 }
                 _ => {}
             }
-            journeys.advance(counters, at, &mut moves);
+            journeys.advance(counters, at, moves);
         }
         if !moves.is_empty() {
             self.positions = counters.journeys().copied().collect();
         }
-        moves
     }
 
     /// When the user was to be looked at, if that time has come.

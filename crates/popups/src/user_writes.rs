@@ -4,7 +4,10 @@
 use super::{
     UserKey,
     frequency::FrequencyCounters,
-    journeys::{WakeChange, position::Move},
+    journeys::{
+        WakeChange,
+        position::{Move, Moves},
+    },
     rows,
     user_cache::{DirtyState, NegativeCacheEntry, UserState},
     user_changes::{ChangesOfUser, UserChanges},
@@ -49,21 +52,28 @@ impl Worker {
         let has_journeys = !configuration.journeys.is_empty();
         let mut moved: Vec<(Move, u64)> = Vec::new();
         for (key, of_user) in &mut users.0 {
+            let mut moves = Moves::new();
             let before = self.with_loaded_user(*key, |user| {
                 of_user.was_clean = user.dirty_state == DirtyState::Clean;
                 user.dirty_state = DirtyState::Writing;
-                // A journey's popup is not shown meanwhile: the user would go on from a step that the user has left.
-                user.is_moving = has_journeys;
-                user.counters.clone()
+                let before = user.counters.clone();
+                if has_journeys {
+                    // Where time has moved the user is known without the store, and holds at once: a question that comes
+                    // while this is being stored goes on from there, and finds the popup that is due.
+                    configuration.journeys.advance(&mut user.counters, now_ms, &mut moves);
+                    of_user.advanced = before.changed_journeys(&user.counters);
+                }
+                (before, user.counters.clone())
             });
-            let mut counters = before?;
+            let (mut before, mut counters) = before?;
             counters.prune(now_ms, |no| configuration.knows_number(no));
             if has_journeys {
-                let wake = WakeChange::begin(&configuration.journeys, &counters, now_ms);
-                let moves = of_user.make(&configuration, &mut counters, now_ms);
+                before.prune(now_ms, |no| configuration.knows_number(no));
+                let wake = WakeChange::begin(&configuration.journeys, &before, now_ms);
+                of_user.make(&configuration, &mut counters, now_ms, &mut moves);
                 moved.extend(moves.into_iter().map(|one| (one, now_ms)));
                 let wake = wake.end(&configuration.journeys, &counters, now_ms);
-                self.push_wake((*key, &of_user.id), wake, of_user.woken_at(), to);
+                self.push_wake(*key, &of_user.id, wake, of_user.woken_at(), to);
             } else {
                 of_user.changes.iter().for_each(|change| change.mark(&mut counters));
             }
@@ -76,11 +86,13 @@ impl Worker {
     pub(super) fn settle_changes(&self, users: UserChanges, stored: bool) {
         let now_ms = self.shared.clock.now_ms();
         let configuration = self.shared.configuration.read().clone();
-        for (key, ChangesOfUser { changes, was_clean, positions, .. }) in users.0 {
+        for (key, ChangesOfUser { changes, was_clean, positions, advanced, .. }) in users.0 {
             let mut stripe = self.shared.users.stripe(key);
             let Some(user) = stripe.get(key) else { continue };
-            user.is_moving = false;
-            if stored {
+            if !stored {
+                // The moves were not counted: the next write makes them again, and counts them.
+                advanced.into_iter().for_each(|(before, after)| user.counters.replace(after, before));
+            } else {
                 if let Some(configuration) = &configuration {
                     user.counters.prune(now_ms, |no| configuration.knows_number(no));
                 }
@@ -95,7 +107,7 @@ impl Worker {
     }
 
     /// Loads the counters of those users who are not in memory, with one read for all.
-    fn load_users(&self, users: impl Iterator<Item = UserKey>) -> StoreResult<()> {
+    pub(super) fn load_users(&self, users: impl Iterator<Item = UserKey>) -> StoreResult<()> {
         let missing: Vec<UserKey> = users.filter(|key| self.shared.users.stripe(*key).get(*key).is_none()).collect();
         if missing.is_empty() {
             return Ok(());
@@ -108,7 +120,7 @@ impl Worker {
         Ok(())
     }
 
-    fn with_loaded_user<T>(&self, key: UserKey, use_it: impl FnOnce(&mut UserState) -> T) -> StoreResult<T> {
+    pub(super) fn with_loaded_user<T>(&self, key: UserKey, use_it: impl FnOnce(&mut UserState) -> T) -> StoreResult<T> {
         for _ in 0..LOADS_MAX {
             if let Some(user) = self.shared.users.stripe(key).get(key) {
                 return Ok(use_it(user));

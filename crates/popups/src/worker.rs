@@ -2,7 +2,7 @@
 //! pushed.
 
 use super::{
-    Shared, UserKey,
+    Shared, UserKey, assignments,
     events::EventBatch,
     hourly_counts::{HOUR_MS, HourlyCounts},
     journeys::{JourneyPushes, JourneyTimers},
@@ -10,7 +10,7 @@ use super::{
     sweep::Sweep,
     user_cache::DirtyState,
     user_changes::UserChanges,
-    write_queue::{DurabilityWaiter, ExposureRecord, Pauses},
+    write_queue::{DurabilityWaiter, ExposureRecord, Outcome, Pauses},
 };
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -19,6 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_domain::{
+    end_reason::required,
+    failure_log::FailureLog,
     refusals::store_refusal,
     store::{RowChange, StoreError, StoreResult},
 };
@@ -72,6 +74,8 @@ pub(super) struct Worker {
     refreshed_at: u64,
     refresher: Option<JoinHandle<()>>,
     sweep: Sweep,
+    sweep_failures: FailureLog,
+    side_log_failures: FailureLog,
     pub(super) journeys: JourneyTimers,
     pauses: Pauses,
 }
@@ -81,15 +85,14 @@ impl Worker {
     pub(super) fn run(shared: Arc<Shared>, pushes: Arc<dyn JourneyPushes>) -> bool {
         // However this function ends, also by a panic, no caller may wait for an answer that never comes.
         let close_on_drop = CloseOnDrop(shared.clone());
-        let mut last_error = None;
+        let failures =
+            FailureLog::new("popups could not be read from the store; the read is retried until it succeeds");
         let last_taken_at = loop {
-            match shared.recover() {
-                Ok(last_taken_at) => break last_taken_at,
-                // Recovery is tried twice a second, and each error is logged once.
-                Err(error) if last_error.replace(error.to_string()).as_deref() != Some(error.to_string().as_str()) => {
-                    tracing::warn!(%error, "popups could not be read from the store; the read is retried until it succeeds");
-                }
-                Err(_) => {}
+            let recovered = shared.recover();
+            shared.recovery_failed.store(recovered.is_err(), Ordering::Relaxed);
+            failures.note(&recovered);
+            if let Ok(last_taken_at) = recovered {
+                break last_taken_at;
             }
             if shared.write_queue.wait_for_stop(RETRY_AFTER) {
                 return true;
@@ -102,9 +105,7 @@ impl Worker {
             let shared = shared.clone();
             std::thread::Builder::new().name("popup side log".into()).spawn(move || shared.run_side_log())
         });
-        let side_log_thread = side_log_thread.transpose().inspect_err(|error| {
-            tracing::error!(%error, "no thread for the side log of popups: nothing is shown while the disk stalls");
-        });
+        let side_log_thread = side_log_thread.map(|thread| required("popup side log", thread));
         let now_ms = shared.clock.now_ms();
         let mut worker = Worker {
             counts: HourlyCounts::default(),
@@ -115,6 +116,10 @@ impl Worker {
             refreshed_at: now_ms,
             refresher: None,
             sweep: Sweep::new(now_ms),
+            sweep_failures: FailureLog::new("old events or counts of popups could not be removed; it is tried again"),
+            side_log_failures: FailureLog::new(
+                "the side log of popups could not drop rows that are stored; it is tried again",
+            ),
             journeys: JourneyTimers::start(pushes),
             pauses: Pauses { events_until: Instant::now(), exposures_until: Instant::now() },
             shared,
@@ -131,18 +136,21 @@ impl Worker {
         // Both threads hold the store, which the caller wants to close.
         let _ = worker.refresher.take().map(JoinHandle::join);
         worker.journeys.stop();
-        let _ = side_log_thread.map(|thread| thread.map(JoinHandle::join));
+        let _ = side_log_thread.map(JoinHandle::join);
         is_stopping
     }
 
     /// Takes what is pending, stores it and answers the waiting callers; returns whether to go on.
     fn run_once(&mut self) -> bool {
-        let timeout = match self.retry.is_empty() && self.unresolved.is_none() {
+        let timeout = if self.has_work() {
             // There is work left: only the pause is waited for.
-            _ if self.has_work() => self.pauses.events_until.saturating_duration_since(Instant::now()),
-            true if self.shared.lead.is_clustered() => LEAD_TICK,
-            true => TICK,
-            false => RETRY_AFTER,
+            self.pauses.events_until.saturating_duration_since(Instant::now())
+        } else if !self.retry.is_empty() || self.unresolved.is_some() {
+            RETRY_AFTER
+        } else if self.shared.lead.is_clustered() {
+            LEAD_TICK
+        } else {
+            TICK
         };
         // Before pending writes are taken: then every exposure in the side log so far is among those taken now or
         // earlier, if all are taken, and what the rotation sets aside can be removed once they are stored.
@@ -158,11 +166,8 @@ impl Worker {
         let mut records = std::mem::take(&mut self.retry);
         records.extend(pending.records);
         let stored = self.store_records(records).and(reconciled);
-        if has_all_records
-            && stored.is_ok()
-            && let Err(error) = self.shared.store.truncate_rotated_side_log()
-        {
-            tracing::warn!(%error, "the side log of popups could not drop rows that are stored; it is tried again");
+        if has_all_records && stored.is_ok() {
+            self.side_log_failures.note(&self.shared.store.truncate_rotated_side_log());
         }
         answer_waiters(pending.waiters, stored);
         if pending.stopping {
@@ -214,9 +219,7 @@ impl Worker {
             // The rows are still there, and are read again.
             self.failed(error);
         }
-        if let Err(error) = self.sweep.run_once(&self.shared, now_ms) {
-            tracing::warn!(%error, "old events or counts of popups could not be removed; it is tried again");
-        }
+        self.sweep_failures.note(&self.sweep.run_once(&self.shared, now_ms));
     }
 
     /// Recomputes timetables on a thread of its own: with many popups that takes seconds, and exposures would wait.
@@ -265,6 +268,12 @@ impl Worker {
 
     fn write_records(&mut self, records: &[ExposureRecord], users: &BTreeSet<UserKey>) -> StoreResult<()> {
         let mut changes = Vec::with_capacity(users.len() + 64);
+        for record in records.iter().filter(|record| record.assigned.is_some()) {
+            let key = record.popup.conversion.as_ref().map(|conversion| conversion.mark);
+            let mut stripe = self.shared.users.stripe(record.user);
+            let mark = key.and_then(|key| stripe.get(record.user)?.counters.get(key).copied());
+            changes.extend(assignments::row_of(record, mark.as_ref()));
+        }
         for key in users {
             let mut stripe = self.shared.users.stripe(*key);
             if let Some(user) = stripe.get(*key) {
@@ -274,7 +283,7 @@ impl Worker {
         }
         let turns = || records.iter().filter_map(|record| Some((record.user, record.at, record.turn.as_ref()?)));
         for (user, _, turn) in turns() {
-            self.push_wake((user, &turn.user), turn.wake, None, &mut changes);
+            self.push_wake(user, &turn.user, turn.wake, None, &mut changes);
         }
         if turns().next().is_some() {
             changes = rows::last_of_each(changes);
@@ -282,11 +291,16 @@ impl Worker {
                 turns().flat_map(|(_, at, turn)| turn.moves.iter().map(move |one| (*one, at))).collect();
             self.count_moves(&moved)?;
         }
-        let counted = records.iter().map(|record| (record.popup.no, record.variant_id(), record.at));
-        self.counts.load(&*self.shared.store, counted)?;
-        for record in records {
-            let what = if record.control { CountKind::Control } else { CountKind::Shown };
-            self.counts.count(record.popup.no, record.variant_id(), what, record.at);
+        let counted = |record: &ExposureRecord| match record.outcome {
+            Outcome::Shown => Some(CountKind::Shown),
+            Outcome::Control => Some(CountKind::Control),
+            Outcome::Holdout => None,
+        };
+        let counted = || records.iter().filter_map(|record| Some((record, counted(record)?)));
+        let wanted = counted().map(|(record, _)| (record.popup.no, record.variant_id(), record.at));
+        self.counts.load(&*self.shared.store, wanted)?;
+        for (record, kind) in counted() {
+            self.counts.count(record.popup.no, record.variant_id(), kind, record.at);
         }
         self.write(changes)
     }

@@ -24,13 +24,24 @@ const NEVER: u64 = u64::MAX;
 /// exposures then wait with it. Beyond that nothing is shown.
 const OVERDUE_FACTOR_MAX: u32 = 10;
 
-/// An exposure, or one that the control group was spared.
+/// What became of a popup's turn with a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Shown,
+    /// The user is in the popup's control group and was not shown it; caps count it as if it had been shown.
+    Control,
+    /// The same of a user who is never shown any popup.
+    Holdout,
+}
+
+/// An exposure, or one that the control group or the holdout was spared.
 pub(super) struct ExposureRecord {
     pub(super) user: UserKey,
     pub(super) popup: Arc<Popup>,
     pub(super) variant: u8,
-    /// The user is in the popup's control group and was not shown it; caps count it as if it had been shown.
-    pub(super) control: bool,
+    pub(super) outcome: Outcome,
+    /// The user's id, if this decision assigned the user in the popup's measurement.
+    pub(super) assigned: Option<Box<str>>,
     /// Milliseconds since 1970 UTC.
     pub(super) at: u64,
     /// What the exposure moves in journeys.
@@ -206,7 +217,7 @@ impl WriteQueue {
         true
     }
 
-    /// Queues a caller that is told once everything pushed before it is stored.
+    /// Queues a caller that is answered once everything pushed before it is stored.
     pub(super) fn push_waiter(&self, waiter: DurabilityWaiter) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         let pending = &mut state.pending;
@@ -214,7 +225,7 @@ impl WriteQueue {
             return Err(stopped());
         }
         if pending.waiters.len() >= WAITERS_MAX {
-            return Err(Refusal::new(ErrorCode::QueueFull, "too many wait for the store").retry_after(1_000));
+            return Err(Refusal::new(ErrorCode::QueueFull, "too many requests wait for the store").retry_after(1_000));
         }
         let is_first = pending.waiters.is_empty();
         pending.waiters.push(waiter);
@@ -286,9 +297,10 @@ impl WriteQueue {
                 let rest = PendingWrites { stopping: true, ..PendingWrites::default() };
                 return PendingWrites { has_all_records: true, ..std::mem::replace(pending, rest) };
             }
-            let exposures_due = match pending.waiters.is_empty() {
-                false => Some(pauses.exposures_until),
-                true => pending.first_at.map(|first_at| first_at + self.write_delay),
+            let exposures_due = if pending.waiters.is_empty() {
+                pending.first_at.map(|first_at| first_at + self.write_delay)
+            } else {
+                Some(pauses.exposures_until)
             };
             let events_due = (!pending.events.is_empty()).then_some(pauses.events_until);
             let now = Instant::now();

@@ -1,30 +1,11 @@
 //! A timeline entry, as clients see it in history, sync and live batches.
 
+mod kind;
+
+pub use kind::EntryKind;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-
-/// What an entry is. New kinds get new numbers; a client skips kinds that it does not know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum EntryKind {
-    /// What a user or an app server has sent.
-    Message = 1,
-    /// Gives an earlier message, its `target`, another body.
-    Edit = 2,
-    /// Takes an earlier message, its `target`, back.
-    Recall = 3,
-    /// Members were added, removed, or changed role.
-    MemberChange = 4,
-    /// The conversation's card changed, or it was created.
-    ConversationChange = 5,
-    /// Messages have other reactions: `body.changes` has the new ones of each. One entry tells of all within a second.
-    Reactions = 6,
-    /// A message, the `target`, was pinned or is no longer: `body.pinned` says which.
-    Pins = 7,
-    /// Of a conversation with an account: `body.assigned_to` is the agent who has it from here on, or `null`.
-    Assignment = 8,
-}
 
 /// One entry of a conversation's timeline. The field order is the order on the wire.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
@@ -170,7 +151,7 @@ pub struct PinnedBy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamMark {
-    /// Pieces of its text are still appended.
+    /// Chunks of its text are still appended.
     Open,
     /// Its beginner went away before the end: the body is what had come until then.
     Interrupted,

@@ -49,8 +49,13 @@ codes! {
     UnsupportedMediaType = "unsupported_media_type", 415;
     /// It exists already with other properties, or the state forbids it.
     Conflict = "conflict", 409;
-    /// This `client_msg_id` named a message in another conversation before.
+    /// This `client_msg_id` stands for another request of the same author in this conversation. Give each request an id of its
+    /// own, and repeat it only with a retry of the same request.
     ClientMsgIdReused = "client_msg_id_reused", 409;
+    /// This `client_push_id` stands for another push. Give each push an id of its own.
+    ClientPushIdReused = "client_push_id_reused", 409;
+    /// This `client_bulk_id` stands for another bulk send of the account. Give each an id of its own.
+    ClientBulkIdReused = "client_bulk_id_reused", 409;
     /// The entry is a notice of the server, which cannot be changed as a message can.
     NotAMessage = "not_a_message", 409;
     /// The message was recalled: it cannot be changed any more.
@@ -62,9 +67,9 @@ codes! {
     /// The message does not grow: it was sent whole, was ended, or was interrupted because its beginner went away. Edit it to
     /// give it another body.
     StreamEnded = "stream_ended", 409;
-    /// Another node of the cluster takes this message's pieces. Append over HTTP, which every node passes on.
+    /// Another node of the cluster takes this message's chunks. Append over HTTP, which every node passes on.
     StreamElsewhere = "stream_elsewhere", 409;
-    /// The cursor is not one that this server gave out.
+    /// The cursor was not issued by this server.
     CursorInvalid = "cursor_invalid", 422;
     /// Too many requests from this caller. Wait as told.
     RateLimited = "rate_limited", 429;
@@ -76,6 +81,8 @@ codes! {
     Draining = "draining", 503;
     /// The node that would do it is away. Try again as told.
     NodeUnavailable = "node_unavailable", 503;
+    /// The nodes are being upgraded, and one of them does not know yet what the request needs. Try again as told.
+    NotYetEnabled = "not_yet_enabled", 503;
     /// Nobody bound the connection in time.
     BindTimeout = "bind_timeout", 408;
     /// Something must be sent first: a bind.
@@ -107,6 +114,7 @@ impl ErrorCode {
                 | StoreUnavailable
                 | Draining
                 | NodeUnavailable
+                | NotYetEnabled
                 | BindTimeout
                 | HeartbeatTimeout
                 | SlowReader
@@ -141,10 +149,9 @@ impl ErrorCode {
             AlreadyBound => 4019,
             Internal => 4020,
             // These refuse requests; they end no session.
-            NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused | NotAMessage
-            | MessageRecalled | VersionConflict | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone => {
-                4999
-            }
+            NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused
+            | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled | VersionConflict
+            | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled => 4999,
         }
     }
 }

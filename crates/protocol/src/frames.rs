@@ -5,6 +5,7 @@
 
 mod client;
 mod raw_client;
+mod read_server;
 mod server;
 
 pub use client::*;

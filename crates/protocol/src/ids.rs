@@ -38,9 +38,10 @@ const RESERVED: [&str; 4] = [".", "..", "me", "@all"];
 /// `invalid_field` or `limit_exceeded`, naming `field`.
 pub fn check_new_id(field: &str, id: &str) -> Result<(), Refusal> {
     check_id(field, id)?;
-    match RESERVED.contains(&id) {
-        true => Err(Refusal::field(field, format!("{id:?} is reserved; choose another id"))),
-        false => Ok(()),
+    if RESERVED.contains(&id) {
+        Err(Refusal::field(field, format!("{id:?} is reserved; choose another id")))
+    } else {
+        Ok(())
     }
 }
 
@@ -68,9 +69,10 @@ pub fn check_language(field: &str, language: &str) -> Result<(), Refusal> {
     let is_subtag = |tag: &str| (1..=8).contains(&tag.len()) && tag.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let fits =
         language.len() <= LANGUAGE_BYTES_MAX && subtags.next().is_some_and(is_language) && subtags.all(is_subtag);
-    match fits {
-        true => Ok(()),
-        false => Err(Refusal::field(field, format!("{language:?} is not a BCP 47 language tag, such as \"de-AT\""))),
+    if fits {
+        Ok(())
+    } else {
+        Err(Refusal::field(field, format!("{language:?} is not a BCP 47 language tag, such as \"de-AT\"")))
     }
 }
 

@@ -4,8 +4,12 @@
 //! noticed instead of ignored; so is a field of another type, an object that is written as an array, and a field that
 //! comes twice. Each refusal names the field by its path and says in JSON's terms what is expected. (Clients read the
 //! server's JSON leniently: they ignore fields that they do not know.)
+//!
+//! What is carried as it was written, such as a message's body, is read by the parsers of other callers. So a text that some of
+//! them cannot read is refused as a whole, whatever is in it that is stored: see `portable.rs`.
 
 mod error_text;
+mod portable;
 mod strict;
 
 use crate::{
@@ -13,6 +17,7 @@ use crate::{
     error::{ErrorCode, Refusal},
     limits::JSON_DEPTH_MAX,
 };
+use portable::{find_unportable, path_at};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use strict::Strict;
 
@@ -54,7 +59,19 @@ fn read_from<'de, T: Deserialize<'de>, R: serde_json::de::Read<'de>>(
     json: &mut serde_json::Deserializer<R>,
 ) -> Result<T, Refusal> {
     let read = T::deserialize(Strict(&mut *json)).and_then(|read| json.end().map(|()| read));
-    read.map_err(|error| explain::<T>(name, text, &error))
+    let read = read.map_err(|error| explain::<T>(name, text, &error))?;
+    unportable(name, text).map_or(Ok(read), Err)
+}
+
+/// The refusal of valid JSON that some parsers cannot read.
+fn unportable(name: &str, text: &[u8]) -> Option<Refusal> {
+    let found = find_unportable(text)?;
+    Some(field_refusal(&join(name, &path_at(text, found.at)), found.why))
+}
+
+/// A deserializer that refuses what [`read`] refuses, for callers' input that is not JSON.
+pub fn strict<'de, D: Deserializer<'de>>(input: D) -> impl Deserializer<'de, Error = D::Error> {
+    Strict(input)
 }
 
 /// The refusal of a text that could not be read as a `T`. Reads the text again to find the field's path, which costs more
@@ -73,7 +90,10 @@ fn explain<'de, T: Deserialize<'de>>(name: &str, text: &'de [u8], error: &serde_
     // `IgnoredAny` does not decode the strings that it skips, so an invalid string can pass here: then `error` tells.
     let not_json = serde_json::from_slice::<IgnoredAny>(text).err();
     if let Some(error) = not_json.as_ref().or((!error.is_data()).then_some(error)) {
-        return Refusal::new(ErrorCode::Malformed, format!("{name}: is not JSON: {error}"));
+        // The parser fails at half of a surrogate pair and at a number out of range where it decodes them.
+        let unportable = not_json.is_none().then(|| unportable(name, text)).flatten();
+        return unportable
+            .unwrap_or_else(|| Refusal::new(ErrorCode::Malformed, format!("{name}: is not JSON: {error}")));
     }
     let mut json = serde_json::Deserializer::from_slice(text);
     let Err(error) = serde_path_to_error::deserialize::<_, T>(Strict(&mut json)) else {
@@ -87,7 +107,11 @@ fn explain<'de, T: Deserialize<'de>>(name: &str, text: &'de [u8], error: &serde_
     if let Some(field) = within.filter(|field| !is_named(field)) {
         place = join(&place, &field);
     }
-    let place = ROOT_NAMES.iter().find_map(|root| place.strip_prefix(root)?.strip_prefix('.')).unwrap_or(&place);
+    field_refusal(&place, why)
+}
+
+fn field_refusal(place: &str, why: String) -> Refusal {
+    let place = ROOT_NAMES.iter().find_map(|root| place.strip_prefix(root)?.strip_prefix('.')).unwrap_or(place);
     Refusal::field(&error_text::truncated(place, PATH_CHARS_MAX), why)
 }
 
@@ -135,14 +159,14 @@ mod tests {
         field::<SendRequest>(r#"{"mentions":"bob","body":1}"#, r#"mentions: must be an array, got the string "bob""#);
         field::<SendRequest>(r#"{"mentions":["bob",null],"body":1}"#, "mentions[1]: must be a string, got null");
         field::<SendRequest>("{}", "body: is missing");
-        field::<SendRequest>(r#"{"body":1,"body":2}"#, "body: is given twice");
-        field::<MarkRead>(r#"{"seq":-1}"#, "seq: must be a whole number from 0 on, got the number -1");
-        field::<MarkRead>(r#"{"seq":1.5}"#, "seq: must be a whole number from 0 on, got the number 1.5");
+        field::<SendRequest>(r#"{"body":1,"body":2}"#, "body: appears twice");
+        field::<MarkRead>(r#"{"seq":-1}"#, "seq: must be a whole number of at least 0, got the number -1");
+        field::<MarkRead>(r#"{"seq":1.5}"#, "seq: must be a whole number of at least 0, got the number 1.5");
         field::<PushRequest>(r#"{"to":7,"body":1}"#, "to: must be an object, got the number 7");
         field::<UsersUpsert>(r#"{"users":[{"id":"a"},{"name":"b"}]}"#, "users[1].id: is missing");
         field::<UsersUpsert>(
             r#"{"users":[{"id":"a","nmae":"b"}]}"#,
-            "users[0].nmae: is no known field; known are id, name, avatar, attributes, language, time_zone",
+            "users[0].nmae: unknown field; expected one of id, name, avatar, attributes, language, time_zone",
         );
         field::<UsersUpsert>(r#"[{"id":"a"}]"#, "body: must be an object, got an array");
         field::<UsersUpsert>("7", "body: must be an object, got the number 7");
@@ -172,10 +196,28 @@ mod tests {
             malformed,
             "body: is not JSON: EOF while parsing an object at line 1 column 8",
         );
-        let half = r#"{"kind":"group","name":"\ud800"}"#;
-        assert_eq!(read::<CreateConversation>(half.as_bytes()).unwrap_err().code, malformed);
         assert_eq!(read::<CreateConversation>(b"{\"kind\":\"group\",\"name\":\"\xff\"}").unwrap_err().code, malformed);
         check::<MarkRead>(r#"{"seq":1} x"#, malformed, "body: is not JSON: trailing characters at line 1 column 11");
+    }
+
+    #[test]
+    fn json_that_some_parsers_cannot_read_is_refused_with_its_path() {
+        const HALF: &str = "holds \\ud83d, half of a surrogate pair, which is not a character";
+        const LARGE: &str = "holds a number beyond the range of 64-bit floating point; send it as a string";
+        let carried = r#"{"messages":[{"body":1},{"body":{"a":["\ud83d"]}}]}"#;
+        field::<SendBatch>(carried, &format!("messages[1].body.a[0]: {HALF}"));
+        field::<SendRequest>(r#"{"body":1e400}"#, &format!("body: {LARGE}"));
+        field::<SendRequest>(r#"{"body":{"body":1e400}}"#, &format!("body.body: {LARGE}"));
+        let decoded = r#"{"kind":"group","name":"\ud83d"}"#;
+        field::<CreateConversation>(decoded, &format!("name: {HALF}"));
+        let parsed = r#"{"users":[{"id":"a","attributes":{"b":{"c":-1e400}}}]}"#;
+        field::<UsersUpsert>(parsed, &format!("users[0].attributes.b.c: {LARGE}"));
+        let Err(refusal) = read_text::<crate::frames::RawClientFrame<'_>>("frame", r#"{"t":"send","body":"\ud83d"}"#)
+        else {
+            panic!("it was read")
+        };
+        assert_eq!(refusal.detail, format!("body: {HALF}"));
+        read::<SendRequest>(br#"{"body":"\ud83d\ude00 1e400"}"#).unwrap();
     }
 
     #[test]

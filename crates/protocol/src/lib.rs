@@ -7,6 +7,7 @@
 //! - [`ids`]: which ids users and conversations may have;
 //! - [`entry`]: a timeline entry, as clients see it;
 //! - [`cursor`]: how far a client has read, in one opaque string; [`resume`]: how a resume from a cursor went;
+//! - [`time`]: the times that callers name;
 //! - [`json`]: the one strict JSON reader for all callers' input, and the refusals that it writes;
 //! - [`frames`]: the JSON frames of the WebSocket protocol;
 //! - [`http`]: the JSON bodies of the HTTP API;
@@ -29,4 +30,5 @@ pub mod json;
 pub mod limits;
 pub mod miop;
 pub mod resume;
+pub mod time;
 pub mod ws;

@@ -4,9 +4,9 @@
 pub const ID_BYTES_MAX: usize = 64;
 /// A conversation's id, in bytes: that of a direct one joins the ids of two users.
 pub const CONVERSATION_ID_BYTES_MAX: usize = 2 * ID_BYTES_MAX + 1;
-/// A vendor's token of a device, or the address of a browser's subscription, in bytes.
+/// A provider's token of a device, or the address of a browser's subscription, in bytes.
 pub const PUSH_TOKEN_BYTES_MAX: usize = 1_536;
-/// Devices of one user that vendors reach.
+/// Devices of one user that providers reach.
 pub const PUSH_TOKENS_PER_USER_MAX: usize = 20;
 /// A message body as JSON text, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -89,6 +89,10 @@ pub const DEVICES_PER_USER_MAX: usize = 100;
 pub const POPUPS_MAX: usize = 20_000;
 /// A popup's configuration as JSON text, in bytes.
 pub const POPUP_BYTES_MAX: usize = 64 * 1024;
+/// What the conditions of one question may cost in nanoseconds, as estimated when a popup is saved: those of all popups of a
+/// placement that attributes alone do not rule out. Chosen so that a question of the most expensive kind keeps a core busy for
+/// no longer than some dozens of usual ones.
+pub const POPUP_QUESTION_COST_NS_MAX: u64 = 2_000_000;
 /// Versions of a popup that are kept; the oldest are removed.
 pub const POPUP_VERSIONS_MAX: usize = 100;
 /// Placements of one popup.
@@ -105,6 +109,8 @@ pub const POPUP_TEST_USERS_MAX: usize = 100;
 pub const POPUP_WEIGHTS_MAX: u32 = 1_000_000;
 /// The longest gap between two exposures, in seconds: ten years.
 pub const POPUP_GAP_S_MAX: u64 = 10 * 366 * 24 * 60 * 60;
+/// How long after a user's assignment a conversion may count.
+pub const POPUP_CONVERSION_WITHIN_S_MAX: u64 = 90 * 24 * 60 * 60;
 /// Names of custom events of one user that are remembered; the one that happened longest ago goes.
 pub const CUSTOM_EVENT_NAMES_MAX: usize = 64;
 /// The properties of a custom event as JSON text, in bytes.
@@ -119,24 +125,24 @@ pub const JOURNEY_BRANCHES_MAX: usize = 20;
 pub const JOURNEY_VERSIONS_MAX: usize = 20;
 /// Placements with settings of their own.
 pub const PLACEMENT_SETTINGS_MAX: usize = 1_000;
-/// The reach policy as JSON text, in bytes.
-pub const REACH_POLICY_BYTES_MAX: usize = 64 * 1024;
-/// Versions of the reach policy that are kept; the oldest are removed.
-pub const REACH_POLICY_VERSIONS_MAX: usize = 50;
-/// Rules of the reach policy.
-pub const REACH_RULES_MAX: usize = 100;
-/// Roads of one rule.
-pub const REACH_ROADS_MAX: usize = 10;
+/// The notification policy as JSON text, in bytes.
+pub const NOTIFICATION_POLICY_BYTES_MAX: usize = 64 * 1024;
+/// Versions of the notification policy that are kept; the oldest are removed.
+pub const NOTIFICATION_POLICY_VERSIONS_MAX: usize = 50;
+/// Rules of the notification policy.
+pub const NOTIFICATION_RULES_MAX: usize = 100;
+/// Channels of one rule.
+pub const NOTIFICATION_CHANNELS_MAX: usize = 10;
 /// Types of messages that one rule names.
-pub const REACH_TYPES_MAX: usize = 100;
-/// Languages in which one road has templates.
-pub const REACH_LANGUAGES_MAX: usize = 50;
+pub const NOTIFICATION_TYPES_MAX: usize = 100;
+/// Languages in which one channel has templates.
+pub const NOTIFICATION_LANGUAGES_MAX: usize = 50;
 /// A title or a text of a template, in bytes.
-pub const REACH_TEMPLATE_BYTES_MAX: usize = 1_024;
-/// The address of a template's picture, in bytes: vendors take 4,096 bytes with title, text and names.
-pub const REACH_IMAGE_BYTES_MAX: usize = 256;
-/// The longest delay and the longest expiry of a road, in seconds: 30 days.
-pub const REACH_DELAY_S_MAX: u64 = 30 * 24 * 60 * 60;
+pub const NOTIFICATION_TEMPLATE_BYTES_MAX: usize = 1_024;
+/// The address of a template's picture, in bytes: providers take 4,096 bytes with title, text and names.
+pub const NOTIFICATION_IMAGE_BYTES_MAX: usize = 256;
+/// The longest delay and the longest expiry of a channel, in seconds: 30 days.
+pub const NOTIFICATION_DELAY_S_MAX: u64 = 30 * 24 * 60 * 60;
 /// How deep rules may be nested.
 pub const RULE_DEPTH_MAX: usize = 16;
 /// Conditions in one rule.
@@ -173,13 +179,15 @@ pub const EDITS_PER_MESSAGE_MAX: usize = 100;
 pub const REACTION_BYTES_MAX: usize = 32;
 /// Different reactions to one message.
 pub const REACTIONS_PER_MESSAGE_MAX: usize = 20;
+/// The reactions that may be given in an official account which has chosen no others.
+pub const OFFICIAL_REACTIONS: [&str; 6] = ["👍", "❤️", "😂", "😮", "😢", "🙏"];
 /// Pinned messages of one conversation.
 pub const PINS_PER_CONVERSATION_MAX: usize = 100;
-/// Members are told of reactions in a conversation at most once in this time, in milliseconds.
+/// Members are notified of reactions in a conversation at most once in this time, in milliseconds.
 pub const REACTIONS_INTERVAL_MS: u64 = 1_000;
 /// Members of a conversation up to which its receipts name them. Above, they are counted only.
 pub const RECEIPTS_LIST_MAX: u64 = 500;
 /// Members of a conversation up to which its receipts are counted. Above, there are none.
 pub const RECEIPTS_COUNT_MAX: u64 = 5_000;
-/// Members of a conversation up to which their sessions are sent the changed line of their lists when its card changes.
-pub const LIVE_CARD_MEMBERS_MAX: u64 = 500;
+/// Members of a conversation up to which their sessions are sent the changed line of their lists when its details change.
+pub const LIVE_DETAILS_MEMBERS_MAX: u64 = 500;

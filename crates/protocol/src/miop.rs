@@ -215,7 +215,7 @@ pub enum MiopError {
     #[error("a number is not in its shortest form or over 64 bits")]
     BadNumber,
     /// A bind or bound of version 0; versions count from 1.
-    #[error("version 0 is none")]
+    #[error("version 0 does not exist")]
     NoVersion,
     /// A kind below 0x80 that this version does not know.
     #[error("unknown kind {0:#04x}")]

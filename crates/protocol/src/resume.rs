@@ -1,4 +1,4 @@
-//! How a resume went, as clients are told over WebSocket and over HTTP.
+//! How a resume went, as it is reported to clients over WebSocket and over HTTP.
 
 use serde::{Deserialize, Serialize};
 

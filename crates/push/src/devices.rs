@@ -15,8 +15,9 @@ use tidings_domain::{
 };
 use tidings_protocol::{error::Refusal, limits::DEVICES_PER_USER_MAX};
 
-/// Kinds with a set of their own. A device of a further kind is not found by its kind.
-const KINDS_MAX: usize = 1_000;
+/// Kinds that devices have now. Clients choose them, and each takes a device, of which one user has few: a device of a further kind is
+/// not found by its kind.
+const KINDS_MAX: usize = NO_KIND as usize;
 /// Tags in use. Above: a new tag is refused.
 const TAGS_MAX: usize = 10_000;
 /// Ends the list of a user's devices.
@@ -32,7 +33,7 @@ struct Entry {
     /// Hash of the device id, keyed with this process's random state, so that a user cannot choose two ids that collide.
     id_hash: u64,
     /// Hash of kind and app version: shows whether the stored row must change.
-    card_hash: u32,
+    details_hash: u32,
     /// The user's next device.
     next: u32,
     /// When the device bound last, in seconds since 1970 UTC.
@@ -64,13 +65,21 @@ pub(super) struct AudienceQuery {
     pub(super) kinds: Vec<String>,
 }
 
+#[derive(Default)]
+struct DevicesOfKind {
+    kind: String,
+    devices: RoaringBitmap,
+}
+
 pub(super) struct Devices {
     entries: Vec<Entry>,
     /// By user, the first of the user's list of devices.
     first_by_user: FxHashMap<u64, u32>,
     hasher: RandomState,
     kind_nos: FxHashMap<String, u16>,
-    kinds: Vec<RoaringBitmap>,
+    kinds: Vec<DevicesOfKind>,
+    /// The numbers of kinds that no device has any more.
+    vacant_kinds: Vec<u16>,
     tags: FxHashMap<String, RoaringBitmap>,
     all: RoaringBitmap,
     /// Devices with a session.
@@ -89,6 +98,7 @@ impl Default for Devices {
             hasher: RandomState::new(),
             kind_nos: FxHashMap::default(),
             kinds: Vec::new(),
+            vacant_kinds: Vec::new(),
             tags: FxHashMap::default(),
             all: RoaringBitmap::new(),
             online: RoaringBitmap::new(),
@@ -139,11 +149,11 @@ impl Devices {
     }
 
     /// Whether the stored row has another kind or version.
-    pub(super) fn card_differs(&self, device: DeviceNo, kind: &str, version: Option<&str>) -> bool {
-        self.entry(device).is_none_or(|entry| entry.card_hash != self.card_hash(kind, version))
+    pub(super) fn details_differ(&self, device: DeviceNo, kind: &str, version: Option<&str>) -> bool {
+        self.entry(device).is_none_or(|entry| entry.details_hash != self.details_hash(kind, version))
     }
 
-    fn card_hash(&self, kind: &str, version: Option<&str>) -> u32 {
+    fn details_hash(&self, kind: &str, version: Option<&str>) -> u32 {
         self.hasher.hash_one((kind, version)) as u32
     }
 
@@ -155,7 +165,7 @@ impl Devices {
                 user: 0,
                 session: 0,
                 id_hash: 0,
-                card_hash: 0,
+                details_hash: 0,
                 next: NO_DEVICE,
                 bound_s: 0,
                 destination: 0,
@@ -178,12 +188,12 @@ impl Devices {
             let entry = &mut self.entries[at];
             (entry.user, entry.id_hash, entry.next, entry.bound_s) = (device.user, id_hash, next, bound_s);
         }
-        let card_hash = self.card_hash(&device.device_kind, device.app_version.as_deref());
+        let details_hash = self.details_hash(&device.device_kind, device.app_version.as_deref());
         let kind = self.kind_no(&device.device_kind);
-        (self.entries[at].kind, self.entries[at].card_hash) = (kind, card_hash);
+        (self.entries[at].kind, self.entries[at].details_hash) = (kind, details_hash);
         self.all.insert(device.no.0);
         if let Some(of_kind) = self.kinds.get_mut(usize::from(kind)) {
-            of_kind.insert(device.no.0);
+            of_kind.devices.insert(device.no.0);
         }
         for tag in &device.tags {
             self.tags.entry(tag.clone()).or_default().insert(device.no.0);
@@ -194,11 +204,18 @@ impl Devices {
         if let Some(no) = self.kind_nos.get(kind) {
             return *no;
         }
-        if self.kinds.len() == KINDS_MAX {
-            return NO_KIND;
-        }
-        self.kinds.push(RoaringBitmap::new());
-        let no = (self.kinds.len() - 1) as u16;
+        let new = DevicesOfKind { kind: kind.to_owned(), devices: RoaringBitmap::new() };
+        let no = match self.vacant_kinds.pop() {
+            Some(no) => {
+                self.kinds[usize::from(no)] = new;
+                no
+            }
+            None if self.kinds.len() == KINDS_MAX => return NO_KIND,
+            None => {
+                self.kinds.push(new);
+                (self.kinds.len() - 1) as u16
+            }
+        };
         self.kind_nos.insert(kind.to_owned(), no);
         no
     }
@@ -210,7 +227,11 @@ impl Devices {
         }
         let kind = self.entries[device.0 as usize].kind;
         if let Some(of_kind) = self.kinds.get_mut(usize::from(kind)) {
-            of_kind.remove(device.0);
+            of_kind.devices.remove(device.0);
+            if of_kind.devices.is_empty() {
+                self.kind_nos.remove(&std::mem::take(of_kind).kind);
+                self.vacant_kinds.push(kind);
+            }
         }
         self.tags.retain(|_, tagged| !tagged.remove(device.0) || !tagged.is_empty());
     }
@@ -296,10 +317,8 @@ impl Devices {
                 all
             })
         };
-        let mut found = match query.any.is_empty() {
-            true => self.all.clone(),
-            false => union(&mut query.any.iter().filter_map(of_tag)),
-        };
+        let mut found =
+            if query.any.is_empty() { self.all.clone() } else { union(&mut query.any.iter().filter_map(of_tag)) };
         for tag in &query.every {
             match of_tag(tag) {
                 Some(tagged) => found &= tagged,
@@ -307,7 +326,7 @@ impl Devices {
             }
         }
         if !query.kinds.is_empty() {
-            let of_kind = |kind: &String| self.kind_nos.get(kind).map(|no| &self.kinds[usize::from(*no)]);
+            let of_kind = |kind: &String| self.kind_nos.get(kind).map(|no| &self.kinds[usize::from(*no)].devices);
             found &= union(&mut query.kinds.iter().filter_map(of_kind));
         }
         found.optimize();
@@ -365,6 +384,19 @@ mod tests {
         assert_eq!(devices.find(UserNo(1), "b"), None);
         devices.put(&device(3, 1, "b", "phone", &[]));
         assert_eq!(devices.find(UserNo(1), "b"), Some(DeviceNo(3)));
+    }
+
+    #[test]
+    fn kinds_that_no_device_has_any_more_make_room_for_others() {
+        let mut devices = Devices::default();
+        for number in 0..2 * KINDS_MAX {
+            devices.put(&device(0, 1, "a", &format!("kind {number}"), &[]));
+        }
+        devices.put(&device(1, 2, "b", "phone", &[]));
+        assert!(devices.is_of_kinds(DeviceNo(1), &["phone".to_owned()]));
+        let query = AudienceQuery { all: true, kinds: vec!["phone".into()], ..AudienceQuery::default() };
+        assert_eq!(devices.select(&query).iter().collect::<Vec<_>>(), [1]);
+        assert!(devices.kinds.len() <= 2, "numbers are used again");
     }
 
     #[test]

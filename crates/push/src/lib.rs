@@ -11,7 +11,7 @@
 //!
 //! A *named* push is addressed to users and devices by name and has a row for each target. A *push to many* is addressed to
 //! all devices or by tags; its targets are bitmaps. In reading order:
-//! - `operations`, `status`, `user_reach`: the operations of the HTTP API; `prepared_push`: a push whose fields are checked;
+//! - `operations`, `status`, `user_delivery`: the operations of the HTTP API; `prepared_push`: a push whose fields are checked;
 //! - `push_thread`, `worker`: the thread, and its turns. The worker's queues, and what a turn does, are files below `worker`;
 //! - `devices`, `audience`: devices, and the targets of pushes to many, as bitmaps in memory;
 //! - `draft`: changes that become one write; `frame`: a push as sessions write it;
@@ -29,7 +29,7 @@ mod push_thread;
 mod remote;
 mod remote_client;
 mod status;
-mod user_reach;
+mod user_delivery;
 mod worker;
 
 pub use frame::PushFrame;
@@ -47,6 +47,7 @@ use std::{
 };
 use tidings_domain::{
     clock::Clock,
+    end_reason::required,
     leadership::Leadership,
     metrics::Metrics,
     model::UserNo,
@@ -69,7 +70,7 @@ pub enum PushItem {
     Pending { session: u64, frames: Vec<Arc<PushFrame>> },
     /// A push for these sessions of this shard; those that have ended are skipped.
     Sessions { frame: Arc<PushFrame>, sessions: Vec<u64> },
-    /// A push for every live device of the set: the shard walks its sessions in pieces, other lanes first.
+    /// A push for every live device of the set: the shard walks its sessions in chunks, other lanes first.
     Matching { frame: Arc<PushFrame>, devices: Arc<dyn DeviceSet> },
     /// Another node leads push now: a session that wants pushes must connect there, unless it survives a failover.
     LeadLost,
@@ -249,7 +250,7 @@ impl PushHandle {
         let worker_inbox = inbox.clone();
         let thread = std::thread::Builder::new().name("push".into());
         let thread = thread.spawn(move || push_thread::run(parts, worker_inbox));
-        let thread = thread.inspect_err(|error| tracing::error!(%error, "the push thread could not be started")).ok();
+        let thread = Some(required("push", thread));
         PushHandle { inbox, store, clock, users, draining: AtomicBool::new(false), thread: Mutex::new(thread) }
     }
 
@@ -278,7 +279,7 @@ impl PushHandle {
         self.inbox.register(register)
     }
 
-    /// Reports that a session which asked to be registered has ended. `device`: as the session was told, if it was.
+    /// Reports that a session which asked to be registered has ended. `device`: as the session got it, if it did.
     pub fn session_ended(&self, shard: usize, session: u64, device: Option<DeviceNo>) {
         self.inbox.session_ended(shard, session, device);
     }
@@ -301,7 +302,7 @@ impl PushHandle {
         answer.recv().map_err(|_| self.inbox.closed_refusal())
     }
 
-    /// Waits until the worker has done and stored everything that it was told and that is due by now. Blocks.
+    /// Waits until the worker has done and stored everything that it was asked for and that is due by now. Blocks.
     ///
     /// # Errors
     /// `draining` when the server stops, `node_unavailable` when another node leads, `queue_full` when too many operations

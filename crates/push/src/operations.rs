@@ -3,7 +3,7 @@
 use crate::{
     PushHandle,
     devices::AudienceQuery,
-    prepared_push::{PreparedPush, TargetSpec},
+    prepared_push::{PreparedPush, TargetSpec, digest_of},
     stopped,
     worker::{Accept, has_ended},
 };
@@ -31,6 +31,7 @@ impl PushHandle {
         if self.draining.load(Ordering::Relaxed) {
             return Err(stopped());
         }
+        let digest = request.client_push_id.as_ref().map(|_| digest_of(&request));
         let (targets, unknown) = self.target_spec(request.to)?;
         match request.content_type.len() {
             0 => return Err(Refusal::field("type", "must not be empty")),
@@ -62,6 +63,7 @@ impl PushHandle {
             send_at: request.send_at,
             client_push_id: request.client_push_id,
             unknown,
+            request: digest,
         })
     }
 
@@ -157,7 +159,7 @@ impl PushHandle {
     /// `not_found` for an unknown user; else as [`Self::settle`].
     pub fn user_devices(&self, user: &str) -> Result<UserDevices, Refusal> {
         let user = self.require_user(user)?;
-        let devices = self.ask(move |worker| worker.device_cards(user))??;
+        let devices = self.ask(move |worker| worker.device_details(user))??;
         Ok(UserDevices { devices })
     }
 
@@ -166,7 +168,12 @@ impl PushHandle {
     /// # Errors
     /// `not_found` for an unknown user or device, `invalid_field` or `limit_exceeded` for the tags; else as
     /// [`Self::settle`].
-    pub fn set_device_tags(&self, user: &str, device_id: &str, mut tags: Vec<String>) -> Result<DeviceCard, Refusal> {
+    pub fn set_device_tags(
+        &self,
+        user: &str,
+        device_id: &str,
+        mut tags: Vec<String>,
+    ) -> Result<DeviceDetails, Refusal> {
         let user = self.require_user(user)?;
         tags.sort_unstable();
         tags.dedup();

@@ -59,16 +59,18 @@ impl Outgoing {
     }
 
     pub(super) fn send_answer(&mut self, destination: usize, session: u64, result: Result<DeviceNo, Refusal>) {
-        match destination < self.queues.len() {
-            true => self.put(destination, PushItem::Registered { session, result }, |queues| &mut queues.answers),
-            false => self.peers.send_answer(destination, session, result),
+        if destination < self.queues.len() {
+            self.put(destination, PushItem::Registered { session, result }, |queues| &mut queues.answers)
+        } else {
+            self.peers.send_answer(destination, session, result)
         }
     }
 
     pub(super) fn send_pending(&mut self, destination: usize, session: u64, frames: Vec<Arc<PushFrame>>, high: bool) {
-        match destination < self.queues.len() {
-            true => self.send_item(destination, PushItem::Pending { session, frames }, high),
-            false => self.peers.send_pending(destination, session, frames, high),
+        if destination < self.queues.len() {
+            self.send_item(destination, PushItem::Pending { session, frames }, high)
+        } else {
+            self.peers.send_pending(destination, session, frames, high)
         }
     }
 
@@ -93,9 +95,10 @@ impl Outgoing {
         }
         for (destination, sessions) in by_destination.into_iter().enumerate() {
             for sessions in sessions.chunks(SESSIONS_PER_ITEM).map(<[u64]>::to_vec) {
-                match destination < self.queues.len() {
-                    true => self.send_item(destination, PushItem::Sessions { frame: frame.clone(), sessions }, high),
-                    false => self.peers.send_to_sessions(destination, frame, sessions, high),
+                if destination < self.queues.len() {
+                    self.send_item(destination, PushItem::Sessions { frame: frame.clone(), sessions }, high)
+                } else {
+                    self.peers.send_to_sessions(destination, frame, sessions, high)
                 }
             }
         }
@@ -125,7 +128,7 @@ impl Outgoing {
         }
     }
 
-    /// Another node leads push from here on: drops all items, and waits until every shard has room to be told so.
+    /// Another node leads push from here on: drops all items, and waits until every shard has room for that message.
     pub(super) fn lead_lost(&mut self, is_stopping: impl Fn() -> bool) {
         self.queues.iter_mut().for_each(|queues| *queues = ShardQueues::default());
         self.len = 0;

@@ -1,6 +1,6 @@
 //! The status of a push: counts, and the state on each device.
 
-use crate::{PushHandle, audience::DeviceSets, user_reach::state_of_target, worker::state_of};
+use crate::{PushHandle, audience::DeviceSets, user_delivery::state_of_target, worker::state_of};
 use roaring::RoaringBitmap;
 use tidings_domain::{
     model::UserNo,
@@ -20,10 +20,7 @@ impl PushHandle {
     /// `not_found` for a push that was never accepted, or is purged; else as [`Self::settle`].
     pub fn status(&self, push: u64) -> Result<PushStatus, Refusal> {
         let stored = self.stored_push(push)?;
-        let counts = match stored.to_many {
-            true => self.counts_to_many(&stored)?,
-            false => self.counts_named(&stored)?,
-        };
+        let counts = if stored.to_many { self.counts_to_many(&stored)? } else { self.counts_named(&stored)? };
         let done = stored.stage == PushStage::Running && counts.pending == 0;
         Ok(PushStatus {
             push,
@@ -116,9 +113,10 @@ impl PushHandle {
         }
         let stored = self.stored_push(push)?;
         let from = after.map_or(0, |after| after.saturating_add(1));
-        let mut found = match stored.to_many {
-            true => self.devices_to_many(&stored, state, from, limit + 1)?,
-            false => self.devices_named(&stored, state, from, limit + 1).map_err(store_refusal)?,
+        let mut found = if stored.to_many {
+            self.devices_to_many(&stored, state, from, limit + 1)?
+        } else {
+            self.devices_named(&stored, state, from, limit + 1).map_err(store_refusal)?
         };
         let more = found.len() > limit;
         found.truncate(limit);

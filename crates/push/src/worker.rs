@@ -46,6 +46,7 @@ use std::{
 };
 use tidings_domain::{
     clock::Clock,
+    failure_log::FailureLog,
     leadership::Leadership,
     metrics::Metrics,
     push_store::{DeviceNo, PushKey, PushRow, StoredPush},
@@ -155,8 +156,9 @@ impl Worker {
     /// Runs until the server stops or another node leads; answers whether the server stops.
     pub(crate) fn serve(&mut self) -> bool {
         // Registrations and pushes wait in the inbox meanwhile.
+        let failures = FailureLog::new("push could not read what is stored; it tries again");
         while let Err(error) = self.recover() {
-            tracing::warn!(%error, "push could not read what is stored; it tries again");
+            failures.failed(&error);
             if self.inbox.is_stopping_within(STORE_RETRY_AFTER) {
                 return true;
             }
@@ -164,6 +166,7 @@ impl Worker {
                 return false;
             }
         }
+        failures.succeeded();
         self.outgoing.peers.announce_leader();
         while self.turn() {
             if self.has_lost_lead() {
@@ -173,7 +176,7 @@ impl Worker {
         true
     }
 
-    /// Ends a term whose lead is lost: the shards are told. Answers this node's sessions, and the term if the store has
+    /// Ends a term whose lead is lost: the shards are notified. Answers this node's sessions, and the term if the store has
     /// refused it.
     pub(crate) fn lose_lead(mut self) -> (LocalSessions, Option<Term>) {
         self.outgoing.lead_lost(|| self.inbox.is_stopping());

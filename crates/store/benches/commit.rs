@@ -51,6 +51,7 @@ fn message(n: u64) -> Proposal {
         silent: false,
         skip_push: false,
         details: None,
+        request: EntryRequest::default(),
     };
     Proposal::Append { conversation: ConversationNo(n % CONVERSATIONS + 1), entry }
 }

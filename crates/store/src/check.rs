@@ -9,7 +9,9 @@ use crate::{
     damage::{DamageReport, FileFault},
     embedded::EmbeddedStore,
     errors::{OpenError, store_error},
+    first_results::*,
     folder::Folder,
+    folder_view::FolderView,
     inspect::inspect,
     kv::*,
     options::EmbeddedOptions,
@@ -40,7 +42,7 @@ pub struct CheckReport {
     pub pushes: u64,
     /// Pairs of a push and a device that has not acknowledged it, of pushes to named devices.
     pub pending_pushes: u64,
-    /// Devices that vendors reach.
+    /// Devices that providers reach.
     pub push_tokens: u64,
     pub popups: u64,
     pub popup_segments: u64,
@@ -102,28 +104,19 @@ impl fmt::Display for CheckReport {
         writeln!(f, "faults         {:>12}", self.fault_count)?;
         self.faults.iter().try_for_each(|fault| writeln!(f, "  {fault}"))?;
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
-        match self.damage.is_empty() {
-            true => Ok(()),
-            false => writeln!(f, "{}", DamageReport(self.damage.clone())),
-        }
+        if self.damage.is_empty() { Ok(()) } else { writeln!(f, "{}", DamageReport(self.damage.clone())) }
     }
 }
 
 /// Checks a folder that no server has open: its files first, then, if the engine opens, every row; those of popups by
-/// `rows`.
+/// `rows`. Nothing in the folder is changed.
 ///
 /// # Errors
 /// There is no data folder at the path ([`OpenError::Io`]), another process has it open ([`OpenError::Locked`]) or a newer
 /// version wrote it ([`OpenError::Format`]). Damage is no error: it is in the report.
 pub fn check(path: &Path, rows: RowsCheck) -> Result<CheckReport, OpenError> {
-    // A check must not create an empty store where there is none.
-    if !Folder::exists_at(path) {
-        return Err(std::io::Error::new(
-            std::io::ErrorKind::NotFound,
-            format!("{} is not a data folder", path.display()),
-        )
-        .into());
-    }
+    let view = FolderView::of(path)?;
+    let path = view.path();
     let mut files = check_files(path)?;
     let report = match EmbeddedStore::open(EmbeddedOptions::new(path)) {
         Ok(store) => store.check(rows).unwrap_or_else(|error| {
@@ -141,8 +134,9 @@ pub fn check(path: &Path, rows: RowsCheck) -> Result<CheckReport, OpenError> {
         }
         Err(other) => return Err(other),
     };
-    let CheckReport { tables, table_bytes, fault_count, mut faults, damage, notes, .. } = files;
+    let CheckReport { tables, table_bytes, fault_count, mut faults, damage, mut notes, .. } = files;
     faults.extend(report.faults);
+    notes.extend(report.notes);
     let fault_count = fault_count + report.fault_count;
     Ok(CheckReport { tables, table_bytes, fault_count, faults, damage, notes, ..report })
 }
@@ -189,6 +183,12 @@ impl EmbeddedStore {
         check_ids(&*kv, &mut report)?;
         let first_seqs = check_conversations(&*kv, &mut report)?;
         let timelines = check_entries(&*kv, &first_seqs, &mut report)?;
+        if timelines.opaque > 0 {
+            let opaque = timelines.opaque;
+            report.notes.push(format!(
+                "{opaque} entries were written by a newer version, and have kinds that this one does not know"
+            ));
+        }
         timelines.changed.check_rows(&*kv, &first_seqs, &mut report)?;
         check_dedupe(&*kv, timelines.entries_with_ids, &mut report)?;
         check_body_parts(&*kv, timelines.body_parts, &mut report)?;
@@ -225,7 +225,7 @@ fn check_ids(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<()> {
     })?;
     scan_meta(kv, b'c', |key, row| {
         let named = number_at(row, 0).and_then(|no| read_conversation(kv, ConversationNo(no)).ok().flatten());
-        if named.is_none_or(|card| card.id.as_bytes() != &key[1..] || card.no.0 > counters.conversations) {
+        if named.is_none_or(|details| details.id.as_bytes() != &key[1..] || details.no.0 > counters.conversations) {
             dangling.push(("conversation", String::from_utf8_lossy(&key[1..]).into_owned()));
         }
     })?;
@@ -271,8 +271,8 @@ fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult
         report.conversations += 1;
         let no = number_at(key, 1).unwrap_or(0);
         match decode_conversation(ConversationNo(no), row) {
-            Ok(card) => {
-                let (expected, found) = (card.member_count, members.remove(&no).unwrap_or(0));
+            Ok(details) => {
+                let (expected, found) = (details.member_count, members.remove(&no).unwrap_or(0));
                 if expected != found {
                     report.fault(format_args!("conversation {no} counts {expected} members and has {found}"));
                 }
@@ -294,6 +294,8 @@ struct Timelines {
     entries_with_ids: u64,
     /// The number of parts of split bodies.
     body_parts: u64,
+    /// The number of entries of kinds that this program does not know.
+    opaque: u64,
     /// The last sequence of each conversation, by the conversation's number.
     last_seqs: HashMap<u64, u64>,
     changed: ChangedMessages,
@@ -318,7 +320,10 @@ fn check_entries(kv: &dyn KvRead, first_seqs: &HashMap<u64, u64>, report: &mut C
         let decoded = decode_entry(seq, row, parts);
         timelines.body_parts += u64::from(part_count);
         let entry = match decoded {
-            Ok(entry) => entry,
+            Ok(entry) => {
+                timelines.opaque += u64::from(entry.content.kind.is_opaque());
+                entry
+            }
             Err(error) => {
                 report.fault(format_args!("conversation {no}: {error}"));
                 return true;
@@ -341,9 +346,13 @@ fn check_entries(kv: &dyn KvRead, first_seqs: &HashMap<u64, u64>, report: &mut C
             report.fault(format_args!("conversation {no}: entry {seq} is beyond the last position"));
         }
         if let Some((author, id)) = entry.content.idempotency_key() {
-            timelines.entries_with_ids += 1;
-            let found = kv.get(Space::Dedupe, &dedupe_key(author, id)).ok().flatten();
-            if found.as_deref() != Some(&numbers_row(&[no, seq, entry.at, entry.position])) {
+            let key = dedupe_key(ConversationNo(no), author, id);
+            let found = read_first_result(kv, &key, true).ok().flatten().map(|(first, _)| first.appended);
+            let (conversation, at, position) = (ConversationNo(no), entry.at, entry.position);
+            // Earlier versions stored no first result of an entry without an author.
+            let is_former = author == UserNo::NOBODY && found.is_none();
+            timelines.entries_with_ids += u64::from(!is_former);
+            if !is_former && found != Some(Appended { conversation, seq, at, position, duplicate: true }) {
                 report.fault(format_args!("conversation {no}: entry {seq} and its dedupe entry differ"));
             }
         }

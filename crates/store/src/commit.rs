@@ -3,6 +3,7 @@
 
 use crate::{
     errors::store_error,
+    first_results::*,
     kv::{Batch, Kv, Space, Write},
     reads::*,
     rows::*,
@@ -30,7 +31,9 @@ pub(crate) struct StagedBatch<'a> {
     /// The ids of conversations whose first entry is in this batch.
     pub(crate) first_entry_ids: FxHashMap<ConversationNo, String>,
     /// The results of sends in this batch, by dedupe key.
-    first_results: FxHashMap<Vec<u8>, Appended>,
+    first_results: FxHashMap<Vec<u8>, FirstResult>,
+    /// Whether there are first results of earlier versions.
+    has_former_results: bool,
     users: FxHashMap<UserNo, User>,
     user_nos: FxHashMap<String, UserNo>,
     conversations: FxHashMap<ConversationNo, Conversation>,
@@ -53,6 +56,7 @@ impl<'a> StagedBatch<'a> {
         days: &'a TimelineDays,
         counters: Counters,
         outbox: bool,
+        has_former_results: bool,
     ) -> Self {
         StagedBatch {
             kv,
@@ -64,6 +68,7 @@ impl<'a> StagedBatch<'a> {
             heads: FxHashMap::default(),
             first_entry_ids: FxHashMap::default(),
             first_results: FxHashMap::default(),
+            has_former_results,
             users: FxHashMap::default(),
             user_nos: FxHashMap::default(),
             conversations: FxHashMap::default(),
@@ -138,22 +143,15 @@ impl<'a> StagedBatch<'a> {
 impl StagedRows<'_> for StagedBatch<'_> {
     type SendKey = Vec<u8>;
 
-    fn send_key(&self, sender: UserNo, client_msg_id: &str) -> Vec<u8> {
-        dedupe_key(sender, client_msg_id)
+    fn send_key(&self, conversation: ConversationNo, author: UserNo, client_msg_id: &str) -> Vec<u8> {
+        dedupe_key(conversation, author, client_msg_id)
     }
 
-    fn first_result(&self, key: &Vec<u8>) -> StoreResult<Option<Appended>> {
+    fn first_result(&self, key: &Vec<u8>) -> StoreResult<Option<FirstResult>> {
         if let Some(first) = self.first_results.get(key) {
             return Ok(Some(*first));
         }
-        let Some(row) = self.get(Space::Dedupe, key)? else { return Ok(None) };
-        match numbers(&row)[..] {
-            [conversation, seq, at, position] => {
-                let conversation = ConversationNo(conversation);
-                Ok(Some(Appended { conversation, seq, at, position, duplicate: true }))
-            }
-            _ => Err(damaged("a dedupe row")),
-        }
+        Ok(read_first_result(self.kv, key, self.has_former_results)?.map(|(first, _)| first))
     }
 
     fn head(&self, conversation: ConversationNo) -> StoreResult<Option<Head>> {
@@ -184,15 +182,17 @@ impl StagedRows<'_> for StagedBatch<'_> {
         let Appended { conversation, seq, at, position, .. } = appended;
         self.heads.insert(conversation, head);
         if seq == 1
-            && let Some(card) = self.conversation(conversation)?
+            && let Some(details) = self.conversation(conversation)?
         {
-            self.first_entry_ids.insert(conversation, card.id);
+            self.first_entry_ids.insert(conversation, details.id);
         }
         let (bytes, _) = self.write_entry(conversation, seq, &entry, at, position);
         *self.day_bytes.entry(day_of(at)).or_default() += bytes;
         if let Some(send) = send {
-            self.batch.put(Space::Dedupe, send.clone(), numbers_row(&[conversation.0, seq, at, position]));
-            self.first_results.insert(send, Appended { duplicate: true, ..appended });
+            let first =
+                FirstResult { appended: Appended { duplicate: true, ..appended }, request: entry.request.digest };
+            self.batch.put(Space::Dedupe, send.clone(), encode_first_result(&first));
+            self.first_results.insert(send, first);
         }
         if self.outbox && entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
             self.outbox_items.extend([position, conversation.0, seq]);
@@ -253,8 +253,8 @@ impl StagedRows<'_> for StagedBatch<'_> {
         self.chat_rows.insert(key, value);
     }
 
-    fn user_count(&self) -> u64 {
-        self.counters.users
+    fn is_user(&self, no: UserNo) -> StoreResult<bool> {
+        Ok((1..=self.counters.users).contains(&no.0))
     }
 
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
@@ -353,7 +353,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
         self.memberships.insert((conversation.no, user), None);
     }
 
-    fn advance_outbox(&mut self, through: Position, dead: &[DeadNotification]) -> StoreResult<()> {
+    fn advance_outbox(&mut self, through: Position, dead: &[StoredNotification]) -> StoreResult<()> {
         let before = match self.outbox_progress {
             Some(progress) => progress,
             None => read_outbox_progress(self.kv)?,
@@ -365,12 +365,12 @@ impl StagedRows<'_> for StagedBatch<'_> {
             self.outbox_progress = Some(progress);
         }
         for notification in dead {
-            self.batch.put(Space::Meta, key(b'd', &[notification.id]), encode(&DeadRow::of(notification)));
+            self.batch.put(Space::Meta, notification_key(notification.key), encode(&NotificationRow::of(notification)));
         }
         Ok(())
     }
 
-    fn delete_dead_letters(&mut self, ids: &[u64]) {
-        ids.iter().for_each(|id| self.batch.remove(Space::Meta, key(b'd', &[*id])));
+    fn delete_notifications(&mut self, keys: &[NotificationKey]) {
+        keys.iter().for_each(|key| self.batch.remove(Space::Meta, notification_key(*key)));
     }
 }

@@ -62,6 +62,8 @@ pub struct EmbeddedStore {
     pub(crate) position: AtomicU64,
     pub(crate) scrubber: Scrubber,
     pub(crate) epoch: u64,
+    /// Whether an earlier version had stored first results, when the store was opened. None are added.
+    pub(crate) has_former_results: bool,
 }
 
 /// The state of the one writer.
@@ -168,7 +170,14 @@ impl Store for EmbeddedStore {
         }
         self.restart_if_refused(&mut writer)?;
         let kv = self.kv()?;
-        let mut staged = StagedBatch::new(&*kv, &self.heads, &self.days, writer.counters, self.options.outbox);
+        let mut staged = StagedBatch::new(
+            &*kv,
+            &self.heads,
+            &self.days,
+            writer.counters,
+            self.options.outbox,
+            self.has_former_results,
+        );
         let outcomes =
             batch.iter().map(|proposal| decide(&mut staged, proposal, now_ms)).collect::<StoreResult<Vec<_>>>()?;
         let rows = staged.finish()?;
@@ -324,12 +333,17 @@ impl Store for EmbeddedStore {
         Ok(read_outbox_progress(&*self.kv()?)?.through)
     }
 
-    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
-        let low = key(b'd', &[after.map_or(0, |id| id.saturating_add(1))]);
-        let high = key(b'd', &[u64::MAX]);
+    fn stored_notifications(
+        &self,
+        table: NotificationTable,
+        after: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<StoredNotification>> {
+        let key_of = |id| notification_key(NotificationKey { table, id });
+        let (low, high) = (key_of(after.map_or(0, |id| id.saturating_add(1))), key_of(u64::MAX));
         Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Ascending, |key, row| {
-            let id = number_at(key, 1).ok_or_else(|| damaged("a dead notification's key"))?;
-            Ok(decode::<DeadRow>(row)?.notification(id))
+            let id = number_at(key, 1).ok_or_else(|| damaged("a stored notification's key"))?;
+            Ok(decode::<NotificationRow>(row)?.notification(NotificationKey { table, id }))
         })
     }
 

@@ -1,4 +1,4 @@
-//! Errors of the embedded store: why a data folder does not open, and what callers of the store are told of the engine's
+//! Errors of the embedded store: why a data folder does not open, and what callers of the store learn of the engine's
 //! errors.
 
 use crate::{
@@ -15,6 +15,11 @@ pub enum OpenError {
     Locked(PathBuf),
     #[error("the data folder has format {found}, this version knows {known}")]
     Format { found: u32, known: u32 },
+    #[error(
+        "the gate {0:?} is open in the data folder, and this program does not know it: a newer program has written what this one \
+         cannot read. Start the newer program, or restore a backup from before"
+    )]
+    UnknownGate(String),
     /// Acknowledged data is damaged or missing.
     #[error("{0}")]
     Damaged(DamageReport),

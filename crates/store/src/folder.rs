@@ -110,10 +110,15 @@ impl Folder {
 
     /// Completes an upgrade: called once the folder has everything that this format requires.
     pub(crate) fn write_format(&self) -> std::io::Result<()> {
-        if matches!(self.format(), Ok(Some(Ok(FORMAT)))) {
+        let former = self.format();
+        if matches!(former, Ok(Some(Ok(FORMAT)))) {
             return Ok(());
         }
-        self.rewrite_format()
+        self.rewrite_format()?;
+        if let Ok(Some(Ok(from))) = former {
+            tracing::info!(from, to = FORMAT, folder = %self.path.display(), "the data folder's format was upgraded");
+        }
+        Ok(())
     }
 
     /// Writes this format's version over a damaged file.

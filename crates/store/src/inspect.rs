@@ -50,10 +50,7 @@ impl Inspection {
     /// # Errors
     /// There are faults: acknowledged data may be missing, and the folder must not be opened.
     pub(crate) fn refuse_faults(&self) -> Result<(), OpenError> {
-        match self.faults.is_empty() {
-            true => Ok(()),
-            false => Err(OpenError::Damaged(DamageReport(self.faults.clone()))),
-        }
+        if self.faults.is_empty() { Ok(()) } else { Err(OpenError::Damaged(DamageReport(self.faults.clone()))) }
     }
 
     fn fault(&mut self, path: &Path, what: impl Into<String>, remedy: Remedy) {

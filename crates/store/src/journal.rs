@@ -202,12 +202,12 @@ pub(crate) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
     let mut length = file.metadata()?.len();
     while length > 0 {
         let start = (length - 1) / BLOCK as u64 * BLOCK as u64;
-        let piece = &mut block[..(length - start) as usize];
+        let chunk = &mut block[..(length - start) as usize];
         file.seek(SeekFrom::Start(start))?;
-        file.read_exact(piece)?;
+        file.read_exact(chunk)?;
         // Whole blocks are compared, since tens of MiB of zeros are usual.
-        if *piece != zeros[..piece.len()] {
-            length = start + piece.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u64 + 1);
+        if *chunk != zeros[..chunk.len()] {
+            length = start + chunk.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u64 + 1);
             break;
         }
         length = start;

@@ -73,9 +73,10 @@ impl JournalTracker {
             sync_folder(&tables::spaces_folder(&tracker.engine).join(space.to_string()))?;
         }
         sync_folder(&tables::spaces_folder(&tracker.engine))?;
-        match before.manifest.is_finished() {
-            true => tracker.write_manifest_if_room()?,
-            false => tracker.write_manifest()?,
+        if before.manifest.is_finished() {
+            tracker.write_manifest_if_room()?
+        } else {
+            tracker.write_manifest()?
         }
         Ok(tracker)
     }

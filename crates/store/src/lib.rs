@@ -7,12 +7,13 @@
 //! In reading order:
 //! - [`kv`]: the narrow port that an embedded engine must offer (atomic durable batch, get, scan
 //!   from both ends, snapshot), and [`fjall_kv`], the engine we use;
-//! - [`rows`]: the keys of rows and their encoding; [`errors`]: why a folder does not open, and errors of the engine;
+//! - [`rows`]: the keys of rows and their encoding, [`first_results`] of those by which retries are recognized; [`errors`]: why a folder does not open, and errors of the engine;
 //! - [`embedded`]: the store's reads and writes; [`options`] and [`open`]: opening it; [`epoch`]: the name of its history;
 //!   [`reads`]: reads of single rows; [`commit`]: one batch of proposals, all or nothing;
 //! - [`push`]: the same for devices and pushes, in a space of their own;
 //! - [`byte_rows`]: rows that a part of the server encodes itself; [`side_log`]: such rows on their way to the store;
-//! - [`folder`]: the data folder's lock, format version and marker of a clean shutdown; [`files`]: durable writes of files;
+//! - [`folder`]: the data folder's lock, format version and marker of a clean shutdown; [`folder_view`]: a folder for commands
+//!   that only read it; [`files`]: durable writes of files;
 //! - which files and batches must be there: [`manifest`] names journals and spaces, [`ack_log`] names batches,
 //!   [`batch_progress`] says how far a batch takes its conversations, and [`journal_tracker`] keeps all up to date;
 //! - which files are there: [`journal`] and [`tables`] read the engine's files; [`inspect`] compares the two before the
@@ -31,11 +32,16 @@ pub mod check;
 mod commit;
 mod damage;
 mod embedded;
+#[cfg(test)]
+mod engine_layout;
 mod epoch;
 mod errors;
 mod files;
+mod first_results;
 mod fjall_kv;
 mod folder;
+mod folder_view;
+mod gates;
 mod inspect;
 mod journal;
 mod journal_tracker;
@@ -61,6 +67,7 @@ mod timeline_days;
 pub use damage::{DamageReport, FileFault, Remedy};
 pub use embedded::EmbeddedStore;
 pub use errors::OpenError;
+pub use folder_view::FolderView;
 pub use options::{EmbeddedOptions, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN};
 pub use postgres::{MigrationError, PostgresOpenError, PostgresOptions, PostgresStore};
 pub use repair::{LostSeqs, RepairReport, RepairedFile, repair};

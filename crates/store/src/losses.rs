@@ -37,10 +37,7 @@ impl fmt::Display for LostSeqs {
         }
         for (at, (first, last)) in self.seqs.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
-            match first == last {
-                true => write!(f, "{comma}{first}")?,
-                false => write!(f, "{comma}{first} to {last}")?,
-            }
+            if first == last { write!(f, "{comma}{first}")? } else { write!(f, "{comma}{first} to {last}")? }
         }
         Ok(())
     }
@@ -140,8 +137,8 @@ pub(crate) fn find(store: &EmbeddedStore, acked: &AckedState) -> StoreResult<Los
         if ranges.is_empty() {
             continue;
         }
-        let card = read_conversation(kv, ConversationNo(number))?;
-        let conversation = card.map(|card| card.id).or_else(|| acked.ids.get(&number).cloned());
+        let details = read_conversation(kv, ConversationNo(number))?;
+        let conversation = details.map(|details| details.id).or_else(|| acked.ids.get(&number).cloned());
         let ranges = ranges.into_iter().map(|range| (*range.start(), *range.end())).collect();
         seqs.push(LostSeqs { conversation, number, seqs: ranges });
     }

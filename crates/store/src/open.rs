@@ -7,8 +7,10 @@ use crate::{
     embedded::{EmbeddedStore, Writer},
     epoch::fresh_epoch,
     errors::{OpenError, open_error},
+    first_results::has_former_results,
     fjall_kv::FjallKv,
     folder::Folder,
+    gates::check_gates,
     inspect::{Inspection, cut_torn_end, inspect},
     journal_tracker::JournalTracker,
     kv::*,
@@ -33,6 +35,7 @@ impl EmbeddedStore {
     /// # Errors
     /// - [`OpenError::Locked`]: another process has the folder open;
     /// - [`OpenError::Format`]: a newer version wrote the folder; nothing in it was changed;
+    /// - [`OpenError::UnknownGate`]: the same, for what a newer version wrote in the same format;
     /// - [`OpenError::Damaged`]: acknowledged data is damaged or missing; the text names the file and the remedy;
     /// - [`OpenError::Engine`]: the engine does not open the files, though they hold what was written to them;
     /// - [`OpenError::Io`]: the operating system refused to read or write the folder.
@@ -53,6 +56,8 @@ impl EmbeddedStore {
         let tracker = JournalTracker::begin(&folder, &found, kv.space_ids(), kv.last_batch())?;
         folder.write_format()?;
         let counters = read_counters(&kv).map_err(|error| OpenError::Engine(error.to_string()))?;
+        let has_former_results = has_former_results(&kv).map_err(|error| OpenError::Engine(error.to_string()))?;
+        check_gates(&kv)?;
         let days = TimelineDays::read(&kv).map_err(open_error)?;
         let side_log = SideLog::open(&options.path)?;
         let kv = Arc::new(kv);
@@ -75,6 +80,7 @@ impl EmbeddedStore {
             position: AtomicU64::new(counters.position),
             scrubber,
             epoch: 0,
+            has_former_results,
         };
         store.epoch = store.load_epoch()?;
         Ok(store)

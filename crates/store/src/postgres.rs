@@ -7,10 +7,12 @@
 //!   connections of readers; [`liveness`]: whether the database answers at all;
 //! - [`versions`]: the versions of the tables; [`migrations`]: the tables, created and changed once by the first node that
 //!   starts;
-//! - [`commit`]: one batch: the rows that it touches are locked and loaded ([`load`]), decided in memory ([`staged_batch`])
+//! - [`commit`]: one batch: the rows that it touches are loaded ([`load`], [`checked_read`]), the batch is decided in memory ([`staged_batch`])
 //!   and written ([`mod@write`]), in two round trips whatever its size; [`append`] does the same for a batch of nothing but
-//!   entries, in one; [`entries`]: the columns of entries, for both; [`clock`]: the database's time in statements;
-//! - [`commit_log`]: the commit order read back, and the nodes that share it;
+//!   entries, in one; [`numbers`]: the numbers of new users and conversations; [`entries`]: the columns of entries, for both;
+//!   [`clock`]: the database's time in statements;
+//! - [`commit_log`]: the commit order read back, and the nodes that share it; [`life_signs`]: how a node sees that the leader
+//!   has ended; [`node_settings`]: what nodes have set;
 //! - [`read`]: single reads; [`batch_reads`]: reads of many things in one statement; [`missed_statement`]: the longest of
 //!   these statements;
 //! - [`byte_rows`]: rows that a part of the server encodes itself; [`terms`]: the fencing of their writes;
@@ -18,13 +20,18 @@
 //!
 //! # Locks
 //! A transaction takes row locks in one order, so that no two transactions wait for each other: users by number, heads of
-//! conversations by number, and last the one row of counters. A transaction that has locked the counters waits for no
-//! other lock. Positions come from the counters, and the row stays locked until the commit is done: a reader that sees a
-//! position sees every smaller one.
+//! conversations by number, then the new users and conversations by their ids (whoever stores an id holds up who stores it
+//! too), and last the one row of counters. A transaction that has locked the counters waits for no other lock. Positions come
+//! from the counters, and the row stays locked until the commit is done: a reader that sees a position sees every smaller one.
+//!
+//! A lock is taken in the round trip that ends its transaction, and so held only while the database works: a node that stops
+//! holds nobody up. The one exception is in [`commit`], with its limit. Maintenance keeps to it as well: [`migrations`] and
+//! [`partitions`] send a transaction as one message.
 
 mod append;
 mod batch_reads;
 mod byte_rows;
+mod checked_read;
 mod clock;
 mod commit;
 mod commit_log;
@@ -32,10 +39,14 @@ mod connection;
 mod driver;
 mod entries;
 mod failure;
+mod life_signs;
 mod liveness;
 mod load;
 mod migrations;
 mod missed_statement;
+mod node_settings;
+mod notification_tables;
+mod numbers;
 mod options;
 mod partitions;
 mod pool;
@@ -62,7 +73,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 use terms::Terms;
-use tidings_domain::store::{StoreError, StoreResult};
+use tidings_domain::{
+    installation::InstallationId,
+    store::{StoreError, StoreResult},
+};
 use tokio_postgres::{Row, types::ToSql};
 
 /// A statement's parameters.
@@ -94,6 +108,8 @@ pub struct PostgresStore {
     /// May change while the store is open: a node that finds that the database has gone back gives it a new epoch.
     epoch: AtomicU64,
     terms: Terms,
+    installation: InstallationId,
+    sign_session: life_signs::SignSession,
     /// The highest position that this node has seen: the answer while the database is away.
     position: AtomicU64,
 }
@@ -116,6 +132,8 @@ impl PostgresStore {
             partitions: Partitions::new(history.part_days),
             epoch: AtomicU64::new(history.epoch),
             terms: Terms::default(),
+            installation: history.installation,
+            sign_session: life_signs::SignSession::default(),
             position: AtomicU64::new(0),
             outbox: options.outbox,
             connector,
@@ -182,6 +200,16 @@ impl PostgresStore {
         let position = rows.first().map_or(0, |row| connection::number(row, 0));
         self.position.fetch_max(position, Ordering::AcqRel);
         Ok(position)
+    }
+}
+
+impl Drop for PostgresStore {
+    /// Gives back the numbers that were reserved and not given out, if nobody has reserved more since.
+    fn drop(&mut self) {
+        let Writer { connection: Some(connection), numbers, .. } = self.writer.get_mut() else { return };
+        if let Some(give_back) = numbers.give_back() {
+            let _ = self.connector.block_on(connection.transaction(&give_back));
+        }
     }
 }
 

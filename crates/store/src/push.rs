@@ -4,7 +4,7 @@
 //! version and its fields, with the key's fields once more, so that a check can compare the row with its key.
 
 use crate::{embedded::EmbeddedStore, errors::store_error, kv::*, rows::*};
-use tidings_domain::{push_store::*, store::*};
+use tidings_domain::{push_store::*, request_digest::RequestDigest, store::*};
 
 /// The bytes of a key.
 pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
@@ -66,11 +66,23 @@ pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
 
 /// The bytes of a row. The engine keeps rows within the limit, so a longer one is a bug.
 pub(crate) fn push_value(row: &PushRow) -> StoreResult<Vec<u8>> {
-    let value = encode(row);
+    let mut value = encode(row);
+    if let PushRow::ClientPushId { request: Some(request), .. } = row {
+        value.extend(request.0);
+    }
     match value.len() {
         0..=PUSH_ROW_BYTES_MAX => Ok(value),
         length => Err(StoreError::Unavailable(format!("a row of {length} bytes: {:?}", row.key()))),
     }
+}
+
+/// Decodes a row of [`push_value`]. Earlier versions wrote no digest of a request behind a row, and pass over it.
+pub(crate) fn decode_push_row(bytes: &[u8]) -> StoreResult<PushRow> {
+    let (mut row, behind) = decode_with_rest(bytes)?;
+    if let PushRow::ClientPushId { request, .. } = &mut row {
+        *request = RequestDigest::from_stored(behind);
+    }
+    Ok(row)
 }
 
 impl PushStore for EmbeddedStore {
@@ -82,19 +94,18 @@ impl PushStore for EmbeddedStore {
                 PushChange::Delete(key) => batch.remove(Space::Push, push_key(key)),
             }
         }
-        match batch.writes.is_empty() {
-            true => Ok(()),
-            false => self.write_rows_batch(batch),
-        }
+        if batch.writes.is_empty() { Ok(()) } else { self.write_rows_batch(batch) }
     }
 
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
         let row = self.kv()?.get(Space::Push, &push_key(key)).map_err(store_error)?;
-        row.map(|row| decode(&row)).transpose()
+        row.map(|row| decode_push_row(&row)).transpose()
     }
 
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
         let (low, high) = (push_key(from), push_key(to));
-        Self::scan_values(&*self.kv()?, Space::Push, &low, &high, limit, Order::Ascending, |_, row| decode(row))
+        Self::scan_values(&*self.kv()?, Space::Push, &low, &high, limit, Order::Ascending, |_, row| {
+            decode_push_row(row)
+        })
     }
 }

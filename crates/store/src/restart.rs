@@ -33,7 +33,7 @@ impl EmbeddedStore {
     }
 
     /// Restarts the engine after a failed write. The refused batch is cut from the journals, whole or torn: its caller was
-    /// told that the write failed, and no caller that it succeeded.
+    /// answered that the write failed, and no caller that it succeeded.
     fn restart_engine(&self, writer: &mut Writer, refused_from_seqno: u64) -> StoreResult<()> {
         if writer.has_engine_stopped {
             self.scrubber.verify_after_stop().map_err(|error| StoreError::Unavailable(error.to_string()))?;

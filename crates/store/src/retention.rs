@@ -1,7 +1,7 @@
 //! Retention: removes old entries, by age or by the size of all timelines together. A conversation keeps at least its
 //! newest entry, from which its head is read.
 
-use crate::{embedded::EmbeddedStore, errors::store_error, kv::*, rows::*, timeline_days::day_key};
+use crate::{embedded::EmbeddedStore, errors::store_error, first_results::*, kv::*, rows::*, timeline_days::day_key};
 use tidings_domain::{model::*, store::*};
 
 /// Entries removed in one batch: commits wait while such a batch is written.
@@ -90,10 +90,13 @@ impl EmbeddedStore {
         let old: Vec<_> = old.into_iter().take_while(|entry| entry.at < cutoff).collect();
         let Some(last) = old.last() else { return Ok(0) };
         let mut batch = Batch::default();
+        let kv = &*self.kv()?;
         for entry in &old {
             batch.remove(Space::Timeline, entry_key(conversation, entry.seq));
             if let Some((author, id)) = entry.content.idempotency_key() {
-                batch.remove(Space::Dedupe, dedupe_key(author, id));
+                let key = dedupe_key(conversation, author, id);
+                let former = self.has_former_results.then(|| read_first_result(kv, &key, true)).transpose()?.flatten();
+                batch.remove(Space::Dedupe, former.map_or(key, |(_, key)| key));
             }
             for part in 0..crate::rows::parts_of(&entry.content) {
                 batch.remove(Space::Bodies, part_key(conversation, entry.seq, part));

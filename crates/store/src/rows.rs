@@ -13,17 +13,23 @@
 //! | meta | `v` user | the time of revocation: tokens issued before it are refused |
 //! | meta | `f` conversation | the oldest sequence that retention left |
 //! | meta | `o` position / `O` | entries that await offline push / how far its consumer has come, first row left |
-//! | meta | `d` id | a dead notification |
+//! | meta | `d` / `q` / `k` id | a notification: a dead letter / one that waits for another attempt / an unacknowledged message |
+//! | meta | `g` name | nothing: the gate is open |
 //! | meta | `b` day | bytes of entries of that UTC day |
 //! | meta | `a` key | a row of `RowSpace::Chat` |
 //! | timeline | conversation, seq | the entry, or the head of one with a large body |
 //! | bodies | conversation, seq, part | a part of a large body |
-//! | dedupe | sender, client message id | conversation, seq, at, position |
+//! | dedupe | 1, conversation, author, client message id | conversation, seq, at, position, digest of the request if there is one |
+//! | dedupe | author, client message id | conversation, seq, at, position: written by earlier versions |
 //! | push | a byte for the kind of row, its key | the row; see `push` |
 //! | popups | a byte for the kind of row, its key | bytes that `popups` encodes |
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use tidings_domain::{model::*, store::*};
+use tidings_domain::{
+    commit_log::{Change, NodeInfo},
+    model::*,
+    store::*,
+};
 
 /// Longer values are split: a damaged page inside a long value at the journal's end can keep fjall from opening.
 pub(crate) const VALUE_BYTES_MAX: usize = 3 * 1024;
@@ -43,6 +49,16 @@ pub(crate) fn id_key(kind: u8, id: &str) -> Vec<u8> {
     key.push(kind);
     key.extend_from_slice(id.as_bytes());
     key
+}
+
+/// The key of a stored notification: each table has a kind of its own.
+pub(crate) fn notification_key(NotificationKey { table, id }: NotificationKey) -> Vec<u8> {
+    let kind = match table {
+        NotificationTable::DeadLetters => b'd',
+        NotificationTable::Retries => b'q',
+        NotificationTable::Unacknowledged => b'k',
+    };
+    key(kind, &[id])
 }
 
 /// The key of an entry in the index of a user's conversations.
@@ -85,13 +101,6 @@ pub(crate) fn part_key(conversation: ConversationNo, seq: u64, part: u16) -> Vec
 /// The key in the space `meta` of a row of [`RowSpace::Chat`].
 pub(crate) fn chat_key(key: &[u8]) -> Vec<u8> {
     [b"a", key].concat()
-}
-
-pub(crate) fn dedupe_key(sender: UserNo, client_msg_id: &str) -> Vec<u8> {
-    let mut key = Vec::with_capacity(8 + client_msg_id.len());
-    key.extend_from_slice(&sender.0.to_be_bytes());
-    key.extend_from_slice(client_msg_id.as_bytes());
-    key
 }
 
 /// The big-endian number at an offset in a key or row.
@@ -152,13 +161,28 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> StoreResult<T> {
 }
 
 /// Decodes a row, and yields what follows it.
-fn decode_with_rest<T: DeserializeOwned>(bytes: &[u8]) -> StoreResult<(T, &[u8])> {
+pub(crate) fn decode_with_rest<T: DeserializeOwned>(bytes: &[u8]) -> StoreResult<(T, &[u8])> {
     match bytes.split_first() {
         Some((&ROW_VERSION, row)) => postcard::take_from_bytes(row).map_err(|e| damaged(format_args!("a row: {e}"))),
         Some((version, _)) => {
             Err(damaged(format_args!("a row has encoding version {version}; was it written by a newer program?")))
         }
         None => Err(damaged("an empty row")),
+    }
+}
+
+/// Whether a newer program has written the row in a form that this one does not know.
+pub(crate) fn is_newer(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(|version| *version > ROW_VERSION)
+}
+
+/// Decodes a change. One of a kind that this version does not know is [`Change::Opaque`].
+pub(crate) fn decode_change(bytes: &[u8]) -> StoreResult<Change> {
+    let kind = || postcard::take_from_bytes::<u32>(bytes.get(1..)?).ok();
+    if is_newer(bytes) || kind().is_some_and(|(kind, _)| kind >= Change::KINDS) {
+        Ok(Change::Opaque)
+    } else {
+        decode(bytes)
     }
 }
 
@@ -193,13 +217,13 @@ impl UserRow {
             locale,
             revoked_at: 0,
             receipts_off: false,
-            reach: None,
+            notifications: None,
             agent: None,
         }
     }
 }
 
-/// Encodes a user's card. A language or time zone follows the row as JSON; older programs pass over it.
+/// Encodes a user's profile. A language or time zone follows the row as JSON; older programs pass over it.
 pub(crate) fn encode_user(user: &User) -> Vec<u8> {
     let mut bytes = encode(&UserRow::of(user));
     if let Some(locale) = &user.locale {
@@ -220,6 +244,20 @@ pub(crate) fn decode_user(no: UserNo, bytes: &[u8]) -> StoreResult<User> {
         }
     };
     Ok(row.user(no, locale))
+}
+
+/// Encodes a node's record. Its details follow the first form as JSON; older programs pass over them.
+pub(crate) fn encode_node(node: &NodeInfo) -> Vec<u8> {
+    let mut bytes = encode(node);
+    // Writing to memory cannot fail.
+    bytes.extend(serde_json::to_vec(&node.details).unwrap_or_default());
+    bytes
+}
+
+/// Decodes a row of [`encode_node`]. Details that cannot be read count as none, since no node may stop for another's.
+pub(crate) fn decode_node(bytes: &[u8]) -> StoreResult<NodeInfo> {
+    let (node, after): (NodeInfo, &[u8]) = decode_with_rest(bytes)?;
+    Ok(NodeInfo { details: serde_json::from_slice(after).unwrap_or_default(), ..node })
 }
 
 #[derive(Serialize, Deserialize)]
@@ -249,7 +287,7 @@ impl ConversationRow {
     }
 }
 
-/// Encodes a conversation's card. Settings that differ from those of its kind follow the row as JSON; older programs pass over
+/// Encodes a conversation's details. Settings that differ from those of its kind follow the row as JSON; older programs pass over
 /// them.
 pub(crate) fn encode_conversation(conversation: &Conversation) -> Vec<u8> {
     let mut bytes = encode(&ConversationRow::of(conversation));
@@ -299,9 +337,10 @@ impl MembershipRow {
     pub(crate) fn membership(self) -> Membership {
         let MembershipRow { role, joined_at, joined_seq, read_seq, muted_until } = self;
         let role = match role {
-            0 => Role::Member,
             1 => Role::Admin,
-            _ => Role::Owner,
+            2 => Role::Owner,
+            // A role of a later version gives no right that is known here.
+            _ => Role::Member,
         };
         let mute = match muted_until {
             0 => MuteState::Off,
@@ -313,22 +352,22 @@ impl MembershipRow {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct DeadRow {
+pub(crate) struct NotificationRow {
     failed_at: u64,
     attempts: u32,
     last_error: String,
     event: String,
 }
 
-impl DeadRow {
-    pub(crate) fn of(dead: &DeadNotification) -> Self {
-        let DeadNotification { failed_at, attempts, last_error, event, .. } = dead.clone();
-        DeadRow { failed_at, attempts, last_error, event }
+impl NotificationRow {
+    pub(crate) fn of(dead: &StoredNotification) -> Self {
+        let StoredNotification { failed_at, attempts, last_error, event, .. } = dead.clone();
+        NotificationRow { failed_at, attempts, last_error, event }
     }
 
-    pub(crate) fn notification(self, id: u64) -> DeadNotification {
-        let DeadRow { failed_at, attempts, last_error, event } = self;
-        DeadNotification { id, failed_at, attempts, last_error, event }
+    pub(crate) fn notification(self, key: NotificationKey) -> StoredNotification {
+        let NotificationRow { failed_at, attempts, last_error, event } = self;
+        StoredNotification { key, failed_at, attempts, last_error, event }
     }
 }
 
@@ -361,7 +400,7 @@ fn unsplit_row(entry: &NewEntry, at: u64, position: Position) -> EntryRow<'_> {
     EntryRow {
         position,
         at,
-        kind: entry.kind as u8,
+        kind: entry.kind.number(),
         flags: [(entry.silent, SILENT), (entry.skip_push, SKIP_PUSH), (entry.details.is_some(), DETAILS)]
             .iter()
             .fold(0, |flags, (is, flag)| if *is { flags | flag } else { flags }),
@@ -386,8 +425,12 @@ fn details_text(entry: &NewEntry) -> String {
     entry.details.as_ref().map(|details| details.to_text()).unwrap_or_default()
 }
 
-/// Decodes a row of [`encode_content`].
+/// Decodes a row of [`encode_content`]. Of a row that a newer program has written in another form, only what the columns say is
+/// known: it is an opaque entry.
 pub(crate) fn decode_content(seq: u64, position: Position, at: u64, bytes: &[u8]) -> StoreResult<StoredEntry> {
+    if is_newer(bytes) {
+        return Ok(StoredEntry { seq, position, at, content: NewEntry::opaque() });
+    }
     let entry = decode_entry(seq, bytes, |_| {
         Err(damaged(format_args!("entry {seq}: its body is split, though this store splits none")))
     })?;
@@ -447,21 +490,15 @@ pub(crate) fn decode_entry(
                 .ok_or_else(|| damaged(format_args!("entry {seq}: the parts of its body")))?
         }
     };
-    let details = details.map(serde_json::from_slice).transpose();
-    let details = details.map_err(|e| damaged(format_args!("entry {seq}: its details: {e}")))?;
     let body = String::from_utf8(body).map_err(|_| damaged(format_args!("entry {seq}: its body is not UTF-8")))?;
+    let kind = match row.kind {
+        0 => return Err(damaged(format_args!("entry {seq}: its kind is 0"))),
+        number => EntryKind::of_number(number),
+    };
+    let details = details.map(|text| EntryDetails::parse(kind, text).map(Box::new)).transpose();
+    let details = details.map_err(|e| damaged(format_args!("entry {seq}: its details: {e}")))?;
     let content = NewEntry {
-        kind: match row.kind {
-            1 => EntryKind::Message,
-            2 => EntryKind::Edit,
-            3 => EntryKind::Recall,
-            4 => EntryKind::MemberChange,
-            5 => EntryKind::ConversationChange,
-            6 => EntryKind::Reactions,
-            7 => EntryKind::Pins,
-            8 => EntryKind::Assignment,
-            other => return Err(damaged(format_args!("entry {seq}: its kind is {other}"))),
-        },
+        kind,
         sender: row.sender.map(|(no, id)| Sender { no: UserNo(no), id: id.to_owned() }),
         client_msg_id: row.client_msg_id.map(str::to_owned),
         content_type: row.content_type.to_owned(),
@@ -470,6 +507,7 @@ pub(crate) fn decode_entry(
         silent: row.flags & SILENT != 0,
         skip_push: row.flags & SKIP_PUSH != 0,
         details,
+        request: EntryRequest::default(),
     };
     Ok(StoredEntry { seq, position: row.position, at: row.at, content })
 }
@@ -489,10 +527,8 @@ fn take_section(rest: &[u8]) -> Option<(&[u8], &[u8])> {
 #[expect(clippy::type_complexity, reason = "taken apart at once")]
 fn split_rest(rest: &[u8], has_details: bool) -> Option<(Vec<String>, Option<&[u8]>, Vec<u8>)> {
     let (mentions, rest) = take_section(rest)?;
-    let (details, body) = match has_details {
-        true => take_section(rest).map(|(details, body)| (Some(details), body))?,
-        false => (None, rest),
-    };
+    let (details, body) =
+        if has_details { take_section(rest).map(|(details, body)| (Some(details), body))? } else { (None, rest) };
     Some((serde_json::from_slice(mentions).ok()?, details, body.to_vec()))
 }
 
@@ -502,38 +538,4 @@ pub(crate) fn parts_of(entry: &NewEntry) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    fn ada() -> User {
-        let window = DailyWindow { start: "22:00".into(), end: "07:00".into(), time_zone: "UTC".into() };
-        let row = UserRow {
-            id: "ada".into(),
-            name: Some("Ada".into()),
-            avatar: None,
-            attributes: None,
-            created_at: 7,
-            window: Some((window.start, window.end, window.time_zone)),
-        };
-        row.user(UserNo(3), None)
-    }
-
-    #[test]
-    fn user_rows_of_older_programs_are_read_and_newer_ones_are_read_by_them() {
-        let locale = Locale { language: Some("de-AT".into()), time_zone: Some("Europe/Vienna".into()) };
-        let with_locale = User { locale: Some(Box::new(locale)), ..ada() };
-        for user in [ada(), with_locale.clone()] {
-            assert_eq!(decode_user(UserNo(3), &encode_user(&user)).unwrap(), user);
-        }
-        // A program from before languages wrote and reads the row alone.
-        assert_eq!(decode_user(UserNo(3), &encode(&UserRow::of(&with_locale))).unwrap(), ada());
-        assert_eq!(decode::<UserRow>(&encode_user(&with_locale)).unwrap().user(UserNo(3), None), ada());
-        // What a later program adds is passed over.
-        let row = [encode(&UserRow::of(&ada())), br#"{"language":"de","calendar":"x"}"#.to_vec()].concat();
-        assert_eq!(decode_user(UserNo(3), &row).unwrap().language(), Some("de"));
-        let damaged = [encode(&UserRow::of(&ada())), b"{".to_vec()].concat();
-        assert!(decode_user(UserNo(3), &damaged).is_err() && decode_user(UserNo(3), &[]).is_err());
-    }
-}
+mod tests;

@@ -5,7 +5,12 @@ use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
-use tidings_domain::{commit_log::*, model::Position, store::*};
+use tidings_domain::{
+    commit_log::*,
+    model::Position,
+    node_settings::{KnownSettings, NodeSettings},
+    store::*,
+};
 
 /// A node's commit log, which can be cut off.
 pub struct CuttableLog {
@@ -35,10 +40,7 @@ impl CuttableLog {
     }
 
     fn reach(&self) -> StoreResult<&MemoryStore> {
-        match self.is_cut() {
-            true => Err(StoreError::Unavailable("out of reach".into())),
-            false => Ok(&self.store),
-        }
+        if self.is_cut() { Err(StoreError::Unavailable("out of reach".into())) } else { Ok(&self.store) }
     }
 }
 
@@ -63,6 +65,18 @@ impl CommitLog for CuttableLog {
         takes_name: bool,
     ) -> Result<ClusterView, HeartbeatError> {
         self.reach()?.heartbeat(me, lease_ms, may_lead, takes_name)
+    }
+
+    fn open_gates(&self, gates: &[&'static str], known_by: &[u64]) -> StoreResult<()> {
+        self.reach()?.open_gates(gates, known_by)
+    }
+
+    fn put_node_settings(&self, boot_id: u64, settings: &NodeSettings) -> StoreResult<()> {
+        self.reach()?.put_node_settings(boot_id, settings)
+    }
+
+    fn node_settings(&self) -> StoreResult<KnownSettings> {
+        self.reach()?.node_settings()
     }
 
     fn release_lease(&self, boot_id: u64) -> StoreResult<()> {

@@ -25,18 +25,18 @@ struct State {
     left: BTreeSet<ConversationNo>,
     memberships: BTreeSet<(UserNo, ConversationNo)>,
     timelines: HashMap<ConversationNo, BTreeMap<u64, StoredEntry>>,
-    /// The results of first sends, by sender and client message id.
-    first_results: HashMap<(UserNo, String), Appended>,
+    /// The results of first sends.
+    first_results: HashMap<Send, FirstResult>,
     outbox: BTreeMap<Position, OutboxItem>,
     last_seen: HashMap<UserNo, u64>,
     outbox_done: Position,
-    dead: BTreeMap<u64, DeadNotification>,
+    notifications: BTreeMap<NotificationKey, StoredNotification>,
     position: Position,
     push: BTreeMap<PushKey, PushRow>,
     rows: BTreeMap<(RowSpace, Vec<u8>), Vec<u8>>,
     /// Who gave which reactions to each message, the earliest first.
     reactions: BTreeMap<(ConversationNo, u64), Vec<(Sender, String)>>,
-    /// When each conversation was last told of reactions, and of which messages it is yet to be told.
+    /// When each conversation was last notified of reactions, and of which messages it is yet to be notified.
     untold: BTreeMap<ConversationNo, (u64, Vec<u64>)>,
     pins: BTreeMap<ConversationNo, Vec<u64>>,
     desks: BTreeMap<ConversationNo, desks::AccountState>,
@@ -58,13 +58,13 @@ fn numbers(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
 }
 
-/// What makes a send safe to repeat: who wrote it, which of an account's messages is an agent, and the writer's id of it.
-fn send_of(entry: &NewEntry) -> Option<(UserNo, String)> {
-    let writer = match &entry.details().agent {
-        Some(agent) => agent.no,
-        None => entry.sender.as_ref()?.no,
-    };
-    Some((writer, entry.client_msg_id.clone()?))
+/// What makes a send safe to repeat: where it is, who wrote it, which of an account's messages is an agent, and the writer's id of
+/// it. Messages of the conversation itself have an id for all of them.
+type Send = (ConversationNo, Option<UserNo>, String);
+
+fn send_of(conversation: ConversationNo, entry: &NewEntry) -> Option<Send> {
+    let writer = entry.desk().and_then(|desk| desk.agent.as_ref()).or(entry.sender.as_ref());
+    Some((conversation, writer.map(|writer| writer.no), entry.client_msg_id.clone()?))
 }
 
 /// A store in memory.
@@ -75,6 +75,18 @@ impl MemoryStore {
     /// A store for several engines: its commit order has changes too, and can be read back.
     pub fn shared() -> Self {
         MemoryStore(Mutex::new(State { log: Some(MemoryLog::default()), ..State::default() }))
+    }
+
+    /// The same, as a version without gates has left it: all gates are closed.
+    pub fn shared_with_closed_gates() -> Self {
+        let store = MemoryStore::shared();
+        store.0.lock().log.iter_mut().for_each(|log| log.open_gates.clear());
+        store
+    }
+
+    /// Gives the store a clock of its own, which stands still until it is set again.
+    pub fn set_clock(&self, now_ms: u64) {
+        self.0.lock().log.get_or_insert_default().now_ms = Some(now_ms);
     }
 }
 
@@ -91,27 +103,26 @@ impl State {
 
     /// Appends a message. A shared store refuses a sender who has left, unless the message is stored already.
     fn send(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Rejection> {
+        if let Some(first) = self.first_result(conversation, entry)? {
+            return Ok(first);
+        }
         let sender = entry.sender.as_ref().map(|sender| sender.no);
-        let is_retry = send_of(entry).is_some_and(|send| self.first_results.contains_key(&send));
         let has_left =
             |sender| self.left.contains(&conversation) && !self.members.contains_key(&(conversation, sender));
-        if !is_retry && self.is_of_stranger(entry) {
+        if self.is_of_stranger(entry) {
             return Err(Rejection::NotAMember);
         }
         match sender {
-            Some(sender) if self.log.is_some() && !is_retry && has_left(sender) => Err(Rejection::NotAMember),
+            Some(sender) if self.log.is_some() && has_left(sender) => Err(Rejection::NotAMember),
             _ => self.append(conversation, entry, now_ms),
         }
     }
 
     fn append(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Rejection> {
-        let send = send_of(entry);
-        if let Some(first) = send.as_ref().and_then(|send| self.first_results.get(send)) {
-            return match first.conversation == conversation {
-                true => Ok(Appended { duplicate: true, ..*first }),
-                false => Err(Rejection::ClientMsgIdReused),
-            };
+        if let Some(first) = self.first_result(conversation, entry)? {
+            return Ok(first);
         }
+        let send = send_of(conversation, entry);
         if index(conversation.0) >= self.conversations.len() {
             return Err(Rejection::NoSuchConversation);
         }
@@ -126,39 +137,45 @@ impl State {
             };
             self.rows.insert((RowSpace::Chat, key), Vec::new());
         }
-        if entry.details().reply_to != 0 {
-            let key = [b"y".to_vec(), numbers(&[conversation.0, entry.details().reply_to, seq])].concat();
+        if let Some(answered) = entry.reply_to() {
+            let key = [b"y".to_vec(), numbers(&[conversation.0, answered, seq])].concat();
             self.rows.insert((RowSpace::Chat, key), Vec::new());
         }
-        let stored = StoredEntry { seq, position, at, content: entry.clone() };
-        if entry.details().stream == StreamState::Open {
+        let content = NewEntry { request: EntryRequest::default(), ..entry.clone() };
+        let stored = StoredEntry { seq, position, at, content };
+        if let StreamState::Open { node } = entry.message_details().stream {
             let row = (RowSpace::Chat, message_changes::open_stream_key(conversation, seq));
-            self.rows.insert(row, entry.details().stream_node.to_be_bytes().to_vec());
+            self.rows.insert(row, node.to_be_bytes().to_vec());
         }
         self.timelines.entry(conversation).or_default().insert(seq, stored);
         if entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
             self.outbox.insert(position, OutboxItem { position, conversation, seq });
         }
-        if let Some(account) = entry.details().desk {
-            self.list_for_account(account, conversation, entry.details().for_customer);
+        if let Some(EntryDesk { account, for_customer, .. }) = entry.desk() {
+            self.list_for_account(*account, conversation, *for_customer);
         }
         let appended = Appended { conversation, seq, at, position, duplicate: false };
         if let Some(send) = send {
-            self.first_results.insert(send, appended);
+            let appended = Appended { duplicate: true, ..appended };
+            self.first_results.insert(send, FirstResult { appended, request: entry.request.digest });
         }
         Ok(appended)
     }
 
     /// Appends an answer to a message of the conversation.
-    fn reply(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Outcome, Rejection> {
-        let send = send_of(entry);
-        let is_retry = send.is_some_and(|send| self.first_results.contains_key(&send));
+    fn reply(
+        &mut self,
+        conversation: ConversationNo,
+        answered: u64,
+        entry: &NewEntry,
+        now_ms: u64,
+    ) -> Result<Outcome, Rejection> {
         let mut preview = None;
-        if !is_retry {
+        if self.first_result(conversation, entry)?.is_none() {
             if index(conversation.0) >= self.conversations.len() {
                 return Err(Rejection::NoSuchConversation);
             }
-            preview = Some(ReplyPreview::of(self.message(conversation, entry.details().reply_to)?));
+            preview = Some(ReplyPreview::of(self.message(conversation, answered)?));
         }
         let appended = self.send(conversation, entry, now_ms)?;
         Ok(Outcome::Replied { appended, preview })
@@ -173,29 +190,43 @@ impl State {
         }
     }
 
-    /// Rejects a change whose notice has the client message id of another conversation's entry.
+    /// Rejects a change whose notice has the client message id of another request.
     fn check_notice(&self, conversation: ConversationNo, notice: Option<&NewEntry>) -> Result<(), Rejection> {
-        match notice.and_then(send_of).and_then(|send| self.first_results.get(&send)) {
-            Some(first) if first.conversation != conversation => Err(Rejection::ClientMsgIdReused),
-            _ => Ok(()),
+        notice.map_or(Ok(None), |notice| self.first_result(conversation, notice)).map(drop)
+    }
+
+    /// The place of an entry that was appended before by the same request.
+    fn first_result(&self, conversation: ConversationNo, entry: &NewEntry) -> Result<Option<Appended>, Rejection> {
+        let first = send_of(conversation, entry).and_then(|send| self.first_results.get(&send));
+        match (first, &entry.request) {
+            (Some(FirstResult { request: Some(first), .. }), EntryRequest { digest: Some(again), .. })
+                if first != again =>
+            {
+                Err(Rejection::ClientMsgIdReused)
+            }
+            (Some(first), _) => Ok(Some(first.appended)),
+            (None, EntryRequest { refusal: Some(refusal), .. }) => Err(Rejection::Refused(refusal.clone())),
+            (None, _) => Ok(None),
         }
     }
 
     fn put_member(&mut self, conversation: ConversationNo, user: UserNo, role: Role, now_ms: u64) {
         let joined_seq = self.head(conversation).last_seq;
-        let membership = Membership { role, joined_at: now_ms, joined_seq, read_seq: joined_seq, mute: MuteState::Off };
+        let mute = self.kept_mute(conversation, user);
+        let membership = Membership { role, joined_at: now_ms, joined_seq, read_seq: joined_seq, mute };
         self.members.insert((conversation, user), membership);
         self.memberships.insert((user, conversation));
     }
 
     fn propose(&mut self, proposal: &Proposal, now_ms: u64) -> Result<Outcome, Rejection> {
         Ok(match proposal {
-            Proposal::Append { conversation, entry } if entry.details().reply_to != 0 => {
-                self.reply(*conversation, entry, now_ms)?
-            }
-            Proposal::Append { conversation, entry } => Outcome::Appended(self.send(*conversation, entry, now_ms)?),
+            Proposal::Append { conversation, entry } => match entry.reply_to() {
+                Some(answered) => self.reply(*conversation, answered, entry, now_ms)?,
+                None => Outcome::Appended(self.send(*conversation, entry, now_ms)?),
+            },
+            Proposal::OpenDirect { new, entry } => self.open_direct(new, entry, now_ms)?,
             Proposal::React { conversation, target, user, key, add, keys_max, interval_ms } => {
-                let reaction = (*target, user, key.as_str(), *add);
+                let reaction = reactions::Reaction { target: *target, user, key, add: *add };
                 self.react(*conversation, reaction, *keys_max, *interval_ms, now_ms)?
             }
             Proposal::TellReactions { conversation } => self.tell_reactions(*conversation, now_ms)?,
@@ -212,18 +243,21 @@ impl State {
                     return Err(Rejection::NoSuchConversation);
                 }
                 self.check_notice(*conversation, notice.as_ref())?;
-                let card = &mut self.conversations[index(conversation.0)];
-                card.name = name.clone().or(card.name.take());
-                card.avatar = avatar.clone().or(card.avatar.take());
-                card.attributes = attributes.clone().or(card.attributes.take());
+                let details = &mut self.conversations[index(conversation.0)];
+                details.name = name.clone().or(details.name.take());
+                details.avatar = avatar.clone().or(details.avatar.take());
+                details.attributes = attributes.clone().or(details.attributes.take());
                 if settings.receipts.is_some() {
-                    card.settings.receipts = settings.receipts;
+                    details.settings.receipts = settings.receipts;
                 }
                 if settings.history.is_some() {
-                    card.settings.history = settings.history;
+                    details.settings.history = settings.history;
                 }
                 if settings.mention_all.is_some() {
-                    card.settings.mention_all = settings.mention_all;
+                    details.settings.mention_all = settings.mention_all;
+                }
+                if settings.reactions.is_some() {
+                    details.settings.reactions = settings.reactions.clone();
                 }
                 match notice {
                     Some(notice) => Outcome::Appended(self.append(*conversation, notice, now_ms)?),
@@ -234,7 +268,7 @@ impl State {
                 self.change_members(*conversation, add, remove, *members_max, notice.as_ref(), now_ms)?
             }
             Proposal::SetDesk { account, id, patch, agents_max, adopts_user } => {
-                self.set_desk(*account, (id, *adopts_user), patch, *agents_max, now_ms)?
+                self.set_desk(*account, id, patch, *agents_max, *adopts_user, now_ms)?
             }
             Proposal::Assign { conversation, account, to, expected, entry } => {
                 self.assign(*conversation, *account, to.as_ref(), *expected, entry, now_ms)?
@@ -265,17 +299,27 @@ impl State {
             }
             Proposal::SetStored(told) => self.set_stored(told),
             Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send)?,
-            Proposal::SetReach { user, preferences } => self.set_reach(*user, preferences)?,
+            Proposal::SetNotificationPreferences { user, preferences } => {
+                self.set_notification_preferences(*user, preferences)?
+            }
             Proposal::SetPushToken { user, device, token, former, owner, additions } => {
-                self.set_push_token((*user, device), token.as_ref(), *former, owner.as_ref(), (*additions, now_ms))?
+                let registration = push_tokens::Registration {
+                    user: *user,
+                    device,
+                    token: token.as_ref(),
+                    former: *former,
+                    owner: owner.as_ref(),
+                    additions: *additions,
+                };
+                self.set_push_token(registration, now_ms)?
             }
             Proposal::SetLastSeen(seen) => {
                 self.last_seen.extend(seen.iter().copied());
                 Outcome::Done
             }
-            Proposal::SetReachCounts(counts) => {
-                for (hour, boot, road, row) in counts {
-                    let key = tidings_domain::chat_rows::reach_counts_key(*hour, *boot, *road);
+            Proposal::SetNotificationCounts(counts) => {
+                for (hour, boot, channel, row) in counts {
+                    let key = tidings_domain::chat_rows::notification_counts_key(*hour, *boot, *channel);
                     self.rows.insert((RowSpace::Chat, key), row.clone());
                 }
                 Outcome::Done
@@ -284,11 +328,11 @@ impl State {
             Proposal::AdvanceOutbox { through, dead } => {
                 self.outbox_done = self.outbox_done.max(*through);
                 self.outbox = self.outbox.split_off(&(self.outbox_done + 1));
-                self.dead.extend(dead.iter().map(|d| (d.id, d.clone())));
+                self.notifications.extend(dead.iter().map(|notification| (notification.key, notification.clone())));
                 Outcome::Done
             }
-            Proposal::DeleteDeadLetters { ids } => {
-                ids.iter().for_each(|id| drop(self.dead.remove(id)));
+            Proposal::DeleteStoredNotifications { keys } => {
+                keys.iter().for_each(|key| drop(self.notifications.remove(key)));
                 Outcome::Done
             }
         })
@@ -317,7 +361,7 @@ impl State {
                         locale: None,
                         revoked_at: 0,
                         receipts_off: false,
-                        reach: None,
+                        notifications: None,
                         agent: None,
                     });
                     no
@@ -343,9 +387,10 @@ impl State {
     fn create(&mut self, new: &NewConversation, now_ms: u64) -> Result<Outcome, Rejection> {
         if let Some(no) = self.conversation_nos.get(&new.id) {
             let conversation = self.conversations[index(no.0)].clone();
-            return match conversation.kind == new.kind {
-                true => Ok(Outcome::Conversation { conversation, created: false }),
-                false => Err(Rejection::KindDiffers),
+            return if conversation.kind == new.kind {
+                Ok(Outcome::Conversation { conversation, created: false })
+            } else {
+                Err(Rejection::KindDiffers)
             };
         }
         if let Some((missing, _)) = new.members.iter().find(|(user, _)| index(user.0) >= self.users.len()) {
@@ -364,13 +409,34 @@ impl State {
             attributes: new.attributes.clone(),
             created_at: now_ms,
             member_count: members.len() as u64,
-            settings: new.settings,
+            settings: new.settings.clone(),
         };
         self.conversations.push(conversation.clone());
         for (user, role) in members {
             self.put_member(no, user, role, now_ms);
         }
         Ok(Outcome::Conversation { conversation, created: true })
+    }
+
+    fn open_direct(&mut self, new: &NewConversation, entry: &NewEntry, now_ms: u64) -> Result<Outcome, Rejection> {
+        if !self.conversation_nos.contains_key(&new.id) {
+            if let Some(refusal) = &entry.request.refusal {
+                return Err(Rejection::Refused(refusal.clone()));
+            }
+            if let Some(answered) = entry.reply_to() {
+                return Err(Rejection::NoSuchEntry(answered));
+            }
+            if self.is_of_stranger(entry) {
+                return Err(Rejection::NotAMember);
+            }
+        }
+        match self.create(new, now_ms)? {
+            Outcome::Conversation { conversation, created: true } => {
+                let appended = self.append(conversation.no, entry, now_ms)?;
+                Ok(Outcome::Opened { conversation, appended })
+            }
+            existing => Ok(existing),
+        }
     }
 
     fn change_members(
@@ -409,8 +475,9 @@ impl State {
         if !gone.is_empty() {
             self.left.insert(conversation);
         }
+        let mut mutes = Vec::new();
         for user in &gone {
-            self.members.remove(&(conversation, *user));
+            mutes.extend(self.members.remove(&(conversation, *user)).map(|membership| (*user, membership.mute)));
             self.memberships.remove(&(*user, conversation));
         }
         self.conversations[index(conversation.0)].member_count = would_be;
@@ -418,6 +485,9 @@ impl State {
             Some(notice) => Some(self.append(conversation, notice, now_ms)?),
             None => None,
         };
+        for (user, mute) in mutes {
+            self.keep_of_membership(conversation, user, mute);
+        }
         let (added, removed) = (new.into_iter().collect(), gone.into_iter().collect());
         Ok(Outcome::MembersChanged { added, removed, changed, member_count: would_be, notice })
     }
@@ -530,9 +600,15 @@ impl Store for MemoryStore {
         Ok(self.0.lock().outbox_done)
     }
 
-    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
-        let first = after.map_or(0, |id| id + 1);
-        Ok(self.0.lock().dead.range(first..).take(limit).map(|(_, d)| d.clone()).collect())
+    fn stored_notifications(
+        &self,
+        table: NotificationTable,
+        after: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<StoredNotification>> {
+        let first = NotificationKey { table, id: after.map_or(0, |id| id + 1) };
+        let last = NotificationKey { table, id: u64::MAX };
+        Ok(self.0.lock().notifications.range(first..=last).take(limit).map(|(_, found)| found.clone()).collect())
     }
 
     fn retain(&self, _: Retention, _: u64) -> StoreResult<u64> {

@@ -10,6 +10,8 @@ mod batch_reads;
 mod byte_rows;
 mod desks;
 mod message_changes;
+mod opaque;
+mod openings;
 mod outbox;
 mod preferences;
 mod push;
@@ -37,6 +39,8 @@ pub fn all() -> Vec<Check> {
         push_tokens::CHECKS,
         byte_rows::CHECKS,
         message_changes::CHECKS,
+        opaque::CHECKS,
+        openings::CHECKS,
         reactions::CHECKS,
         receipts::CHECKS,
         streams::CHECKS,
@@ -106,6 +110,7 @@ fn message(sender: UserNo, client_msg_id: &str) -> NewEntry {
         silent: false,
         skip_push: false,
         details: None,
+        request: EntryRequest::default(),
     }
 }
 
@@ -121,6 +126,7 @@ fn notice(kind: EntryKind) -> NewEntry {
         silent: true,
         skip_push: true,
         details: None,
+        request: EntryRequest::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Joins this node to a cluster, if the settings name one: the bus on Redis, the commit log, and the node's identity.
 
-use crate::settings::Settings;
+use crate::{displacement, settings::Settings};
 use anyhow::{Context, Result};
 use prometheus_client::{
     collector::Collector,
@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Unit,
 };
 use std::sync::Arc;
-use tidings_bus_redis::RedisBus;
+use tidings_bus_redis::{RedisBus, RedisBusConfig};
 use tidings_domain::{bus::Bus, commit_log::CommitLog};
 use tidings_engine::cluster::ClusterParts;
 
@@ -21,13 +21,15 @@ pub(crate) struct JoinedCluster {
 /// `None`: the settings name no cluster, and this node has its store to itself.
 pub(crate) fn join(settings: &Settings, log: Option<Arc<dyn CommitLog>>) -> Result<Option<JoinedCluster>> {
     let (Some(node), Some(log)) = (settings.cluster_node(), log) else { return Ok(None) };
-    let bus = Arc::new(RedisBus::start(settings.redis_config()?).context("[cluster] redis")?);
+    displacement::wait_for_name(&settings.data_dir, &*log, &node.name, settings.cluster_lease())?;
+    let config = RedisBusConfig { installation: log.installation(), ..settings.redis_config()? };
+    let fingerprints = settings.fingerprints(log.installation())?;
+    let bus = Arc::new(RedisBus::start(config).context("[cluster] redis")?);
     let metrics = BusMetrics(bus.clone());
     let (lease, may_lead) = (settings.cluster_lease(), settings.may_lead());
-    Ok(Some(JoinedCluster {
-        parts: ClusterParts { log, bus, node, lease, may_lead, recent_bytes_max: settings.cluster.recent_bytes_max },
-        metrics,
-    }))
+    let recent_bytes_max = settings.cluster.recent_bytes_max;
+    let parts = ClusterParts { log, bus, node, lease, may_lead, recent_bytes_max, fingerprints };
+    Ok(Some(JoinedCluster { parts, metrics }))
 }
 
 /// The metrics of the bus, exported with those of the engine.
@@ -54,6 +56,7 @@ impl Collector for BusMetrics {
             ("bus_heard_bytes", "Bytes of those", now.heard_bytes),
             ("bus_missed", "Times that something may have been lost", now.missed),
             ("bus_unreadable", "Messages that could not be read", now.unreadable),
+            ("bus_foreign", "Messages of another installation on the same Redis, not delivered", now.foreign),
             ("bus_connections_made", "Connections to Redis made", now.connections_made),
             ("bus_connections_failed", "Attempts to connect to Redis that failed", now.connections_failed),
             ("bus_resubscribed", "Times that the subscription was made again", now.resubscribed),

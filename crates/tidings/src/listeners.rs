@@ -20,7 +20,9 @@ const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The listeners of a running server.
 pub(crate) struct Listeners {
     http: Vec<StopHandle>,
-    miop: miop_listener::StopHandle,
+    health: Vec<StopHandle>,
+    /// Until it is closed.
+    miop: Option<miop_listener::StopHandle>,
     /// Each listener's name and address, plain HTTP first.
     addresses: Vec<(&'static str, SocketAddr)>,
     certificate_watch: Option<JoinHandle<()>>,
@@ -42,18 +44,19 @@ impl Listeners {
             addresses.push((name, listener.address()));
             listeners.push(listener);
         }
-        let mut health = Vec::new();
+        let (mut health, mut health_listeners) = (Vec::new(), Vec::new());
         for config in settings.health_listeners(&context) {
             let address = config.address;
             let listener =
                 Listener::bind(config, http.for_health()).with_context(|| cannot_listen(&[address], "health"))?;
             health.push(("health", listener.address()));
-            listeners.push(listener);
+            health_listeners.push(listener);
         }
         let miop = Listeners::open_miop(settings, context, host)?;
         addresses.extend(&miop.addresses);
         addresses.extend(health);
-        Ok(Listeners { http: listeners.into_iter().map(Listener::start).collect(), addresses, ..miop })
+        let [http, health] = [listeners, health_listeners].map(|all| all.into_iter().map(Listener::start).collect());
+        Ok(Listeners { http, health, addresses, ..miop })
     }
 
     /// Binds the listeners for devices alone. `host` as in [`Listeners::open`].
@@ -69,8 +72,9 @@ impl Listeners {
         let names = tls.iter().map(|tls| if *tls { "miop_tls" } else { "miop" });
         Ok(Listeners {
             http: Vec::new(),
+            health: Vec::new(),
             addresses: names.zip(at.iter().copied()).collect(),
-            miop: miop.start(host(&at)?)?,
+            miop: Some(miop.start(host(&at)?)?),
             certificate_watch: context.certificates.map(watch_certificates).transpose()?,
         })
     }
@@ -85,19 +89,32 @@ impl Listeners {
         self.addresses.iter().map(|(name, address)| format!("{name}={address}\n")).collect()
     }
 
-    /// Stops accepting and finishes the running HTTP requests. Returns whether they ended within the deadline.
-    pub(crate) async fn close(self, deadline: Duration) -> bool {
-        if let Some(watch) = self.certificate_watch {
+    /// Stops accepting and finishes the running HTTP requests. Returns whether they ended within the deadline. Health and
+    /// metrics are answered until [`Listeners::close_health`].
+    pub(crate) async fn close(&mut self, deadline: Duration) -> bool {
+        if let Some(watch) = self.certificate_watch.take() {
             watch.abort();
         }
-        self.miop.finish();
-        let closing: Vec<_> = self.http.into_iter().map(|stop| tokio::spawn(stop.finish(deadline))).collect();
-        let mut in_time = true;
-        for closed in closing {
-            in_time &= closed.await.unwrap_or(false);
+        if let Some(miop) = self.miop.take() {
+            miop.finish();
         }
-        in_time
+        finish(&mut self.http, deadline).await
     }
+
+    /// Closes what is still open.
+    pub(crate) async fn close_health(mut self, deadline: Duration) {
+        finish(&mut self.health, deadline).await;
+    }
+}
+
+/// Returns whether all ended within the deadline.
+async fn finish(listeners: &mut Vec<StopHandle>, deadline: Duration) -> bool {
+    let closing: Vec<_> = listeners.drain(..).map(|stop| tokio::spawn(stop.finish(deadline))).collect();
+    let mut in_time = true;
+    for closed in closing {
+        in_time &= closed.await.unwrap_or(false);
+    }
+    in_time
 }
 
 /// The context of a bind error, which usually means that another program, or another server of ours, has the address.

@@ -1,13 +1,15 @@
 //! The program `tidings`: the command line and the wiring of one server for chat, push and popups.
 //!
 //! In reading order: [`settings`] (all settings and their sources), [`serve`] (configure, build, run, drain), [`wiring`] (the
-//! parts put together), [`open_store`] (which store), [`join_cluster`] (the bus and the identity of a node), [`listeners`]
+//! parts put together), [`open_store`] (which store), [`join_cluster`] (the bus and the identity of a node), [`displacement`] (a name that another node has taken), [`listeners`]
 //! (every address), [`relay`] (devices' connections for another process), [`development`] (keys and demo users),
 //! [`commands`] (everything but serving). This crate only joins parts: the engine decides what becomes of a message, the
 //! crates of push and popups what reaches devices and is shown, the API and the gateway speak the protocols.
 
 mod commands;
 mod development;
+mod displacement;
+mod file_access;
 mod join_cluster;
 mod listeners;
 mod logs;
@@ -24,6 +26,7 @@ mod wiring;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use tidings_domain::end_reason::EndReason;
 
 /// Messages are allocated on one thread and freed on another all the time, which costs the system's allocator locks and
 /// consolidation.
@@ -40,7 +43,7 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve until told to stop (SIGTERM or Ctrl-C)
+    /// Serve until asked to stop (SIGTERM or Ctrl-C)
     Serve(Box<serve::Serve>),
     /// Print the documented default settings
     Config,
@@ -86,6 +89,6 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         eprintln!("tidings: {error:#}");
-        ExitCode::FAILURE
+        error.downcast_ref::<EndReason>().map_or(ExitCode::FAILURE, |reason| ExitCode::from(reason.exit_status()))
     })
 }

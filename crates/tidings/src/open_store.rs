@@ -4,7 +4,7 @@ use crate::settings::Settings;
 use anyhow::{Context, Result};
 use std::{path::Path, sync::Arc};
 use tidings_api::OnlineBackup;
-use tidings_domain::{commit_log::CommitLog, store::Store};
+use tidings_domain::{commit_log::CommitLog, gates::Gate, store::Store};
 use tidings_store::{EmbeddedStore, PostgresStore};
 
 /// An open store, with the ports that its kind has.
@@ -24,10 +24,17 @@ pub(crate) fn open(settings: &Settings) -> Result<OpenedStore> {
         // The error does not name the url, which holds a password.
         let store = PostgresStore::open(options).context("opening the database of [store] url")?;
         let store = Arc::new(store);
+        if settings.cluster_node().is_none() {
+            store.open_gates(&Gate::ALL.iter().map(|gate| gate.name()).collect::<Vec<_>>(), &[])?;
+        }
         return Ok(OpenedStore { log: Some(store.clone()), store, backup: None });
     }
     let store = EmbeddedStore::open(settings.embedded_options());
     let store = Arc::new(store.with_context(|| format!("opening {}", settings.data_dir.display()))?);
+    if let Err(error) = store.open_gates() {
+        // A full disk keeps no server from starting. The next start opens them.
+        tracing::warn!(%error, "the data folder does not note yet what this program may write");
+    }
     Ok(OpenedStore { backup: Some(Arc::new(EmbeddedBackup(store.clone()))), store, log: None })
 }
 

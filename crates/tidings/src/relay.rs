@@ -5,7 +5,10 @@ use crate::{listeners::Listeners, settings::Settings};
 use anyhow::{Context, Result};
 use axum::{
     Router,
+    extract::Request,
     http::{HeaderMap, StatusCode},
+    middleware::{Next, from_fn},
+    response::IntoResponse,
     routing::get,
 };
 use prometheus_client::{
@@ -14,13 +17,16 @@ use prometheus_client::{
     metrics::gauge::ConstGauge,
 };
 use std::{net::SocketAddr, sync::Arc, time::Duration};
-use tidings_api::{exposition::in_accepted_format, metrics::render};
+use tidings_api::{
+    exposition::in_accepted_format, metrics::render, problem::RefusalResponse, request_service::check_host,
+};
 use tidings_domain::metrics::Metrics;
 use tidings_engine::{Engine, cluster::nodes::ClusterNodes};
 use tidings_gateway::{
     miop_listener::ConnectionHost,
     relay::{CoreLocator, Relay},
 };
+use tidings_listen::OutboundBudget;
 
 /// A running gateway.
 pub(crate) struct RelayServer {
@@ -32,10 +38,11 @@ pub(crate) struct RelayServer {
 impl RelayServer {
     /// Starts the relay and its listeners within this limit of file descriptors. Call within the runtime.
     pub(crate) async fn start(settings: &Settings, descriptors: u64) -> Result<RelayServer> {
-        let metrics = Arc::new(Metrics::new());
+        let (metrics, outbound) = (Arc::new(Metrics::new()), settings.outbound_budget());
         let mut started = None;
         let listeners = Listeners::open_miop(settings, settings.listener_context(descriptors)?, |addresses| {
-            let relay = Relay::start(settings.relay_config(settings.cores(), addresses), metrics.clone())?;
+            let config = settings.relay_config(settings.cores(), addresses, outbound.clone());
+            let relay = Relay::start(config, metrics.clone())?;
             started = Some(relay.clone());
             Ok(relay as Arc<dyn ConnectionHost>)
         })?;
@@ -45,7 +52,7 @@ impl RelayServer {
             let listener = tokio::net::TcpListener::bind(address).await;
             let listener = listener.with_context(|| format!("listening on {address} for metrics"))?;
             metrics_address = Some(listener.local_addr()?);
-            let router = operations(relay.clone(), metrics);
+            let router = operations(relay.clone(), metrics, outbound);
             tokio::spawn(async move { axum::serve(listener, router).await });
         }
         Ok(RelayServer { relay, listeners, metrics: metrics_address })
@@ -58,7 +65,7 @@ impl RelayServer {
     }
 
     /// Stops accepting, tells devices to connect again, and closes everything.
-    pub(crate) async fn stop(self, deadline: Duration) {
+    pub(crate) async fn stop(mut self, deadline: Duration) {
         self.listeners.close(deadline).await;
         let relay = self.relay;
         // It joins threads, which blocks.
@@ -66,14 +73,24 @@ impl RelayServer {
     }
 }
 
-fn operations(relay: Arc<Relay>, metrics: Arc<Metrics>) -> Router {
+fn operations(relay: Arc<Relay>, metrics: Arc<Metrics>, outbound: Arc<OutboundBudget>) -> Router {
     let ready = move || async move {
         if relay.is_attached() { (StatusCode::OK, "ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "not attached") }
     };
+    let exposed = move |headers: HeaderMap| async move {
+        metrics.set_queue("outbound_bytes", outbound.held(), outbound.bytes_max());
+        in_accepted_format(&headers, render(&metrics))
+    };
     Router::new()
-        .route("/metrics", get(move |headers: HeaderMap| async move { in_accepted_format(&headers, render(&metrics)) }))
+        .route("/metrics", get(exposed))
         .route("/healthz", get(|| async { "alive" }))
         .route("/readyz", get(ready))
+        .layer(from_fn(|request: Request, next: Next| async move {
+            match check_host(&request) {
+                Ok(()) => next.run(request).await,
+                Err(refusal) => RefusalResponse(refusal).into_response(),
+            }
+        }))
 }
 
 /// The node that leads, as this one has heard.
@@ -101,9 +118,10 @@ pub(crate) fn start_for_leader(
     settings: &Settings,
     engine: &Engine,
     addresses: &[SocketAddr],
+    outbound: Arc<OutboundBudget>,
 ) -> Result<Option<Arc<Relay>>> {
     let Some(cluster) = engine.cluster.as_ref().filter(|_| !addresses.is_empty()) else { return Ok(None) };
-    let mut config = settings.relay_config(Leader(cluster.nodes.clone()), addresses);
+    let mut config = settings.relay_config(Leader(cluster.nodes.clone()), addresses, outbound);
     // The node's own name already stands for the sessions that the node serves itself.
     config.name = format!("{}/devices", cluster.nodes.me().name);
     // Metrics of its own: the engine's count the sessions that the engine serves.

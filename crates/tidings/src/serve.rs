@@ -2,7 +2,7 @@
 
 use crate::{
     development::{self, Keys},
-    logs, memory, panics,
+    displacement, file_access, logs, memory, panics,
     relay::RelayServer,
     settings::{self, Role, SettingArgs, Settings},
     wiring::Server,
@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 use tidings_api::routes::SettingView;
+use tidings_domain::end_reason::EndReason;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The file in the data folder that holds the server's addresses.
@@ -29,6 +30,8 @@ const _: () = assert!(
             + tidings_api::CONCURRENT_READS_MAX
             + tidings_popups::CONCURRENT_CONTEXT_READS_MAX
 );
+/// The part of the drain's deadline for which a process that ends by itself says so before it closes its listeners.
+const NOTICE_PART: u32 = 5;
 /// When a stop is this much over its deadline, the process exits.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -50,6 +53,7 @@ impl Serve {
             print!("{}", settings::help());
             return Ok(ExitCode::SUCCESS);
         }
+        file_access::keep_to_this_account();
         let (mut settings, sources) = self.settings.load_with_sources()?;
         let made_up = if self.dev { missing_keys(&settings) } else { Vec::new() };
         let keys = self.dev.then(|| add_development_keys(&mut settings)).transpose()?;
@@ -59,7 +63,9 @@ impl Serve {
         if !settings.huge_pages {
             memory::refuse_huge_pages();
         }
-        for warning in settings.warnings(std::env::vars_os()) {
+        let folders = [Some(&settings.data_dir), settings.backup_dir.as_ref()];
+        let open = folders.into_iter().flatten().filter_map(|folder| file_access::warning_if_open(folder));
+        for warning in settings.warnings(std::env::vars_os()).into_iter().chain(open) {
             tracing::warn!("{warning}");
         }
         let descriptors = raise_descriptor_limit();
@@ -75,15 +81,15 @@ impl Serve {
         }
         let runtime = runtime.max_blocking_threads(BLOCKING_THREADS_MAX).enable_all().thread_name("http").build()?;
         runtime.spawn(memory::release_periodically());
-        match settings.role {
+        let exit_code = match settings.role {
             Role::All | Role::Api | Role::Worker => {
                 runtime.block_on(serve(&settings, descriptors, keys.as_ref(), disclosed))?
             }
             Role::Gateway => runtime.block_on(relay(&settings, descriptors))?,
-        }
+        };
         // Only reads whose callers are gone still run.
         runtime.shutdown_background();
-        Ok(ExitCode::SUCCESS)
+        Ok(exit_code)
     }
 }
 
@@ -92,7 +98,7 @@ async fn serve(
     descriptors: u64,
     development: Option<&Keys>,
     disclosed: Vec<SettingView>,
-) -> Result<()> {
+) -> Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = Server::start(settings, descriptors, development.map(development::chat_page), disclosed)?;
@@ -106,15 +112,21 @@ async fn serve(
     }
     std::io::stdout().flush()?;
 
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let engine = server.engine().clone();
+    let reason = tokio::select! {
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+        reason = engine.must_end() => Some(reason),
+    };
+    // The last reference closes the store.
+    drop(engine);
+    if let Some(EndReason::Displaced { name }) = &reason {
+        displacement::remember(&settings.data_dir, name);
     }
-    stop(settings, |deadline| server.stop(deadline), [&mut terminate, &mut interrupt]).await;
-    Ok(())
+    Ok(stop(settings, reason.as_ref(), |deadline| server.stop(deadline), [&mut terminate, &mut interrupt]).await)
 }
 
-async fn relay(settings: &Settings, descriptors: u64) -> Result<()> {
+async fn relay(settings: &Settings, descriptors: u64) -> Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = RelayServer::start(settings, descriptors).await?;
@@ -124,8 +136,7 @@ async fn relay(settings: &Settings, descriptors: u64) -> Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    stop(settings, |deadline| server.stop(deadline), [&mut terminate, &mut interrupt]).await;
-    Ok(())
+    Ok(stop(settings, None, |deadline| server.stop(deadline), [&mut terminate, &mut interrupt]).await)
 }
 
 /// Writes the listeners' addresses to the data folder and prints them. The server serves even if the disk has no room for the
@@ -149,22 +160,30 @@ fn announce(settings: &Settings, addresses: &str) {
     tracing::info!(addresses = addresses.trim().replace('\n', " "), data_dir = %settings.data_dir.display(), "serving");
 }
 
-/// Stops within the deadline, or at once on a second signal.
+/// Stops within the deadline, or at once on a signal beside the one that asked for it. `reason`: why the process ends by itself.
 async fn stop<F: Future<Output = ()>>(
     settings: &Settings,
+    reason: Option<&EndReason>,
     stop: impl FnOnce(Duration) -> F,
     [terminate, interrupt]: [&mut Signal; 2],
-) {
+) -> ExitCode {
     let deadline = Duration::from_millis(settings.drain_deadline_ms);
     tracing::info!(?deadline, "stopping");
     // Commands must not find a server that is stopping.
     let _ = fs::remove_file(settings.data_dir.join(LISTENING_FILE));
-    enforce_stop_deadline(deadline + STOP_GRACE);
+    enforce_stop_deadline(deadline + STOP_GRACE, reason.map_or(1, EndReason::exit_status));
+    let stopping = async {
+        // Whoever stops a node takes it from its balancer first. Here the balancer must learn it from `/readyz`.
+        let notice = reason.map_or(Duration::ZERO, |_| deadline / NOTICE_PART);
+        tokio::time::sleep(notice).await;
+        stop(deadline - notice).await;
+    };
     tokio::select! {
-        () = stop(deadline) => tracing::info!("stopped"),
+        () = stopping => tracing::info!("stopped"),
         _ = terminate.recv() => tracing::warn!("stopped at once by a second signal"),
         _ = interrupt.recv() => tracing::warn!("stopped at once by a second signal"),
     }
+    ExitCode::from(reason.map_or(0, EndReason::exit_status))
 }
 
 /// The keys that development mode makes up, because no setting has them.
@@ -194,11 +213,11 @@ fn write_atomically(file: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 /// Exits the process when a stop takes too long. Nothing that is acknowledged waits only in memory, so nothing is lost.
-fn enforce_stop_deadline(after: Duration) {
+fn enforce_stop_deadline(after: Duration, exit_status: u8) {
     std::thread::spawn(move || {
         std::thread::sleep(after);
         eprintln!("tidings: the stop took longer than its deadline; ending at once");
-        std::process::exit(1);
+        std::process::exit(exit_status.into());
     });
 }
 

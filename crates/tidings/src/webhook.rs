@@ -9,7 +9,7 @@
 
 use anyhow::{Context, Result};
 use std::time::Duration;
-use tidings_engine::webhook::{Webhook, WebhookDelivery, WebhookError};
+use tidings_notifications::webhook::{Webhook, WebhookDelivery, WebhookError};
 use tokio::runtime::Handle;
 
 pub(crate) struct HttpWebhook {

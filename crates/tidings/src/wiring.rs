@@ -10,22 +10,21 @@ use tidings_api::{
     request_service::RequestService,
     routes::SettingView,
 };
-use tidings_domain::clock::SystemClock;
-use tidings_engine::{
-    Engine, access::TokenClaims, engine::EngineParts, outbox::OutboxConfig, presence::compare::SessionSource,
-    webhook::Webhook,
-};
+use tidings_domain::{clock::SystemClock, failure_log::FailureLog};
+use tidings_engine::{Engine, EngineParts, access::TokenClaims, presence::compare::SessionSource};
 use tidings_gateway::{
     BodyFraming, MaybeTlsSocket, SessionServer, VerifyToken, link_listener::LinkListener,
     miop_listener::ConnectionHost, relay::Relay,
 };
-use tidings_listen::{Throttle, ThrottleKey};
+use tidings_listen::{ClientAddress, Throttle, ThrottleKey};
+use tidings_notifications::{NotificationParts, Notifications, webhook::Webhook, webhook_push::WebhookPushConfig};
 use tidings_protocol::{error::Refusal, event_stream::StreamPost};
 use tokio::sync::oneshot;
 
 /// A running server.
 pub(crate) struct Server {
     engine: Arc<Engine>,
+    notifications: Arc<Notifications>,
     session_server: Arc<SessionServer>,
     listeners: Listeners,
     link_listener: Option<LinkListener>,
@@ -47,16 +46,19 @@ impl Server {
         let open_store::OpenedStore { store, backup, log } = open_store::open(settings)?;
         let (cluster, bus_metrics) =
             join_cluster::join(settings, log)?.map(|joined| (joined.parts, joined.metrics)).unzip();
-        let (prepared, wakes) = SessionServer::prepare(settings.session_config()).context("preparing the sessions")?;
+        let outbound = settings.outbound_budget();
+        let (prepared, wakes) =
+            SessionServer::prepare(settings.session_config(outbound.clone())).context("preparing the sessions")?;
         let (engine, receivers) = Engine::start(EngineParts {
             config: settings.engine_config(),
             clock: Arc::new(SystemClock),
             store,
-            webhook: webhook(settings)?,
-            vendors: settings.vendors()?,
             wakes,
             cluster,
         });
+        let config = settings.notifications_config();
+        let parts = NotificationParts { config, webhook: webhook(settings)?, providers: settings.providers()? };
+        let notifications = Notifications::start(&engine, parts);
         if let Some(metrics) = bus_metrics {
             engine.metrics.register_collector(Box::new(metrics));
         }
@@ -76,10 +78,11 @@ impl Server {
         let nodes = settings.cluster.secret.as_deref().filter(|_| engine.cluster.is_some()).map(NodeTokenSigner::new);
         nodes.iter().for_each(|nodes| tokens.trust_nodes(nodes));
         let tokens = Arc::new(tokens);
-        let session_server =
-            prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone(), throttle.clone())))?;
+        let session_tokens = Arc::new(SessionTokens(tokens.clone(), throttle.clone()));
+        let session_server = prepared.start(engine.clone(), notifications.clone(), receivers, session_tokens)?;
         let mut api = Api::new(
             engine.clone(),
+            notifications.clone(),
             ApiKeys::new(settings.all_api_keys()),
             tokens,
             Arc::new(SessionServerAdapter(session_server.clone())),
@@ -87,6 +90,7 @@ impl Server {
             settings.api_config()?,
         )
         .with_throttle(throttle)
+        .with_outbound_budget(outbound.clone())
         .with_settings(disclosed);
         if let Some(page) = chat_page {
             api = api.with_chat_page(page);
@@ -94,17 +98,19 @@ impl Server {
         nodes.into_iter().for_each(|nodes| api.connect_sessions_to_leader(nodes));
         let mut relay = None;
         let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn ConnectionHost>> {
-            relay = relay::start_for_leader(settings, &engine, addresses)?;
+            relay = relay::start_for_leader(settings, &engine, addresses, outbound)?;
             Ok(match &relay {
                 Some(relay) => relay.clone(),
                 None => session_server.clone(),
             })
         };
         let listeners = Listeners::open(settings, context, &RequestService::new(Arc::new(api)), host)?;
-        let link_listener =
-            settings.link_config().map(|config| LinkListener::start(config, session_server.clone())).transpose();
-        let link_listener =
-            link_listener.with_context(|| format!("listening on {:?} for gateways", settings.link.listen))?;
+        let link_listener = settings.link_config().map(|config| {
+            let address = config.listen;
+            LinkListener::start(config, session_server.clone())
+                .with_context(|| format!("listening on {address} (link; another address: --link-listen)"))
+        });
+        let link_listener = link_listener.transpose()?;
         if let Some(cluster) = &engine.cluster {
             let address = settings.advertised(listeners.http_address())?;
             let link = link_listener.as_ref().map(LinkListener::address);
@@ -112,8 +118,8 @@ impl Server {
             let address = address.as_str().trim_end_matches('/').to_owned();
             cluster.nodes.announce_addresses(address, link.unwrap_or_default());
         }
-        let housekeeping = tokio::spawn(housekeeping(engine.clone(), settings.clone()));
-        Ok(Server { listeners, link_listener, relay, engine, session_server, housekeeping })
+        let housekeeping = tokio::spawn(housekeeping(engine.clone(), notifications.clone(), settings.clone()));
+        Ok(Server { listeners, link_listener, relay, engine, notifications, session_server, housekeeping })
     }
 
     pub(crate) fn listeners(&self) -> &Listeners {
@@ -131,7 +137,7 @@ impl Server {
     }
 
     /// Stops accepting, finishes the requests, commits the accepted sends, tells clients to connect again, and closes everything.
-    pub(crate) async fn stop(self, deadline: Duration) {
+    pub(crate) async fn stop(mut self, deadline: Duration) {
         let began = tokio::time::Instant::now();
         self.housekeeping.abort();
         if let Some(listener) = &self.link_listener {
@@ -151,45 +157,56 @@ impl Server {
             tracing::warn!("the store did not commit everything in time; what is not committed was not acknowledged");
         }
         self.session_server.drain(deadline.saturating_sub(began.elapsed())).await;
-        let engine = self.engine;
+        // Its answers hold the engine, whose end closes the store.
+        self.listeners.close_health(HEALTH_CLOSES_WITHIN).await;
+        let (engine, notifications) = (self.engine, self.notifications);
         // It joins threads, which may wait for the disk.
-        let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
+        let stop = move || {
+            notifications.stop();
+            engine.stop();
+        };
+        let _ = tokio::task::spawn_blocking(stop).await;
     }
 }
 
 /// The app's webhook, if the settings name one.
-fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, OutboxConfig)>> {
+fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, WebhookPushConfig)>> {
     let Some(url) = &settings.webhook.url else { return Ok(None) };
     let webhook = HttpWebhook::new(url, Duration::from_millis(settings.webhook.timeout_ms))?;
-    Ok(Some((Arc::new(webhook), settings.outbox_config())))
+    Ok(Some((Arc::new(webhook), settings.webhook_push_config())))
 }
 
+/// How long a request for health or metrics may take at the end.
+const HEALTH_CLOSES_WITHIN: Duration = Duration::from_millis(200);
 /// How often running bulk sends are looked for.
 const BULK_SENDS_EVERY: Duration = Duration::from_secs(1);
 /// How often recalls are looked for whose bodies have been in the store's files for long enough.
 const PURGE_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// What the leader does from time to time.
-async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
-    let purge = purge_recalled_bodies(engine.clone(), &settings);
+async fn housekeeping(engine: Arc<Engine>, notifications: Arc<Notifications>, settings: Settings) {
+    let purge = purge_recalled_bodies(notifications, &settings);
     tokio::join!(remove_old_messages(engine.clone(), &settings), purge, work_on_bulk_sends(engine));
 }
 
 /// Has bulk sends go on.
 async fn work_on_bulk_sends(engine: Arc<Engine>) {
     let mut timer = interval_from_now(BULK_SENDS_EVERY);
+    let failures = FailureLog::new("a bulk send waits; it is tried again");
     loop {
         timer.tick().await;
-        while matches!(engine.work_on_bulk_sends().await.inspect_err(log_bulk_send), Ok(true)) {}
+        loop {
+            let worked = engine.work_on_bulk_sends().await;
+            failures.note(&worked);
+            if !matches!(worked, Ok(true)) {
+                break;
+            }
+        }
     }
 }
 
-fn log_bulk_send(refusal: &Refusal) {
-    tracing::warn!(%refusal, "a bulk send waits; it is tried again");
-}
-
 /// Has recalled bodies leave the store's files in time.
-async fn purge_recalled_bodies(engine: Arc<Engine>, settings: &Settings) {
+async fn purge_recalled_bodies(notifications: Arc<Notifications>, settings: &Settings) {
     let age_min = Duration::from_secs(settings.messages.purge_after_hours * 60 * 60);
     if age_min.is_zero() {
         return;
@@ -197,8 +214,8 @@ async fn purge_recalled_bodies(engine: Arc<Engine>, settings: &Settings) {
     let mut timer = interval_from_now(PURGE_EVERY);
     loop {
         timer.tick().await;
-        let (engine, began) = (engine.clone(), std::time::Instant::now());
-        match tokio::task::spawn_blocking(move || engine.purge_recalled(age_min)).await {
+        let (notifications, began) = (notifications.clone(), std::time::Instant::now());
+        match tokio::task::spawn_blocking(move || notifications.purge_recalled(age_min)).await {
             Ok(Ok(false)) => {}
             Ok(Ok(true)) => tracing::info!(took = ?began.elapsed(), "recalled messages have left the store's files"),
             Ok(Err(refusal)) => {
@@ -238,15 +255,15 @@ fn interval_from_now(interval: Duration) -> tokio::time::Interval {
 struct SessionServerAdapter(Arc<SessionServer>);
 
 impl SessionGateway for SessionServerAdapter {
-    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
-        if !self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key) {
+    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, client: ClientAddress) {
+        if !self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, client) {
             tracing::debug!("no room for another connection");
         }
     }
 
-    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, throttle_key: ThrottleKey) {
+    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, client: ClientAddress) {
         let framing = if is_chunked { BodyFraming::Chunked } else { BodyFraming::UntilClose };
-        if !self.0.adopt(socket, tidings_gateway::Protocol::EventStream(framing), bind, throttle_key) {
+        if !self.0.adopt(socket, tidings_gateway::Protocol::EventStream(framing), bind, client) {
             tracing::debug!("no room for another connection");
         }
     }

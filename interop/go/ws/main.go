@@ -1,4 +1,4 @@
-// The WebSocket door with github.com/coder/websocket.
+// The WebSocket listener with github.com/coder/websocket.
 package main
 
 import (

@@ -43,8 +43,10 @@ for (let n = 0; n < 7; n += 1) {
   if (sent.data) seqs.push(sent.data.seq);
 }
 report('messages are sent', seqs.length === 7 && seqs.every((seq, at) => seq === seqs[0]! + at), seqs);
-const again = await api.send({ client, body: { conversation, from: 'gen-ts-ada', client_msg_id: 'm6', body: 1 } });
+const again = await api.send({ client, body: { conversation, from: 'gen-ts-ada', client_msg_id: 'm6', body: { text: 6 } } });
 report('a retry answers with the first result', again.data?.duplicate === true && again.data.seq === seqs[6], again);
+const other = await api.send({ client, body: { conversation, from: 'gen-ts-ada', client_msg_id: 'm6', body: 1 } });
+report('another message under its id is refused', other.error?.code === 'client_msg_id_reused', other);
 
 for (const way of ['next', 'previous'] as const) {
   const first = way === 'next' ? { from_seq: seqs[0]! } : { to_seq: seqs[6]! };

@@ -1,4 +1,4 @@
-"""What a stranger and a greedy caller can take of the HTTP door: raw sockets of Python against a small server of its own."""
+"""What a stranger and a greedy caller can take of the HTTP listener: raw sockets of Python against a small server of its own."""
 
 import json
 import socket
@@ -64,6 +64,8 @@ def strangers():
         for path in ("/healthz", "/readyz", "/metrics"):
             until(f"{path} is not answered", lambda: ask(server.http, path) == 200)
         until("a caller is not answered", lambda: ask(server.http, "/v1/users/nobody", server.api_key) == 404)
+        # The app server has a reserve; for who has no credential another stranger gives way.
+        until("a caller without a key is not answered", lambda: ask(server.http, "/v1/users/nobody") == 401)
     finally:
         for one in crowd:
             one.close()
@@ -81,8 +83,8 @@ def known_stay():
         assert b" 404 " in known.recv(65536)
 
 
-def own_door():
-    health = server.doors["health"]
+def own_listener():
+    health = server.listeners["health"]
     assert [ask(health, path) for path in ("/healthz", "/readyz", "/metrics", "/v1/users/x")] == [200, 200, 200, 404]
 
 
@@ -138,9 +140,9 @@ tap = Tap(f"raw sockets, Python {sys.version.split()[0]}")
 settings = {"http_connections_max": PLACES, "http_body_bytes_max": BODIES, "health_listen": "127.0.0.1:0"}
 with Server(settings=settings) as server:
     api("PUT", "/v1/users", {"users": [{"id": "limits-ada"}, {"id": "limits-ben"}]}, url=server.url, key=server.api_key)
-    tap.case("idle strangers do not shut the door", strangers)
+    tap.case("idle strangers do not shut the listener", strangers)
     tap.case("who has shown a credential stays", known_stay)
-    tap.case("health has a door of its own", own_door)
+    tap.case("health has a listener of its own", own_listener)
     tap.case("strangers that gave way are counted", lambda: figure(server.http, "tidings_http_connections_evicted_total") > 0)
     tap.case("unfinished bodies share a budget", bodies)
     tap.case("a body that does not come is given up", slow_body)

@@ -240,7 +240,7 @@ def pipelined_with_refusals():
 
 
 def the_next_comes_while_one_is_answered():
-    """The second request comes in pieces that end anywhere, each while the first may be under way."""
+    """The second request comes in chunks that end anywhere, each while the first may be under way."""
     for cut in range(1, 120, 7):
         raw = Raw()
         second = request("POST", "/v1/messages", message(f"cut-{cut}"))
@@ -387,7 +387,7 @@ tap.case("history by pages, forward", history_forward_and_back)
 tap.case("a large answer, taken slowly", a_large_answer)
 tap.case("40 requests in one write", pipelined)
 tap.case("refusals in a pipeline, then close", pipelined_with_refusals)
-tap.case("a second request in pieces beside the first", the_next_comes_while_one_is_answered)
+tap.case("a second request in chunks beside the first", the_next_comes_while_one_is_answered)
 tap.case("a request a byte at a time", a_byte_at_a_time)
 tap.case("HTTP/1.0, closed and kept alive", http_1_0)
 tap.case("a send whose connection was reset is retried", a_broken_send_is_retried)

@@ -128,11 +128,11 @@ def cuts(whole, head, by):
 def shape(asked, raw, end, by, closes=False):
     with Connection() as connection:
         head = raw.index(b"\r\n\r\n") + 4
-        pieces = cuts(raw, head, by)
-        for piece in pieces[:-1]:
-            connection.socket.sendall(piece)
+        chunks = cuts(raw, head, by)
+        for chunk in chunks[:-1]:
+            connection.socket.sendall(chunk)
         # What follows a request comes with its last bytes.
-        connection.socket.sendall(pieces[-1] + (ENDS[end] or b""))
+        connection.socket.sendall(chunks[-1] + (ENDS[end] or b""))
         if ENDS[end] is None:
             connection.socket.shutdown(socket.SHUT_WR)
         status, headers, body = connection.answer(asked[0])
@@ -150,8 +150,8 @@ def follow(first, second, count, by):
     """One request behind the other in one packet: as many answers, in order."""
     with Connection() as connection:
         whole = b"".join(request(asked) for _ in range(count) for asked in (first, second))
-        for piece in cuts(whole, len(request(first)), by):
-            connection.socket.sendall(piece)
+        for chunk in cuts(whole, len(request(first)), by):
+            connection.socket.sendall(chunk)
         for _ in range(count):
             for asked in (first, second):
                 status, _, body = connection.answer(asked[0])

@@ -112,9 +112,9 @@ def main():
 
     secret = "the secret of core and gateway"
     with Server(settings={"link.secret": secret, "link.listen": "127.0.0.1:0"}) as core:
-        attach = {"role": "gateway", "link.to": core.doors["link"], "link.secret": secret, "link.metrics_listen": "127.0.0.1:0"}
+        attach = {"role": "gateway", "link.to": core.listeners["link"], "link.secret": secret, "link.metrics_listen": "127.0.0.1:0"}
         with Server(settings=attach) as gateway:
-            url_of_gateway = "http://" + gateway.doors["metrics"]
+            url_of_gateway = "http://" + gateway.listeners["metrics"]
 
             def of_a_gateway():
                 for accept, wanted in ((None, (TEXT, "0.0.4")), (PROMETHEUS, (OPEN, "1.0.0"))):

@@ -200,13 +200,13 @@ class Fuzz:
 
 
 class At:
-    """Names a case by the door that it went through."""
+    """Names a case by the listener that it went through."""
 
-    def __init__(self, tap, door):
-        self.tap, self.door = tap, door
+    def __init__(self, tap, listener):
+        self.tap, self.listener = tap, listener
 
     def case(self, name, what):
-        return self.tap.case(f"{self.door}: {name}", what)
+        return self.tap.case(f"{self.listener}: {name}", what)
 
 
 def main():
@@ -214,7 +214,7 @@ def main():
     run(At(tap, "server"), Lab.shared(), together=False)
     link = {"link.secret": "the secret of core and gateway", "link.listen": "127.0.0.1:0"}
     with Server(settings=link) as core:
-        attach = {"role": "gateway", "link.to": core.doors["link"], "link.secret": link["link.secret"], "link.name": "fuzz"}
+        attach = {"role": "gateway", "link.to": core.listeners["link"], "link.secret": link["link.secret"], "link.name": "fuzz"}
         with Server(settings=attach) as gateway:
             lab = Lab(gateway.miop, core.url)
             wait_for(lambda: attached(lab), "the gateway is attached")

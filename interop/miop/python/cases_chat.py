@@ -38,10 +38,10 @@ def sent(session, t="send", **message):
 
 
 class Growing:
-    """A message that grows, as a client puts it together from entries and pieces. Offsets count bytes."""
+    """A message that grows, as a client puts it together from entries and chunks. Offsets count bytes."""
 
     def __init__(self, conversation, seq):
-        self.place, self.text, self.mark, self.pieces = (conversation, seq), None, None, 0
+        self.place, self.text, self.mark, self.chunks = (conversation, seq), None, None, 0
 
     def take(self, frame):
         conversation, seq = self.place
@@ -50,7 +50,7 @@ class Growing:
             if is_mine and entry["kind"] in ("message", "edit"):
                 self.text, self.mark = entry["body"]["text"].encode(), entry.get("stream")
         if frame["t"] == "stream" and (frame["conversation"], frame["seq"]) == self.place:
-            self.pieces += 1
+            self.chunks += 1
             known = len(self.text) - frame["offset"]
             check(known >= 0, f"bytes {len(self.text)} to {frame['offset']} are missing")
             self.text += frame["text"].encode()[known:]
@@ -203,13 +203,13 @@ def run(tap, lab):
             message, text = Growing(room, begun["seq"]), ""
             place = {"conversation": room, "seq": begun["seq"]}
             for word in ("naïve ", "≥ ", "☕"):
-                piece = {"offset": len(text.encode()), "text": word, **place}
+                chunk = {"offset": len(text.encode()), "text": word, **place}
                 text += word
                 for _ in range(2):
-                    answer = one.ask("stream_append", **piece)
-                    equal((answer["t"], answer["offset"]), ("appended", len(text.encode())), "a piece, and its retry")
+                    answer = one.ask("stream_append", **chunk)
+                    equal((answer["t"], answer["offset"]), ("appended", len(text.encode())), "a chunk, and its retry")
             message.until(other, text, "open")
-            check(message.pieces > 0, "the text came without a stream frame")
+            check(message.chunks > 0, "the text came without a stream frame")
             gap = one.ask("stream_append", offset=99, text="x", **place)
             equal((gap["t"], gap["code"]), ("error", "conflict"), gap)
             equal(other.ask("stream_append", offset=0, text="", **place)["code"], "forbidden", "another user's message")
@@ -227,7 +227,7 @@ def run(tap, lab):
             again = sent(one, "stream_end", **place)
             equal((again["seq"], again["duplicate"]), (ended["seq"], True), "a repeated end")
             equal(one.ask("stream_append", offset=0, text="", **place)["code"], "stream_ended")
-    tap.case("a message grows over MIOP: pieces in stream frames, and the whole text with its end", growing)
+    tap.case("a message grows over MIOP: chunks in stream frames, and the whole text with its end", growing)
 
     def broken_off():
         may, ned = lab.person(), lab.person()

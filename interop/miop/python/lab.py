@@ -36,7 +36,7 @@ def wait_for(condition, what, patience=PATIENCE_S):
 
 
 class Lab:
-    """One server's door: `miop` is the address, `url` the API that belongs to it."""
+    """One server's listener: `miop` is the address, `url` the API that belongs to it."""
 
     def __init__(self, miop, url, tls=None, server_hostname=None, before=b""):
         self.miop, self.url = miop, url

@@ -9,7 +9,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(_
 
 import cases_bind  # noqa: E402
 import cases_chat  # noqa: E402
-import cases_doors  # noqa: E402
+import cases_listeners  # noqa: E402
 import cases_ends  # noqa: E402
 import cases_frames  # noqa: E402
 import cases_push  # noqa: E402
@@ -28,7 +28,7 @@ def main():
     cases_ends.client_rules(tap, lab)
     tap.case("the server serves a fresh session at the end", lab.still_good)
     cases_ends.run(tap)
-    cases_doors.run(tap, pathlib.Path(os.environ["INTEROP_TMP"]))
+    cases_listeners.run(tap, pathlib.Path(os.environ["INTEROP_TMP"]))
     tap.end()
 
 

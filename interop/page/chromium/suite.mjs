@@ -101,6 +101,16 @@ const failed = await run(`the chat page in ${version()}`, [
     await bob.misses(`${line("Demo")} .badge`);
     await bob.sees(".first-new");
   }],
+  ["who is online is said while it is known, and nothing else is", async () => {
+    await bob.choose("Carol"); // nobody has written there: she may not be watched yet
+    await bob.misses('header span:text-is("offline")');
+    await bob.choose("Demo");
+    await bob.sees("header .is-online");
+    await bob.leave();
+    await bob.misses("header .is-online");
+    await bob.comeBack();
+    await bob.sees("header .is-online");
+  }],
   ["offline: what came meanwhile is there once and in order, and counted as unread", async () => {
     await bob.choose("Carol");
     await bob.leave();

@@ -60,9 +60,12 @@ export const computing = [
       name: "Sale", state: "live", placements: ["home", "cart"], priority: 10, starts_at: 1_764_547_200_000, ends_at: 1_767_225_659_000, time_zone: "Europe/Berlin",
       windows: [{ days: ["mon"], from: "09:00", to: "17:30" }], audience: { all: [] }, trigger: { event: "paid" }, caps: { per_day: 2, per_session: 1, total: 10, gap_s: 3600 },
       variants: [{ id: "a", weight: 0, content: { title: "<b>", text: "t", image: "i", buttons: [{ id: "go", label: "Go", action: { type: "open", url: "app://x" } }, { id: "n", label: "", action: { type: "dismiss" } }], data: { colour: "#e33" } } }],
-      control_percent: 5.25, strict: true, test_users: ["alice"],
+      control_percent: 5.25, conversion: { event: "purchase", within: "7d", value: "total" }, strict: true, test_users: ["alice"],
     };
     same(specOf(draftOf(spec)), { spec, mistakes: {} });
+    // What the form has no field for stays.
+    const { spec: kept } = specOf({ ...draftOf({ ...spec, journey: "start", after: { dismiss: "7d" } }), priority: "11" });
+    same([kept.journey, kept.after, kept.priority], ["start", { dismiss: "7d" }, 11]);
     const least = { state: "draft", placements: ["home"], variants: [{ id: "a", weight: 1, content: {} }] };
     same(specOf(draftOf(least)).spec, least);
     const { spec: none, mistakes } = specOf({ ...draftOf(spec), audience: "{", priority: "ten" });

@@ -184,6 +184,29 @@ const failed = await run(`the console in ${version()}`, [
     await page.getByLabel("Most per day").fill("2");
     await page.getByRole("button", { name: "Save" }).click();
     await card(page, "Versions").getByRole("row", { name: /^2 /u }).waitFor();
+    await page.getByLabel("Conversion", { exact: true }).fill('{"event": "purchase", "within": "7d", "value": "total"}');
+    await page.getByLabel("Control group, %").fill("50");
+    await page.getByRole("button", { name: "Save" }).click();
+    const lift = card(page, "Lift");
+    await lift.getByText("purchase").waitFor();
+    const purchases = [];
+    for (let n = 0; n < 40; n++) {
+      const user = `buyer-${n}`;
+      const shown = await api("POST", "/v1/popups/decide", { user, placement: "home", attributes: { country: "DE" } });
+      if (n % (shown === undefined ? 4 : 2) === 0) purchases.push({ id: `bought-${n}`, type: "custom", user, name: "purchase", properties: { total: 10 } });
+    }
+    await api("POST", "/v1/popup-events", { events: purchases });
+    await until("the lift", async () => {
+      await lift.getByRole("button", { name: "Load again" }).click();
+      const compared = await lift.getByRole("row", { name: /Control group/u }).first().innerText().catch(() => "");
+      return /Control group\s+\d\d?\s/u.test(compared);
+    });
+    await lift.getByRole("row", { name: /95 % interval/u }).waitFor();
+    const measured = await api("GET", "/v1/popups/sale/lift");
+    assert(measured.groups.reduce((sum, { people }) => sum + people, 0) === 40 && measured.lifts.length === 1, measured);
+    const downloaded = page.waitForEvent("download");
+    await lift.getByRole("button", { name: "Users as CSV" }).click();
+    assert((await downloaded).suggestedFilename() === "sale-assignments.csv", "the export has its name");
     await go(page, "popups/explain?user=visitor-0&placement=home");
     await page.getByRole("button", { name: "Explain", exact: true }).click();
     await card(page, "Answer").getByText("audience").waitFor();
@@ -216,14 +239,15 @@ const failed = await run(`the console in ${version()}`, [
       await card(page, "Dead letters").getByRole("button", { name: "Load again" }).click();
       return row.isVisible();
     });
-    const { dead_letters: before } = await api("GET", "/v1/outbox/dead-letters");
+    const givenUp = async () => (await api("GET", "/v1/notifications/dead-letters?channel=webhook")).dead_letters;
+    const before = await givenUp();
     await helper("take");
     await row.getByRole("button", { name: /Replay dead letter/u }).click();
     const question = await answer(page, "Replay");
     assert(question.includes(`dead letter ${before[0].id}`), question);
     await page.getByText("Tried again: 1 notification.").waitFor();
     await until("the notification", async () => (await helper("look")).taken.some(({ id }) => id === before[0].event.id));
-    await until("one dead letter less", async () => !(await api("GET", "/v1/outbox/dead-letters")).dead_letters.some(({ id }) => id === before[0].id));
+    await until("one dead letter less", async () => !(await givenUp()).some(({ id }) => id === before[0].id));
   }],
   ["each change has a line in the tab's own log, and in the server's", async () => {
     await go(page, "changes");
@@ -231,7 +255,7 @@ const failed = await run(`the console in ${version()}`, [
     assert((await page.getByRole("row", { name: "Create popup sale" }).filter({ hasText: "refused" }).count()) === 1, "the refused try");
     const { log } = await helper("look");
     const lines = log.split("\n").filter((line) => line.includes("audit: "));
-    for (const [method, path] of [["POST", "/v1/users/alice/kick"], ["PATCH", "/v1/conversations/team"], ["PUT", "/v1/popups/sale"], ["POST", "/v1/outbox/dead-letters/replay"], ["POST", "/v1/push"]]) {
+    for (const [method, path] of [["POST", "/v1/users/alice/kick"], ["PATCH", "/v1/conversations/team"], ["PUT", "/v1/popups/sale"], ["POST", "/v1/notifications/dead-letters/replay"], ["POST", "/v1/push"]]) {
       const line = lines.find((one) => one.includes(`method=${method} path="${path}"`) && one.includes("done"));
       assert(line?.includes('author="Ōta Jürgen"'), `${method} ${path}: ${lines.join("\n")}`);
     }

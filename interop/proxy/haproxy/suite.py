@@ -124,8 +124,8 @@ def documented(ports):
         ("bind :443", f"bind 127.0.0.1:{ports[0]}"),
         ("bind :8444", f"bind 127.0.0.1:{ports[1]}"),
         ("bind 10.0.0.10:8080", f"bind 127.0.0.1:{ports[2]}"),
-        ("10.0.0.11:8443", server.doors["https"]),
-        ("10.0.0.11:8444", server.doors["miop_tls"]),
+        ("10.0.0.11:8443", server.listeners["https"]),
+        ("10.0.0.11:8444", server.listeners["miop_tls"]),
         ("10.0.0.11:8080", server.http),
     ))
 
@@ -189,9 +189,12 @@ with Server(SETTINGS) as server, Proxy([HAPROXY, "-f", SCRATCH / "documented.cfg
     tap.case("a header by hand is taken from the trusted network", lambda: answered(header()).startswith(b"HTTP/1.1 200"))
     tap.case("one for IPv6, too", lambda: answered(header(family=0x21, payload=bytes(32) + b"\1\2\3\4")).startswith(b"HTTP/1.1 200"))
     tap.case("values after the addresses are skipped", lambda: answered(header(payload=bytes(12) + b"\x04\x00\x05hello")).startswith(b"HTTP/1.1 200"))
-    for door in ["http", "https", "miop", "miop_tls"]:
-        tap.case(f"without a header a connection to {door} is closed without an answer", lambda door=door: answered(b"", server.doors[door]) == b"")
-    tap.case("version 1 is closed", lambda: answered(b"PROXY TCP4 203.0.113.9 127.0.0.1 4321 80\r\n") == b"")
+    for listener in ["http", "https", "miop", "miop_tls"]:
+        tap.case(f"without a header a connection to {listener} is closed without an answer", lambda listener=listener: answered(b"", server.listeners[listener]) == b"")
+    for line in ["TCP4 203.0.113.9 127.0.0.1 4321 80", "TCP6 2001:db8::9 ::1 4321 80", "UNKNOWN"]:
+        tap.case(f"a line of version 1 is taken: {line}", lambda line=line: answered(f"PROXY {line}\r\n".encode()).startswith(b"HTTP/1.1 200"))
+    tap.case("a line of version 1 without its end is closed", lambda: answered(b"PROXY TCP4 203.0.113.9 127.0.0.1 4321 80 ") == b"")
+    tap.case("a line of version 1 that never ends is closed", lambda: answered(b"PROXY UNKNOWN " + b"x" * 65_536) == b"")
     tap.case("a header of version 3 is closed", lambda: answered(header(command=0x31)) == b"")
     tap.case("a header of 64 KB is closed", lambda: answered(header(payload=bytes(65_535))) == b"")
     tap.case("a header cut short and ended is closed", lambda: answered(header()[:20])[:12] != b"HTTP/1.1 200")
@@ -200,10 +203,10 @@ with Server(SETTINGS) as server, Proxy([HAPROXY, "-f", SCRATCH / "documented.cfg
         """The same bytes from an address that is not the balancer's."""
         believed = server.log().count("203.0.113.9")
         assert believed > 0, "of the headers by hand"
-        for door in ["http", "https", "miop", "miop_tls"]:
-            with dial(server.doors[door], "127.0.0.2") as connection:
+        for listener in ["http", "https", "miop", "miop_tls"]:
+            with dial(server.listeners[listener], "127.0.0.2") as connection:
                 connection.sendall(header() + ASK)
-                assert reads(connection) == b"", door
+                assert reads(connection) == b"", listener
         assert server.log().count("203.0.113.9") == believed, "what a stranger wrote was believed"
 
     tap.case("a header from an untrusted network is not believed, and closed", from_elsewhere)

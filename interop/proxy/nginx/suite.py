@@ -1,9 +1,11 @@
-"""deploy/nginx.conf as it stands, apart from addresses and paths, run by Debian's nginx."""
+"""deploy/nginx.conf as it stands, and the `stream` block of docs/operations/reverse-proxy.md, which passes TLS on with a PROXY header of
+version 1. Both apart from addresses and paths, run by Debian's nginx."""
 
 import asyncio
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import time
@@ -25,6 +27,7 @@ NGINX = program("nginx")
 authority = Authority(SCRATCH / "authority")
 certificate, key = authority.issue("nginx", names=f"DNS:{HOST}")
 file = SCRATCH / "nginx.conf"
+STREAM_MODULE = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
 
 
 def configure(ports, upstream=None):
@@ -117,6 +120,44 @@ def a_server_that_went_is_resumed():
     asyncio.run(after(cursor))
 
 
+def configure_stream(ports):
+    page = (ROOT / "docs/operations/reverse-proxy.md").read_text()
+    text = substituted(
+        re.search(r"(?s)```nginx\n(.*?)```", page)[1],
+        ("listen 443;", f"listen 127.0.0.1:{ports[0]};"),
+        ("listen 8444;", f"listen 127.0.0.1:{ports[1]};"),
+        ("10.0.0.11:8443", behind.listeners["https"]),
+        ("10.0.0.11:8444", behind.listeners["miop_tls"]),
+    )
+    user = "user root;" if os.geteuid() == 0 else ""
+    head = f"load_module {STREAM_MODULE};\n{user}\npid {SCRATCH}/stream.pid;\nerror_log {SCRATCH}/stream-error.log;\nevents {{}}\n"
+    (SCRATCH / "stream.conf").write_text(head + text)
+
+
+def seen_through(port, source, send, log):
+    """A client at this address sends through nginx; the server's log must have the client's address."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S, source_address=(source, 0)) as plain:
+        own_port = plain.getsockname()[1]
+        with ssl.create_default_context(cafile=authority.root).wrap_socket(plain, server_hostname=HOST) as connection:
+            connection.sendall(send)
+            answer = connection.recv(65_536)
+    end = time.monotonic() + PATIENCE_S
+    while f"{log}={source}:{own_port}" not in behind.log():
+        assert time.monotonic() < end, f"{log}={source}:{own_port} is not in the log"
+        time.sleep(0.1)
+    return answer
+
+
+def client_of_https():
+    ask = f"GET /healthz HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
+    assert seen_through(stream.ports[0], "127.0.0.77", ask, "client").startswith(b"HTTP/1.1 200")
+
+
+def client_of_miop():
+    # A kind that nobody knows: the server answers with an Error.
+    assert seen_through(stream.ports[1], "127.0.0.78", b"\x7f\x00", "peer")
+
+
 version = subprocess.run([NGINX, "-v"], capture_output=True, text=True, check=True).stderr.strip().rsplit("/", 1)[-1]
 tap = Tap(f"nginx {version}")
 # As deploy/nginx.conf asks for: all clients have one address here.
@@ -130,4 +171,18 @@ with Server(SETTINGS) as server:
         tap.case("its time-out is above the longest silence", silence_is_not_taken_for_an_end)
         tap.case("connections to the server are kept", connections_are_kept)
         tap.case("a server that went away is resumed", a_server_that_went_is_resumed)
+
+BEHIND = {
+    "http_tls_listen": "127.0.0.1:0",
+    "miop_tls_listen": "127.0.0.1:0",
+    "tls.certificate_file": certificate,
+    "tls.key_file": key,
+    "proxy_protocol": "true",
+    "proxy_protocol_from": "127.0.0.1/32",
+    "log.level": "info,tidings_api=debug,tidings_gateway=debug",
+}
+with Server(BEHIND) as behind:
+    with Proxy([NGINX, "-g", "daemon off;", "-c", SCRATCH / "stream.conf"], configure_stream, 2, SCRATCH / "stream.log") as stream:
+        tap.case("through its stream module the server sees the address of a client of HTTPS", client_of_https)
+        tap.case("through its stream module the server sees the address of a device", client_of_miop)
 tap.end()

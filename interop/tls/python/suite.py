@@ -39,8 +39,8 @@ def context(version=None):
     return made
 
 
-def dial(door, version=None, **options):
-    host, port = server.doors[door].rsplit(":", 1)
+def dial(listener, version=None, **options):
+    host, port = server.listeners[listener].rsplit(":", 1)
     plain = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
     return context(version).wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False, **options)
 
@@ -62,7 +62,7 @@ def https(version):
 
 
 def url():
-    return f"https://localhost:{server.doors['https'].rsplit(':', 1)[1]}"
+    return f"https://localhost:{server.listeners['https'].rsplit(':', 1)[1]}"
 
 
 def by_httpx():
@@ -183,9 +183,9 @@ def an_open_connection_outlives_a_new_certificate():
     connection.close()
 
 
-def something_else(door, text):
+def something_else(listener, text):
     """Whatever is no handshake ends the connection; nobody waits for it."""
-    host, port = server.doors[door].rsplit(":", 1)
+    host, port = server.listeners[listener].rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain:
         plain.sendall(text)
         try:
@@ -195,9 +195,9 @@ def something_else(door, text):
             pass
 
 
-def half_a_handshake(door):
+def half_a_handshake(listener):
     """Who leaves in the middle of a handshake leaves nothing behind: others come in."""
-    host, port = server.doors[door].rsplit(":", 1)
+    host, port = server.listeners[listener].rsplit(":", 1)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     try:
@@ -212,7 +212,7 @@ def half_a_handshake(door):
 
 def a_byte_at_a_time():
     """A handshake and a request whose records come in segments of one byte."""
-    host, port = server.doors["https"].rsplit(":", 1)
+    host, port = server.listeners["https"].rsplit(":", 1)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain:
@@ -259,8 +259,8 @@ with Server(settings) as server:
     tap.case("MIOP over TLS 1.3: bind, heartbeat, unbind", lambda: by_miop(ssl.TLSVersion.TLSv1_3))
     tap.case("an open connection outlives a new certificate", an_open_connection_outlives_a_new_certificate)
     tap.case("records a byte at a time", a_byte_at_a_time)
-    for door in ["https", "miop_tls"]:
-        tap.case(f"plain HTTP at {door} is ended", lambda door=door: something_else(door, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
-        tap.case(f"handshakes cut anywhere at {door}", lambda door=door: half_a_handshake(door))
-    tap.case("and the doors still open", lambda: (https(None), by_miop(), by_websocket()) and server.is_running())
+    for listener in ["https", "miop_tls"]:
+        tap.case(f"plain HTTP at {listener} is ended", lambda listener=listener: something_else(listener, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+        tap.case(f"handshakes cut anywhere at {listener}", lambda listener=listener: half_a_handshake(listener))
+    tap.case("and the listeners still open", lambda: (https(None), by_miop(), by_websocket()) and server.is_running())
 tap.end()

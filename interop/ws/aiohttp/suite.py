@@ -1,4 +1,4 @@
-"""The WebSocket door with aiohttp."""
+"""The WebSocket listener with aiohttp."""
 
 import aiohttp
 

@@ -108,7 +108,7 @@ async def bind(server, judge, user, **fields):
 
 
 async def frames(server, judge):
-    """Frames of every kind that the page on the door has."""
+    """Frames of every kind that the page on the listener has."""
 
     def app(method, path, body=None):
         return api(method, path, body, url=server.url, key=server.api_key)

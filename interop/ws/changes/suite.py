@@ -105,8 +105,10 @@ async def edits(url):
     seq = await room.send(ada, {"text": "helo"})
     edited = await ask(ada, "edit", conversation="edits", seq=seq, body={"text": "hello"}, mentions=["edits-ben"], client_msg_id="e1")
     assert edited["seq"] == seq + 1, edited
-    again = await ask(ada, "edit", conversation="edits", seq=seq, body={"text": "other"}, client_msg_id="e1")
+    again = await ask(ada, "edit", conversation="edits", seq=seq, body={"text": "hello"}, mentions=["edits-ben"], client_msg_id="e1")
     assert again["seq"] == edited["seq"] and again["duplicate"], again
+    other = await ask(ada, "edit", conversation="edits", seq=seq, body={"text": "other"}, client_msg_id="e1")
+    assert other["code"] == "client_msg_id_reused", other
     stale = await ask(ada, "edit", conversation="edits", seq=seq, body=1, if_version=1)
     assert (stale["code"], stale["retry"]) == ("version_conflict", False), stale
     others = await ask(ben, "edit", conversation="edits", seq=seq, body=1)

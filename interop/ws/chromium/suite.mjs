@@ -1,4 +1,4 @@
-// The WebSocket door with Chromium: the cases of harness/session.mjs run in a page of another origin.
+// The WebSocket listener with Chromium: the cases of harness/session.mjs run in a page of another origin.
 import { fileURLToPath } from "node:url";
 import { launch, proxy, serve, version } from "../../harness/browser.mjs";
 import { run } from "../../harness/tap.mjs";

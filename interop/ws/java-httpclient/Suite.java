@@ -1,4 +1,4 @@
-// The WebSocket door with java.net.http, which brings no JSON: `Json` reads what is needed.
+// The WebSocket listener with java.net.http, which brings no JSON: `Json` reads what is needed.
 
 import java.net.URI;
 import java.net.http.HttpClient;

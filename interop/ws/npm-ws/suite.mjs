@@ -1,4 +1,4 @@
-// The WebSocket door with npm's `ws`.
+// The WebSocket listener with npm's `ws`.
 import { createRequire } from "node:module";
 import WebSocket from "ws";
 import { Inbox, assert, cases } from "../../harness/session.mjs";

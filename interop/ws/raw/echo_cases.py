@@ -59,7 +59,7 @@ def run(tap, connect):
     edges = [0, 1, 2, 3, 4, 5, 6, 7, 8, 125, 126, 127, 128, 65_535, 65_536, 65_537, 70_000]
     each("1.1: texts of every class of length", [(TEXT, b"*" * n) for n in edges], echoed)
     each("1.2: binary messages of every class of length", [(BINARY, noise(n)) for n in edges], echoed)
-    each("1.1.8, 1.2.8: the same in pieces of 997 bytes", [(TEXT, b"*" * 65_536, 997), (BINARY, noise(65_536), 997)], echoed)
+    each("1.1.8, 1.2.8: the same in chunks of 997 bytes", [(TEXT, b"*" * 65_536, 997), (BINARY, noise(65_536), 997)], echoed)
 
     def every_length():
         raw = connect(None)
@@ -219,13 +219,13 @@ def run(tap, connect):
 
     def in_parts_of(size, opcode):
         whole = b"*" * (1 << 20)
-        pieces = [whole[n : n + size] for n in range(0, len(whole), size)]
+        chunks = [whole[n : n + size] for n in range(0, len(whole), size)]
         raw = connect(None)
-        raw.write(b"".join(frame(CONTINUE if n else opcode, piece, fin=n == len(pieces) - 1) for n, piece in enumerate(pieces)))
+        raw.write(b"".join(frame(CONTINUE if n else opcode, chunk, fin=n == len(chunks) - 1) for n, chunk in enumerate(chunks)))
         raw.expect(opcode, whole)
 
     each("9.3, 9.4: 1 MiB in parts of 64 bytes and more", [(size, opcode) for size in (64, 1_024, 65_536) for opcode in (TEXT, BINARY)], in_parts_of)
-    each("9.5, 9.6: 1 MiB in pieces of 64 bytes and more", [(opcode, b"*" * (1 << 20), size) for size in (64, 2_048) for opcode in (TEXT, BINARY)], echoed)
+    each("9.5, 9.6: 1 MiB in chunks of 64 bytes and more", [(opcode, b"*" * (1 << 20), size) for size in (64, 2_048) for opcode in (TEXT, BINARY)], echoed)
 
     def many(opcode, length):
         raw = connect(None)
@@ -243,7 +243,7 @@ def run(tap, connect):
     each("a length with its highest bit set", [(frame(BINARY, b"", length=1 << 63, length_bytes=8), 1002, 1009), (frame(BINARY, b"", length=(1 << 64) - 1, length_bytes=8), 1002, 1009)], refused)
 
     def shuffled():
-        # Parts, pings and pieces at random: what comes back is what was sent, in its order.
+        # Parts, pings and chunks at random: what comes back is what was sent, in its order.
         for seed in range(20):
             dice = random.Random(seed)
             raw = connect(dice.choice([None, 1, 2, 3, 5, 7, 64]))
@@ -267,4 +267,4 @@ def run(tap, connect):
             for opcode, payload in sent:
                 raw.expect(opcode, payload)
 
-    tap.case("parts, pings and pieces at random", shuffled)
+    tap.case("parts, pings and chunks at random", shuffled)

@@ -20,7 +20,7 @@ class Reader:
     """What a client has of the messages that grow. Texts are bytes, since offsets count bytes."""
 
     def __init__(self):
-        self.texts, self.marks, self.pieces = {}, {}, 0
+        self.texts, self.marks, self.chunks = {}, {}, 0
 
     def apply(self, frame):
         if frame["t"] in ("messages", "history"):
@@ -30,7 +30,7 @@ class Reader:
                     self.texts[seq] = entry["body"]["text"].encode()
                     self.marks[seq] = entry.get("stream")
         elif frame["t"] == "stream":
-            self.pieces += 1
+            self.chunks += 1
             have = self.texts[frame["seq"]]
             known = len(have) - frame["offset"]
             assert known >= 0, f"bytes {len(have)} to {frame['offset']} are missing"
@@ -63,7 +63,7 @@ async def over_http(url):
     seq = begun["seq"]
     half = await append(seq, "", WORDS[:30])
     await reader.until(ben, lambda: reader.texts.get(seq) == half.encode())
-    assert reader.marks[seq] == "open" and reader.pieces > 0
+    assert reader.marks[seq] == "open" and reader.chunks > 0
     # A device that comes in the middle, from where it was before the message.
     tablet = await bind(connect, url, BEN, device="tablet", cursor=cursor)
     late = Reader()
@@ -98,16 +98,16 @@ async def over_websocket(url):
         return frame["results"][0] if frame["t"] == "sent" else frame
 
     begun = await ask("stream_begin", conversation=GROUP, body={"text": "so "})
-    piece = {"conversation": GROUP, "seq": begun["seq"], "offset": 3, "text": "fär"}
+    chunk = {"conversation": GROUP, "seq": begun["seq"], "offset": 3, "text": "fär"}
     for _ in range(2):
-        answer = await ask("stream_append", **piece)
+        answer = await ask("stream_append", **chunk)
         assert (answer["t"], answer["offset"]) == ("appended", 7), answer
     await reader.until(ben, lambda: reader.texts.get(begun["seq"]) == "so fär".encode())
     ended = await ask("stream_end", conversation=GROUP, seq=begun["seq"], body={"text": "done"})
     assert ended["seq"] == begun["seq"] + 1, ended
     await reader.until(ben, lambda: reader.marks[begun["seq"]] is None)
     assert reader.texts[begun["seq"]] == b"done"
-    late = await ask("stream_append", **piece)
+    late = await ask("stream_append", **chunk)
     assert late["code"] == "stream_ended", late
     # The message of a session that is gone is ended as it is.
     begun = await ask("stream_begin", conversation=GROUP, body={"text": "half"})

@@ -1,4 +1,4 @@
-"""The WebSocket door with `websockets`."""
+"""The WebSocket listener with `websockets`."""
 
 import json
 

@@ -6,6 +6,8 @@
 //
 // Read in this order: `context.ts` (who is signed in), `observe.ts` (one observable, one component), `conversations.ts`, `users.ts`,
 // `events.ts`, `popups.ts`.
+"use client"; // a framework with server components renders what uses hooks in the browser
+
 export { TidingsProvider, useConnect, useTidings, type ConnectFailed, type Connecting, type ConnectReady, type ConnectState } from "./context.js";
 export { useObservable } from "./observe.js";
 export { useConversation, useConversations, useConversationView, useDirect, useMentions, useReceipts, useTimeline, useUnread, type Which } from "./conversations.js";

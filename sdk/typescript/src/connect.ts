@@ -1,6 +1,6 @@
 // Puts the parts together for the place where it runs.
 import { Client } from "./chat/client.js";
-import { HttpDoor } from "./chat/http.js";
+import { HttpListener } from "./chat/http.js";
 import { randomId } from "./chat/ids.js";
 import { forgetfulKeeper, type Keeper } from "./chat/stored.js";
 import { readStored, StoringKeeper, type Stored } from "./chat/storing-keeper.js";
@@ -12,15 +12,16 @@ import { pause, systemClock, type Clock } from "./session/clock.js";
 import { eventStreams } from "./session/event-stream.js";
 import type { Link, WakeableLink } from "./session/link.js";
 import { Session } from "./session/session.js";
-import { webSockets, type SocketLike, type WebSocketConstructor } from "./session/socket.js";
+import { webSockets, type WebSocketConstructor } from "./session/socket.js";
 import type { TransportName } from "./session/transport.js";
+import { hasPage, isPageSeen, onNetwork, onPageSeen, ownFetch, ownWebSocket, streamsBodies, tabChannels } from "./platform.js";
 import { memoryStorage } from "./storage/memory.js";
 import type { KeyValueStorage } from "./storage/storage.js";
 import { tabSupport, type TabSupport } from "./tabs/browser.js";
 import { ownDevice, sharedDevice } from "./tabs/device.js";
 import { SharedLink } from "./tabs/shared-link.js";
 import type { ConnectOptions, Tidings } from "./tidings.js";
-import { doorsOf } from "./urls.js";
+import { listenersOf } from "./urls.js";
 
 /**
  * Opens a session of the user whom the token is for, and keeps it. Resolves when the session is live for the first time, or at once when
@@ -37,22 +38,23 @@ export interface Runtime {
 }
 
 export async function connectWith(options: ConnectOptions, { clock, tabs }: Runtime): Promise<Tidings> {
-  const doors = doorsOf(options.url);
-  const transports = options.transports ?? ["websocket", "event-stream"];
+  const listeners = listenersOf(options.url);
+  const fetch = options.fetch ?? globalFetch();
+  const transports = options.transports ?? (options.fetch || streamsBodies() ? ["websocket", "event-stream"] : ["websocket"]);
   const WebSocket = transports.includes("websocket") ? (options.WebSocket ?? globalSocket()) : undefined;
   const first = await firstToken(options, clock);
   const user = claimsOf(first).sub;
   if (user === undefined) throw new TidingsError("unauthorized", "the token is no JWT that names its user (`sub`)");
 
-  const http = new HttpDoor(doors.http, options.token, options.fetch ?? fetch, clock);
+  const http = new HttpListener(listeners.http, options.token, fetch, clock);
   http.know(first);
   const token = tokenSource(first, options.token, http);
   const { stored, storage, failure } = await openStorage(options.storage, user);
 
-  const name = `tidings ${doors.http} ${user}`;
-  const sharing = (options.shareTabs ?? (options.WebSocket === undefined && typeof window !== "undefined")) ? tabs : undefined;
+  const name = `tidings ${listeners.http} ${user}`;
+  const sharing = (options.shareTabs ?? (options.WebSocket === undefined && hasPage())) ? tabs : undefined;
   const device = await deviceOf(options, name, sharing !== undefined, tabs, clock);
-  const choice = choose(transports, { WebSocket, doors, fetch: options.fetch ?? fetch, clock, memory: pageMemory(name) });
+  const choice = choose(transports, { WebSocket, listeners, fetch, clock, memory: pageMemory(name) });
   const openSession = (cursor: string | undefined): Session =>
     new Session({
       openTransport: (handlers) => choice.open(handlers),
@@ -95,26 +97,30 @@ export async function connectWith(options: ConnectOptions, { clock, tabs }: Runt
 
 interface Ways {
   readonly WebSocket: WebSocketConstructor | undefined;
-  readonly doors: { readonly http: string; readonly socket: string };
-  readonly fetch: typeof fetch;
+  readonly listeners: { readonly http: string; readonly socket: string };
+  readonly fetch: typeof globalThis.fetch;
   readonly clock: Clock;
   readonly memory: ChoiceMemory;
 }
 
-function choose(names: readonly TransportName[], { WebSocket, doors, fetch: fetcher, clock, memory }: Ways): TransportChoice {
+function choose(names: readonly TransportName[], { WebSocket, listeners, fetch: fetcher, clock, memory }: Ways): TransportChoice {
   const [first, second] = names.map((name) =>
-    name === "websocket" && WebSocket ? webSockets(WebSocket, doors.socket) : eventStreams({ base: doors.http, fetch: fetcher, clock }),
+    name === "websocket" && WebSocket ? webSockets(WebSocket, listeners.socket) : eventStreams({ base: listeners.http, fetch: fetcher, clock }),
   );
   if (!first) throw new TypeError("`transports` names none");
   return new TransportChoice(first, second, clock, memory);
 }
 
 function globalSocket(): WebSocketConstructor {
-  const found: unknown = (globalThis as { readonly WebSocket?: unknown }).WebSocket;
-  if (typeof found !== "function") {
-    throw new TypeError('no global WebSocket: give `connect` the option `WebSocket`, such as the class of the package "ws"');
-  }
-  return found as new (url: string) => SocketLike;
+  const found = ownWebSocket();
+  if (!found) throw new TypeError('no global WebSocket: give `connect` the option `WebSocket`, such as the class of the package "ws"');
+  return found;
+}
+
+function globalFetch(): typeof globalThis.fetch {
+  const found = ownFetch();
+  if (!found) throw new TypeError("no global fetch: give `connect` the option `fetch`");
+  return found;
 }
 
 async function firstToken({ token }: ConnectOptions, clock: Clock): Promise<string> {
@@ -132,7 +138,7 @@ async function firstToken({ token }: ConnectOptions, clock: Clock): Promise<stri
 }
 
 /** The token that told whose session it is opens it; each further one is asked for. */
-function tokenSource(first: string, ask: () => Promise<string | null>, http: HttpDoor): () => Promise<string | null> {
+function tokenSource(first: string, ask: () => Promise<string | null>, http: HttpListener): () => Promise<string | null> {
   let unused: string | undefined = first;
   return async () => {
     const token = unused ?? (await ask());
@@ -164,32 +170,27 @@ async function openStorage(storage: KeyValueStorage | undefined, user: string): 
 async function deviceOf(options: ConnectOptions, name: string, isShared: boolean, tabs: TabSupport | undefined, clock: Clock): Promise<{ id: string; end: () => void }> {
   if (options.deviceId !== undefined) return { id: options.deviceId, end: () => undefined };
   if (isShared) return { id: sharedDevice(name), end: () => undefined };
-  const hasChannels = typeof window !== "undefined" && typeof BroadcastChannel !== "undefined";
-  const openChannel = tabs?.openChannel ?? (hasChannels ? (named: string) => new BroadcastChannel(named) : undefined);
-  return ownDevice(name, openChannel, clock);
+  return ownDevice(name, tabs?.openChannel ?? tabChannels(), clock);
 }
 
 /**
  * A page that comes to the front, or back to the network, looks at once whether its connection lives. The server learns whether somebody
- * looks at the page.
+ * looks at the page; an app without one says so itself, by `attend`.
  */
 function wakeWithPage(link: WakeableLink): () => void {
-  if (typeof window === "undefined") return () => undefined;
-  const isSeen = (): boolean => document.visibilityState !== "hidden";
   const wake = (): void => {
-    if (isSeen()) link.wake();
+    if (isPageSeen()) link.wake();
   };
-  const attend = (): void => {
-    link.attend(isSeen() ? "foreground" : "background");
-    wake();
-  };
-  link.attend(isSeen() ? "foreground" : "background");
-  window.addEventListener("online", wake);
-  document.addEventListener("visibilitychange", attend);
-  return () => {
-    window.removeEventListener("online", wake);
-    document.removeEventListener("visibilitychange", attend);
-  };
+  const tell = (): void => link.attend(isPageSeen() ? "foreground" : "background");
+  if (hasPage()) tell();
+  const ends = [
+    onNetwork(wake),
+    onPageSeen(() => {
+      tell();
+      wake();
+    }),
+  ];
+  return () => ends.forEach((end) => end());
 }
 
 function untilFirstUp(link: Link): Promise<void> {

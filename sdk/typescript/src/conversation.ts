@@ -37,7 +37,10 @@ export interface SendOptions {
   readonly skipPush?: boolean;
   /** The `seq` of the message that this one answers. */
   readonly replyTo?: number;
-  /** Made up when absent. A send with an id that was used before answers with the first result. */
+  /**
+   * Made up when absent. A send with an id that was used before answers with the first result, or with `client_msg_id_reused` if it was
+   * that of another message of the conversation.
+   */
   readonly clientMsgId?: string;
 }
 

@@ -1,11 +1,12 @@
-// The Tidings client for browsers and Node.
+// The Tidings client for browsers, Node and React Native.
 //
 // `connect` opens one session of a user and keeps it: it resumes after breaks, refreshes tokens, and sends what was written
 // meanwhile. What an app shows are observables (`get`, `subscribe`) that keep themselves right. The client knows nothing of how
 // an app draws, and keeps nothing beyond its page unless it is given a storage.
 //
 // Read in this order: `tidings.ts` and `conversation.ts` (what an app uses), `wire/` (what goes over the connection), `session/` (one
-// connection and its state machine), `chat/` (timelines, the list, what waits to be sent), `tabs/`, `storage/`.
+// connection and its state machine), `chat/` (timelines, the list, what waits to be sent), `tabs/`, `storage/`; `platform.ts` (what the
+// runtime has) when a part asks it.
 export type {
   Account,
   AccountListOptions,

@@ -78,7 +78,7 @@ export interface Notice {
   readonly conversation: string;
   /** Its number in the conversation's timeline. */
   readonly seq: number;
-  /** What changed: who is a member, or the conversation's card. */
+  /** What changed: who is a member, or the conversation's details. */
   readonly kind: "member_change" | "conversation_change";
   /** Who made the change; absent when the app server did. */
   readonly from: string | undefined;

@@ -1,3 +1,5 @@
+import { report } from "./platform.js";
+
 /**
  * A value that changes: a snapshot that keeps its identity until it changes, and a way to be told. `subscribe` and `get` need no
  * `this`, so that React takes them as they are: `useSyncExternalStore(messages.subscribe, messages.get)`.
@@ -49,11 +51,6 @@ export function callSafely(listener: () => void): void {
   try {
     listener();
   } catch (error) {
-    const { reportError } = globalThis as { readonly reportError?: (error: unknown) => void };
-    if (reportError) reportError(error);
-    // Node has none: there it is an uncaught exception.
-    else queueMicrotask(() => {
-      throw error;
-    });
+    report(error);
   }
 }

@@ -39,11 +39,12 @@ export interface ConnectOptions {
   readonly shareTabs?: boolean;
   /** Node 20 has none of its own: give it `WebSocket` of the package `ws`. */
   readonly WebSocket?: WebSocketConstructor;
-  /** In place of the runtime's own. */
+  /** In place of the runtime's own. It hands bodies on as they come, or `transports` names WebSockets alone. */
   readonly fetch?: typeof fetch;
   /**
    * What may carry the session, the better one first. Both by default: an event stream takes the place of a WebSocket where the network
-   * lets none through, and WebSockets are tried again later.
+   * lets none through, and WebSockets are tried again later. WebSockets alone where `fetch` answers only when a body is whole, as in
+   * React Native.
    */
   readonly transports?: readonly TransportName[];
 }
@@ -174,11 +175,11 @@ export interface WebPushOptions {
   readonly registration?: ServiceWorkerRegistrationLike;
 }
 
-/** How messages reach this device while its user has no session: as notifications, by the push service of its vendor. */
+/** How messages reach this device while its user has no session: as notifications, by the push service of its provider. */
 export interface OfflinePush {
   /** The device that this client binds with, and that tokens are registered for. */
   readonly deviceId: string;
-  /** Registers the token by which a vendor reaches this device, in place of its former one. */
+  /** Registers the token by which a provider reaches this device, in place of its former one. */
   register(token: PushToken): Promise<void>;
   /**
    * Subscribes this browser, asks for the permission to show notifications where that is open, and registers the subscription. One that was

@@ -214,7 +214,7 @@ test("a growing message that broke off says so, and an edit makes it whole", asy
   assert.deepEqual([message().growing, textOf(message()), message().edited], [undefined, "half a sentence", { at: 3, by: "bot" }]);
 });
 
-test("a growing message whose pieces came while there was no connection is read again when there is one", async () => {
+test("a growing message whose chunks came while there was no connection is read again when there is one", async () => {
   const { client, clock, server } = await start();
   server.commit("g", { from: "bot", body: { text: "" }, stream: "open" });
   await clock.pass(10);
@@ -233,24 +233,24 @@ test("a growing message whose pieces came while there was no connection is read 
   assert.deepEqual(texts(chat), ["one two three"]);
 });
 
-test("a growing message grows by its pieces; a lost piece is read again; its end is whole", async () => {
+test("a growing message grows by its chunks; a lost chunk is read again; its end is whole", async () => {
   const { client, clock, server } = await start();
   server.commit("g", { from: "bot", body: { text: "" }, stream: "open" });
   await clock.pass(10);
   const chat = client.conversation("g");
   chat.messages.subscribe(() => undefined);
   await clock.pass(10);
-  const piece = (offset: number, text: string): void => server.tell({ t: "stream", conversation: "g", seq: 1, offset, text });
-  piece(0, "grüße");
-  piece(0, "grüße");
-  piece(7, ", 你");
+  const chunk = (offset: number, text: string): void => server.tell({ t: "stream", conversation: "g", seq: 1, offset, text });
+  chunk(0, "grüße");
+  chunk(0, "grüße");
+  chunk(7, ", 你");
   await clock.pass(5);
   assert.deepEqual(texts(chat), ["grüße, 你"]);
   server.truth.grow("g", 1, { text: "grüße, 你好 and" });
-  piece(15, " and");
+  chunk(15, " and");
   await clock.pass(10);
   assert.deepEqual(texts(chat), ["grüße, 你好 and"]);
-  piece(19, " more");
+  chunk(19, " more");
   await clock.pass(10);
   assert.deepEqual(texts(chat), ["grüße, 你好 and more"]);
   server.truth.edit("g", 1, "bot", { text: "the whole" }, clock.now());
@@ -322,7 +322,7 @@ test("a history that is cleared on another device is cleared here, and an answer
   server.truth.recall("g", 9, "ben", clock.now());
   server.flush();
   await clock.pass(10);
-  assert.deepEqual(quote(), { seq: 9, from: "ben", recalled: true });
+  assert.deepEqual(quote(), { seq: 9, from: "ben", type: "text", recalled: true });
 });
 
 test("a page that an edit, a recall, a reaction or a pin has overtaken does not turn it back", () => {

@@ -1,4 +1,4 @@
-// Which transport carries a session, and what an event stream makes of lost requests and odd pieces.
+// Which transport carries a session, and what an event stream makes of lost requests and odd chunks.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import fc from "fast-check";
@@ -216,7 +216,7 @@ test("a stream that falls silent is given up, and the session resumes", async ()
   assert.equal(server.binds.length, 2);
 });
 
-test("events are read from pieces of any size", () => {
+test("events are read from chunks of any size", () => {
   const text = ': a comment\n\nid: 1.2\ndata: {"t":"one"}\n\nevent: open\r\ndata: {\r\ndata: }\r\n\r\nevent: nothing\n\ndata:é漢\rdata\r\r';
   const expected = [
     { name: "message", data: '{"t":"one"}' },

@@ -50,8 +50,8 @@ function WithMentions({ text, message: { mentions: users, from } }: { readonly t
   if (users.length === 0) return <>{text}</>;
   // Whoever calls everybody calls the others.
   const mine = [tidings.user, ...(from === tidings.user ? [] : [EVERYBODY])].map((user) => `@${names.of(user).get()}`);
-  const pieces = splitByNames(text, called.map((name) => name.get()));
-  return <>{pieces.map((piece, index) => (index % 2 === 1 ? <span key={index} class={`mention ${mine.includes(piece) ? "is-me" : ""}`}>{piece}</span> : piece))}</>;
+  const chunks = splitByNames(text, called.map((name) => name.get()));
+  return <>{chunks.map((chunk, index) => (index % 2 === 1 ? <span key={index} class={`mention ${mine.includes(chunk) ? "is-me" : ""}`}>{chunk}</span> : chunk))}</>;
 }
 
 function OtherBody({ type, body }: { readonly type: string; readonly body: unknown }) {

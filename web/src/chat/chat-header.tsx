@@ -67,12 +67,15 @@ function PeerState({ chat, user }: { readonly chat: Conversation; readonly user:
   const presence = useObservable(tidings.presence.of(user));
   const isTyping = useObservable(chat.typingUsers).length > 0;
   const hasConversation = useObservable(chat.view) !== undefined;
+  const isConnected = useObservable(tidings.status).state === "online";
   // Only users with whom there is a conversation may be watched.
   useEffect(() => (hasConversation ? tidings.presence.watch([user]) : undefined), [hasConversation, user, tidings]);
   if (user === assistant.id) return <span>answers in this demo</span>;
   if (isTyping) return <span class="is-typing">typing…</span>;
-  if (presence?.online) return <span class="is-online">online</span>;
-  if (presence?.last_seen !== undefined) return <span>last seen {listTimeText(presence.last_seen)}</span>;
+  // What is not known is not said: before the answer, and without a connection.
+  if (!presence || !isConnected) return <span>{"\u00a0"}</span>;
+  if (presence.online) return <span class="is-online">online</span>;
+  if (presence.last_seen !== undefined) return <span>last seen {listTimeText(presence.last_seen)}</span>;
   return <span>offline</span>;
 }
 
@@ -80,6 +83,7 @@ function GroupState({ chat, view }: { readonly chat: Conversation; readonly view
   const { tidings } = useSession();
   const members = useMembers(chat);
   const [online, setOnline] = useState(0);
+  const isConnected = useObservable(tidings.status).state === "online";
   const others = members.filter(({ user }) => user !== tidings.user).map(({ user }) => user);
   const watched = others.join(" ");
   const isGroup = view?.kind === "group";
@@ -92,5 +96,5 @@ function GroupState({ chat, view }: { readonly chat: Conversation; readonly view
   }, [watched, isGroup, chat, tidings]);
   if (view?.kind === "official") return <span>official account</span>;
   if (members.length === 0) return <span>group</span>;
-  return <span>{members.length} {members.length === 1 ? "member" : "members"}{online > 0 && <>, <span class="is-online">{online} online</span></>}</span>;
+  return <span>{members.length} {members.length === 1 ? "member" : "members"}{isConnected && online > 0 && <>, <span class="is-online">{online} online</span></>}</span>;
 }

@@ -3,7 +3,7 @@
 import { Cell } from "../state/cell.js";
 import { answerTo } from "./answer.js";
 
-const PIECE_EVERY_MS = 45;
+const CHUNK_EVERY_MS = 45;
 const TRY_AGAIN_MS = 700;
 
 interface Begun {
@@ -35,12 +35,12 @@ export class Assistant {
     this.#set(name, true);
     try {
       let offset = 0;
-      for (const piece of answerTo(question)) {
+      for (const chunk of answerTo(question)) {
         if (!this.writing.get().has(name)) break; // stopped
-        const answer = await call(path, { offset, text: piece });
+        const answer = await call(path, { offset, text: chunk });
         if (!answer.ok) return; // it was taken back, or has ended
         ({ offset } = (await answer.json()) as { offset: number });
-        await pause(PIECE_EVERY_MS);
+        await pause(CHUNK_EVERY_MS);
       }
       await call(`${path}/end`, {});
     } finally {
@@ -61,7 +61,7 @@ export class Assistant {
   }
 }
 
-/** A call that the network loses is made again: a piece that came twice is known by its offset. */
+/** A call that the network loses is made again: a chunk that came twice is known by its offset. */
 async function post(path: string, token: string, body: object): Promise<Response> {
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
   for (;;) {

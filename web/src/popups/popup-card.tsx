@@ -7,7 +7,7 @@ import { useSession } from "../state/context.js";
 
 const PLACEMENT = "chat";
 
-export function PopupCard() {
+export function PopupSummary() {
   const { tidings, assistant } = useSession();
   const [popup, setPopup] = useState<PopupDecision>();
 

@@ -19,6 +19,11 @@ pub(super) fn from_base64(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }
 
+/// Reads a JSON object. `serde` alone would accept an array of the struct's fields for the struct.
+fn read_object<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Option<T> {
+    text.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(text).ok()).flatten()
+}
+
 #[derive(Deserialize)]
 pub(super) struct Header {
     pub(super) alg: String,
@@ -51,7 +56,7 @@ impl<'a> Jwt<'a> {
             return Err(no_token());
         };
         let header_text = from_base64(header).ok_or_else(no_token)?;
-        let read: Header = serde_json::from_slice(&header_text).map_err(|_| no_token())?;
+        let read: Header = read_object(&header_text).ok_or_else(no_token)?;
         if !["HS256", "RS256", "ES256", "EdDSA", "Ed25519"].contains(&read.alg.as_str()) {
             return Err(no_token());
         }
@@ -80,7 +85,7 @@ impl<'a> Jwt<'a> {
 
     pub(super) fn claims(&self) -> Result<Claims, Refusal> {
         let text = from_base64(self.claims).ok_or_else(|| invalid("its claims are not valid"))?;
-        serde_json::from_slice(&text).map_err(|_| invalid("its claims are not a JSON object with each claim once"))
+        read_object(&text).ok_or_else(|| invalid("its claims are not a JSON object with each claim once"))
     }
 }
 
@@ -132,10 +137,7 @@ impl Claims {
             }
             _ => false,
         };
-        match named {
-            true => Ok(()),
-            false => Err(invalid(&format!("`{claim}` names none of those that this server takes"))),
-        }
+        if named { Ok(()) } else { Err(invalid(&format!("`{claim}` names none of those that this server takes"))) }
     }
 
     /// `scope` is a string of words with spaces between them (RFC 8693, 4.2), or a list of words. `None`: the claim is absent.

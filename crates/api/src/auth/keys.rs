@@ -152,7 +152,7 @@ impl KeySet {
         let mut set = KeySet::default();
         for value in keys {
             let Ok(jwk) = Jwk::deserialize(value) else {
-                unusable("", "it is no JSON Web Key")?;
+                unusable("", "it is not a JSON Web Key")?;
                 continue;
             };
             let id = jwk.kid.clone();

@@ -25,6 +25,10 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 const CLOCK_SKEW_MS: u64 = 5_000;
 /// How far `iat` may lie ahead. A later one is in another unit, or is meant to outlive a revocation.
 const ISSUED_AHEAD_MS_MAX: u64 = 5 * 60 * 1_000;
+/// A shorter API key can be guessed. 16 hexadecimal digits are 64 random bits: a million guesses a second find them in 300,000 years.
+pub const API_KEY_BYTES_MIN: usize = 16;
+/// A key of fewer different characters was not made at random.
+const API_KEY_CHARACTERS_MIN: usize = 8;
 /// A token longer than this is refused unread.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
@@ -44,10 +48,26 @@ impl ApiKeys {
 
     /// Compares with every key in full, so that the time taken does not show how close a guess was.
     pub fn contain(&self, key: &str) -> bool {
-        let found =
-            self.0.iter().fold(subtle::Choice::from(0), |found, known| found | known.as_bytes().ct_eq(key.as_bytes()));
-        found.into()
+        is_among(self.0.iter(), key)
     }
+
+    /// Whether this is one of the keys that nobody guesses, however often they try. Such a key is let in from any address; guesses
+    /// at another one must be few.
+    pub fn contain_unguessable(&self, key: &str) -> bool {
+        is_among(self.0.iter().filter(|known| is_unguessable(known)), key)
+    }
+}
+
+fn is_among<'a>(keys: impl Iterator<Item = &'a String>, key: &str) -> bool {
+    keys.fold(subtle::Choice::from(0), |found, known| found | known.as_bytes().ct_eq(key.as_bytes())).into()
+}
+
+/// Whether a key can be taken for one that was made at random: long enough, and of more than a few characters.
+pub fn is_unguessable(key: &str) -> bool {
+    let mut characters: Vec<u8> = key.bytes().collect();
+    characters.sort_unstable();
+    characters.dedup();
+    key.len() >= API_KEY_BYTES_MIN && characters.len() >= API_KEY_CHARACTERS_MIN
 }
 
 /// What a token must claim to be accepted.
@@ -188,10 +208,7 @@ impl TokenVerifier {
             claims.check_names("aud", &self.rules.audience)?;
             claims.check_names("iss", &self.rules.issuer)?;
         }
-        let scopes = match signed_by_node {
-            true => Scopes::ALL,
-            false => claims.scopes()?.unwrap_or(self.rules.default_scopes),
-        };
+        let scopes = if signed_by_node { Scopes::ALL } else { claims.scopes()?.unwrap_or(self.rules.default_scopes) };
         Ok(TokenClaims { user: claims.sub()?, scopes, issued_at, expires_at, signed_by_node })
     }
 

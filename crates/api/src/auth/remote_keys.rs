@@ -122,11 +122,11 @@ impl RemoteKeys {
             return Err(format!("the answer was {}", answer.status()));
         }
         let mut text = Vec::new();
-        while let Some(piece) = answer.chunk().await.map_err(describe)? {
-            if text.len() + piece.len() > BYTES_MAX {
+        while let Some(chunk) = answer.chunk().await.map_err(describe)? {
+            if text.len() + chunk.len() > BYTES_MAX {
                 return Err(format!("the key set is longer than {BYTES_MAX} bytes"));
             }
-            text.extend_from_slice(&piece);
+            text.extend_from_slice(&chunk);
         }
         let keys = KeySet::from_service(&text).map_err(|error| error.to_string())?;
         *self.keys.write() = Arc::new(keys);
@@ -154,9 +154,10 @@ impl RemoteKeys {
         if keys.knows(token.header().kid.as_deref()) {
             return RemoteVerdict::Invalid;
         }
-        match self.request_fetch() {
-            true => RemoteVerdict::RetryLater { after_ms: RETRY_AFTER_MS },
-            false => RemoteVerdict::Invalid,
+        if self.request_fetch() {
+            RemoteVerdict::RetryLater { after_ms: RETRY_AFTER_MS }
+        } else {
+            RemoteVerdict::Invalid
         }
     }
 

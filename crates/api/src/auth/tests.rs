@@ -296,3 +296,32 @@ fn only_the_cluster_secret_signs_tokens_between_nodes() {
     let forged = sign_text(SECRET, r#"{"alg":"HS256","kid":"tidings-nodes"}"#, &claims);
     assert_eq!(code(&trusting, &forged), Err(ErrorCode::Unauthorized));
 }
+
+#[test]
+fn a_token_whose_header_or_claims_are_an_array_is_refused() {
+    let tokens = tokens();
+    let (header, claims) = (r#"{"alg":"HS256"}"#, format!(r#"{{"sub":"alice","exp":{}}}"#, NOW_S + 600));
+    assert_eq!(code(&tokens, &sign_text(SECRET, header, &format!(" {claims}"))), Ok("alice".into()));
+    // The fields in the order in which the structs have them.
+    let in_order = format!(r#"["alice",{},null,null,null,null,null]"#, NOW_S + 600);
+    for (header, claims) in
+        [(header, &in_order), (r#"["HS256",null,null,null]"#, &claims), (header, &"null".to_owned())]
+    {
+        assert_eq!(
+            code(&tokens, &sign_text(SECRET, header, claims)),
+            Err(ErrorCode::Unauthorized),
+            "{header} {claims}"
+        );
+    }
+}
+
+#[test]
+fn keys_that_can_be_guessed_are_told_from_random_ones() {
+    let keys =
+        ApiKeys::new(["0123456789abcdef".to_owned(), "short-but-varied".to_owned()[..15].to_owned(), "k".repeat(40)]);
+    assert!(keys.contain_unguessable("0123456789abcdef"));
+    for other in ["short-but-varie", &"k".repeat(40), "0123456789abcdeF", ""] {
+        assert!(!keys.contain_unguessable(other), "{other:?}");
+    }
+    assert!(keys.contain("short-but-varie") && keys.contain(&"k".repeat(40)));
+}

@@ -55,7 +55,7 @@ pub fn asyncapi() -> Value {
                             that it does not know; a client skips fields and frames that it does not know. A client \
                             binds first, with a token; each later request may carry a `ref`, which its answer \
                             repeats. Where WebSockets are blocked, the same frames come as server-sent events and go by \
-                            requests (`docs/sse.md`). The HTTP door is described by `/openapi.json`.",
+                            requests (`docs/sse.md`). The HTTP listener is described by `/openapi.json`.",
             "license": { "name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0" },
         },
         "defaultContentType": "application/json",
@@ -65,7 +65,7 @@ pub fn asyncapi() -> Value {
                 "protocol": "ws",
                 "description": "As a server listens unless told otherwise; `wss` where TLS is set up",
             },
-            "streams": { "host": "127.0.0.1:8080", "protocol": "http", "description": "The same door" },
+            "streams": { "host": "127.0.0.1:8080", "protocol": "http", "description": "The same listener" },
         },
         "channels": {
             "connect": {

@@ -13,9 +13,9 @@ use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
 use tidings_domain::model::Actor;
-use tidings_engine::access::Scope;
+use tidings_engine::access::Operation;
 use tidings_protocol::http::{
-    ChangeMembers, ConversationCard, ConversationKind, CreateConversation, MemberPage, MembersChanged,
+    ChangeMembers, ConversationDetails, ConversationKind, CreateConversation, MemberPage, MembersChanged,
     UpdateConversation,
 };
 
@@ -24,47 +24,47 @@ use tidings_protocol::http::{
 /// 201 when it is new; 200 with the one that is there when its id (or pair) stands for one of the
 /// same kind already, whose members stay as they are.
 #[utoipa::path(post, path = "/v1/conversations", tag = "conversations", request_body = CreateConversation,
-    responses((status = 201, description = "It is new", body = ConversationCard),
-        (status = 200, description = "It is there already", body = ConversationCard), Refusals, TakesBody, Conflict))]
+    responses((status = 201, description = "It is new", body = ConversationDetails),
+        (status = 200, description = "It is there already", body = ConversationDetails), Refusals, TakesBody, Conflict))]
 pub(super) async fn create_conversation(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Json(request): BatchJson<CreateConversation>,
-) -> AnswerResult<ConversationCard> {
-    let scope = match request.kind {
-        ConversationKind::Direct => Scope::OpenDirect,
-        ConversationKind::Group | ConversationKind::Official => Scope::OpenGroup,
+) -> AnswerResult<ConversationDetails> {
+    let operation = match request.kind {
+        ConversationKind::Direct => Operation::OpenDirect,
+        ConversationKind::Group | ConversationKind::Official => Operation::OpenGroup,
     };
-    let caller = caller.may(scope)?;
-    let (card, created) = api.engine.create_conversation(&caller.0, request).await?;
-    Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, card))
+    let caller = caller.may(operation)?;
+    let (details, created) = api.engine.create_conversation(&caller.0, request).await?;
+    Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, details))
 }
 
-/// A conversation's card.
+/// A conversation's details.
 #[utoipa::path(get, path = "/v1/conversations/{conversation}", tag = "conversations",
     params(("conversation" = inline(ConversationId), Path, description = "The conversation's id")),
-    responses((status = 200, description = "The card", body = ConversationCard), Refusals))]
+    responses((status = 200, description = "The details", body = ConversationDetails), Refusals))]
 pub(super) async fn get_conversation(
     State(api): State<Arc<Api>>,
     caller: Caller,
     PathIds(conversation): PathIds<String>,
-) -> AnswerResult<ConversationCard> {
-    let caller = caller.may(Scope::Read)?;
-    Ok(Answer::ok(api.read(move |engine| engine.conversation_card(&caller.0, &conversation)).await?))
+) -> AnswerResult<ConversationDetails> {
+    let caller = caller.may(Operation::ReadDetails)?;
+    Ok(Answer::ok(api.read(move |engine| engine.conversation_details(&caller.0, &conversation)).await?))
 }
 
-/// Change a conversation's card. What is absent stays as it was.
+/// Change a conversation's details. What is absent stays as it was.
 #[utoipa::path(patch, path = "/v1/conversations/{conversation}", tag = "conversations",
     request_body = UpdateConversation,
     params(("conversation" = inline(ConversationId), Path, description = "The conversation's id")),
-    responses((status = 200, description = "The card as it is now", body = ConversationCard), Refusals, TakesBody))]
+    responses((status = 200, description = "The details as they are now", body = ConversationDetails), Refusals, TakesBody))]
 pub(super) async fn update_conversation(
     State(api): State<Arc<Api>>,
     caller: Caller,
     PathIds(conversation): PathIds<String>,
     Json(request): Json<UpdateConversation>,
-) -> AnswerResult<ConversationCard> {
-    let caller = caller.may(Scope::OpenGroup)?;
+) -> AnswerResult<ConversationDetails> {
+    let caller = caller.may(Operation::ChangeConversation)?;
     Ok(Answer::ok(api.engine.update_conversation(&caller.0, &conversation, request).await?))
 }
 
@@ -79,17 +79,18 @@ pub(super) async fn change_members(
     PathIds(conversation): PathIds<String>,
     Json(request): BatchJson<ChangeMembers>,
 ) -> AnswerResult<MembersChanged> {
-    let scope = scope_of(caller.actor(), &request);
-    let caller = caller.may(scope)?;
+    let operation = operation_of(caller.actor(), &request);
+    let caller = caller.may(operation)?;
     Ok(Answer::ok(api.engine.change_members(&caller.0, &conversation, request).await?))
 }
 
-/// The scope that a change of members needs. A user who only follows an account or leaves, and changes nobody else, needs to read only.
-fn scope_of(actor: &Actor, request: &ChangeMembers) -> Scope {
+/// What a change of members is. A user who only follows an account or leaves changes nobody else.
+fn operation_of(actor: &Actor, request: &ChangeMembers) -> Operation {
     let own = |id: &String| actor.user().is_some_and(|user| user.id == *id);
-    match request.role.is_none() && request.add.iter().chain(&request.remove).all(own) {
-        true => Scope::Read,
-        false => Scope::OpenGroup,
+    if request.role.is_none() && request.add.iter().chain(&request.remove).all(own) {
+        Operation::FollowOrLeave
+    } else {
+        Operation::ChangeConversation
     }
 }
 
@@ -119,7 +120,7 @@ pub(super) async fn list_members(
     PathIds(conversation): PathIds<String>,
     Query(page): Query<Page>,
 ) -> AnswerResult<MemberPage> {
-    let caller = caller.may(Scope::Read)?;
+    let caller = caller.may(Operation::ReadDetails)?;
     let read = move |engine: &Arc<tidings_engine::Engine>| {
         engine.members(&caller.0, &conversation, page.after.as_deref(), page.limit())
     };

@@ -12,7 +12,7 @@ use crate::{
 use axum::extract::State;
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_engine::{access::Scope, engine::desks::AccountList};
+use tidings_engine::{access::Operation, lists::account_list::AccountList};
 use tidings_protocol::http::{Assign, AssignmentView, ConversationPage, Desk, Desks, ListFilter, UpdateDesk};
 
 /// Which page of which list.
@@ -43,7 +43,7 @@ pub(super) async fn update_desk(
     PathIds(account): PathIds<String>,
     Json(request): Json<UpdateDesk>,
 ) -> AnswerResult<Desk> {
-    let caller = caller.may(Scope::OpenGroup)?;
+    let caller = caller.may(Operation::ChangeConversation)?;
     Ok(Answer::ok(api.engine.update_desk(&caller.0, &account, request).await?))
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn get_desk(
     caller: Caller,
     PathIds(account): PathIds<String>,
 ) -> AnswerResult<Desk> {
-    let caller = caller.may(Scope::Read)?;
+    let caller = caller.may(Operation::ReadDetails)?;
     Ok(Answer::ok(api.read(move |engine| engine.desk(&caller.0, &account)).await?))
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn list_account_conversations(
     PathIds(account): PathIds<String>,
     Query(AccountListQuery { assigned_to, filter, after, limit }): Query<AccountListQuery>,
 ) -> AnswerResult<ConversationPage> {
-    let caller = caller.may(Scope::Read)?;
+    let caller = caller.may(Operation::ReadLists)?;
     let list = AccountList { account, assigned_to };
     let limit = limit.unwrap_or(0);
     let actor = caller.0;
@@ -91,7 +91,7 @@ pub(super) async fn assign_conversation(
     PathIds(conversation): PathIds<String>,
     Json(request): Json<Assign>,
 ) -> AnswerResult<AssignmentView> {
-    let caller = caller.may(Scope::Send)?;
+    let caller = caller.may(Operation::Assign)?;
     Ok(Answer::ok(api.engine.assign(&caller.0, &conversation, request).await?))
 }
 
@@ -104,6 +104,6 @@ pub(super) async fn list_desks(
     caller: Caller,
     PathIds(user): PathIds<String>,
 ) -> AnswerResult<Desks> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::ReadDetails)?.user(&api, &user)?;
     Ok(Answer::ok(api.engine.desks_of(&user)))
 }

@@ -21,8 +21,8 @@ use axum::{
 use serde::Deserialize;
 use std::sync::Arc;
 use tidings_domain::model::Actor;
-use tidings_engine::access::{Scope, Scopes};
-use tidings_listen::ConnectionActivity;
+use tidings_engine::access::{Operation, Scopes};
+use tidings_listen::{Client, ConnectionActivity};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     event_stream::{FRAMES_PER_POST_MAX, OpenStream, PostReceipt, StreamId, StreamPost, StreamSecret},
@@ -59,7 +59,7 @@ pub(super) async fn open_stream(
         return Err(Refusal::new(ErrorCode::Forbidden, why).into());
     }
     if caller.scopes() == Scopes::NONE {
-        caller.scopes().check(Scope::Read)?;
+        caller.scopes().check(Operation::ReceiveMessages)?;
     }
     // The session checks the token again: it may be revoked between here and there.
     let token = headers.get(header::AUTHORIZATION).ok_or_else(|| unauthorized("a token"))?;
@@ -101,6 +101,9 @@ pub(super) struct PostNumber {
     number: u64,
 }
 
+/// Tells sessions from users, whose numbers are lower.
+const OF_A_STREAM: u64 = 1 << 63;
+
 /// Send frames to an event stream's session.
 ///
 /// One frame per line, at most 256; they are what a client sends over a WebSocket. The credential is the `secret` of the event `open`. The
@@ -128,13 +131,16 @@ pub(super) async fn post_frames(
         return Err(Refusal::new(ErrorCode::UnsupportedMediaType, why).into());
     }
     let body = collect_body(&api.bodies, body, FRAME_BYTES_MAX, "frames of one request (bytes)").await?;
+    let session = stream.session;
     let post = StreamPost { stream, secret, number, lines: lines_of(body.as_ref())? };
     // The body's share of the memory is held until the session has the frames.
     let taken = api.sessions.post(post).await;
     drop(body);
     let taken = taken.unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Draining, "the server is stopping")))?;
-    // Who knows the secret keeps the connection for the next request.
-    parts.extensions.get::<ConnectionActivity>().into_iter().for_each(ConnectionActivity::mark_authenticated);
+    // Who knows the secret keeps the connection for the next request. Its user is not known here: it counts as the session's own.
+    if let Some(activity) = parts.extensions.get::<ConnectionActivity>() {
+        activity.set_client(Client::User(session | OF_A_STREAM));
+    }
     Ok(Answer(StatusCode::ACCEPTED, PostReceipt { taken }))
 }
 
@@ -145,7 +151,7 @@ fn lines_of(body: &[u8]) -> Result<Vec<u8>, Refusal> {
     }
     let frames = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).count();
     match frames {
-        0 => Err(Refusal::field("frames", "the body holds none")),
+        0 => Err(Refusal::field("frames", "the body has no frame")),
         1..=FRAMES_PER_POST_MAX => Ok([body, b"\n"].concat()),
         _ => Err(Refusal::limit("frames of one request", FRAMES_PER_POST_MAX as u64, frames as u64)),
     }

@@ -12,7 +12,7 @@ use crate::{
 use axum::extract::State;
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_engine::access::Scope;
+use tidings_engine::access::Operation;
 use tidings_protocol::{
     entry::Entry,
     http::{BodyVersions, ChangeReceipt, EditMessage},
@@ -28,7 +28,7 @@ pub(super) async fn get_message(
     caller: Caller,
     PathIds((conversation, seq)): PathIds<(String, u64)>,
 ) -> AnswerResult<Entry> {
-    let caller = caller.may(Scope::Read)?;
+    let caller = caller.may(Operation::ReadMessages)?;
     Ok(Answer::ok(api.read(move |engine| engine.entry(&caller.0, &conversation, seq)).await?))
 }
 
@@ -47,7 +47,7 @@ pub(super) async fn edit_message(
     PathIds((conversation, seq)): PathIds<(String, u64)>,
     Json(request): BatchJson<EditMessage>,
 ) -> AnswerResult<ChangeReceipt> {
-    let caller = caller.may(Scope::Send)?;
+    let caller = caller.may(Operation::ChangeMessage)?;
     Ok(Answer::ok(api.engine.edit_message(&caller.0, &conversation, seq, request).await?))
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn recall_message(
     PathIds((conversation, seq)): PathIds<(String, u64)>,
     Query(RecallQuery { from, client_msg_id }): Query<RecallQuery>,
 ) -> AnswerResult<ChangeReceipt> {
-    let caller = caller.may(Scope::Send)?;
+    let caller = caller.may(Operation::ChangeMessage)?;
     Ok(Answer::ok(api.engine.recall_message(&caller.0, &conversation, seq, from, client_msg_id).await?))
 }
 
@@ -92,6 +92,6 @@ pub(super) async fn list_versions(
     caller: Caller,
     PathIds((conversation, seq)): PathIds<(String, u64)>,
 ) -> AnswerResult<BodyVersions> {
-    let caller = caller.may(Scope::Read)?;
+    let caller = caller.may(Operation::ReadMessages)?;
     Ok(Answer::ok(api.read(move |engine| engine.body_versions(&caller.0, &conversation, seq)).await?))
 }

@@ -17,11 +17,8 @@ use axum::{
 use bytes::Bytes;
 use hyper::body::Body;
 use std::sync::Arc;
-use tidings_domain::model::Actor;
-use tidings_engine::{
-    access::{Scope, Scopes},
-    engine::send::SendTarget,
-};
+use tidings_engine::access::Operation;
+use tidings_listen::ConnectionActivity;
 use tidings_protocol::{
     error::Refusal,
     http::{HistoryPage, HistoryQuery, SendBatch, SendBatchResults, SendReceipt, SendRequest, SendResult},
@@ -36,34 +33,24 @@ use tidings_protocol::{
     responses((status = 200, description = "It is durable", body = SendReceipt), Refusals, TakesBody, Conflict))]
 pub(super) async fn send(State(api): State<Arc<Api>>, request: Request) -> AnswerResult<SendReceipt> {
     let (parts, body) = request.into_parts();
-    Ok(Answer::ok(send_message(&api, &parts.headers, body).await?))
+    let activity = parts.extensions.get::<ConnectionActivity>();
+    Ok(Answer::ok(send_message(&api, &parts.headers, activity, body).await?))
 }
 
 /// A send from its headers and body. Called directly, since the router costs as much as the send itself.
-pub(crate) async fn send_message<B>(api: &Api, headers: &HeaderMap, body: B) -> Result<SendReceipt, Refusal>
+pub(crate) async fn send_message<B>(
+    api: &Api,
+    headers: &HeaderMap,
+    activity: Option<&ConnectionActivity>,
+    body: B,
+) -> Result<SendReceipt, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let caller = api.authenticate_for(headers, Scope::Send)?;
+    let caller = api.authenticate_for(headers, Operation::Send, activity)?;
     let request: SendRequest = read_json(api, headers, body, SEND_BODY_BYTES_MAX).await?;
-    check_may_open(api, &caller.actor, caller.scopes, &request)?;
-    api.engine.send(&caller.actor, request).await
-}
-
-/// Checks the scope `open_direct` if the message would open the direct conversation that it is for.
-pub(super) fn check_may_open(api: &Api, actor: &Actor, scopes: Scopes, request: &SendRequest) -> Result<(), Refusal> {
-    let Some(user) = actor.user().filter(|_| !scopes.contains(Scope::OpenDirect)) else { return Ok(()) };
-    let target = match (&request.conversation, &request.to) {
-        (Some(id), None) => SendTarget::Conversation(id),
-        (None, Some(with)) => SendTarget::User(with),
-        // The send itself refuses this.
-        _ => return Ok(()),
-    };
-    match api.engine.would_open(user, request.from.as_deref(), target) {
-        true => scopes.check(Scope::OpenDirect),
-        false => Ok(()),
-    }
+    api.engine.send(&caller, request).await
 }
 
 /// Send up to 500 messages, in order.
@@ -77,12 +64,8 @@ pub(super) async fn send_batch(
     caller: Caller,
     Json(request): BatchJson<SendBatch>,
 ) -> AnswerResult<SendBatchResults> {
-    let scopes = caller.scopes();
-    let caller = caller.may(Scope::Send)?;
-    for message in &request.messages {
-        check_may_open(&api, &caller.0, scopes, message)?;
-    }
-    let results = api.engine.send_batch(&caller.0, request.messages).await?;
+    let caller = caller.may_send(Operation::Send)?;
+    let results = api.engine.send_batch(&caller, request.messages).await?;
     let results = results.into_iter().map(|result| match result {
         Ok(receipt) => SendResult::Sent(receipt),
         Err(refusal) => {
@@ -104,6 +87,6 @@ pub(super) async fn history(
     PathIds(conversation): PathIds<String>,
     Query(query): Query<HistoryQuery>,
 ) -> Result<Answer<HistoryPage>, RefusalResponse> {
-    let caller = caller.may(Scope::Read)?;
+    let caller = caller.may(Operation::ReadMessages)?;
     Ok(Answer::ok(api.read(move |engine| engine.history(&caller.0, &conversation, &query)).await?))
 }

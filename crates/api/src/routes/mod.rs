@@ -3,23 +3,24 @@
 mod asyncapi;
 mod bulk_sends;
 mod conversations;
+mod dead_letters;
 mod desks;
 mod event_streams;
 mod ids;
 mod message_changes;
 mod messages;
+mod notifications;
 mod openapi;
 mod operations;
-mod outbox;
 mod popup_decisions;
 mod popup_events;
 mod popup_journeys;
+mod popup_lift;
 mod popup_segments;
 mod popups;
 mod presence;
 mod push;
 mod push_tokens;
-mod reach;
 mod reactions;
 mod reading;
 mod receipts;
@@ -105,20 +106,24 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(reactions::list_replies))
         .routes(routes!(reactions::list_mentions))
         .routes(routes!(receipts::get_receipts))
-        .routes(routes!(reach::get_message_reach))
-        .routes(routes!(reach::get_reach_policy, reach::put_reach_policy, reach::remove_reach_policy))
-        .routes(routes!(reach::reach_policy_versions))
-        .routes(routes!(reach::explain_reach))
-        .routes(routes!(reach::get_reach_preferences, reach::set_reach_preferences))
+        .routes(routes!(notifications::get_message_notifications))
+        .routes(routes!(
+            notifications::get_notification_policy,
+            notifications::put_notification_policy,
+            notifications::remove_notification_policy
+        ))
+        .routes(routes!(notifications::notification_policy_versions))
+        .routes(routes!(notifications::explain_notifications))
+        .routes(routes!(notifications::get_notification_preferences, notifications::set_notification_preferences))
         .routes(routes!(streams::begin_stream))
-        .routes(routes!(streams::append_piece))
+        .routes(routes!(streams::append_chunk))
         .routes(routes!(streams::end_stream))
         .routes(routes!(event_streams::open_stream))
         .routes(routes!(event_streams::post_frames))
         .routes(routes!(push::send_push))
         .routes(routes!(push::get_push, push::cancel_push))
         .routes(routes!(push::list_push_devices))
-        .routes(routes!(reach::get_push_reach))
+        .routes(routes!(notifications::get_push_deliveries))
         .routes(routes!(push::list_devices))
         .routes(routes!(push::set_device_tags))
         .routes(routes!(push::remove_device))
@@ -132,6 +137,8 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(popups::set_popup_state))
         .routes(routes!(popups::popup_versions))
         .routes(routes!(popup_events::get_counts))
+        .routes(routes!(popup_lift::get_lift))
+        .routes(routes!(popup_lift::export_assignments))
         .routes(routes!(popups::get_settings, popups::put_settings))
         .routes(routes!(popup_segments::list_segments))
         .routes(routes!(popup_segments::put_segment, popup_segments::get_segment, popup_segments::remove_segment))
@@ -142,12 +149,10 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(popup_journeys::get_journey_counts))
         .routes(routes!(bulk_sends::create_bulk_send, bulk_sends::list_bulk_sends))
         .routes(routes!(bulk_sends::get_bulk_send, bulk_sends::cancel_bulk_send))
-        .routes(routes!(outbox::list_dead_letters))
-        .routes(routes!(outbox::replay_dead_letters))
-        .routes(routes!(outbox::list_vendor_dead_letters))
-        .routes(routes!(outbox::replay_vendor_dead_letters))
-        .routes(routes!(outbox::delete_vendor_dead_letters))
-        .routes(routes!(reach::get_reach_stats))
+        .routes(routes!(dead_letters::list_dead_letters))
+        .routes(routes!(dead_letters::replay_dead_letters))
+        .routes(routes!(dead_letters::delete_dead_letters))
+        .routes(routes!(notifications::get_notification_stats))
         .routes(routes!(operations::back_up))
         .routes(routes!(settings::get_server_settings))
         .routes(routes!(operations::metrics))

@@ -1,7 +1,13 @@
 //! The OpenAPI 3.1 description, and the page to browse it.
 
 use super::refusals;
-use axum::{Router, http::header, routing::get};
+use axum::{
+    Router,
+    http::{HeaderValue, header},
+    middleware::map_response,
+    response::Response,
+    routing::get,
+};
 use bytes::Bytes;
 use tidings_protocol::{
     error::ErrorCode,
@@ -40,8 +46,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
         (name = "push", description = "Data to devices, stored until they have it"),
         (name = "popups", description = "Which in-app message suits a user now, and what became of it"),
         (name = "bulk_sends", description = "One message to some of an official account's followers"),
-        (name = "reach", description = "By which roads people are told of messages"),
-        (name = "outbox", description = "Offline push: what failed, and why users were told or not"),
+        (name = "notifications", description = "By which channels people are notified of messages, why they were or were not, and what failed"),
         (name = "operations", description = "For those who run the server"),
     )
 )]
@@ -63,10 +68,18 @@ impl Modify for SharedComponents {
     }
 }
 
+/// What the page at `/docs` may do: it asks for the API key, so no other site frames it, and nothing is fetched from or sent to elsewhere.
+/// Swagger UI writes styles into its elements; scripts come from its files alone.
+const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
+     form-action 'none'; frame-ancestors 'none'",
+);
+
 /// `/openapi.json`, `/asyncapi.json` and the page at `/docs`, which the binary serves without help of another host.
 pub(super) fn description_pages<S: Clone + Send + Sync + 'static>(description: OpenApi) -> Router<S> {
     let json = Bytes::from(description.to_json().unwrap_or_default());
     let frames = Bytes::from(super::asyncapi().to_string());
+    let page = Router::new().merge(SwaggerUi::new("/docs").config(Config::from("/openapi.json")));
     Router::new()
         .route(
             "/openapi.json",
@@ -76,5 +89,13 @@ pub(super) fn description_pages<S: Clone + Send + Sync + 'static>(description: O
             "/asyncapi.json",
             get(move || async move { ([(header::CONTENT_TYPE, "application/json")], frames.clone()) }),
         )
-        .merge(SwaggerUi::new("/docs").config(Config::from("/openapi.json")))
+        .merge(page.route_layer(map_response(guard_docs)))
+}
+
+async fn guard_docs(mut page: Response) -> Response {
+    let into = page.headers_mut();
+    into.insert(header::CONTENT_SECURITY_POLICY, DOCS_POLICY);
+    into.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    into.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    page
 }

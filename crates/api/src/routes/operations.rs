@@ -16,6 +16,7 @@ use std::{
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
+use tidings_popups::PopupsReadiness;
 use tidings_protocol::error::{ErrorCode, Refusal};
 use utoipa::ToSchema;
 
@@ -56,11 +57,12 @@ pub(super) async fn back_up(
         .into());
     };
     let path = within(folder, Path::new(&request.path))?;
-    let backup = backup.clone();
+    let (backup, folder) = (backup.clone(), folder.clone());
     let made = api
         .read(move |_| {
-            if path.exists() {
-                return Err(Refusal::new(ErrorCode::Conflict, "path: there is something already"));
+            check_links(&folder, &path)?;
+            if path.symlink_metadata().is_ok() {
+                return Err(Refusal::new(ErrorCode::Conflict, "path: it already exists"));
             }
             let bytes = backup
                 .back_up(&path)
@@ -76,7 +78,24 @@ const FOLDER_NAME_BYTES_MAX: usize = 200;
 /// The longest path of a backup below the folder of backups; systems take 4,096 bytes with all before and behind it.
 const BACKUP_PATH_BYTES_MAX: usize = 1_024;
 
-/// Resolves a path against `folder`. Refuses a path that leaves the folder; the spelling alone decides, no link is followed.
+/// Refuses a path that a symbolic link leads out of `folder`, and one below something that is no folder.
+fn check_links(folder: &Path, path: &Path) -> Result<(), Refusal> {
+    // Nothing of it is there yet: the backup makes it.
+    let Ok(folder_itself) = folder.canonicalize() else { return Ok(()) };
+    let above = path.ancestors().skip(1).find(|above| above.symlink_metadata().is_ok());
+    let leads_to = above.and_then(|above| above.canonicalize().ok());
+    if leads_to.is_some_and(|to| to.is_dir() && to.starts_with(folder_itself)) {
+        Ok(())
+    } else {
+        Err(not_within(folder))
+    }
+}
+
+fn not_within(folder: &Path) -> Refusal {
+    Refusal::field("path", format!("must be a folder within {}", folder.display()))
+}
+
+/// Resolves a path against `folder`. Refuses a path whose spelling leaves the folder.
 fn within(folder: &Path, path: &Path) -> Result<PathBuf, Refusal> {
     let rest = path.strip_prefix(folder).unwrap_or(path);
     let stays = rest.components().all(|part| matches!(part, Component::Normal(_)));
@@ -90,10 +109,7 @@ fn within(folder: &Path, path: &Path) -> Result<PathBuf, Refusal> {
         );
         return Err(Refusal::field("path", why));
     }
-    match stays && rest.components().next().is_some() {
-        true => Ok(folder.join(rest)),
-        false => Err(Refusal::field("path", format!("must be a folder within {}", folder.display()))),
-    }
+    if stays && rest.components().next().is_some() { Ok(folder.join(rest)) } else { Err(not_within(folder)) }
 }
 
 /// Metrics in Prometheus' text format, or as OpenMetrics for a reader whose `Accept` asks for that.
@@ -118,8 +134,18 @@ pub(super) async fn healthz() -> &'static str {
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<String, RefusalResponse> {
     match api.engine.readiness() {
         Ok(()) => {
-            let trouble = api.engine.cluster.as_ref().and_then(|cluster| cluster.bus_trouble());
-            Ok(trouble.map_or("ready\n".into(), |trouble| format!("ready\nredis: {trouble}\n")))
+            let is_unreadable = api.engine.popups.readiness() == PopupsReadiness::Unreadable;
+            let cluster = api.engine.cluster.as_ref();
+            let degraded = [
+                ("redis", cluster.and_then(|cluster| cluster.bus_trouble())),
+                ("leader", cluster.and_then(|cluster| cluster.leader_trouble())),
+                // Chat and push go on without popups.
+                ("popups", is_unreadable.then(|| "cannot be read from the store".to_owned())),
+            ];
+            let lines = degraded.into_iter().filter_map(|(part, trouble)| Some(format!("{part}: {}\n", trouble?)));
+            let warnings = cluster.map_or_else(Vec::new, |cluster| cluster.warnings());
+            let warnings = warnings.into_iter().map(|warning| format!("warning: {warning}\n"));
+            Ok(std::iter::once("ready\n".to_owned()).chain(lines).chain(warnings).collect())
         }
         Err(why) if api.engine.is_draining() => Err(Refusal::new(ErrorCode::Draining, why).retry_after(1_000).into()),
         Err(why) => Err(Refusal::new(ErrorCode::StoreUnavailable, why).retry_after(1_000).into()),
@@ -128,7 +154,32 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<String, Refusa
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_link_does_not_lead_a_backup_out_of_its_folder() {
+        let folders = tempfile::tempdir().unwrap();
+        let [inside, outside] = ["inside", "outside"].map(|name| folders.path().join(name));
+        for folder in [&inside, &outside, &inside.join("weeks")] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        std::fs::write(inside.join("file"), "").unwrap();
+        let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, inside.join(name)).unwrap();
+        link(&outside, "out");
+        link(Path::new("weeks"), "in");
+        link(Path::new("nowhere"), "broken");
+        for good in ["monday", "weeks/monday", "in/monday", "new/er/monday"] {
+            check_links(&inside, &inside.join(good)).unwrap();
+        }
+        for bad in ["out/monday", "out/new/monday", "broken/monday", "file/monday"] {
+            let refusal = check_links(&inside, &inside.join(bad)).unwrap_err();
+            assert_eq!(refusal.code, ErrorCode::InvalidField, "{bad}: {refusal}");
+        }
+        // The folder of backups may itself be reached by a link.
+        link(&inside, "self");
+        check_links(&inside.join("self"), &inside.join("self/monday")).unwrap();
+    }
 
     #[test]
     fn a_backup_path_outside_the_backup_folder_is_refused() {

@@ -11,15 +11,16 @@ use crate::{
 };
 use axum::{
     body::Body,
-    extract::State,
+    extract::{Request, State},
     http::{HeaderMap, HeaderValue, Response, StatusCode, header},
 };
 use bytes::Bytes;
 use std::sync::Arc;
 use tidings_engine::{
-    access::Scope,
+    access::Operation,
     engine::popup_questions::{PopupAnswer, PopupCaller},
 };
+use tidings_listen::ConnectionActivity;
 use tidings_popups::QuestionBody;
 use tidings_protocol::{
     error::Refusal,
@@ -36,21 +37,24 @@ use tidings_protocol::{
         (status = 204, description = "None now",
             headers(("Retry-After" = u64, description = "After how many seconds one could be due"))),
         Refusals, TakesBody))]
-pub(super) async fn decide(
-    State(api): State<Arc<Api>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response<Body>, RefusalResponse> {
-    Ok(decide_popup(&api, &headers, body).await?.map(Body::from))
+pub(super) async fn decide(State(api): State<Arc<Api>>, request: Request) -> Result<Response<Body>, RefusalResponse> {
+    let (parts, body) = request.into_parts();
+    let activity = parts.extensions.get::<ConnectionActivity>();
+    Ok(decide_popup(&api, &parts.headers, activity, body).await?.map(Body::from))
 }
 
 /// The same operation without the cost of the router.
-pub(crate) async fn decide_popup<B>(api: &Api, headers: &HeaderMap, body: B) -> Result<Response<Bytes>, Refusal>
+pub(crate) async fn decide_popup<B>(
+    api: &Api,
+    headers: &HeaderMap,
+    activity: Option<&ConnectionActivity>,
+    body: B,
+) -> Result<Response<Bytes>, Refusal>
 where
     B: hyper::body::Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let actor = api.authenticate_for(headers, Scope::Popups)?.actor;
+    let actor = api.authenticate_for(headers, Operation::AskForPopup, activity)?.actor;
     let body = read_body(api, headers, body, OPERATION_BODY_BYTES_MAX).await?;
     let caller = PopupCaller { actor: &actor, session: None };
     let PopupAnswer { decision, retry_after_ms } = api.engine.answer_popup_question(caller, body.as_ref()).await?;

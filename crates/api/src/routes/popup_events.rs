@@ -17,15 +17,18 @@ use axum::{
     http::{StatusCode, header},
     response::IntoResponse,
 };
-use serde::Deserialize;
-use std::sync::Arc;
-use tidings_engine::{access::Scope, engine::popup_questions::PopupCaller};
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, sync::Arc};
+use tidings_engine::{access::Operation, engine::popup_questions::PopupCaller};
 use tidings_popups::EventCursor;
-use tidings_protocol::http::{ExportedEvent, PopupCounts, PopupEvents, PopupEventsAccepted};
+use tidings_protocol::{
+    http::{ExportedEvent, PopupCounts, PopupEvents, PopupEventsAccepted},
+    time::time_or_zero,
+};
 
 /// The media types of an export.
-const JSON_LINES: &str = "application/x-ndjson";
-const CSV: &str = "text/csv; charset=utf-8";
+pub(super) const JSON_LINES: &str = "application/x-ndjson";
+pub(super) const CSV: &str = "text/csv; charset=utf-8";
 
 /// Report what users did with popups.
 ///
@@ -38,7 +41,7 @@ pub(super) async fn report_events(
     caller: Caller,
     Json(request): BatchJson<PopupEvents>,
 ) -> AnswerResult<PopupEventsAccepted> {
-    let caller = caller.may(Scope::Popups)?;
+    let caller = caller.may(Operation::ReportPopupEvents)?;
     let caller = PopupCaller { actor: &caller.0, session: None };
     Ok(Answer(StatusCode::ACCEPTED, api.engine.report_popup_events(caller, request.events).await?))
 }
@@ -48,8 +51,10 @@ pub(super) async fn report_events(
 #[into_params(parameter_in = Query)]
 pub(super) struct CountsQuery {
     /// Hours that begin then or later, in milliseconds since 1970 UTC.
+    #[serde(default, deserialize_with = "time_or_zero")]
     pub from: Option<u64>,
     /// Hours that begin before then.
+    #[serde(default, deserialize_with = "time_or_zero")]
     pub to: Option<u64>,
 }
 
@@ -73,7 +78,8 @@ pub(super) enum ExportFormat {
     /// An event a line, as JSON.
     #[default]
     Jsonl,
-    /// RFC 4180, with a line of names first.
+    /// RFC 4180, with a line of names first. A text that begins with `=`, `+`, `-`, `@`, a tab or a line end has `'` before it, so that no
+    /// spreadsheet takes it for a formula.
     Csv,
 }
 
@@ -82,8 +88,10 @@ pub(super) enum ExportFormat {
 #[into_params(parameter_in = Query)]
 pub(super) struct ExportQuery {
     /// Taken then or later, in milliseconds since 1970 UTC.
+    #[serde(default, deserialize_with = "time_or_zero")]
     pub from: Option<u64>,
     /// Taken before then.
+    #[serde(default, deserialize_with = "time_or_zero")]
     pub to: Option<u64>,
     /// Only of this popup.
     pub popup: Option<String>,
@@ -122,13 +130,28 @@ pub(super) async fn export_events(
     Ok(([(header::CONTENT_TYPE, kind)], Body::new(pages)).into_response())
 }
 
-fn as_lines(events: &[ExportedEvent]) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-    let mut text = Vec::with_capacity(events.len() * 256);
-    for event in events {
-        serde_json::to_writer(&mut text, event)?;
+/// One as JSON in each line.
+pub(super) fn as_lines<T: Serialize>(all: &[T]) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let mut text = Vec::with_capacity(all.len() * 256);
+    for one in all {
+        serde_json::to_writer(&mut text, one)?;
         text.push(b'\n');
     }
     Ok(text)
+}
+
+/// CSV that begins with these names, if there are any.
+pub(super) fn csv_of(
+    names: Option<&[&str]>,
+    write: impl FnOnce(&mut csv::Writer<Vec<u8>>) -> csv::Result<()>,
+) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let mut writer =
+        csv::WriterBuilder::new().has_headers(false).terminator(csv::Terminator::CRLF).from_writer(Vec::new());
+    if let Some(names) = names {
+        writer.write_record(names)?;
+    }
+    write(&mut writer)?;
+    Ok(writer.into_inner().map_err(|error| error.into_error())?)
 }
 
 fn as_csv(events: &[ExportedEvent], first: bool) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
@@ -147,17 +170,26 @@ fn as_csv(events: &[ExportedEvent], first: bool) -> Result<Vec<u8>, Box<dyn std:
         "until",
         "properties",
     ];
-    let mut writer =
-        csv::WriterBuilder::new().has_headers(false).terminator(csv::Terminator::CRLF).from_writer(Vec::new());
-    if first {
-        writer.write_record(NAMES)?;
+    csv_of(first.then_some(&NAMES), |writer| {
+        for event in events {
+            let ExportedEvent { taken_at, at, id, kind, popup, variant, decision, user, button, value, .. } = event;
+            let ExportedEvent { name, until, properties, .. } = event;
+            // JSON as text cannot fail.
+            let properties = properties.as_ref().and_then(|all| serde_json::to_string(all).ok());
+            let [id, popup, variant, decision, user] = [id, popup, variant, decision, user].map(|text| inert(text));
+            let [button, name] = [button, name].map(|text| text.as_deref().map(inert));
+            let of_custom = (name, until, properties);
+            writer.serialize((taken_at, at, id, kind, popup, variant, decision, user, button, value, of_custom))?;
+        }
+        Ok(())
+    })
+}
+
+/// A text as a cell that no spreadsheet takes for a formula: one that could be begun as such has `'` before it, as OWASP advises.
+pub(super) fn inert(text: &str) -> Cow<'_, str> {
+    if text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']) {
+        Cow::Owned(format!("'{text}"))
+    } else {
+        Cow::Borrowed(text)
     }
-    for event in events {
-        let ExportedEvent { taken_at, at, id, kind, popup, variant, decision, user, button, value, .. } = event;
-        let ExportedEvent { name, until, properties, .. } = event;
-        let properties = properties.as_ref().map(serde_json::to_string).transpose()?;
-        let of_custom = (name, until, properties);
-        writer.serialize((taken_at, at, id, kind, popup, variant, decision, user, button, value, of_custom))?;
-    }
-    Ok(writer.into_inner().map_err(|error| error.into_error())?)
 }

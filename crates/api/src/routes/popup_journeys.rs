@@ -42,8 +42,8 @@ pub(super) async fn put_journey(
     let put = move |engine: &Arc<tidings_engine::Engine>| {
         engine.popups.put_journey(&journey, &body, author.as_deref(), precondition)
     };
-    let (card, created) = api.read(put).await?;
-    Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, card))
+    let (details, created) = api.read(put).await?;
+    Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, details))
 }
 
 /// A journey as it stands.

@@ -38,11 +38,11 @@ pub(super) async fn put_segment(
     body: Body,
 ) -> AnswerResult<Segment> {
     let _place = api.uploads.try_acquire().map_err(|_| {
-        Refusal::new(ErrorCode::QueueFull, "as many lists as can be are being uploaded").retry_after(1_000)
+        Refusal::new(ErrorCode::QueueFull, "too many lists are being uploaded at the same time").retry_after(1_000)
     })?;
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b"text/plain"[..], HeaderValue::as_bytes);
     if !crate::extract::essence(kind).eq_ignore_ascii_case(b"text/plain") {
-        return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: only text/plain is taken").into());
+        return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: must be text/plain").into());
     }
     let body = crate::bodies::collect_body(&api.bodies, body, SEGMENT_BYTES_MAX, "segment (bytes)").await?;
     let put =
@@ -79,9 +79,12 @@ pub(super) async fn is_in_segment(
     _: AppServer,
     PathIds((segment, user)): PathIds<(String, String)>,
 ) -> Result<StatusCode, RefusalResponse> {
-    let is_in = move |engine: &Arc<tidings_engine::Engine>| match engine.popups.is_in_segment(&segment, &user)? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(Refusal::not_found("user in the segment", &user)),
+    let is_in = move |engine: &Arc<tidings_engine::Engine>| {
+        if engine.popups.is_in_segment(&segment, &user)? {
+            Ok(StatusCode::NO_CONTENT)
+        } else {
+            Err(Refusal::not_found("user in the segment", &user))
+        }
     };
     Ok(api.read(is_in).await?)
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tidings_popups::Precondition;
 use tidings_protocol::{
     error::Refusal,
-    http::{Popup as PopupCard, *},
+    http::{Popup as PopupSummary, *},
 };
 
 pub(super) fn author(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
@@ -38,7 +38,7 @@ pub(super) fn precondition(headers: &HeaderMap) -> Result<Precondition, Refusal>
     }
     match headers.get(header::IF_NONE_MATCH) {
         Some(any) if any.as_bytes() == b"*" => Ok(Precondition::Absent),
-        Some(_) => Err(Refusal::field("If-None-Match", "only * is understood")),
+        Some(_) => Err(Refusal::field("If-None-Match", "only * is supported")),
         None => Ok(Precondition::None),
     }
 }
@@ -52,31 +52,31 @@ pub(super) fn precondition(headers: &HeaderMap) -> Result<Precondition, Refusal>
            ("Tidings-Author" = Option<String>, Header, description = "Who writes it: kept with the version"),
            ("If-Match" = Option<String>, Header, description = "The version that it must still have"),
            ("If-None-Match" = Option<String>, Header, description = "`*`: it must not be there yet")),
-    responses((status = 200, description = "The popup as it is now", body = PopupCard),
-        (status = 201, description = "It is new", body = PopupCard), Refusals, OtherMethods, TakesBody, Conflict))]
+    responses((status = 200, description = "The popup as it is now", body = PopupSummary),
+        (status = 201, description = "It is new", body = PopupSummary), Refusals, OtherMethods, TakesBody, Conflict))]
 pub(super) async fn put_popup(
     State(api): State<Arc<Api>>,
     _: AppServer,
     PathIds(popup): PathIds<String>,
     headers: HeaderMap,
     RawJson(body): RawJson,
-) -> AnswerResult<PopupCard> {
+) -> AnswerResult<PopupSummary> {
     let (author, precondition) = (author(&headers)?, precondition(&headers)?);
     let put =
         move |engine: &Arc<tidings_engine::Engine>| engine.popups.put(&popup, &body, author.as_deref(), precondition);
-    let (card, created) = api.read(put).await?;
-    Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, card))
+    let (details, created) = api.read(put).await?;
+    Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, details))
 }
 
 /// A popup as it stands.
 #[utoipa::path(get, path = "/v1/popups/{popup}", tag = "popups",
     params(("popup" = inline(Id), Path, description = "The popup's id")),
-    responses((status = 200, description = "The popup", body = PopupCard), Refusals, OtherMethods))]
+    responses((status = 200, description = "The popup", body = PopupSummary), Refusals, OtherMethods))]
 pub(super) async fn get_popup(
     State(api): State<Arc<Api>>,
     _: AppServer,
     PathIds(popup): PathIds<String>,
-) -> AnswerResult<PopupCard> {
+) -> AnswerResult<PopupSummary> {
     Ok(Answer::ok(api.read(move |engine| engine.popups.get(&popup)).await?))
 }
 
@@ -146,14 +146,14 @@ pub(super) struct SetPopupState {
            ("Tidings-Author" = Option<String>, Header, description = "Who writes it: kept with the version"),
            ("If-Match" = Option<String>, Header, description = "The version that it must still have"),
            ("If-None-Match" = Option<String>, Header, description = "`*`: it must not be there yet")),
-    responses((status = 200, description = "The popup as it is now", body = PopupCard), Refusals, TakesBody, Conflict))]
+    responses((status = 200, description = "The popup as it is now", body = PopupSummary), Refusals, TakesBody, Conflict))]
 pub(super) async fn set_popup_state(
     State(api): State<Arc<Api>>,
     _: AppServer,
     PathIds(popup): PathIds<String>,
     headers: HeaderMap,
     Json(request): Json<SetPopupState>,
-) -> AnswerResult<PopupCard> {
+) -> AnswerResult<PopupSummary> {
     let (author, precondition) = (author(&headers)?, precondition(&headers)?);
     let set = move |engine: &Arc<tidings_engine::Engine>| {
         engine.popups.set_state(&popup, request.state, author.as_deref(), precondition)

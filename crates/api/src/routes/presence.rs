@@ -75,7 +75,7 @@ pub(super) async fn get_views(
 #[utoipa::path(get, path = "/v1/admin/nodes", tag = "presence",
     responses((status = 200, description = "The nodes", body = NodesAnswer), Refusals))]
 pub(super) async fn list_nodes(State(api): State<Arc<Api>>, _: AppServer) -> AnswerResult<NodesAnswer> {
-    Ok(Answer::ok(NodesAnswer { nodes: api.engine.nodes() }))
+    Ok(Answer::ok(NodesAnswer { nodes: api.engine.nodes(), gates: api.engine.gate_views() }))
 }
 
 /// Compare the registered sessions with those that the nodes hold.

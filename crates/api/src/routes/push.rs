@@ -14,18 +14,18 @@ use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
 use tidings_protocol::http::{
-    DeviceCard, DeviceState, PushAnswer, PushDevicePage, PushRequest, PushStatus, SetTags, UserDevices,
+    DeviceDetails, DeviceState, PushAnswer, PushDevicePage, PushRequest, PushStatus, SetTags, UserDevices,
 };
 
 /// Push to devices.
 ///
 /// To users, devices, tags or all. The answer means that it is durable: devices that are connected
 /// get it now, others when they bind, until it is acknowledged or its time is over. With a
-/// `client_push_id` a retry is safe: it answers with the first result. 202; 200 for a retry and for a dry run.
+/// `client_push_id` a retry is safe: it answers with the first result; another push with the id is refused (`client_push_id_reused`). 202; 200 for a retry and for a dry run.
 #[utoipa::path(post, path = "/v1/push", tag = "push", request_body = PushRequest,
     responses((status = 202, description = "It is durable", body = PushAnswer),
         (status = 200, description = "The first result of a retry; whom a dry run would reach", body = PushAnswer),
-        Refusals, TakesBody))]
+        Refusals, TakesBody, Conflict))]
 pub(super) async fn send_push(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -111,13 +111,13 @@ pub(super) async fn list_devices(
 #[utoipa::path(put, path = "/v1/users/{user}/devices/{device_id}/tags", tag = "push", request_body = SetTags,
     params(("user" = inline(Id), Path, description = "The user's id"),
            ("device_id" = inline(Id), Path, description = "The device's id")),
-    responses((status = 200, description = "The device as it is now", body = DeviceCard), Refusals, TakesBody))]
+    responses((status = 200, description = "The device as it is now", body = DeviceDetails), Refusals, TakesBody))]
 pub(super) async fn set_device_tags(
     State(api): State<Arc<Api>>,
     _: AppServer,
     PathIds((user, device_id)): PathIds<(String, String)>,
     Json(request): Json<SetTags>,
-) -> AnswerResult<DeviceCard> {
+) -> AnswerResult<DeviceDetails> {
     let set = move |engine: &Arc<tidings_engine::Engine>| engine.push.set_device_tags(&user, &device_id, request.tags);
     Ok(Answer::ok(api.read(set).await?))
 }

@@ -1,4 +1,4 @@
-//! Push tokens: where vendors reach users' devices.
+//! Push tokens: where providers reach users' devices.
 
 use super::{
     Answer, AnswerResult,
@@ -12,10 +12,10 @@ use crate::{
 };
 use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
-use tidings_engine::access::Scope;
+use tidings_engine::access::Operation;
 use tidings_protocol::http::{PushToken, PushTokens};
 
-/// Register the token by which a vendor reaches a device.
+/// Register the token by which a provider reaches a device.
 ///
 /// In place of the device's former one. A token that another device had, perhaps of another user, is this device's alone from
 /// now on. A user has at most 20 such devices.
@@ -29,12 +29,12 @@ pub(super) async fn set_push_token(
     PathIds((user, device_id)): PathIds<(String, String)>,
     Json(token): Json<PushToken>,
 ) -> Result<StatusCode, RefusalResponse> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
-    api.read(move |engine| engine.set_push_token(&user, &device_id, Some(&token))).await?;
+    let user = caller.may(Operation::SetPreferences)?.user(&api, &user)?;
+    api.read_notifications(move |notifications| notifications.set_push_token(&user, &device_id, Some(&token))).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Forget the token by which a vendor reaches a device.
+/// Forget the token by which a provider reaches a device.
 #[utoipa::path(delete, path = "/v1/users/{user}/devices/{device_id}/push_token", tag = "users",
     params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user"),
            ("device_id" = inline(Id), Path, description = "The device's id")),
@@ -44,12 +44,12 @@ pub(super) async fn remove_push_token(
     caller: Caller,
     PathIds((user, device_id)): PathIds<(String, String)>,
 ) -> Result<StatusCode, RefusalResponse> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
-    api.read(move |engine| engine.set_push_token(&user, &device_id, None)).await?;
+    let user = caller.may(Operation::SetPreferences)?.user(&api, &user)?;
+    api.read_notifications(move |notifications| notifications.set_push_token(&user, &device_id, None)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The devices of a user that vendors reach.
+/// The devices of a user that providers reach.
 ///
 /// The tokens themselves are not shown.
 #[utoipa::path(get, path = "/v1/users/{user}/push_tokens", tag = "users",
@@ -60,6 +60,6 @@ pub(super) async fn list_push_tokens(
     caller: Caller,
     PathIds(user): PathIds<String>,
 ) -> AnswerResult<PushTokens> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::SetPreferences)?.user(&api, &user)?;
     Ok(Answer::ok(api.read(move |engine| engine.push_tokens(&user)).await?))
 }

@@ -13,7 +13,7 @@ use crate::{
 use axum::extract::State;
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_engine::access::Scope;
+use tidings_engine::access::Operation;
 use tidings_protocol::http::{EntryPage, MessageReactions, PinState, ReactorPage};
 
 /// In whose name an app server acts.
@@ -40,7 +40,7 @@ pub(super) async fn add_reaction(
     PathIds((conversation, seq, key)): PathIds<(String, u64, String)>,
     Query(ActingUser { user }): Query<ActingUser>,
 ) -> AnswerResult<MessageReactions> {
-    let caller = caller.may(Scope::Send)?;
+    let caller = caller.may(Operation::React)?;
     Ok(Answer::ok(api.engine.react(&caller.0, user, &conversation, seq, &key, true).await?))
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn remove_reaction(
     PathIds((conversation, seq, key)): PathIds<(String, u64, String)>,
     Query(ActingUser { user }): Query<ActingUser>,
 ) -> AnswerResult<MessageReactions> {
-    let caller = caller.may(Scope::Send)?;
+    let caller = caller.may(Operation::React)?;
     Ok(Answer::ok(api.engine.react(&caller.0, user, &conversation, seq, &key, false).await?))
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn list_reactions(
     PathIds((conversation, seq)): PathIds<(String, u64)>,
     Query(ReactorsQuery { key, after, limit }): Query<ReactorsQuery>,
 ) -> AnswerResult<ReactorPage> {
-    let caller = caller.may(Scope::Read)?;
+    let caller = caller.may(Operation::ReadMessages)?;
     let read = move |engine: &Arc<tidings_engine::Engine>| {
         engine.reactors(&caller.0, &conversation, seq, key.as_deref(), (after.as_deref(), limit.unwrap_or(0)))
     };
@@ -105,7 +105,7 @@ pub(super) async fn pin_message(
     PathIds((conversation, seq)): PathIds<(String, u64)>,
     Query(ActingUser { user }): Query<ActingUser>,
 ) -> AnswerResult<PinState> {
-    let caller = caller.may(Scope::Send)?;
+    let caller = caller.may(Operation::Pin)?;
     Ok(Answer::ok(api.engine.pin(&caller.0, user, &conversation, seq, true).await?))
 }
 
@@ -120,7 +120,7 @@ pub(super) async fn unpin_message(
     PathIds((conversation, seq)): PathIds<(String, u64)>,
     Query(ActingUser { user }): Query<ActingUser>,
 ) -> AnswerResult<PinState> {
-    let caller = caller.may(Scope::Send)?;
+    let caller = caller.may(Operation::Pin)?;
     Ok(Answer::ok(api.engine.pin(&caller.0, user, &conversation, seq, false).await?))
 }
 
@@ -133,7 +133,7 @@ pub(super) async fn list_pins(
     caller: Caller,
     PathIds(conversation): PathIds<String>,
 ) -> AnswerResult<EntryPage> {
-    let caller = caller.may(Scope::Read)?;
+    let caller = caller.may(Operation::ReadMessages)?;
     Ok(Answer::ok(api.read(move |engine| engine.pins(&caller.0, &conversation)).await?))
 }
 
@@ -148,7 +148,7 @@ pub(super) async fn list_replies(
     PathIds((conversation, seq)): PathIds<(String, u64)>,
     Query(page): Query<Page>,
 ) -> AnswerResult<EntryPage> {
-    let caller = caller.may(Scope::Read)?;
+    let caller = caller.may(Operation::ReadMessages)?;
     let read = move |engine: &Arc<tidings_engine::Engine>| {
         engine.replies(&caller.0, &conversation, seq, (page.after.as_deref(), page.limit()))
     };
@@ -165,6 +165,6 @@ pub(super) async fn list_mentions(
     PathIds(user): PathIds<String>,
     Query(page): Query<Page>,
 ) -> AnswerResult<EntryPage> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::ReadMessages)?.user(&api, &user)?;
     Ok(Answer::ok(api.read(move |engine| engine.mentions(&user, page.after.as_deref(), page.limit())).await?))
 }

@@ -15,7 +15,7 @@ use crate::{
 use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_engine::access::Scope;
+use tidings_engine::access::Operation;
 use tidings_protocol::http::{
     ConversationPage, ConversationView, ListFilter, MarkRead, Mute, ReadMark, SyncAnswer, UpdatePreferences,
 };
@@ -43,7 +43,7 @@ pub(super) async fn list_conversations(
     PathIds(user): PathIds<String>,
     Query(ListQuery { filter, after, limit }): Query<ListQuery>,
 ) -> AnswerResult<ConversationPage> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::ReadLists)?.user(&api, &user)?;
     let limit = limit.unwrap_or(0);
     let list = api.read(move |engine| engine.conversations(&user, filter, after.as_deref(), limit)).await?;
     Ok(Answer::ok(list))
@@ -70,7 +70,7 @@ pub(super) async fn sync(
     PathIds(user): PathIds<String>,
     Query(from): Query<SyncQuery>,
 ) -> AnswerResult<SyncAnswer> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::ReadMessages)?.user(&api, &user)?;
     Ok(Answer::ok(api.read(move |engine| engine.sync(&user, from.cursor.as_deref())).await?))
 }
 
@@ -86,7 +86,7 @@ pub(super) async fn mark_read(
     PathIds((user, conversation)): PathIds<(String, String)>,
     Json(request): Json<MarkRead>,
 ) -> AnswerResult<ReadMark> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::MoveMark)?.user(&api, &user)?;
     Ok(Answer::ok(api.engine.mark_read(&user, &conversation, request.seq).await?))
 }
 
@@ -102,7 +102,7 @@ pub(super) async fn set_mute(
     PathIds((user, conversation)): PathIds<(String, String)>,
     Json(request): Json<Mute>,
 ) -> Result<StatusCode, RefusalResponse> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::SetPreferences)?.user(&api, &user)?;
     api.engine.set_mute(&user, &conversation, request).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -122,7 +122,7 @@ pub(super) async fn set_preferences(
     PathIds((user, conversation)): PathIds<(String, String)>,
     Json(request): Json<UpdatePreferences>,
 ) -> AnswerResult<ConversationView> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::SetPreferences)?.user(&api, &user)?;
     let conversation = api.engine.set_preferences(&user, &conversation, request).await?;
     Ok(Answer::ok(api.read(move |engine| engine.list_view(&user, &conversation)).await?))
 }

@@ -12,7 +12,7 @@ use crate::{
 };
 use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
-use tidings_engine::access::Scope;
+use tidings_engine::access::Operation;
 use tidings_protocol::http::{MessageReceipts, SetReceipts};
 
 /// How many members have a message and have read it.
@@ -27,7 +27,7 @@ pub(super) async fn get_receipts(
     caller: Caller,
     PathIds((conversation, seq)): PathIds<(String, u64)>,
 ) -> AnswerResult<MessageReceipts> {
-    let caller = caller.may(Scope::Read)?;
+    let caller = caller.may(Operation::ReadMessages)?;
     Ok(Answer::ok(api.read(move |engine| engine.message_receipts(&caller.0, &conversation, seq)).await?))
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn set_receipts(
     PathIds(user): PathIds<String>,
     Json(request): Json<SetReceipts>,
 ) -> Result<StatusCode, RefusalResponse> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::SetPreferences)?.user(&api, &user)?;
     api.engine.set_receipts(&user.id, request.send).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,9 +1,8 @@
-//! Messages that grow: their beginning, their pieces and their end.
+//! Messages that grow: their beginning, their chunks and their end.
 
 use super::{
     Answer, AnswerResult,
     ids::ConversationId,
-    messages::check_may_open,
     refusals::{Conflict, Refusals, TakesBody},
 };
 use crate::{
@@ -12,8 +11,8 @@ use crate::{
 };
 use axum::extract::State;
 use std::sync::Arc;
-use tidings_engine::access::Scope;
-use tidings_protocol::http::{AppendPiece, ChangeReceipt, EndStream, PieceReceipt, SendReceipt, SendRequest};
+use tidings_engine::access::Operation;
+use tidings_protocol::http::{AppendChunk, ChangeReceipt, ChunkReceipt, EndStream, SendReceipt, SendRequest};
 
 /// Begin a message that grows.
 ///
@@ -26,29 +25,27 @@ pub(super) async fn begin_stream(
     caller: Caller,
     Json(request): Json<SendRequest>,
 ) -> AnswerResult<SendReceipt> {
-    let scopes = caller.scopes();
-    let caller = caller.may(Scope::Send)?;
-    check_may_open(&api, &caller.0, scopes, &request)?;
-    Ok(Answer::ok(api.engine.begin_stream(&caller.0, request).await?))
+    let caller = caller.may_send(Operation::GrowMessage)?;
+    Ok(Answer::ok(api.engine.begin_stream(&caller, request).await?))
 }
 
-/// Append a piece to a message that grows.
+/// Append a chunk to a message that grows.
 ///
-/// The answer comes at once; the text is durable within a second. `offset` is the length of the text in bytes of UTF-8: a piece that repeats
+/// The answer comes at once; the text is durable within a second. `offset` is the length of the text in bytes of UTF-8: a chunk that repeats
 /// known text is a retry, and one that leaves a gap is refused with `conflict`. Only the caller who began the message may append and end.
-#[utoipa::path(post, path = "/v1/streams/{conversation}/{seq}", tag = "messages", request_body = AppendPiece,
+#[utoipa::path(post, path = "/v1/streams/{conversation}/{seq}", tag = "messages", request_body = AppendChunk,
     params(("conversation" = inline(ConversationId), Path, description = "The conversation's id"),
         ("seq" = u64, Path, description = "The message's number in the conversation")),
-    responses((status = 200, description = "The text has the piece", body = PieceReceipt), Refusals, TakesBody, Conflict))]
-pub(super) async fn append_piece(
+    responses((status = 200, description = "The text has the chunk", body = ChunkReceipt), Refusals, TakesBody, Conflict))]
+pub(super) async fn append_chunk(
     State(api): State<Arc<Api>>,
     caller: Caller,
     PathIds((conversation, seq)): PathIds<(String, u64)>,
-    Json(AppendPiece { offset, text }): Json<AppendPiece>,
-) -> AnswerResult<PieceReceipt> {
-    let caller = caller.may(Scope::Send)?;
+    Json(AppendChunk { offset, text }): Json<AppendChunk>,
+) -> AnswerResult<ChunkReceipt> {
+    let caller = caller.may(Operation::GrowMessage)?;
     match api.engine.append_to_stream(&caller.0, &conversation, seq, offset, &text)? {
-        Some(offset) => Ok(Answer::ok(PieceReceipt { offset })),
+        Some(offset) => Ok(Answer::ok(ChunkReceipt { offset })),
         None => Err(api.read(move |engine| Ok(engine.why_no_stream(&caller.0, &conversation, seq))).await?.into()),
     }
 }
@@ -67,6 +64,6 @@ pub(super) async fn end_stream(
     PathIds((conversation, seq)): PathIds<(String, u64)>,
     Json(EndStream { body }): Json<EndStream>,
 ) -> AnswerResult<ChangeReceipt> {
-    let caller = caller.may(Scope::Send)?;
+    let caller = caller.may(Operation::GrowMessage)?;
     Ok(Answer::ok(api.engine.end_stream(&caller.0, &conversation, seq, body).await?))
 }

@@ -1,4 +1,4 @@
-//! Users: profile cards, do-not-disturb, and ending their sessions.
+//! Users: profiles, do-not-disturb, and ending their sessions.
 
 use super::{
     Answer, AnswerResult,
@@ -12,9 +12,9 @@ use crate::{
 use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
 use tidings_domain::model::Actor;
-use tidings_engine::access::Scope;
+use tidings_engine::access::Operation;
 use tidings_protocol::http::{
-    Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, SetLocale, UserCard, UsersUpsert, UsersUpserted,
+    Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, SetLocale, UserProfile, UsersUpsert, UsersUpserted,
 };
 
 /// Create or change users.
@@ -31,25 +31,25 @@ pub(super) async fn upsert_users(
     Ok(Answer::ok(api.engine.upsert_users(request.users).await?))
 }
 
-/// A user's profile card.
+/// A user's profile.
 ///
 /// Name and avatar are shown to every user; `attributes`, `do_not_disturb`, `language` and `time_zone` to the user and to
 /// app servers alone. Of others' attributes a user's token is shown those that the setting `public_attributes` names.
 #[utoipa::path(get, path = "/v1/users/{user}", tag = "users",
     params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
-    responses((status = 200, description = "The card", body = UserCard), Refusals))]
+    responses((status = 200, description = "The profile", body = UserProfile), Refusals))]
 pub(super) async fn get_user(
     State(api): State<Arc<Api>>,
     caller: Caller,
     PathIds(user): PathIds<String>,
-) -> AnswerResult<UserCard> {
-    let caller = caller.may(Scope::Read)?;
+) -> AnswerResult<UserProfile> {
+    let caller = caller.may(Operation::ReadDetails)?;
     let (id, private) = match &caller.0 {
         Actor::App => (user, true),
         Actor::User(own) if user == "me" || user == own.id => (own.id.clone(), true),
         Actor::User(_) => (user, false),
     };
-    Ok(Answer::ok(api.read(move |engine| engine.user_card(&id, private)).await?))
+    Ok(Answer::ok(api.read(move |engine| engine.user_profile(&id, private)).await?))
 }
 
 /// Set or end the daily window without offline push.
@@ -62,14 +62,14 @@ pub(super) async fn set_do_not_disturb(
     PathIds(user): PathIds<String>,
     Json(request): Json<SetDoNotDisturb>,
 ) -> Result<StatusCode, crate::problem::RefusalResponse> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::SetPreferences)?.user(&api, &user)?;
     api.engine.set_do_not_disturb(&user.id, request.window).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Set a user's language and time zone.
 ///
-/// Notifications are written in this language, and days and daily windows of popups and of the reach policy are those of
+/// Notifications are written in this language, and days and daily windows of popups and of the notification policy are those of
 /// this time zone. What is absent or `null` is removed.
 #[utoipa::path(put, path = "/v1/users/{user}/locale", tag = "users", request_body = SetLocale,
     params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
@@ -80,7 +80,7 @@ pub(super) async fn set_locale(
     PathIds(user): PathIds<String>,
     Json(request): Json<SetLocale>,
 ) -> Result<StatusCode, crate::problem::RefusalResponse> {
-    let user = caller.may(Scope::Read)?.user(&api, &user)?;
+    let user = caller.may(Operation::SetPreferences)?.user(&api, &user)?;
     api.engine.set_locale(&user.id, request).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -55,17 +55,17 @@ fn every_described_operation_can_be_called() {
     app.check("PUT /v1/users", "/v1/users", r#"{"users":[{"id":"alice","language":"1"}]}"#, 422, "language: ");
     app.check(operation, path, "{}", 204, "");
 
-    let (set, path) = ("PUT /v1/users/{user}/reach", "/v1/users/alice/reach");
+    let (set, path) = ("PUT /v1/users/{user}/notification-preferences", "/v1/users/alice/notification-preferences");
     let preferences = r#"{"group":{"only_mentions":true},"off":["webhook"],"snooze_until":1767225600000}"#;
     app.check(set, path, preferences, 204, "");
-    assert_eq!(app.check("GET /v1/users/{user}/reach", path, "", 200, ""), preferences);
+    assert_eq!(app.check("GET /v1/users/{user}/notification-preferences", path, "", 200, ""), preferences);
     app.check(set, path, r#"{"off":["session"]}"#, 422, "off[0]: ");
     app.check(set, path, r#"{"off":["popup","popup"]}"#, 422, "off[1]: ");
     app.check(set, path, r#"{"direct":{"off":["session"]}}"#, 422, "direct.off[0]: ");
     app.check(set, path, r#"{"off":["mail"]}"#, 422, "off[0]");
     app.check(set, path, r#"{"snooze_until":99999999999999999}"#, 422, "snooze_until: ");
     app.check(set, path, "{}", 204, "");
-    assert_eq!(app.check("GET /v1/users/{user}/reach", path, "", 200, ""), "{}");
+    assert_eq!(app.check("GET /v1/users/{user}/notification-preferences", path, "", 200, ""), "{}");
 
     let group = r#"{"id":"g","kind":"group","name":"G","owner":"alice"}"#;
     app.check("POST /v1/conversations", "/v1/conversations", group, 201, r#""id":"g","kind":"group""#);
@@ -76,25 +76,31 @@ fn every_described_operation_can_be_called() {
     let operation = "PATCH /v1/conversations/{conversation}";
     app.check(operation, "/v1/conversations/g", r#"{"name":"Gee"}"#, 200, r#""name":"Gee""#);
 
-    let path = "/v1/reach/policy";
-    app.check("GET /v1/reach/policy", path, "", 200, r#"{"version":0,"policy":{"rules":[{"id":"default""#);
+    let path = "/v1/notifications/policy";
+    app.check("GET /v1/notifications/policy", path, "", 200, r#"{"version":0,"policy":{"rules":[{"id":"default""#);
     let policy = r#"{"rules":[{"id":"mentions","when":{"attribute":"mention","op":"eq","value":true},
-        "roads":[{"road":"session"},{"road":"vendors","after_s":5},{"road":"webhook","after_s":60}]},
-        {"id":"rest","roads":[{"road":"session"}]}]}"#;
-    app.check("PUT /v1/reach/policy", path, policy, 200, r#""version":1"#);
-    app.check("PUT /v1/reach/policy", path, r#"{"rules":[{"id":""}]}"#, 422, "rules[0].id: ");
+        "channels":[{"channel":"session"},{"channel":"providers","after_s":5},{"channel":"webhook","after_s":60}]},
+        {"id":"rest","channels":[{"channel":"session"}]}]}"#;
+    app.check("PUT /v1/notifications/policy", path, policy, 200, r#""version":1"#);
+    app.check("PUT /v1/notifications/policy", path, r#"{"rules":[{"id":""}]}"#, 422, "rules[0].id: ");
     let ask = r#"{"user":"alice","conversation":"g","from":"bob","body":{"text":"hello"},"mentions":["alice"]}"#;
-    let explained = app.check("POST /v1/reach/explain", "/v1/reach/explain", ask, 200, r#""rule":"mentions""#);
+    let explained =
+        app.check("POST /v1/notifications/explain", "/v1/notifications/explain", ask, 200, r#""rule":"mentions""#);
     assert!(
-        explained.contains(r#""road":"webhook""#) && explained.contains(r#""outcome":"not_set_up""#),
+        explained.contains(r#""channel":"webhook""#) && explained.contains(r#""outcome":"not_set_up""#),
         "{explained}"
     );
     let ask = r#"{"user":"alice","conversation":"g","from":"bob","body":1}"#;
     let passed = r#""passed_over":[{"rule":"mentions","because":"when"}]"#;
-    app.check("POST /v1/reach/explain", "/v1/reach/explain", ask, 200, passed);
-    app.check("DELETE /v1/reach/policy", path, "", 200, r#""version":2"#);
-    let versions =
-        app.check("GET /v1/reach/policy/versions", "/v1/reach/policy/versions", "", 200, r#""removed":true"#);
+    app.check("POST /v1/notifications/explain", "/v1/notifications/explain", ask, 200, passed);
+    app.check("DELETE /v1/notifications/policy", path, "", 200, r#""version":2"#);
+    let versions = app.check(
+        "GET /v1/notifications/policy/versions",
+        "/v1/notifications/policy/versions",
+        "",
+        200,
+        r#""removed":true"#,
+    );
     assert!(versions.contains(r#""id":"rest""#), "{versions}");
 
     let path = "/v1/conversations/g/members";
@@ -151,9 +157,9 @@ fn every_described_operation_can_be_called() {
     let operation = "GET /v1/conversations/{conversation}/messages/{seq}/receipts";
     let path = format!("/v1/conversations/g/messages/{seq}/receipts");
     app.check(operation, &path, "", 200, r#"{"delivered":1,"read":1,"members":1}"#);
-    let operation = "GET /v1/conversations/{conversation}/messages/{seq}/reach";
-    let path_of_reach = format!("/v1/conversations/g/messages/{seq}/reach?user=bob");
-    app.check(operation, &path_of_reach, "", 200, r#""user":"bob""#);
+    let operation = "GET /v1/conversations/{conversation}/messages/{seq}/notifications";
+    let path_of_notifications = format!("/v1/conversations/g/messages/{seq}/notifications?user=bob");
+    app.check(operation, &path_of_notifications, "", 200, r#""user":"bob""#);
     app.check("PUT /v1/users/{user}/receipts", "/v1/users/bob/receipts", r#"{"send":false}"#, 204, "");
     app.check(operation, &path, "", 200, r#"{"delivered":1,"read":0,"members":1}"#);
     let operation = "PUT /v1/users/{user}/conversations/{conversation}/mute";
@@ -193,7 +199,7 @@ fn every_described_operation_can_be_called() {
     app.check("DELETE /v1/push/{push}", "/v1/push/2", "", 200, r#""state":"cancelled""#);
     server.register("alice", "a1");
     let reach = r#""devices":[{"device_id":"a1""#;
-    app.check("GET /v1/push/{push}/reach", "/v1/push/1/reach?user=alice", "", 200, reach);
+    app.check("GET /v1/push/{push}/deliveries", "/v1/push/1/deliveries?user=alice", "", 200, reach);
     let path = "/v1/users/alice/devices/a1/tags";
     let operation = "PUT /v1/users/{user}/devices/{device_id}/tags";
     app.check(operation, path, r#"{"tags":["news"]}"#, 200, r#""tags":["news"]"#);
@@ -201,11 +207,11 @@ fn every_described_operation_can_be_called() {
     app.check(operation, "/v1/users/alice/devices", "", 200, r#"{"devices":[{"device_id":"a1","device_kind":"phone""#);
     app.check("DELETE /v1/users/{user}/devices/{device_id}", "/v1/users/alice/devices/a1", "", 204, "");
 
-    // The server of these tests has no vendor.
+    // The server of these tests has no provider.
     let path = "/v1/users/alice/devices/a1/push_token";
     let operation = "PUT /v1/users/{user}/devices/{device_id}/push_token";
-    app.check(operation, path, r#"{"vendor":"apns","token":"abcd"}"#, 409, r#""code":"conflict""#);
-    app.check(operation, path, r#"{"vendor":"apns","token":"no hex"}"#, 422, r#""code":"invalid_field""#);
+    app.check(operation, path, r#"{"provider":"apns","token":"abcd"}"#, 409, r#""code":"conflict""#);
+    app.check(operation, path, r#"{"provider":"apns","token":"no hex"}"#, 422, r#""code":"invalid_field""#);
     app.check("DELETE /v1/users/{user}/devices/{device_id}/push_token", path, "", 204, "");
     app.check("GET /v1/users/{user}/push_tokens", "/v1/users/alice/push_tokens", "", 200, r#"{"push_tokens":[]}"#);
 
@@ -214,18 +220,16 @@ fn every_described_operation_can_be_called() {
     bulk_sends_answer(&mut app);
     event_stream_answers(&mut app, &server);
 
-    let path = "/v1/outbox/dead-letters";
-    app.check("GET /v1/outbox/dead-letters", path, "", 200, r#"{"dead_letters":[]}"#);
-    let operation = "POST /v1/outbox/dead-letters/replay";
-    app.check(operation, "/v1/outbox/dead-letters/replay", "{}", 200, r#"{"replayed":0}"#);
-    let none = r#""code":"conflict""#;
-    let path = "/v1/reach/dead-letters";
-    app.check("GET /v1/reach/dead-letters", &format!("{path}?vendor=huawei&cause=x&limit=5"), "", 409, none);
-    for verb in ["replay", "delete"] {
-        let body = r#"{"vendor":"apns","outcome":"refused"}"#;
-        app.check(&format!("POST /v1/reach/dead-letters/{verb}"), &format!("{path}/{verb}"), body, 409, none);
+    let path = "/v1/notifications/dead-letters";
+    let page = format!("{path}?channel=huawei&user=alice&outcome=refused&cause=x&after=webhook:1&limit=5");
+    app.check("GET /v1/notifications/dead-letters", &page, "", 200, r#"{"dead_letters":[]}"#);
+    for (verb, body, answer) in [
+        ("replay", "{}", r#"{"replayed":0,"dropped":[]}"#),
+        ("delete", r#"{"channel":"webhook","outcome":"refused"}"#, r#"{"deleted":0}"#),
+    ] {
+        app.check(&format!("POST {path}/{verb}"), &format!("{path}/{verb}"), body, 200, answer);
     }
-    app.check("GET /v1/reach/stats", "/v1/reach/stats", "", 200, r#""roads":["#);
+    app.check("GET /v1/notifications/stats", "/v1/notifications/stats", "", 200, r#""channels":["#);
     let made = r#"{"path":"/backups/monday","bytes":42}"#;
     app.check("POST /v1/admin/backup", "/v1/admin/backup", r#"{"path":"monday"}"#, 200, made);
     let metrics = app.check("GET /metrics", "/metrics", "", 200, "tidings_committed_entries_total");
@@ -393,6 +397,20 @@ fn popups_answer(app: &mut Caller) {
         200,
         r#""variant":"a","shown":1,"control":0,"impressions":0,"clicks":1"#,
     );
+
+    let measured = r#"{"state":"live","placements":["start"],"variants":[{"id":"a","content":{}}],
+        "conversion":{"event":"bought","within":"7d"}}"#;
+    app.check("PUT /v1/popups/{popup}", "/v1/popups/measured", measured, 201, r#""conversion":{"event":"bought""#);
+    let ask = r#"{"user":"alice","placement":"start"}"#;
+    app.check("POST /v1/popups/decide", "/v1/popups/decide", ask, 200, r#""popup":"measured""#);
+    let counted = r#""groups":[{"group":"shown","variant":"a","people":1,"open":1,"converted":0,"rate":0.0"#;
+    app.check("GET /v1/popups/{popup}/lift", "/v1/popups/measured/lift", "", 200, counted);
+    app.check("GET /v1/popups/{popup}/lift", "/v1/popups/welcome/lift", "", 404, "not_found");
+    let operation = "GET /v1/popups/{popup}/assignments";
+    let path = "/v1/popups/measured/assignments?format=csv";
+    app.check(operation, path, "", 200, ",alice,shown,a,,0,0.0");
+    app.check(operation, "/v1/popups/p/assignments", "", 409, "conflict");
+    app.check("DELETE /v1/popups/{popup}", "/v1/popups/measured", "", 204, "");
 
     let welcome = r#"{"state":"live","placements":["home"],"journey":"start","variants":[{"id":"a","content":{}}]}"#;
     app.check("PUT /v1/popups/{popup}", "/v1/popups/welcome", welcome, 201, r#""journey":"start""#);

@@ -264,7 +264,7 @@ fn check(server: &Server, pacer: &mut Caller, request: &[u8], asked: TestRequest
     for packet in cut(request, after, by) {
         caller.stream.write_all(&packet).unwrap();
         // By now the server has had time to answer.
-        pacer.stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
+        pacer.stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: tidings\r\n\r\n").unwrap();
         assert_eq!(pacer.answer().unwrap().status, 200);
     }
     let half_closed = matches!(then, Then::HalfClose | Then::LineEndAndHalfClose | Then::PartAndHalfClose);
@@ -437,5 +437,39 @@ fn a_client_refused_while_still_sending_reads_the_refusal() {
         let problem: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(problem["status"], status, "{name}: {problem}");
         assert!(problem["code"].is_string() && problem["detail"].is_string(), "{name}: {problem}");
+    }
+}
+
+#[test]
+fn a_request_without_a_host_or_with_two_is_refused() {
+    let server = people();
+    let key = API_KEY;
+    let body = r#"{"placement":"home","user":"alice"}"#;
+    let heads = [
+        ("GET /v1/users/alice", "", 200),
+        ("GET /healthz", "", 200),
+        ("POST /v1/popups/decide", body, 204),
+        ("POST /v1/popup-events", r#"{"events":[]}"#, 202),
+    ];
+    for (line, body, good) in heads {
+        for (version, hosts, status) in [
+            ("1.1", "Host: x\r\n", good),
+            ("1.1", "Host: x:80\r\n", good),
+            ("1.1", "", 400),
+            ("1.1", "Host: x\r\nHost: x\r\n", 400),
+            ("1.1", "host: x\r\nHOST: y\r\n", 400),
+            ("1.0", "Host: x\r\nHost: y\r\n", 400),
+            ("1.0", "", good),
+        ] {
+            let length = body.len();
+            let request = format!(
+                "{line} HTTP/{version}\r\n{hosts}Authorization: Bearer {key}\r\nConnection: close\r\n\
+                 Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+            );
+            let answer = server.raw(request.as_bytes());
+            let begin = answer.split(' ').nth(1).unwrap_or_default();
+            assert_eq!(begin, status.to_string(), "{request}\n{answer}");
+            assert_eq!(answer.contains("\"malformed\""), status == 400, "{answer}");
+        }
     }
 }

@@ -98,7 +98,7 @@ fn cursors_lead_both_ways_and_stay_in_the_first_range() {
     assert_eq!(last.get("next"), None, "{last}");
     assert_eq!(last["conversation_last_seq"], 20);
 
-    let past = format!("from_time=1&to_time={}&limit=15", now_ms() + 3_600_000);
+    let past = format!("from_time=1000000000000&to_time={}&limit=15", now_ms() + 3_600_000);
     let first = page(&mut bob, &past);
     send(&mut server.app(), "within the time");
     let rest = page(&mut bob, &format!("cursor={}", first["next"].as_str().unwrap()));

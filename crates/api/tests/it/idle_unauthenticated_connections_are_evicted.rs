@@ -1,4 +1,5 @@
-//! When connections run out, idle connections without an accepted credential are closed for new ones, and no others.
+//! When connections run out, idle connections are closed for new ones: first those without an accepted credential, then those of users,
+//! and never those of app servers.
 
 use crate::support::*;
 use std::{
@@ -12,7 +13,7 @@ use tidings_listen::proxy::TrustedProxies;
 
 /// Idle unauthenticated connections may be closed at once.
 fn at_once() -> ApiConfig {
-    ApiConfig { unauthenticated_idle_min: Duration::ZERO, ..ApiConfig::default() }
+    ApiConfig { idle_min: Duration::ZERO, ..ApiConfig::default() }
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -85,8 +86,9 @@ fn idle_unauthenticated_connections_never_block_new_ones() {
 
 #[test]
 fn every_authenticated_operation_protects_its_connection_from_eviction() {
-    let server =
-        Server::with(ApiConfig { connections_max: 9, connections_per_address_max: 9, ..at_once() }).with_people();
+    let config =
+        ApiConfig { connections_max: 9, connections_per_address_max: 9, connections_per_user_max: 9, ..at_once() };
+    let server = Server::with(config).with_people();
     let token = token("alice");
     let question = |path: &str, body: &str, credential: &str| {
         format!(
@@ -141,14 +143,16 @@ fn health_is_answered_while_all_connections_are_taken() {
             let head = ask(&mut connect(server.address), path, "").unwrap();
             assert!(head.starts_with("HTTP/1.1 200") && head.contains("connection: close"), "{head}");
         }
-        let head = ask(&mut connect(server.address), "/v1/users/nobody", API_KEY).unwrap();
+        let head = ask(&mut connect(server.address), "/v1/users/nobody", &token("nobody")).unwrap();
         assert!(head.starts_with("HTTP/1.1 503") && head.contains("retry-after: "), "{head}");
+        let head = ask(&mut connect(server.address), "/v1/users/nobody", API_KEY).unwrap();
+        assert!(head.starts_with("HTTP/1.1 404") && head.contains("connection: close"), "{head}");
     }
     assert!(known.iter_mut().all(|stream| status(stream, "/v1/users/nobody", API_KEY) == Some(404)));
     drop(known.pop());
     // The place is free once the server has seen that the connection closed.
     let mut next = connect(server.address);
-    while status(&mut next, "/v1/users/nobody", API_KEY) != Some(404) {
+    while status(&mut next, "/v1/users/nobody", &token("nobody")) != Some(404) {
         next = connect(server.address);
     }
 }
@@ -175,39 +179,142 @@ fn a_health_listener_has_a_connection_limit_of_its_own() {
     assert_eq!(&start, b"HTTP/1.1 404");
 }
 
-/// A connection that a load balancer makes for a client, with a header of PROXY protocol 2 for TCP over IPv4.
-fn connect_for(balancer: SocketAddr, client: Ipv4Addr) -> TcpStream {
-    let mut stream = connect(balancer);
+/// A header of PROXY protocol 2 for TCP over IPv4.
+fn binary_header(client: Ipv4Addr) -> Vec<u8> {
     let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
     header.extend(client.octets());
     header.extend([127, 0, 0, 1, 0x12, 0x34, 0, 80]);
-    stream.write_all(&header).unwrap();
+    header
+}
+
+/// The same of PROXY protocol 1.
+fn line_header(client: Ipv4Addr) -> Vec<u8> {
+    format!("PROXY TCP4 {client} 127.0.0.1 4660 80\r\n").into()
+}
+
+/// A connection that a load balancer makes for a client.
+fn connect_for(balancer: SocketAddr, client: Ipv4Addr, header: fn(Ipv4Addr) -> Vec<u8>) -> TcpStream {
+    let mut stream = connect(balancer);
+    stream.write_all(&header(client)).unwrap();
     stream
 }
 
 #[test]
 fn the_per_address_limit_counts_clients_behind_a_load_balancer() {
+    for header in [binary_header, line_header] {
+        check_limit_behind_a_load_balancer(header);
+    }
+}
+
+fn check_limit_behind_a_load_balancer(header: fn(Ipv4Addr) -> Vec<u8>) {
     let config = ApiConfig { connections_max: 20, connections_per_address_max: 5, ..at_once() };
     let mut server = Server::with(config);
     let proxies = Some(Arc::new(TrustedProxies::new(vec!["127.0.0.0/8".parse().unwrap()])));
     let balanced = server.listen(ListenerConfig { proxies, ..ListenerConfig::open(LOCAL) }, server.service.clone());
     let [greedy, modest] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
-    let mut quiet = connect_for(balanced, modest);
+    let mut quiet = connect_for(balanced, modest, header);
     assert_eq!(status(&mut quiet, "/healthz", ""), Some(200));
     let mut crowd: Vec<TcpStream> = (0..15)
         .map(|_| {
-            let mut one = connect_for(balanced, greedy);
+            let mut one = connect_for(balanced, greedy, header);
             assert_eq!(status(&mut one, "/healthz", ""), Some(200));
             one
         })
         .collect();
     assert!(crowd.iter_mut().take(10).all(is_closed));
     assert_eq!(status(&mut quiet, "/healthz", ""), Some(200), "an older connection of another address was sent away");
-    // When all connections of an address are authenticated, a further one gets health only; other addresses are served.
+    // When all connections of an address are an app server's, a further one gets health only, or shows an API key; other addresses are served.
     for one in crowd.iter_mut().skip(10) {
         assert_eq!(status(one, "/v1/users/nobody", API_KEY), Some(404));
     }
-    assert_eq!(status(&mut connect_for(balanced, greedy), "/v1/users/nobody", API_KEY), Some(503));
-    assert_eq!(status(&mut connect_for(balanced, greedy), "/healthz", ""), Some(200));
-    assert_eq!(status(&mut connect_for(balanced, modest), "/v1/users/nobody", API_KEY), Some(404));
+    assert_eq!(status(&mut connect_for(balanced, greedy, header), "/v1/users/nobody", &token("nobody")), Some(503));
+    assert_eq!(status(&mut connect_for(balanced, greedy, header), "/v1/users/nobody", API_KEY), Some(404));
+    assert_eq!(status(&mut connect_for(balanced, greedy, header), "/healthz", ""), Some(200));
+    assert_eq!(status(&mut connect_for(balanced, modest, header), "/v1/users/nobody", API_KEY), Some(404));
+}
+
+#[test]
+fn idle_connections_of_a_user_do_not_shut_out_an_app_server() {
+    let server =
+        Server::with(ApiConfig { connections_max: 20, connections_per_user_max: 20, ..at_once() }).with_people();
+    let token = token("alice");
+    let mut app = connect(server.address);
+    assert_eq!(status(&mut app, "/v1/users/alice", API_KEY), Some(200));
+    let mut idle: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut one = connect(server.address);
+            assert_eq!(status(&mut one, "/v1/users/me", &token), Some(200));
+            one
+        })
+        .collect();
+    for _ in 0..5 {
+        assert_eq!(status(&mut connect(server.address), "/v1/users/alice", API_KEY), Some(200));
+    }
+    assert_eq!(status(&mut app, "/v1/users/alice", API_KEY), Some(200), "the app server's own connection stays");
+    assert!(idle.iter_mut().take(20).all(is_closed));
+}
+
+#[test]
+fn a_user_has_a_share_of_the_connections() {
+    let server =
+        Server::with(ApiConfig { connections_max: 40, connections_per_user_max: 3, ..at_once() }).with_people();
+    let [alice, bob] = ["alice", "bob"].map(token);
+    let used = |token: &str| {
+        let mut one = connect(server.address);
+        assert_eq!(status(&mut one, "/v1/users/me", token), Some(200));
+        one
+    };
+    let mut of_bob = used(&bob);
+    let mut of_alice: Vec<TcpStream> = (0..5).map(|_| used(&alice)).collect();
+    assert!(of_alice.drain(..2).all(|mut one| is_closed(&mut one)));
+    assert_eq!(status(&mut of_bob, "/v1/users/me", &bob), Some(200));
+    // Connections with a request are not closed: a further one is refused.
+    for one in &mut of_alice {
+        begin_request(one, &alice);
+    }
+    let mut further = connect(server.address);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while status(&mut further, "/v1/users/me", &alice) != Some(429) {
+        // The server may not have begun to read one of the requests, whose connection it then closed.
+        assert!(std::time::Instant::now() < deadline, "never refused");
+        of_alice.push(std::mem::replace(&mut further, connect(server.address)));
+        begin_request(of_alice.last_mut().unwrap(), &alice);
+    }
+    assert_eq!(status(&mut of_bob, "/v1/users/me", &bob), Some(200));
+    assert_eq!(status(&mut connect(server.address), "/v1/users/alice", API_KEY), Some(200));
+}
+
+/// Sends a request whose body does not end yet.
+fn begin_request(stream: &mut TcpStream, credential: &str) {
+    let head = format!(
+        "POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {credential}\r\nContent-Length: 100\r\n\r\n{{"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+}
+
+#[test]
+fn an_app_server_is_served_while_users_keep_all_connections_busy() {
+    let server = Server::with(ApiConfig { connections_max: 4, connections_per_user_max: 4, ..at_once() }).with_people();
+    let alice = token("alice");
+    let mut busy = Vec::new();
+    // Until a user's token finds no room, not even by closing an idle connection.
+    let refused = loop {
+        let mut one = connect(server.address);
+        match status(&mut one, "/v1/users/me", &alice) {
+            Some(503) => break true,
+            _ => begin_request(&mut one, &alice),
+        }
+        busy.push(one);
+        assert!(busy.len() < 1_000);
+    };
+    assert!(refused);
+    for _ in 0..3 {
+        let mut app = connect(server.address);
+        let head = ask(&mut app, "/v1/users/alice", API_KEY).unwrap();
+        assert!(head.starts_with("HTTP/1.1 200") && head.to_lowercase().contains("connection: close"), "{head}");
+        // A key that can be guessed is not tried out where nobody counts failures.
+        for key in ["a-second-key", "another-key-of-the-app"] {
+            assert_eq!(status(&mut connect(server.address), "/v1/users/alice", key), Some(503));
+        }
+    }
 }

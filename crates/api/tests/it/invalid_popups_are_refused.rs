@@ -72,11 +72,17 @@ fn an_invalid_part_is_named_in_the_refusal() {
     let invalid = "invalid_field";
     let limit = "limit_exceeded";
     for (parts, code, names) in [
-        (json!({"surprise": 1}), invalid, "surprise: is no known field; known are name, state"),
+        (json!({"surprise": 1}), invalid, "surprise: unknown field; expected one of name, state"),
         (json!({"state": "on"}), invalid, "state: must be one of draft, scheduled, live, paused, ended, got \"on\""),
+        (
+            json!({"state": "live", "variants": [{"id": "a", "content": {"buttons":
+                [{"id": "go", "label": " ", "action": {"type": "dismiss"}}]}}]}),
+            invalid,
+            "variants[0].content.buttons[0].label: is empty",
+        ),
         (json!({"placements": []}), invalid, "placements: names none"),
         (json!({"placements": ["home", ""]}), invalid, "placements[1]: must have 1 to 64 bytes"),
-        (json!({"placements": ["home", "home"]}), invalid, "placements[1]: \"home\" is there twice"),
+        (json!({"placements": ["home", "home"]}), invalid, "placements[1]: \"home\" appears twice"),
         (json!({"placements": many(33)}), limit, "placements is limited to 32, got 33"),
         (json!({"placements": "home"}), invalid, "placements: must be an array, got the string \"home\""),
         (
@@ -89,11 +95,28 @@ fn an_invalid_part_is_named_in_the_refusal() {
             invalid,
             "priority: must be a whole number from -2147483648 to 2147483647, got the number 3000000000",
         ),
-        (json!({"starts_at": -1}), invalid, "starts_at: must be a whole number from 0 on, got the number -1"),
-        (json!({"starts_at": "2026-01-01"}), invalid, "starts_at: must be a whole number from 0 on, got the string"),
+        (json!({"starts_at": -1}), invalid, "starts_at: must be a whole number of at least 0, got the number -1"),
+        (
+            json!({"starts_at": "2026-01-01"}),
+            invalid,
+            "starts_at: must be a whole number of at least 0, got the string",
+        ),
         (json!({"starts_at": u64::MAX}), invalid, "starts_at: is not a time"),
-        (json!({"starts_at": 2_000, "ends_at": 1_000}), invalid, "ends_at: 1000 is not after starts_at, 2000"),
-        (json!({"starts_at": 2_000, "ends_at": 2_000}), invalid, "ends_at: 2000 is not after"),
+        (
+            json!({"starts_at": 1_764_238_000}),
+            invalid,
+            "starts_at: must be in milliseconds since 1970 UTC, got 1764238000",
+        ),
+        (
+            json!({"starts_at": 2_000_000_000_000_u64, "ends_at": 1_900_000_000_000_u64}),
+            invalid,
+            "ends_at: 1900000000000 is not after starts_at, 2000000000000",
+        ),
+        (
+            json!({"starts_at": 2_000_000_000_000_u64, "ends_at": 2_000_000_000_000_u64}),
+            invalid,
+            "ends_at: 2000000000000 is not after",
+        ),
         (json!({"state": "scheduled"}), invalid, "starts_at: is missing"),
         (json!({"time_zone": "Mars/Olympus_Mons"}), invalid, "time_zone: "),
         (json!({"time_zone": ""}), invalid, "time_zone: "),
@@ -120,7 +143,7 @@ fn an_invalid_part_is_named_in_the_refusal() {
         (
             json!({"trigger": {"event": "e", "when": {}}}),
             invalid,
-            "trigger.when: is no known field; known are event, where",
+            "trigger.when: unknown field; expected one of event, where",
         ),
         (json!({"caps": {"per_day": 0}}), invalid, "caps.per_day: must be from 1"),
         (json!({"caps": {"per_session": 10_001}}), invalid, "caps.per_session: must be from 1 to 10000"),
@@ -130,9 +153,9 @@ fn an_invalid_part_is_named_in_the_refusal() {
             "caps.total: must be a whole number from 0 to 4294967295, got the number -1",
         ),
         (json!({"caps": {"gap_s": u64::MAX}}), invalid, "caps.gap_s: must be at most"),
-        (json!({"caps": {"per_week": 1}}), invalid, "caps.per_week: is no known field"),
+        (json!({"caps": {"per_week": 1}}), invalid, "caps.per_week: unknown field"),
         (json!({"variants": []}), invalid, "variants: there must be at least one"),
-        (json!({"variants": [variant("a", 1), variant("a", 1)]}), invalid, "variants[1].id: \"a\" is there twice"),
+        (json!({"variants": [variant("a", 1), variant("a", 1)]}), invalid, "variants[1].id: \"a\" appears twice"),
         (json!({"variants": [variant("a", 0)]}), invalid, "variants: weights must add up"),
         (
             json!({"variants": [variant("a", u32::MAX), variant("b", u32::MAX)]}),
@@ -209,7 +232,7 @@ fn an_invalid_rule_is_named_by_its_path() {
         (json!({"percent": {"salt": "s", "from": 50, "to": 50}}), "audience.percent.to: must be above from"),
         (json!({"percent": {"salt": "s", "from": 0, "to": 100.5}}), "audience.percent.to: must be from 0 to 100"),
         (json!({"percent": {"from": 0, "to": 1}}), "audience.percent.salt: is missing"),
-        (json!({"segment": "nobody"}), "audience: there is no segment \"nobody\""),
+        (json!({"segment": "nobody"}), "audience: unknown segment \"nobody\""),
         (json!({"not": {"segment": 5}}), "audience.not.segment: must be a string"),
         (json!({"unread_direct": {"older_than_s": -1}}), "audience.unread_direct.older_than_s: must be a whole number"),
         (json!({"all": vec![json!({"all": []}); 501]}), "may have at most 500 conditions"),
@@ -217,7 +240,7 @@ fn an_invalid_rule_is_named_by_its_path() {
         fixture.refuses_popup(json!({"audience": rule}), "invalid_field", names);
     }
     let elsewhere = json!({"trigger": {"event": "e", "where": {"segment": "nobody"}}});
-    fixture.refuses_popup(elsewhere, "invalid_field", "trigger.where: there is no segment \"nobody\"");
+    fixture.refuses_popup(elsewhere, "invalid_field", "trigger.where: unknown segment \"nobody\"");
 }
 
 #[test]
@@ -265,7 +288,7 @@ fn a_body_that_is_no_popup_is_refused() {
         ("[]", "invalid_field", "body: must be an object, got an array"),
         ("null", "invalid_field", "body: must be an object, got null"),
         (&format!("{GOOD}{GOOD}"), "malformed", "body: is not JSON: trailing characters"),
-        (&GOOD.replacen('{', r#"{"state":"live","#, 1), "invalid_field", "state: is given twice"),
+        (&GOOD.replacen('{', r#"{"state":"live","#, 1), "invalid_field", "state: appears twice"),
     ] {
         fixture.refuses("PUT", "/v1/popups/p", body, code, names);
         fixture.refuses("PUT", "/v1/popups/new", body, code, names);
@@ -315,7 +338,7 @@ fn invalid_popup_ids_are_refused() {
         "/v1/popups?page=2",
         "",
         "invalid_field",
-        "page: is no known parameter; known are after, limit",
+        "page: unknown parameter; expected one of after, limit",
     );
     fixture.refuses(
         "GET",
@@ -334,10 +357,10 @@ fn contradictory_popup_settings_are_refused() {
         (r#"{"time_zone":"Nowhere"}"#, "time_zone: "),
         (r#"{"caps":{"total":0}}"#, "caps.total: must be from 1"),
         (r#"{"placements":{"home":{"gap_s":9999999999}}}"#, "placements.home.gap_s: must be at most"),
-        (r#"{"placements":{"home":{"per_hour":1}}}"#, "placements.home.per_hour: is no known field"),
+        (r#"{"placements":{"home":{"per_hour":1}}}"#, "placements.home.per_hour: unknown field"),
         (r#"{"placements":{"":{}}}"#, "placements.: must have 1 to 64 bytes"),
         (r#"{"holdout_percent":100.01}"#, "holdout_percent: must be from 0 to 100"),
-        (r#"{"holdout":1}"#, "holdout: is no known field"),
+        (r#"{"holdout":1}"#, "holdout: unknown field"),
     ] {
         fixture.refuses("PUT", "/v1/popup-settings", body, "invalid_field", names);
     }
@@ -353,8 +376,8 @@ fn invalid_segment_uploads_are_refused() {
     let too_many: String = (0..1_000_001).map(|at| format!("{at}\n")).collect();
     let binary: Vec<u8> = (0..4_096_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8 | 0x80).collect();
     for (lines, code, names) in [
-        (&b""[..], "invalid_field", "users: there are none"),
-        (b"\n\r\n\n", "invalid_field", "users: there are none"),
+        (&b""[..], "invalid_field", "users: must not be empty"),
+        (b"\n\r\n\n", "invalid_field", "users: must not be empty"),
         (b"ann\nbob smith\n", "invalid_field", "line 2: must not contain ' '"),
         (b"ann\n\n\xFF\xFE\n", "invalid_field", "line 3: is not UTF-8"),
         (b"\x89PNG\x0D\x0A\x1A\x0A", "invalid_field", "line 1: is not UTF-8"),
@@ -429,7 +452,7 @@ fn invalid_decide_requests_and_events_are_refused() {
         (r#"{"user":"a b","placement":"home"}"#, "invalid_field", "user: must not contain ' '"),
         (r#"{"user":"","placement":"home"}"#, "invalid_field", "user: must not be empty"),
         (r#"{"user":"a b","placement":"nowhere"}"#, "invalid_field", "user: must not contain ' '"),
-        (r#"{"user":"bob","placement":"home","page":1}"#, "invalid_field", "page: is no known field"),
+        (r#"{"user":"bob","placement":"home","page":1}"#, "invalid_field", "page: unknown field"),
         (r#"{"user":"bob","placement":"home","attributes":{"x":{}}}"#, "invalid_field", "attribute \"x\""),
         (
             r#"{"user":"bob","placement":"home","attributes":{"x":[1]}}"#,
@@ -455,7 +478,7 @@ fn invalid_decide_requests_and_events_are_refused() {
     expect_status(&mut app, "PUT", "/v1/popups/p", GOOD, 201);
     let foreign: Value = serde_json::from_str(&expect_status(&mut app, "POST", "/v1/popups/decide", ask, 200)).unwrap();
     let one = json!({"id": "e", "type": "click", "decision": decision});
-    let not_ours = "events[1].decision: is not one that this server gave out";
+    let not_ours = "events[1].decision: was not issued by this server";
     for (second, code, names) in [
         (json!({"id": "f", "type": "click", "decision": foreign["decision"]}), "invalid_field", not_ours),
         (json!({"id": "f", "type": "click", "decision": "p"}), "invalid_field", not_ours),
@@ -479,7 +502,7 @@ fn invalid_decide_requests_and_events_are_refused() {
         (
             json!({"id": "f", "type": "click", "decision": decision, "x": 1}),
             "invalid_field",
-            "events[1].x: is no known field; known are id, decision, type",
+            "events[1].x: unknown field; expected one of id, decision, type",
         ),
     ] {
         // A call with one invalid event stores none of its events.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod a_websocket_upgrade_opens_a_session;
+mod an_id_stands_for_one_request;
 mod api_descriptions_match_the_code;
 mod callers_are_held_to_their_permissions;
 mod cors_allows_configured_origins;
@@ -12,7 +13,11 @@ mod idle_unauthenticated_connections_are_evicted;
 mod invalid_popups_are_refused;
 mod metrics_describe_process_and_requests;
 mod popup_decisions_and_exports_over_http;
+mod popup_fast_path_answers_like_hyper;
 mod popup_fast_path_answers_like_the_router;
 mod refusals_are_problem_details;
 mod request_bodies_are_bounded;
+mod stored_json_can_be_read_by_every_parser;
 mod support;
+mod times_are_read_as_milliseconds;
+mod unread_responses_are_bounded;

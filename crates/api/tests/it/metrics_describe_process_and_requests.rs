@@ -79,6 +79,6 @@ fn openmetrics_is_served_when_the_accept_header_asks() {
     assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
     let mut families = BTreeSet::new();
     for family in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
-        assert!(families.insert(family.split(' ').next().unwrap()), "{family} is there twice");
+        assert!(families.insert(family.split(' ').next().unwrap()), "{family} appears twice");
     }
 }

@@ -52,7 +52,7 @@ fn wrong_bodies_and_queries_are_refused() {
         &format!("{path}?from=1"),
         "",
         "invalid_field",
-        "from: is no known parameter; known are cursor, from_seq",
+        "from: unknown parameter; expected one of cursor, from_seq",
     );
     check_refused(
         &mut app,
@@ -60,11 +60,12 @@ fn wrong_bodies_and_queries_are_refused() {
         &format!("{path}?limit=-1"),
         "",
         "invalid_field",
-        "limit: must be a whole number from 0 on, got \"-1\"",
+        "limit: must be a whole number of at least 0, got \"-1\"",
     );
     check_refused(&mut app, "GET", &format!("{path}?limit=501"), "", "limit_exceeded", "500");
     check_refused(&mut app, "GET", "/v1/users/bob/sync?cursor=x", "", "cursor_invalid", "cursor");
     check_refused(&mut app, "POST", "/v1/admin/backup", r#"{"path":"../etc"}"#, "invalid_field", "/backups");
+    check_refused(&mut app, "POST", "/v1/admin/backup", r#"{"path":"a\u0000b"}"#, "invalid_field", "NUL");
 
     let answer = server.raw(
         format!(
@@ -169,7 +170,7 @@ fn a_user_token_cannot_reach_other_users() {
         ("GET", "/v1/users/carol/devices", "", "forbidden"),
         ("PUT", "/v1/users/carol/devices/d/tags", r#"{"tags":[]}"#, "forbidden"),
         ("DELETE", "/v1/users/carol/devices/d", "", "forbidden"),
-        ("GET", "/v1/outbox/dead-letters", "", "forbidden"),
+        ("GET", "/v1/notifications/dead-letters", "", "forbidden"),
         ("POST", "/v1/admin/backup", r#"{"path":"x"}"#, "forbidden"),
     ] {
         check_refused(&mut carol, method, path, body, code, "");
@@ -187,13 +188,40 @@ fn invalid_pushes_are_refused() {
         ("POST", "/v1/push", r#"{"to":{"all":true},"body":1,"ttl_s":0}"#, "invalid_field", "ttl_s"),
         ("GET", "/v1/push/7", "", "not_found", "7"),
         ("DELETE", "/v1/push/7", "", "not_found", "7"),
-        ("GET", "/v1/push/x", "", "invalid_field", "push: must be a whole number from 0 on, got \"x\""),
+        ("GET", "/v1/push/x", "", "invalid_field", "push: must be a whole number of at least 0, got \"x\""),
         ("GET", "/v1/push/7/devices?state=lost", "", "invalid_field", "state: must be one of pending"),
         ("GET", "/v1/users/nobody/devices", "", "not_found", "nobody"),
         ("DELETE", "/v1/users/bob/devices/none", "", "not_found", "none"),
         ("PUT", "/v1/users/bob/devices/none/tags", r#"{"tags":["a b"]}"#, "invalid_field", "tags"),
     ] {
         check_refused(&mut app, method, path, body, code, names);
+    }
+}
+
+#[test]
+fn invalid_requests_for_dead_letters_are_refused() {
+    let server = Server::start().with_people();
+    let mut app = server.app();
+    let path = "/v1/notifications/dead-letters";
+    for (query, code, names) in [
+        ("after=7", "invalid_field", "after: must be the id of a dead letter, such as webhook:409600"),
+        ("channel=popup", "invalid_field", "channel: must be one of webhook, apns, fcm, web_push, huawei"),
+        ("channel=sms", "invalid_field", "channel: must be one of session"),
+        ("limit=501", "limit_exceeded", "501"),
+        ("user=nobody", "not_found", "nobody"),
+    ] {
+        check_refused(&mut app, "GET", &format!("{path}?{query}"), "", code, names);
+    }
+    for (body, code, names) in [
+        (r#"{"ids":["webhook:7","apns:7"]}"#, "invalid_field", "ids[1]: must be the id of a dead letter"),
+        (r#"{"ids":[7]}"#, "invalid_field", "ids[0]: must be a string"),
+        (r#"{"ids":["provider:7"]}"#, "not_found", "provider:7"),
+        (r#"{"ids":["provider:7"],"user":"alice"}"#, "invalid_field", "ids: cannot be together"),
+        (r#"{"channel":"session"}"#, "invalid_field", "channel: must be one of webhook"),
+    ] {
+        for verb in ["replay", "delete"] {
+            check_refused(&mut app, "POST", &format!("{path}/{verb}"), body, code, names);
+        }
     }
 }
 

@@ -87,7 +87,7 @@ fn several_servers_that_form_no_cluster_are_refused() {
     let redis = [RedisServer::start(&[]), RedisServer::start(&[])];
     let bus = RedisBus::start(config(&[redis[0].url(), redis[1].url()])).unwrap();
     bus.listen("node-a", Arc::new(support::Recorder::default()));
-    wait_until("the bus reports it", || bus.trouble().is_some_and(|why| why.contains("no cluster")));
+    wait_until("the bus reports it", || bus.trouble().is_some_and(|why| why.contains("not a cluster")));
     assert!(!bus.is_up());
 }
 

@@ -8,9 +8,10 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     pub(super) fn set_desk(
         &mut self,
         account: ConversationNo,
-        (id, adopts_user): (&'a str, bool),
+        id: &'a str,
         patch: &DeskPatch,
         agents_max: u32,
+        adopts_user: bool,
     ) -> Result<Outcome, ProposalError> {
         self.rows.head(account)?.ok_or(Rejection::NoSuchConversation)?;
         let stored: Option<Desk> = chat_rows::decode(self.rows.chat_row(&desk_key(account))?.as_deref())?;
@@ -79,9 +80,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
 
     /// Rejects an entry of an agent who was removed: the agent's node may not know it yet.
     pub(super) fn check_agent(&self, entry: &NewEntry) -> Result<(), ProposalError> {
-        let details = entry.details();
-        let (Some(account), Some(agent)) = (details.desk, &details.agent) else { return Ok(()) };
-        match self.agent(account, agent.no)? {
+        let Some(EntryDesk { account, agent: Some(agent), .. }) = entry.desk() else { return Ok(()) };
+        match self.agent(*account, agent.no)? {
             Some(AgentRow { is_leaving: false, .. }) => Ok(()),
             _ => Err(Rejection::NotAMember.into()),
         }
@@ -119,7 +119,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         let assignment = Assignment { account, agent: to.cloned() };
         self.rows.put_chat_row(assignment_key(conversation), Some(chat_rows::encode(&assignment)));
         let mut entry = entry.clone();
-        entry.details_mut().assigned_to = to.cloned();
+        entry.details_mut().of_kind = KindDetails::Assignment { to: to.cloned() };
         let appended = self.append(conversation, Cow::Owned(entry.clone()), None)?;
         Ok(Outcome::Assigned { told: Some((appended, Box::new(entry))) })
     }
@@ -134,7 +134,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     pub(super) fn move_in_index(
         &mut self,
         conversation: ConversationNo,
-        (account, is_for_customer): (ConversationNo, bool),
+        account: ConversationNo,
+        is_for_customer: bool,
         before: &Head,
         newest: Position,
     ) -> Result<(), ProposalError> {

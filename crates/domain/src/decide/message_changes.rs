@@ -17,10 +17,10 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         change: &MessageChange,
         entry: &'a NewEntry,
     ) -> Result<Outcome, ProposalError> {
-        let send = self.send_key(entry);
-        if let Some(first) = self.first_result(conversation, send.as_ref())? {
+        let send = self.send_key(conversation, entry);
+        if let Some(first) = self.first_result(send.as_ref(), entry)? {
             let message = self.rows.entry(conversation, target)?;
-            let version = message.map_or(1, |message| message.content.details().body_version());
+            let version = message.map_or(1, |message| message.content.message_details().version_left_by(first.seq));
             return Ok(Outcome::MessageChanged { appended: first, entry: None, version });
         }
         // The server ends the message of a sender who has left.
@@ -41,7 +41,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             return Ok(Outcome::Done);
         }
         let mut message = self.message(conversation, target)?;
-        let details = message.content.details();
+        let details = message.content.message_details();
         if let (Some(recalled), MessageChange::Recall) = (&details.recalled, change) {
             let (seq, at) = (recalled.entry, recalled.at);
             let appended = Appended { conversation, seq, at, position: 0, duplicate: true };
@@ -50,24 +50,20 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         if details.recalled.is_some() {
             return Err(Rejection::MessageRecalled(target).into());
         }
-        let is_open = details.stream == StreamState::Open;
+        let is_open = details.stream.is_open();
         let mut content = entry.clone();
-        content.details_mut().target = target;
         let account = self.assignment(conversation)?.map(|assignment| assignment.account);
-        let of_change = content.details_mut();
-        of_change.desk = details.desk.or(of_change.desk).or(account);
-        of_change.for_customer = details.for_customer;
-        match change {
+        let desk = desk_of_change(message.content.desk(), content.desk(), account);
+        let of_kind = match change {
             MessageChange::Edit { .. } if is_open => return Err(Rejection::StreamOpen(target).into()),
             MessageChange::EndStream { .. } if !is_open => {
-                return self.end_again(conversation, &message, is_interruption);
+                return self.end_again(conversation, &message, is_interruption, &entry.request);
             }
             MessageChange::EndStream { .. } => {
                 content.content_type = message.content.content_type.clone();
                 content.mentions = message.content.mentions.clone();
-                let of_entry = content.details_mut();
-                of_entry.version = details.body_version() + 1;
-                of_entry.stream = if is_interruption { StreamState::Interrupted } else { StreamState::Whole };
+                let version = details.body_version() + 1;
+                KindDetails::Edit(EditDetails { target, version, replaced: None, interrupted: is_interruption })
             }
             MessageChange::Edit { if_version, keep_replaced, edits_max } => {
                 let actual = details.body_version();
@@ -80,8 +76,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 if let Some(superseded) = details.edits.last() {
                     self.remove_body(conversation, *superseded, false)?;
                 }
-                content.details_mut().version = actual + 1;
-                content.details_mut().replaced = keep_replaced.then(|| body_to_be_replaced(&message));
+                let replaced = keep_replaced.then(|| body_to_be_replaced(&message));
+                KindDetails::Edit(EditDetails { target, version: actual + 1, replaced, interrupted: false })
             }
             MessageChange::Recall => {
                 let is_pinned = details.pinned.is_some();
@@ -91,16 +87,18 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 if is_pinned {
                     self.put_pins(conversation, target, false, usize::MAX)?;
                 }
+                KindDetails::Recall { target }
             }
             MessageChange::Pin { pinned, pins_max } => {
                 if details.pinned.is_some() == *pinned {
                     return Ok(Outcome::Done);
                 }
                 self.put_pins(conversation, target, *pinned, *pins_max)?;
-                content.details_mut().pinned =
-                    pinned.then(|| Pinned { at: head.last_at.max(self.now_ms), by: entry.sender.clone() });
+                let pinned = pinned.then(|| Pinned { at: head.last_at.max(self.now_ms), by: entry.sender.clone() });
+                KindDetails::Pins { target, pinned }
             }
-        }
+        };
+        content.details = Some(Box::new(EntryDetails { desk, ..of_kind.into() }));
         if is_open && !matches!(change, MessageChange::Pin { .. }) {
             self.forget_open_stream(conversation, target);
         }
@@ -109,7 +107,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         let is_recall = *change == MessageChange::Recall;
         let change = StoredEntry { seq, position: 0, at, content };
         apply(&mut message, &change);
-        let version = message.content.details().body_version();
+        let version = message.content.message_details().body_version();
         self.rows.put_entry(conversation, message)?;
         let appended = self.append(conversation, Cow::Owned(change.content.clone()), send)?;
         if is_recall {
@@ -161,4 +159,16 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         }
         Ok(())
     }
+}
+
+/// What the entry of a change says of accounts: what its message says, or else that the conversation has an account by now.
+fn desk_of_change(
+    of_message: Option<&EntryDesk>,
+    of_change: Option<&EntryDesk>,
+    account: Option<ConversationNo>,
+) -> Option<EntryDesk> {
+    let for_customer = of_message.is_some_and(|desk| desk.for_customer);
+    let named = of_message.or(of_change).map(|desk| desk.account);
+    let agent = of_change.and_then(|desk| desk.agent.clone());
+    named.or(account).map(|account| EntryDesk { account, agent, for_customer })
 }

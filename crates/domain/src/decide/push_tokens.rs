@@ -7,7 +7,8 @@ use tidings_protocol::http::PushToken;
 impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     pub(super) fn set_push_token(
         &mut self,
-        (user, device): (UserNo, &str),
+        user: UserNo,
+        device: &str,
         token: Option<&PushToken>,
         former: Option<TokenDigest>,
         owner: Option<&(UserNo, String)>,

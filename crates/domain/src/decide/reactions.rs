@@ -1,11 +1,10 @@
-//! Reactions. A message has a summary of them, each user's own are in a row of their own, and members are told by one entry
-//! for each interval, however many react: the first reaction after a quiet time is told at once, later ones when the
+//! Reactions. A message has a summary of them, each user's own are in a row of their own, and members are notified by one entry
+//! for each interval, however many react: the first reaction after a quiet time is reported at once, later ones when the
 //! interval ends.
 
 use super::{Decider, ProposalError, StagedRows};
 use crate::{
     chat_rows::{self, UNTOLD_MAX},
-    message_changes::NO_BODY,
     model::*,
     store::*,
 };
@@ -36,7 +35,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         }
         self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
         let mut message = self.message(conversation, target)?;
-        if message.content.details().recalled.is_some() {
+        if message.content.is_recalled() {
             return Err(Rejection::MessageRecalled(target).into());
         }
         let own_key = chat_rows::reactions_key(conversation, target, user.no);
@@ -45,7 +44,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         let untold_key = chat_rows::untold_key(conversation);
         let mut untold: Vec<u64> = chat_rows::decode(self.rows.chat_row(&untold_key)?.as_deref())?;
         let told_at: u64 = chat_rows::decode(self.rows.chat_row(&chat_rows::told_key(conversation))?.as_deref())?;
-        let details = message.content.details_mut();
+        let details = message.content.message_details_mut().ok_or(Rejection::NotAMessage(target))?;
         match (add, place) {
             (true, None) => {
                 give(&mut details.reactions, user, key, keys_max)?;
@@ -67,12 +66,11 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             untold.push(target);
         }
         let due = told_at.saturating_add(interval_ms);
-        let told = match self.now_ms >= due || untold.len() >= UNTOLD_MAX {
-            true => Some(self.tell(conversation, untold)?),
-            false => {
-                self.rows.put_chat_row(untold_key, Some(chat_rows::encode(&untold)));
-                None
-            }
+        let told = if self.now_ms >= due || untold.len() >= UNTOLD_MAX {
+            Some(self.tell(conversation, untold)?)
+        } else {
+            self.rows.put_chat_row(untold_key, Some(chat_rows::encode(&untold)));
+            None
         };
         let tell_at = told.is_none().then_some(due);
         Ok(Outcome::Reacted { reactions, changed: true, told, tell_at })
@@ -82,14 +80,11 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
         let untold_key = chat_rows::untold_key(conversation);
         let untold: Vec<u64> = chat_rows::decode(self.rows.chat_row(&untold_key)?.as_deref())?;
-        let told = match untold.is_empty() {
-            true => None,
-            false => Some(self.tell(conversation, untold)?),
-        };
+        let told = if untold.is_empty() { None } else { Some(self.tell(conversation, untold)?) };
         Ok(Outcome::Reacted { reactions: Vec::new(), changed: false, told, tell_at: None })
     }
 
-    /// Appends the entry that tells of these messages' reactions.
+    /// Appends the entry with these messages' reactions.
     fn tell(
         &mut self,
         conversation: ConversationNo,
@@ -100,13 +95,14 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         for seq in untold {
             // Retention may have removed a message meanwhile.
             if let Some(message) = self.rows.entry(conversation, seq)? {
-                desk = desk.or(message.content.details().desk);
-                reaction_changes.push((seq, message.content.details().reactions.clone()));
+                desk = desk.or(message.content.desk().map(|desk| desk.account));
+                reaction_changes.push((seq, message.content.message_details().reactions.clone()));
             }
         }
         self.rows.put_chat_row(chat_rows::told_key(conversation), Some(chat_rows::encode(&self.now_ms)));
         self.rows.put_chat_row(chat_rows::untold_key(conversation), None);
-        let details = EntryDetails { reaction_changes, desk, ..EntryDetails::NONE };
+        let desk = desk.map(EntryDesk::of);
+        let details = EntryDetails { desk, ..KindDetails::Reactions(reaction_changes).into() };
         let entry = NewEntry {
             kind: EntryKind::Reactions,
             sender: None,
@@ -117,6 +113,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             silent: true,
             skip_push: true,
             details: Some(Box::new(details)),
+            request: EntryRequest::default(),
         };
         let appended = self.append(conversation, Cow::Owned(entry.clone()), None)?;
         Ok((appended, Box::new(entry)))

@@ -1,5 +1,5 @@
 //! What receipts are derived from: how far clients have stored what they were handed, and what users have set for
-//! all conversations: who sends read receipts, and who is told by which roads.
+//! all conversations: who sends read receipts, and who is notified by which channels.
 
 use super::{Decider, ProposalError, StagedRows};
 use crate::{chat_rows::*, model::*, store::*};

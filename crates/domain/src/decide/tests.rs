@@ -14,7 +14,7 @@ const OTHER_ROOM: ConversationNo = ConversationNo(2);
 
 #[derive(Default)]
 struct Rows {
-    first_results: HashMap<(UserNo, String), Appended>,
+    first_results: HashMap<(ConversationNo, UserNo, String), FirstResult>,
     just_left: HashSet<(ConversationNo, UserNo)>,
     heads: HashMap<ConversationNo, Head>,
     entries: HashMap<(ConversationNo, u64), StoredEntry>,
@@ -28,12 +28,12 @@ struct Rows {
 }
 
 impl StagedRows<'_> for Rows {
-    type SendKey = (UserNo, String);
+    type SendKey = (ConversationNo, UserNo, String);
 
-    fn send_key(&self, sender: UserNo, client_msg_id: &str) -> (UserNo, String) {
-        (sender, client_msg_id.to_owned())
+    fn send_key(&self, conversation: ConversationNo, author: UserNo, client_msg_id: &str) -> Self::SendKey {
+        (conversation, author, client_msg_id.to_owned())
     }
-    fn first_result(&self, key: &(UserNo, String)) -> StoreResult<Option<Appended>> {
+    fn first_result(&self, key: &Self::SendKey) -> StoreResult<Option<FirstResult>> {
         Ok(self.first_results.get(key).copied())
     }
     fn has_just_left(&self, conversation: ConversationNo, user: UserNo) -> bool {
@@ -51,12 +51,13 @@ impl StagedRows<'_> for Rows {
         entry: Cow<'_, NewEntry>,
         appended: Appended,
         head: Head,
-        send: Option<(UserNo, String)>,
+        send: Option<Self::SendKey>,
     ) -> StoreResult<()> {
         let Appended { conversation, seq, at, position, .. } = appended;
+        let first = FirstResult { appended: Appended { duplicate: true, ..appended }, request: entry.request.digest };
         self.entries.insert((conversation, seq), StoredEntry { seq, position, at, content: entry.into_owned() });
         self.heads.insert(appended.conversation, head);
-        self.first_results.extend(send.map(|send| (send, Appended { duplicate: true, ..appended })));
+        self.first_results.extend(send.map(|send| (send, first)));
         Ok(())
     }
     fn entry(&self, conversation: ConversationNo, seq: u64) -> StoreResult<Option<StoredEntry>> {
@@ -75,8 +76,8 @@ impl StagedRows<'_> for Rows {
             None => drop(self.chat_rows.remove(&key)),
         }
     }
-    fn user_count(&self) -> u64 {
-        self.user_nos.len() as u64
+    fn is_user(&self, no: UserNo) -> StoreResult<bool> {
+        Ok(self.user_nos.values().any(|known| *known == no))
     }
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
         Ok(self.user_nos.get(id).copied())
@@ -85,7 +86,7 @@ impl StagedRows<'_> for Rows {
         Ok(self.users.iter().find(|user| user.no == no).cloned())
     }
     fn new_user_no(&mut self, id: &str) -> UserNo {
-        let no = UserNo(self.user_count() + 1);
+        let no = UserNo(self.user_nos.len() as u64 + 1);
         self.user_nos.insert(id.to_owned(), no);
         no
     }
@@ -129,10 +130,10 @@ impl StagedRows<'_> for Rows {
         self.just_left.insert((conversation.no, user));
         self.memberships.remove(&(conversation.no, user));
     }
-    fn advance_outbox(&mut self, _: Position, _: &[DeadNotification]) -> StoreResult<()> {
+    fn advance_outbox(&mut self, _: Position, _: &[StoredNotification]) -> StoreResult<()> {
         Ok(())
     }
-    fn delete_dead_letters(&mut self, _: &[u64]) {}
+    fn delete_notifications(&mut self, _: &[NotificationKey]) {}
 }
 
 impl Rows {
@@ -199,6 +200,7 @@ fn entry(sender: UserNo, id: &str) -> NewEntry {
         silent: false,
         skip_push: false,
         details: None,
+        request: EntryRequest::default(),
     }
 }
 
@@ -207,10 +209,10 @@ fn a_retry_answers_with_the_first_result_and_takes_no_position() {
     let mut rows = Rows::with_two_rooms();
     assert_eq!(rows.send(ROOM, ANN, "a"), Ok((1, 1, false)));
     assert_eq!(rows.send(ROOM, ANN, "a"), Ok((1, 1, true)));
-    assert_eq!(rows.send(OTHER_ROOM, ANN, "a"), Err(Rejection::ClientMsgIdReused));
     assert_eq!(rows.send(ConversationNo(9), ANN, "b"), Err(Rejection::NoSuchConversation));
-    assert_eq!(rows.send(OTHER_ROOM, BEN, "a"), Ok((1, 2, false)), "another sender's id");
-    assert_eq!(rows.send(ROOM, BEN, "b"), Ok((2, 3, false)));
+    assert_eq!(rows.send(OTHER_ROOM, ANN, "a"), Ok((1, 2, false)), "the id in another conversation");
+    assert_eq!(rows.send(OTHER_ROOM, BEN, "a"), Ok((2, 3, false)), "another sender's id");
+    assert_eq!(rows.send(ROOM, BEN, "b"), Ok((2, 4, false)));
 }
 
 #[test]

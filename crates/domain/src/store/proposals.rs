@@ -1,16 +1,28 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
-use crate::{desks::*, model::*, token_digest::TokenDigest};
-use tidings_protocol::http::{PushToken, ReachRoad};
+use crate::{desks::*, model::*, request_digest::RequestDigest, token_digest::TokenDigest};
+use tidings_protocol::{
+    error::Refusal,
+    http::{Channel, PushToken},
+};
 
 /// A write to be committed. Each proposal gets one [`Outcome`]; a rejected one leaves the rest of its batch alone.
 #[derive(Debug, Clone)]
 pub enum Proposal {
-    /// Appends to a timeline, once per (sender, client_msg_id). A store that several nodes write rejects a sender who
-    /// has just left the conversation: the sender's node may not know of it yet.
+    /// Appends to a timeline, once per (conversation, author, client_msg_id). A store that several nodes write rejects a
+    /// sender who has just left the conversation: the sender's node may not know of it yet.
     Append {
         /// The conversation to append to.
         conversation: ConversationNo,
+        /// What is appended.
+        entry: NewEntry,
+    },
+    /// Opens a direct conversation by its first entry, in one: an entry that is rejected opens none. If there is the
+    /// conversation already, nothing is stored, and the outcome names it as one that was not created: the entry is to be
+    /// appended to it.
+    OpenDirect {
+        /// The conversation, if there is none with its id. Boxed, since all proposals are as large as the largest.
+        new: Box<NewConversation>,
         /// What is appended.
         entry: NewEntry,
     },
@@ -22,8 +34,8 @@ pub enum Proposal {
         target: u64,
         /// What is changed.
         change: MessageChange,
-        /// The entry that tells of the change, without the details that follow from the message. With an id of the
-        /// sender's own, a retry answers with the first result.
+        /// The entry of the change, without the details that follow from the message. With an id of the
+        /// author's own, a retry answers with the first result.
         entry: NewEntry,
     },
     /// Gives a reaction to a message, or takes one back. A user gives each reaction once: a repeated one changes nothing.
@@ -40,15 +52,15 @@ pub enum Proposal {
         add: bool,
         /// A message has at most this many different reactions.
         keys_max: usize,
-        /// Members are told of reactions by one entry for each such interval, in milliseconds.
+        /// Members are notified of reactions by one entry for each such interval, in milliseconds.
         interval_ms: u64,
     },
-    /// Appends the entry that tells of the reactions since the last such entry, if there are any.
+    /// Appends the entry with the reactions since the last such entry, if there are any.
     TellReactions {
         /// The conversation.
         conversation: ConversationNo,
     },
-    /// Replaces the body of a message that grows by a longer one. No entry tells of it: live members have the pieces. The
+    /// Replaces the body of a message that grows by a longer one. It has no entry: live members have the chunks. The
     /// proposal is rejected once the message is ended or recalled.
     CheckpointStream {
         /// The conversation that the message is in.
@@ -62,7 +74,7 @@ pub enum Proposal {
     PutUsers(Vec<UserPatch>),
     /// Creates a conversation with its first members, or answers with the existing one of this id.
     CreateConversation(NewConversation),
-    /// Changes a conversation's card; a field that is `None` stays as it was.
+    /// Changes a conversation's details; a field that is `None` stays as it was.
     UpdateConversation {
         /// The conversation to change.
         conversation: ConversationNo,
@@ -115,7 +127,7 @@ pub enum Proposal {
         to: Option<Sender>,
         /// Who must have the conversation now; `None`: whoever has it.
         expected: Option<Option<UserNo>>,
-        /// The entry that tells of the assignment, without the details that follow from it.
+        /// The entry of the assignment, without the details that follow from it.
         entry: NewEntry,
     },
     /// Moves a read mark forward, never back and never past the head.
@@ -161,14 +173,14 @@ pub enum Proposal {
         /// Whether they do.
         send: bool,
     },
-    /// Sets by which roads the user wants to be told of messages.
-    SetReach {
+    /// Sets by which channels the user wants to be notified of messages.
+    SetNotificationPreferences {
         /// The user whose preferences they are.
         user: UserNo,
         /// They replace the former ones.
-        preferences: Box<ReachPreferences>,
+        preferences: Box<NotificationPreferences>,
     },
-    /// Sets or removes the token by which a vendor reaches a device. A token that another device had moves to this one.
+    /// Sets or removes the token by which a provider reaches a device. A token that another device had moves to this one.
     SetPushToken {
         /// The user of the device.
         user: UserNo,
@@ -184,8 +196,8 @@ pub enum Proposal {
         /// before it counted the user's devices; rejected if another one got one since. Absent: that does not matter.
         additions: Option<u64>,
     },
-    /// Sets what this boot of a node has counted on roads in an hour: the hour since 1970 UTC, the boot, the road, and the row.
-    SetReachCounts(Vec<(u64, u64, ReachRoad, Vec<u8>)>),
+    /// Sets what this boot of a node has counted on channels in an hour: the hour since 1970 UTC, the boot, the channel, and the row.
+    SetNotificationCounts(Vec<(u64, u64, Channel, Vec<u8>)>),
     /// Sets when users' last sessions ended, in milliseconds since 1970 UTC.
     SetLastSeen(Vec<(UserNo, u64)>),
     /// Ends sessions of a user, one device's or all. The store keeps only the change that tells other nodes.
@@ -194,7 +206,7 @@ pub enum Proposal {
         user: UserNo,
         /// The device whose sessions end; absent: all of the user's.
         device_id: Option<String>,
-        /// What the sessions are told.
+        /// What the sessions are sent.
         reason: String,
     },
     /// From here on, the user's tokens that were issued before this time (milliseconds since 1970 UTC) are refused.
@@ -204,21 +216,21 @@ pub enum Proposal {
         user: UserNo,
         /// Tokens issued at this time or later are valid.
         before: u64,
-        /// What the user's sessions are told, which end.
+        /// What the user's sessions, which end, are sent.
         reason: String,
     },
     /// Moves the outbox's position: every item up to and including `through` is delivered or stored in `dead`.
-    /// `through` 0 moves nothing. The ids of `dead` tell dead letters from notifications that wait for a retry.
+    /// `through` 0 moves nothing.
     AdvanceOutbox {
         /// The position of the last item that is dealt with.
         through: Position,
         /// Events to store for a later attempt, or for an operator to look at.
-        dead: Vec<DeadNotification>,
+        dead: Vec<StoredNotification>,
     },
     /// Deletes notifications that were stored by [`Proposal::AdvanceOutbox`] and are delivered now.
-    DeleteDeadLetters {
-        /// As in [`DeadNotification::id`]; an id that is not stored is ignored.
-        ids: Vec<u64>,
+    DeleteStoredNotifications {
+        /// A key that is not stored is ignored.
+        keys: Vec<NotificationKey>,
     },
 }
 
@@ -290,18 +302,45 @@ pub struct NewConversation {
     pub settings: ConversationSettings,
 }
 
-/// A webhook event that was not delivered: a dead letter, or one that waits for a retry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadNotification {
-    /// Made by the webhook's worker. Events come in the order of ids, and dead letters are told apart by them.
+/// A table of notifications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NotificationTable {
+    /// Webhook events that were given up. In the form before the gate `notification_tables`, the notifications of the other tables are here,
+    /// too, under higher ids.
+    DeadLetters,
+    /// Webhook events that wait for another attempt.
+    Retries,
+    /// Messages that a session was handed and did not acknowledge.
+    Unacknowledged,
+}
+
+impl NotificationTable {
+    /// All tables.
+    pub const ALL: [NotificationTable; 3] =
+        [NotificationTable::DeadLetters, NotificationTable::Retries, NotificationTable::Unacknowledged];
+}
+
+/// Where a notification is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NotificationKey {
+    /// Its table.
+    pub table: NotificationTable,
+    /// Below 2^63. A table lists its notifications in the order of ids.
     pub id: u64,
+}
+
+/// A notification that waits for another attempt or was given up, or a message of which it is still to be decided who is notified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredNotification {
+    /// Made by who stores it.
+    pub key: NotificationKey,
     /// When the row was written, in milliseconds since 1970 UTC: after the last attempt, or before the first one.
     pub failed_at: u64,
     /// Attempts so far; 0 for an event that is yet to be tried.
     pub attempts: u32,
     /// Why the last attempt failed, for an operator; empty before the first one.
     pub last_error: String,
-    /// JSON text.
+    /// JSON text: what the webhook is sent, or which message it is.
     pub event: String,
 }
 
@@ -332,16 +371,16 @@ pub enum Outcome {
         reactions: Vec<ReactionCount>,
         /// Whether the proposal changed them.
         changed: bool,
-        /// The entry that tells of reactions, if one was appended.
+        /// The entry of reactions, if one was appended.
         told: Option<(Appended, Box<NewEntry>)>,
-        /// When [`Proposal::TellReactions`] is due, in milliseconds since 1970 UTC, if reactions are yet to be told.
+        /// When [`Proposal::TellReactions`] is due, in milliseconds since 1970 UTC, if reactions are yet to be reported.
         tell_at: Option<u64>,
     },
     /// The desk is as proposed.
     Desk(Desk),
     /// The conversation is assigned as proposed.
     Assigned {
-        /// The entry that tells of it, as it was appended; absent if nothing changed.
+        /// Its entry, as it was appended; absent if nothing changed.
         told: Option<(Appended, Box<NewEntry>)>,
     },
     /// The users are as the patches say.
@@ -357,6 +396,13 @@ pub enum Outcome {
         conversation: Conversation,
         /// Whether the proposal created it.
         created: bool,
+    },
+    /// The direct conversation is open, and the entry is its first.
+    Opened {
+        /// The new conversation.
+        conversation: Conversation,
+        /// The place of the entry.
+        appended: Appended,
     },
     /// The members are as proposed.
     MembersChanged {
@@ -391,6 +437,45 @@ pub enum Outcome {
     Rejected(Rejection),
 }
 
+/// The place in an outcome, borrowed as the outcome is. Whoever adds an outcome decides here whether it has one.
+macro_rules! place_in {
+    ($outcome:expr) => {
+        match $outcome {
+            Outcome::Appended(appended)
+            | Outcome::MessageChanged { appended, .. }
+            | Outcome::Replied { appended, .. }
+            | Outcome::Opened { appended, .. }
+            | Outcome::Reacted { told: Some((appended, _)), .. }
+            | Outcome::Assigned { told: Some((appended, _)) }
+            | Outcome::MembersChanged { notice: Some(appended), .. } => Some(appended),
+            Outcome::Reacted { told: None, .. }
+            | Outcome::Assigned { told: None }
+            | Outcome::MembersChanged { notice: None, .. }
+            | Outcome::Conversation { .. }
+            | Outcome::Desk(_)
+            | Outcome::Users { .. }
+            | Outcome::Read { .. }
+            | Outcome::Preferences { .. }
+            | Outcome::Stored(_)
+            | Outcome::Done
+            | Outcome::Rejected(_) => None,
+        }
+    };
+}
+
+impl Outcome {
+    /// The place of the entry that the proposal appended, or, marked as a duplicate, that an earlier proposal of the same
+    /// request did. `None`: there is no such entry.
+    pub fn appended(&self) -> Option<&Appended> {
+        place_in!(self)
+    }
+
+    /// As [`Outcome::appended`], for a store that knows positions only when the batch is written.
+    pub fn appended_mut(&mut self) -> Option<&mut Appended> {
+        place_in!(self)
+    }
+}
+
 /// A change of what a member has set for a conversation. A field that is `None` stays as it was.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PreferencesPatch {
@@ -419,6 +504,28 @@ pub struct StoredMove {
     pub now: [Position; LANES],
 }
 
+/// The first result of a request with an id of its author's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstResult {
+    /// The place of the entry, marked as a duplicate.
+    pub appended: Appended,
+    /// What the request asked for; `None` for those that an earlier version stored.
+    pub request: Option<RequestDigest>,
+}
+
+impl FirstResult {
+    /// The result of a request with the same id.
+    ///
+    /// # Errors
+    /// It asks for something else.
+    pub fn answer(self, request: &EntryRequest) -> Result<Appended, Rejection> {
+        match (self.request, request.digest) {
+            (Some(first), Some(again)) if first != again => Err(Rejection::ClientMsgIdReused),
+            _ => Ok(self.appended),
+        }
+    }
+}
+
 /// The place of an appended entry. `duplicate`: an earlier proposal appended it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
@@ -430,7 +537,7 @@ pub struct Appended {
     pub at: u64,
     /// The entry's place in the commit order.
     pub position: Position,
-    /// Whether an earlier proposal of the same sender with the same `client_msg_id` appended it.
+    /// Whether an earlier proposal of the same author with the same `client_msg_id` appended it.
     pub duplicate: bool,
 }
 
@@ -452,8 +559,10 @@ pub enum Rejection {
     NoSuchUser(UserNo),
     /// The sender has left the conversation, or the read mark or mute is of a user who is no member.
     NotAMember,
-    /// (sender, client_msg_id) names an entry of another conversation.
+    /// (conversation, author, client_msg_id) names an entry that another request appended.
     ClientMsgIdReused,
+    /// The entry is no retry, and may not be appended for this reason.
+    Refused(Box<Refusal>),
     /// The conversation has no entry with this `seq`, or retention has removed it.
     NoSuchEntry(u64),
     /// The entry is no message: there is nothing to change.
@@ -488,7 +597,7 @@ pub enum Rejection {
     },
     /// A user has the account's id, and is not the account's.
     UserExists(String),
-    /// The user is no agent of the account.
+    /// The user is not an agent of the account.
     NotAnAgent(String),
     /// The user was removed from the agents a moment ago, and conversations are yet to be unassigned.
     AgentLeaves(String),

@@ -7,7 +7,7 @@ use super::{StoreResult, Term};
 pub enum RowSpace {
     /// Everything that the crate of popups stores.
     Popups,
-    /// What commits store besides entries and cards, such as who gave which reaction. Only
+    /// What commits store besides entries, profiles and details, such as who gave which reaction. Only
     /// [`decide`](crate::decide::decide) writes the rows of messages and members; the leader writes those
     /// of bulk sends, and removes what retention and purges leave.
     Chat,

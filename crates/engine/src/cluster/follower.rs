@@ -30,6 +30,8 @@ use std::{
 use tidings_domain::{
     bus::Bus,
     commit_log::{Change, CommitLog},
+    end_reason::EndReason,
+    failure_log::FailureLog,
     metrics::Metrics,
     model::*,
     store::PositionRange,
@@ -127,8 +129,8 @@ struct State {
     divergence: DivergenceChecks,
     stopping: bool,
     trouble: Option<String>,
-    /// The store's history is not the one that this node has followed: the node cannot tell which of its commits are lost.
-    diverged: bool,
+    /// This node can no longer follow the store: it must end.
+    end_reason: Option<EndReason>,
 }
 
 pub(crate) struct Follower {
@@ -143,6 +145,7 @@ pub(crate) struct Follower {
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
     metrics: Arc<Metrics>,
+    read_failures: FailureLog,
     started: Instant,
 }
 
@@ -167,7 +170,7 @@ impl Follower {
             divergence: DivergenceChecks::of(log.known_epoch()),
             stopping: false,
             trouble: None,
-            diverged: false,
+            end_reason: None,
         };
         Follower {
             state: Mutex::new(state),
@@ -179,6 +182,7 @@ impl Follower {
             log,
             bus,
             metrics,
+            read_failures: FailureLog::new("the commits of other nodes cannot be read"),
             started: Instant::now(),
         }
     }
@@ -220,7 +224,7 @@ impl Follower {
             self.metrics.cluster.dropped.inc();
         } else {
             match state.pending.get(&batch.span.after) {
-                // A piece that was read back reaches as far, or farther.
+                // A chunk that was read back reaches as far, or farther.
                 Some(other) if other.span.through > batch.span.through => {}
                 Some(other) if other.span.through == batch.span.through && !is_local => {}
                 _ => {
@@ -333,6 +337,8 @@ impl Follower {
             let conversation = conversation.and_then(|index| conversations.get(index as usize));
             self.applier.directory.invalidate_remote(change.as_ref(), conversation);
             let entry = entry.filter(|entry| entry.position > applied);
+            let is_opaque = entry.as_ref().is_some_and(|entry| entry.content.kind.is_opaque());
+            self.metrics.cluster.opaque.inc_by(u64::from(is_opaque) + u64::from(change == Some(Change::Opaque)));
             let (joined, left) = match &change {
                 Some(Change::Members { joined, left, .. }) => (joined.clone(), left.clone()),
                 _ => (vec![], vec![]),
@@ -391,4 +397,5 @@ fn without_applied(items: Vec<BatchItem>, applied: Position) -> Vec<BatchItem> {
 }
 
 #[cfg(test)]
+#[path = "../../tests/simulations/follower.rs"]
 mod tests;

@@ -5,7 +5,7 @@ use super::{
     follower::Follower,
     nodes::ClusterNodes,
     presence::PresenceInbox,
-    stream_peers::PieceReceiver,
+    stream_peers::ChunkReceiver,
     wire::{BusMessage, ConversationRef, WireBatch, WireItem},
 };
 use crate::{
@@ -91,8 +91,8 @@ pub(crate) struct PeerMessageHandler {
 }
 
 impl PeerMessageHandler {
-    fn pieces(&self) -> PieceReceiver<'_> {
-        PieceReceiver { applier: &self.applier, nodes: &self.nodes, bus: &*self.bus }
+    fn chunks(&self) -> ChunkReceiver<'_> {
+        ChunkReceiver { applier: &self.applier, nodes: &self.nodes, bus: &*self.bus }
     }
 }
 
@@ -116,14 +116,14 @@ impl MessageHandler for PeerMessageHandler {
             }
             Some(BusMessage::Push(message)) => self.push.put(message),
             Some(BusMessage::Receipts(moves)) => self.applier.receipts.note_remote(moves),
-            Some(BusMessage::StreamPiece { conversation, seq, node, offset, text }) => {
-                self.pieces().on_piece(conversation.no, seq, node, offset, &text);
+            Some(BusMessage::StreamChunk { conversation, seq, node, offset, text }) => {
+                self.chunks().on_chunk(conversation.no, seq, node, offset, &text);
             }
             Some(BusMessage::RequestStream { name, conversation, seq }) => {
-                self.pieces().on_request(name, conversation, seq);
+                self.chunks().on_request(name, conversation, seq);
             }
             Some(BusMessage::StreamBody { conversation, seq, node, body }) => {
-                self.pieces().on_body(conversation, seq, node, &body);
+                self.chunks().on_body(conversation, seq, node, &body);
             }
             None => {
                 self.metrics.cluster.unknown.inc();

@@ -6,22 +6,35 @@
 //!
 //! In reading order: [`CommitLog`], the store's side; [`Bus`], which carries messages between nodes; [`wire`], those messages;
 //! `follower`, which applies commits in order; `recent_entries`, which answers short resumes from memory; `hub`, which
-//! sends and receives; [`nodes`], the peers and the leader; `log_pruner`, which keeps the log short; `presence`, who is
+//! sends and receives; [`nodes`], the peers and the leader; `leader_lease` and `life_signs`, by which a leader that has ended is
+//! succeeded before its lease ends; `gates`, what all of them understand; `agreement`, whether the nodes' settings and clocks agree;
+//! `store_time`, the time that a node gives; `log_pruner`, which keeps the log short; `presence`, who is
 //! online on any node; `push_transport`, for messages about pushes; `stream_peers`,
-//! for pieces of messages that grow; [`leader_client`], for requests to the leader.
+//! for chunks of messages that grow; [`leader_client`], for requests to the leader.
 
+mod agreement;
 mod follower;
+mod gates;
 mod hub;
 pub mod leader_client;
+mod leader_lease;
+mod life_signs;
 mod log_pruner;
 pub mod nodes;
 pub(crate) mod presence;
 mod push_transport;
 pub(crate) mod recent_entries;
+pub(crate) mod store_time;
 mod stream_peers;
 pub mod wire;
 
-use crate::{hub::Applier, presence::Presence, shards::Shards, streams::StreamPeers};
+use crate::{
+    hub::Applier,
+    presence::{Presence, SessionLimits},
+    shards::Shards,
+    streams::StreamPeers,
+};
+use agreement::Agreement;
 use crossbeam_channel::{Sender, bounded};
 use follower::Follower;
 use hub::{ClusterHub, PeerMessageHandler};
@@ -30,12 +43,16 @@ use nodes::ClusterNodes;
 use parking_lot::Mutex;
 use presence::PresenceThread;
 use push_transport::PushTransport;
-use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
-use stream_peers::PeerPieces;
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
+use store_time::StoreTime;
+use stream_peers::PeerChunks;
 use tidings_domain::{
     bus::Bus,
     clock::Clock,
     commit_log::{CommitLog, NodeInfo},
+    end_reason::{EndReason, required},
+    failure_log::FailureLog,
+    gates::OpenGates,
     metrics::Metrics,
     model::*,
     refusals::store_refusal,
@@ -59,6 +76,8 @@ pub struct ClusterParts {
     pub may_lead: bool,
     /// Bytes of entries kept in memory for clients that come back soon. Older entries are read from the store.
     pub recent_bytes_max: usize,
+    /// Fingerprints of what all nodes must have alike, by [`tidings_domain::node_settings::SharedSetting::name`].
+    pub fingerprints: BTreeMap<String, String>,
 }
 
 /// The parts of the engine that the cluster's threads use.
@@ -66,8 +85,7 @@ pub(crate) struct ClusterContext {
     pub presence: Arc<Presence>,
     pub shards: Arc<Shards>,
     pub clock: Arc<dyn Clock>,
-    /// Sessions of one user and device kind.
-    pub sessions_per_kind: usize,
+    pub session_limits: SessionLimits,
 }
 
 const PRESENCE_UNKNOWN: &str = "this node has just started, and has not heard yet who is online on the others";
@@ -79,9 +97,10 @@ pub struct Cluster {
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
     metrics: Arc<Metrics>,
+    agreement: Arc<Agreement>,
     presence: PresenceThread,
-    /// The log pruner runs until this is dropped.
-    pruning: Mutex<Option<Sender<Infallible>>>,
+    /// The log pruner and the comparison of settings run until this is dropped.
+    running: Mutex<Option<Sender<Infallible>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -89,13 +108,18 @@ impl Cluster {
     pub(crate) fn new(
         parts: ClusterParts,
         from: Position,
+        gates: &Arc<OpenGates>,
         (applier, push): (&Applier, &PeerInbox),
         metrics: &Arc<Metrics>,
+        time: Arc<StoreTime>,
     ) -> Cluster {
-        let ClusterParts { log, bus, node, lease, may_lead, recent_bytes_max } = parts;
+        let ClusterParts { log, bus, node, lease, may_lead, recent_bytes_max, fingerprints } = parts;
+        let agreement = Agreement::new((node.boot_id, lease), fingerprints, time, bus.clone(), metrics.clone());
+        let agreement = Arc::new(agreement);
         let follower =
             Follower::new(from, recent_bytes_max, applier.clone(), (log.clone(), bus.clone()), metrics.clone());
-        let nodes = ClusterNodes::new(node, lease, may_lead, (log.clone(), bus.clone()), metrics.clone());
+        let nodes =
+            ClusterNodes::new(node, lease, may_lead, gates.clone(), (log.clone(), bus.clone()), metrics.clone());
         let (follower, nodes) = (Arc::new(follower), Arc::new(nodes));
         let presence = PresenceThread::default();
         let handler = PeerMessageHandler {
@@ -117,7 +141,8 @@ impl Cluster {
         });
         bus.listen(&nodes.me().name, Arc::new(handler));
         let metrics = metrics.clone();
-        Cluster { nodes, follower, log, bus, metrics, presence, pruning: Mutex::default(), threads: Mutex::default() }
+        let (running, threads) = Default::default();
+        Cluster { nodes, follower, log, bus, metrics, agreement, presence, running, threads }
     }
 
     /// How pushes travel between the leader and the nodes whose sessions it pushes to.
@@ -125,9 +150,9 @@ impl Cluster {
         Arc::new(PushTransport { bus: self.bus.clone(), nodes: self.nodes.clone() })
     }
 
-    /// How pieces of this node's messages that grow travel to other nodes.
+    /// How chunks of this node's messages that grow travel to other nodes.
     pub(crate) fn stream_peers(&self, boot_id: u64) -> Arc<dyn StreamPeers> {
-        Arc::new(PeerPieces { bus: self.bus.clone(), nodes: self.nodes.clone(), boot_id })
+        Arc::new(PeerChunks { bus: self.bus.clone(), nodes: self.nodes.clone(), boot_id })
     }
 
     pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {
@@ -135,27 +160,29 @@ impl Cluster {
         ClusterHub { applier, follower, nodes, bus }
     }
 
-    /// Begins to follow the commit order and to send heartbeats. `drain` is called when this node must stop: another process
-    /// has its name, or the store's history is not the one that it has followed.
-    pub(crate) fn start(&self, context: ClusterContext, drain: impl Fn() + Clone + Send + 'static) {
+    /// Begins to follow the commit order and to send heartbeats. `end` is called when this node must end, with the reason.
+    pub(crate) fn start(&self, context: ClusterContext, end: impl Fn(EndReason) + Clone + Send + 'static) {
         self.presence.start(context, self.nodes.clone(), self.bus.clone(), self.metrics.clone());
         let (follower, nodes) = (self.follower.clone(), self.nodes.clone());
-        let also_drain = drain.clone();
+        let also_end = end.clone();
         let named = |name: &str| std::thread::Builder::new().name(name.into());
-        let (pruning, stopped) = bounded(0);
-        *self.pruning.lock() = Some(pruning);
-        let pruner = LogPruner { log: self.log.clone(), nodes: nodes.clone(), stopped };
+        let (running, stopped) = bounded(0);
+        *self.running.lock() = Some(running);
+        let failures = FailureLog::new("old changes could not be removed from the commit log");
+        let pruner = LogPruner { log: self.log.clone(), nodes: nodes.clone(), stopped: stopped.clone(), failures };
+        let (agreement, log) = (self.agreement.clone(), self.log.clone());
+        agreement.exchange_or_log(&*log);
+        let (watching, signs) = (nodes.clone(), self.log.clone());
+        let (has_life_signs, watched) = (signs.has_life_signs(), stopped.clone());
         let threads = [
-            named("follower").spawn(move || follower.run(drain)),
-            named("nodes").spawn(move || nodes.run(also_drain)),
+            named("follower").spawn(move || follower.run(end)),
+            named("nodes").spawn(move || nodes.run(also_end)),
             named("log").spawn(move || pruner.run()),
+            named("agreement").spawn(move || agreement.run(&*log, &stopped)),
         ];
-        for thread in threads {
-            match thread {
-                Ok(thread) => self.threads.lock().push(thread),
-                Err(error) => tracing::error!(%error, "no thread for the cluster"),
-            }
-        }
+        let watcher =
+            has_life_signs.then(|| named("signs").spawn(move || life_signs::run(&watching, &*signs, &watched)));
+        self.threads.lock().extend(threads.into_iter().chain(watcher).map(|thread| required("cluster", thread)));
     }
 
     /// Leaves the cluster. The committer must have ended before.
@@ -163,7 +190,7 @@ impl Cluster {
         self.presence.stop();
         self.nodes.stop();
         self.follower.stop();
-        drop(self.pruning.lock().take());
+        drop(self.running.lock().take());
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
@@ -174,21 +201,40 @@ impl Cluster {
         match self.follower.trouble().or_else(|| self.nodes.trouble()) {
             Some(trouble) => Err(trouble),
             None if !self.presence.is_synced() => Err(PRESENCE_UNKNOWN.into()),
-            None => Ok(()),
+            // Only until the first leader: later, all nodes would leave a balancer at once whenever the leader dies.
+            None if !self.nodes.has_seen_leader() => Err(self.nodes.leader_trouble().unwrap_or_default()),
+            None => self.agreement.readiness(),
         }
+    }
+
+    /// In what other nodes differ from this one, and how far its clock is off: a sentence each, for operators. The node may be
+    /// ready all the same.
+    pub fn warnings(&self) -> Vec<String> {
+        self.agreement.warnings()
+    }
+
+    /// The names of the settings in which that node differs from this one.
+    pub(crate) fn differences_of(&self, boot_id: u64) -> Vec<String> {
+        self.agreement.differences_of(boot_id)
     }
 
     /// Refuses while this node cannot tell who is online: after its start it must first hear of its peers' sessions.
     pub(crate) fn check_presence(&self) -> Result<(), Refusal> {
-        match self.presence.is_synced() {
-            true => Ok(()),
-            false => Err(Refusal::new(ErrorCode::NodeUnavailable, PRESENCE_UNKNOWN).retry_after(1_000)),
+        if self.presence.is_synced() {
+            Ok(())
+        } else {
+            Err(Refusal::new(ErrorCode::NodeUnavailable, PRESENCE_UNKNOWN).retry_after(1_000))
         }
     }
 
     /// What is wrong with the bus. The node is ready all the same.
     pub fn bus_trouble(&self) -> Option<String> {
         self.bus.trouble()
+    }
+
+    /// Why what one node does for all is refused now. A node that has been ready stays ready.
+    pub fn leader_trouble(&self) -> Option<String> {
+        self.nodes.leader_trouble()
     }
 
     /// The entries that a session missed, if all of them are in memory.

@@ -3,19 +3,23 @@
 //! A node that cannot reach the store keeps its last view of its peers. It leads only until its lease ends by its own
 //! clock.
 
-use super::wire::BusMessage;
+use super::{
+    gates::{ClusterGates, UnknownGate},
+    leader_lease::LeaderLease,
+    wire::{BusMessage, WIRE_VERSION},
+};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tidings_domain::{
     bus::Bus,
-    commit_log::{ClusterView, CommitLog, HeartbeatError, NodeInfo},
+    commit_log::{ClusterView, CommitLog, HeartbeatError, LeaderSign, NodeInfo},
+    end_reason::EndReason,
+    failure_log::FailureLog,
+    gates::OpenGates,
     leadership::LeaderElection,
     metrics::Metrics,
     store::{StoreError, Term},
@@ -25,47 +29,37 @@ use tidings_domain::{
 const HEARTBEATS_PER_LEASE: u32 = 5;
 /// The leader stops this part of its lease before the lease ends, because clocks do not run alike.
 const LEASE_MARGIN: f64 = 0.3;
+/// The roles of nodes that may lead, as their records spell them.
+const ROLES_THAT_LEAD: [&str; 2] = ["all", "worker"];
 /// Peers that are remembered because of their hellos.
 const HELLOS_MAX: usize = 1_024;
+
+/// Why a heartbeat did not renew the lease.
+enum LeaseError {
+    Lost(HeartbeatError),
+    Gate(UnknownGate),
+}
+
+impl From<HeartbeatError> for LeaseError {
+    fn from(error: HeartbeatError) -> Self {
+        LeaseError::Lost(error)
+    }
+}
+
+impl From<UnknownGate> for LeaseError {
+    fn from(gate: UnknownGate) -> Self {
+        LeaseError::Gate(gate)
+    }
+}
 
 #[derive(Default)]
 struct View {
     nodes: Vec<NodeInfo>,
     leader: Option<u64>,
     trouble: Option<String>,
+    /// Whether any node has led since this one started.
+    has_seen_leader: bool,
     stopping: bool,
-}
-
-/// This node's lease as the leader. Read often, and therefore without a lock.
-struct LeaderLease {
-    started: Instant,
-    /// By our own clock, in milliseconds since `started`.
-    until_ms: AtomicU64,
-    /// 0: this node does not lead.
-    term: AtomicU64,
-}
-
-impl Default for LeaderLease {
-    fn default() -> Self {
-        LeaderLease { started: Instant::now(), until_ms: AtomicU64::new(0), term: AtomicU64::new(0) }
-    }
-}
-
-impl LeaderLease {
-    fn set(&self, term: Option<Term>, until: Instant) {
-        // The term goes first: a reader that sees the new end sees the term that it belongs to.
-        self.term.store(term.map_or(0, |term| term.0), Ordering::Release);
-        let until_ms = until.saturating_duration_since(self.started).as_millis() as u64;
-        self.until_ms.store(if term.is_some() { until_ms } else { 0 }, Ordering::Release);
-    }
-
-    fn is_valid(&self) -> bool {
-        (self.started.elapsed().as_millis() as u64) < self.until_ms.load(Ordering::Acquire)
-    }
-
-    fn term(&self) -> Option<Term> {
-        Some(Term(self.term.load(Ordering::Acquire))).filter(|term| *term != Term::ALONE)
-    }
 }
 
 /// This node's view of the cluster, and its own lease in it.
@@ -77,6 +71,7 @@ pub struct ClusterNodes {
     may_lead: bool,
     view: RwLock<View>,
     leader_lease: LeaderLease,
+    gates: Mutex<ClusterGates>,
     /// The peers' names, as the bus takes them.
     peers: RwLock<Arc<[Arc<str>]>>,
     /// When each peer said hello over the bus, if that is no longer ago than a lease.
@@ -85,29 +80,77 @@ pub struct ClusterNodes {
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
     metrics: Arc<Metrics>,
+    renewals: FailureLog,
+}
+
+/// What [`super::life_signs`] asks of the node, and tells it.
+impl ClusterNodes {
+    pub(super) fn may_lead(&self) -> bool {
+        self.may_lead
+    }
+
+    /// This node's sign was set, by a look that was answered at this time.
+    pub(super) fn sign_was_set(&self, answered: Instant) {
+        self.leader_lease.sign_was_set(answered);
+        self.renew_soon();
+    }
+
+    /// This node's sign is set, as a look showed that was sent at this time.
+    pub(super) fn confirm_sign(&self, sent: Instant) {
+        if self.leader_lease.sign_counts() {
+            self.leader_lease.take_evidence(sent);
+        } else {
+            self.renew_soon();
+        }
+    }
+
+    /// This node's sign is gone or does not count: if it leads, renewals show instead that it lives.
+    pub(super) fn renew_soon(&self) {
+        if self.leader_lease.term().is_some() {
+            self.wake();
+        }
+    }
+
+    /// Takes the lead from a leader that has ended.
+    pub(super) fn succeed(&self, lost: LeaderSign) {
+        match self.log.succeed(self.me.boot_id, self.lease.as_millis() as u64, lost) {
+            Ok(true) => {
+                tracing::info!("the leader has ended: this node succeeds it");
+                self.wake();
+            }
+            // Another node was faster, or the leader lives.
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "the lead of a leader that has ended could not be taken"),
+        }
+    }
 }
 
 impl ClusterNodes {
     pub(crate) fn new(
-        me: NodeInfo,
+        mut me: NodeInfo,
         lease: Duration,
         may_lead: bool,
+        gates: Arc<OpenGates>,
         (log, bus): (Arc<dyn CommitLog>, Arc<dyn Bus>),
         metrics: Arc<Metrics>,
     ) -> ClusterNodes {
+        me.details.wire_version = WIRE_VERSION;
+        let leader_lease = LeaderLease::new(log.has_life_signs());
         ClusterNodes {
             me,
             addresses: RwLock::default(),
             lease,
             may_lead,
             view: RwLock::default(),
-            leader_lease: LeaderLease::default(),
+            leader_lease,
+            gates: Mutex::new(ClusterGates::new(gates)),
             peers: RwLock::new(Arc::new([])),
             hellos: Mutex::default(),
             sleep: (Mutex::new(false), Condvar::new()),
             log,
             bus,
             metrics,
+            renewals: FailureLog::new("the lease in the cluster could not be renewed"),
         }
     }
 
@@ -147,6 +190,25 @@ impl ClusterNodes {
         view.nodes.iter().find(|node| Some(node.boot_id) == view.leader).cloned()
     }
 
+    /// Whether any node has led since this one started.
+    pub(crate) fn has_seen_leader(&self) -> bool {
+        self.view.read().has_seen_leader
+    }
+
+    /// Why what one node does for all is refused, if no node leads.
+    pub(crate) fn leader_trouble(&self) -> Option<String> {
+        let view = self.view.read();
+        if view.leader.is_some() {
+            return None;
+        }
+        let nodes = view.nodes.len();
+        Some(if view.nodes.iter().any(|node| ROLES_THAT_LEAD.contains(&&*node.roles)) {
+            "no node leads at the moment".into()
+        } else {
+            format!("no node may lead: none of the {nodes} nodes that run has the role all or worker")
+        })
+    }
+
     /// Why this node's lease is not renewed, if it is not.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.view.read().trouble.clone()
@@ -174,14 +236,24 @@ impl ClusterNodes {
         }
     }
 
-    fn heartbeat(&self, takes_name: bool) -> Result<(), HeartbeatError> {
+    fn heartbeat(&self, takes_name: bool) -> Result<(), LeaseError> {
         let sent = Instant::now();
         let mut me = self.me.clone();
         if let Some((address, link)) = self.addresses.read().clone() {
             (me.address, me.link) = (address, link);
         }
         let view = self.log.heartbeat(&me, self.lease.as_millis() as u64, self.may_lead, takes_name)?;
+        let mut gates = self.gates.lock();
+        gates.note(&self.me, &view)?;
+        let due = if view.leader == Some(me.boot_id) { gates.due(&view, self.lease, sent) } else { Vec::new() };
+        drop(gates);
+        let known_by: Vec<u64> = view.nodes.iter().map(|node| node.boot_id).collect();
         self.update_view(view, sent);
+        if !due.is_empty() {
+            // The next heartbeat tells whether they are open.
+            self.log.open_gates(&due, &known_by).map_err(HeartbeatError::from)?;
+            self.wake();
+        }
         Ok(())
     }
 
@@ -200,8 +272,12 @@ impl ClusterNodes {
         let mut view = self.view.write();
         let led = view.leader == Some(self.me.boot_id);
         let leads = new.leader == Some(self.me.boot_id);
+        if leads {
+            self.leader_lease.on_renewal(heartbeat_sent);
+        }
         self.leader_lease.set(leads.then_some(new.term), heartbeat_sent + self.lease.mul_f64(1.0 - LEASE_MARGIN));
         (view.nodes, view.leader, view.trouble) = (new.nodes, new.leader, None);
+        view.has_seen_leader |= new.leader.is_some();
         self.metrics.cluster.nodes.set(view.nodes.len() as i64);
         self.metrics.cluster.leader.set(i64::from(leads));
         drop(view);
@@ -218,7 +294,7 @@ impl ClusterNodes {
         }
     }
 
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         *self.sleep.0.lock() = true;
         self.sleep.1.notify_all();
     }
@@ -228,8 +304,8 @@ impl ClusterNodes {
         self.wake();
     }
 
-    /// Sends heartbeats, on a thread of its own, until this node is stopped or displaced.
-    pub(crate) fn run(&self, displaced: impl Fn()) {
+    /// Sends heartbeats, on a thread of its own, until this node is stopped or displaced: then it calls `end`.
+    pub(crate) fn run(&self, end: impl Fn(EndReason)) {
         // The first heartbeat takes the name, so that an earlier process with this name stops.
         let mut takes_name = true;
         loop {
@@ -238,21 +314,31 @@ impl ClusterNodes {
                 return;
             }
             match self.heartbeat(takes_name) {
-                Ok(()) => takes_name = false,
-                Err(HeartbeatError::Displaced) => {
-                    tracing::error!(name = self.me.name, "another process has taken this node's name: this one drains");
-                    let mut view = self.view.write();
-                    view.trouble = Some("another process has taken this node's name".into());
-                    view.leader = None;
-                    self.leader_lease.set(None, Instant::now());
-                    drop(view);
-                    displaced();
-                    return;
+                Ok(()) => {
+                    takes_name = false;
+                    self.renewals.succeeded();
                 }
-                Err(HeartbeatError::Store(error)) => {
+                Err(LeaseError::Lost(HeartbeatError::Store(error))) => {
                     self.note_failure(&error);
                     // The peers see this node's lease end; without a hello they would send it nothing more.
                     self.say_hello(&self.peers());
+                }
+                Err(ended) => {
+                    let reason = match ended {
+                        LeaseError::Lost(_) => EndReason::Displaced { name: self.me.name.clone() },
+                        LeaseError::Gate(UnknownGate(gate)) => {
+                            // The others need not wait for the end of its lease to open further gates.
+                            let _ = self.log.release_lease(self.me.boot_id);
+                            EndReason::UnknownGate(gate)
+                        }
+                    };
+                    let mut view = self.view.write();
+                    view.trouble = Some(reason.to_string());
+                    view.leader = None;
+                    self.leader_lease.set(None, Instant::now());
+                    drop(view);
+                    end(reason);
+                    return;
                 }
             }
             let mut awake = self.sleep.0.lock();
@@ -264,11 +350,8 @@ impl ClusterNodes {
     }
 
     fn note_failure(&self, error: &StoreError) {
-        let mut view = self.view.write();
-        if view.trouble.is_none() {
-            tracing::warn!(%error, "the lease in the cluster could not be renewed");
-        }
-        view.trouble = Some(format!("the lease in the cluster could not be renewed: {error}"));
+        self.renewals.failed(error);
+        self.view.write().trouble = Some(format!("the lease in the cluster could not be renewed: {error}"));
     }
 }
 

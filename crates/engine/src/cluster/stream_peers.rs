@@ -1,4 +1,4 @@
-//! Pieces of messages that grow, from the node that takes them to the others.
+//! Chunks of messages that grow, from the node that takes them to the others.
 
 use super::{
     nodes::ClusterNodes,
@@ -6,41 +6,41 @@ use super::{
 };
 use crate::{
     hub::Applier,
-    streams::{PieceEffect, StreamKey, StreamPeers},
+    streams::{ChunkEffect, StreamKey, StreamPeers},
 };
 use std::sync::Arc;
 use tidings_domain::{bus::Bus, model::*};
 
-/// Sends this node's pieces to its peers.
-pub(super) struct PeerPieces {
+/// Sends this node's chunks to its peers.
+pub(super) struct PeerChunks {
     pub bus: Arc<dyn Bus>,
     pub nodes: Arc<ClusterNodes>,
     pub boot_id: u64,
 }
 
-impl StreamPeers for PeerPieces {
-    fn send_piece(&self, conversation: &Conversation, seq: u64, offset: u64, text: &str) {
+impl StreamPeers for PeerChunks {
+    fn send_chunk(&self, conversation: &Conversation, seq: u64, offset: u64, text: &str) {
         let peers = self.nodes.peers();
         if !peers.is_empty() {
             let (conversation, node, text) = (ConversationRef::of(conversation), self.boot_id, text.to_owned());
-            self.bus.send(&peers, BusMessage::StreamPiece { conversation, seq, node, offset, text }.encode());
+            self.bus.send(&peers, BusMessage::StreamChunk { conversation, seq, node, offset, text }.encode());
         }
     }
 }
 
-/// Takes pieces of peers, and asks them for what the bus has lost.
-pub(super) struct PieceReceiver<'a> {
+/// Takes chunks of peers, and asks them for what the bus has lost.
+pub(super) struct ChunkReceiver<'a> {
     pub applier: &'a Applier,
     pub nodes: &'a ClusterNodes,
     pub bus: &'a dyn Bus,
 }
 
-impl PieceReceiver<'_> {
-    pub(super) fn on_piece(&self, conversation: ConversationNo, seq: u64, node: u64, offset: u64, text: &str) {
-        match self.applier.streams.on_piece(StreamKey { conversation, seq }, offset, text) {
-            PieceEffect::Nothing => {}
-            PieceEffect::Queue(touch) => self.applier.lanes.enqueue_stream(touch),
-            PieceEffect::Ask => {
+impl ChunkReceiver<'_> {
+    pub(super) fn on_chunk(&self, conversation: ConversationNo, seq: u64, node: u64, offset: u64, text: &str) {
+        match self.applier.streams.on_chunk(StreamKey { conversation, seq }, offset, text) {
+            ChunkEffect::Nothing => {}
+            ChunkEffect::Queue(touch) => self.applier.lanes.enqueue_stream(touch),
+            ChunkEffect::Ask => {
                 if let Some(owner) = self.nodes.all().into_iter().find(|other| other.boot_id == node) {
                     let name = self.nodes.me().name.clone();
                     let request = BusMessage::RequestStream { name, conversation, seq };

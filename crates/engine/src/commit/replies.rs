@@ -21,39 +21,55 @@ pub(super) fn lane_item(
     at: Instant,
 ) -> Option<LaneItem> {
     let stored = |content: NewEntry, a: &Appended| StoredEntry { seq: a.seq, position: a.position, at: a.at, content };
-    let item_of = |conversation, entry| LaneItem { conversation, joined: vec![], left: vec![], entry, slot: None, at };
-    let mut lane_item = match (proposal, outcome) {
-        (Proposal::Append { entry, .. }, Outcome::Appended(a)) if !a.duplicate => {
-            item_of(conversation?, Some(stored(entry, a)))
+    let (conversation, joined, left, entry) = match outcome {
+        Outcome::Appended(a) | Outcome::Replied { appended: a, .. } if a.duplicate => return None,
+        Outcome::Appended(a) => (conversation?, vec![], vec![], Some(stored(proposed_entry(proposal)?, a))),
+        Outcome::Replied { appended, preview } => {
+            let mut answer = proposed_entry(proposal)?;
+            let reply = answer.message_details_mut().and_then(|details| details.reply_to.as_mut());
+            reply.into_iter().for_each(|reply| reply.preview = preview.clone());
+            (conversation?, vec![], vec![], Some(stored(answer, appended)))
         }
-        (Proposal::ChangeMembers { notice, .. }, Outcome::MembersChanged { added, removed, notice: appended, .. }) => {
-            let entry = notice.zip(appended.as_ref()).map(|(content, a)| stored(content, a));
-            LaneItem { joined: added.clone(), left: removed.clone(), ..item_of(conversation?, entry) }
+        Outcome::MessageChanged { appended, entry: Some(told), .. }
+        | Outcome::Reacted { told: Some((appended, told)), .. }
+        | Outcome::Assigned { told: Some((appended, told)) } => {
+            (conversation?, vec![], vec![], Some(stored(NewEntry::clone(told), appended)))
         }
-        (Proposal::CreateConversation(new), Outcome::Conversation { conversation, created: true }) => {
+        Outcome::MembersChanged { added, removed, notice, .. } => {
+            let entry = proposed_entry(proposal).zip(notice.as_ref()).map(|(content, a)| stored(content, a));
+            (conversation?, added.clone(), removed.clone(), entry)
+        }
+        Outcome::Conversation { conversation: new, created: true } => {
+            let Proposal::CreateConversation(NewConversation { members, .. }) = proposal else { return None };
+            (Arc::new(new.clone()), members.iter().map(|(user, _)| *user).collect(), vec![], None)
+        }
+        Outcome::Opened { appended, .. } => {
+            let Proposal::OpenDirect { new, entry } = proposal else { return None };
             let joined = new.members.iter().map(|(user, _)| *user).collect();
-            LaneItem { joined, ..item_of(Arc::new(conversation.clone()), None) }
+            (conversation?, joined, vec![], Some(stored(entry, appended)))
         }
-        (Proposal::Append { mut entry, .. }, Outcome::Replied { appended, preview: Some(preview) }) => {
-            entry.details_mut().preview = Some(preview.clone());
-            item_of(conversation?, Some(stored(entry, appended)))
-        }
-        (_, Outcome::Reacted { told: Some((appended, entry)), .. }) => {
-            item_of(conversation?, Some(stored(NewEntry::clone(entry), appended)))
-        }
-        (_, Outcome::Assigned { told: Some((appended, entry)) }) => {
-            item_of(conversation?, Some(stored(NewEntry::clone(entry), appended)))
-        }
-        (Proposal::ChangeMessage { .. }, Outcome::MessageChanged { appended, entry: Some(entry), .. }) => {
-            item_of(conversation?, Some(stored(NewEntry::clone(entry), appended)))
-        }
-        (Proposal::UpdateConversation { notice: Some(notice), .. }, Outcome::Appended(a)) => {
-            item_of(conversation?, Some(stored(notice, a)))
-        }
-        _ => return None,
+        Outcome::MessageChanged { entry: None, .. }
+        | Outcome::Reacted { told: None, .. }
+        | Outcome::Assigned { told: None }
+        | Outcome::Conversation { created: false, .. }
+        | Outcome::Desk(_)
+        | Outcome::Users { .. }
+        | Outcome::Read { .. }
+        | Outcome::Preferences { .. }
+        | Outcome::Stored(_)
+        | Outcome::Done
+        | Outcome::Rejected(_) => return None,
     };
-    lane_item.slot = slot;
-    Some(lane_item)
+    Some(LaneItem { conversation, joined, left, entry, slot, at })
+}
+
+/// The entry of a proposal that the store appends as it is.
+fn proposed_entry(proposal: Proposal) -> Option<NewEntry> {
+    match proposal {
+        Proposal::Append { entry, .. } => Some(entry),
+        Proposal::UpdateConversation { notice, .. } | Proposal::ChangeMembers { notice, .. } => notice,
+        _ => None,
+    }
 }
 
 /// The replies of a batch, gathered by shard so that each shard is woken once.
@@ -77,8 +93,12 @@ impl<'a> ReplyBatch<'a> {
             // The caller may have gone away (a closed HTTP connection); the commit is done all the same.
             Reply::Caller(caller) => drop(caller.send(result)),
             Reply::Session { shard, session, reference } => {
+                let version = match result {
+                    Ok(Outcome::MessageChanged { version, .. }) => Some(version),
+                    _ => None,
+                };
                 let result = result.and_then(|outcome| receipt(&outcome, conversation.as_deref()));
-                self.by_shard[shard].push(SendReply { session, reference, result });
+                self.by_shard[shard].push(SendReply { session, reference, result, version });
             }
         }
     }
@@ -94,14 +114,12 @@ impl<'a> ReplyBatch<'a> {
 
 /// The receipt of an append.
 pub(crate) fn receipt(outcome: &Outcome, conversation: Option<&Conversation>) -> Result<SendReceipt, Refusal> {
-    match (outcome, conversation) {
-        (Outcome::Appended(a), Some(c)) => {
-            Ok(SendReceipt { conversation: c.id.clone(), seq: a.seq, at: a.at, duplicate: a.duplicate })
-        }
-        (Outcome::MessageChanged { appended: a, .. } | Outcome::Replied { appended: a, .. }, Some(c)) => {
-            Ok(SendReceipt { conversation: c.id.clone(), seq: a.seq, at: a.at, duplicate: a.duplicate })
-        }
-        (Outcome::Rejected(rejection), _) => Err(proposal_refusal(rejection)),
-        _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
+    if let Outcome::Rejected(rejection) = outcome {
+        return Err(proposal_refusal(rejection));
     }
+    let (Some(appended), Some(conversation)) = (outcome.appended(), conversation) else {
+        return Err(Refusal::new(ErrorCode::Internal, "unexpected outcome"));
+    };
+    let Appended { seq, at, duplicate, .. } = *appended;
+    Ok(SendReceipt { conversation: conversation.id.clone(), seq, at, duplicate })
 }

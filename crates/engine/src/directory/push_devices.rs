@@ -1,4 +1,4 @@
-//! Where vendors reach the devices of users: which users have push tokens is asked for each message and recipient, and most have
+//! Where providers reach the devices of users: which users have push tokens is asked for each message and recipient, and most have
 //! none.
 
 use quick_cache::sync::Cache;
@@ -11,15 +11,15 @@ use tidings_domain::{
     push_tokens::{devices_of, tokens_of},
     store::{RowSpace, Store, StoreResult},
 };
-use tidings_protocol::{http::PushVendor, limits::PUSH_TOKENS_PER_USER_MAX};
+use tidings_protocol::{http::PushProvider, limits::PUSH_TOKENS_PER_USER_MAX};
 
 /// Users in the cache. Full: the devices of those who were asked for longest ago are read again.
 const USERS_MAX: usize = 200_000;
 /// Counters of invalidations, shared by users: devices that were read while their stripe changed are not cached.
 const STRIPES: usize = 1_024;
 
-/// The devices of a user with a push token: their vendors and ids.
-pub(crate) type PushDevices = Arc<[(PushVendor, String)]>;
+/// The devices of a user with a push token: their providers and ids.
+pub type PushDevices = Arc<[(PushProvider, String)]>;
 
 pub(crate) struct PushDevicesCache {
     cached: Cache<UserNo, PushDevices>,
@@ -60,7 +60,7 @@ impl PushDevicesCache {
                 None => self.none.clone(),
                 Some(_) => {
                     let tokens = tokens_of(store, user, PUSH_TOKENS_PER_USER_MAX)?;
-                    tokens.into_iter().map(|(_, token)| (token.token.vendor(), token.device)).collect()
+                    tokens.into_iter().map(|(_, token)| (token.token.provider(), token.device)).collect()
                 }
             };
             if from_cache && self.stripe(user).load(Ordering::SeqCst) == before {

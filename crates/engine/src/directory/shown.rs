@@ -1,14 +1,17 @@
-//! Which conversations' notifications devices of users may still show, so that reading takes them away: an index in memory of the
-//! rows that the vendors' workers write, and what was read since the reach stage looked last.
+//! Which conversations' notifications devices of users may still show, so that reading and recalls take them away: an index in
+//! memory of the rows that the providers' workers write, and what was read or recalled since the notification stage looked last.
 
 use parking_lot::Mutex;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
 use tidings_domain::model::{ConversationNo, UserNo};
 
 /// Conversations of users in the index. Full: each read is looked up in the store.
 const SHOWN_MAX: usize = 200_000;
 /// Reads that wait for the stage. Full: the stage looks at all rows instead.
 const READ_MAX: usize = 50_000;
+/// Messages that were recalled last, of which a provider may be accepting a notification just now.
+const RECALLED_MAX: usize = 10_000;
 
 type OfUser = (UserNo, ConversationNo);
 
@@ -18,60 +21,108 @@ struct State {
     is_on: bool,
     /// All rows are in the index.
     is_complete: bool,
-    shown: FxHashSet<OfUser>,
+    shown: FxHashMap<ConversationNo, FxHashSet<UserNo>>,
+    /// Users of all conversations.
+    shown_count: usize,
+    recalled: FxHashSet<(ConversationNo, u64)>,
+    /// In the order in which they are forgotten.
+    recalled_order: VecDeque<(ConversationNo, u64)>,
     read: FxHashSet<OfUser>,
     has_missed: bool,
 }
 
+impl State {
+    fn is_shown(&self, user: UserNo, conversation: ConversationNo) -> bool {
+        self.shown.get(&conversation).is_some_and(|users| users.contains(&user))
+    }
+
+    /// Has the stage look at what the user's devices show of the conversation.
+    fn look_at(&mut self, user: UserNo, conversation: ConversationNo) {
+        if self.read.len() < READ_MAX {
+            self.read.insert((user, conversation));
+        } else {
+            self.has_missed = true;
+        }
+    }
+}
+
 #[derive(Default)]
-pub(crate) struct ShownIndex(Mutex<State>);
+pub struct ShownIndex(Mutex<State>);
 
 impl ShownIndex {
     /// This node leads, and is about to read all rows.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         *self.0.lock() = State { is_on: true, ..State::default() };
     }
 
     /// This node does not lead any more.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         *self.0.lock() = State::default();
     }
 
     /// All rows are noted as shown.
-    pub(crate) fn note_complete(&self) {
+    pub fn note_complete(&self) {
         let mut state = self.0.lock();
-        state.is_complete = state.shown.len() < SHOWN_MAX;
+        state.is_complete = state.shown_count < SHOWN_MAX;
     }
 
-    pub(crate) fn note_shown(&self, user: UserNo, conversation: ConversationNo) {
+    /// A device of the user shows a message.
+    pub fn note_shown(&self, user: UserNo, conversation: ConversationNo, seq: u64) {
         let mut state = self.0.lock();
-        if state.is_on && (state.shown.len() < SHOWN_MAX || state.shown.contains(&(user, conversation))) {
-            state.shown.insert((user, conversation));
+        if state.is_on && (state.shown_count < SHOWN_MAX || state.is_shown(user, conversation)) {
+            let is_new = state.shown.entry(conversation).or_default().insert(user);
+            state.shown_count += usize::from(is_new);
         } else {
             state.is_complete = false;
+        }
+        if state.recalled.contains(&(conversation, seq)) {
+            state.look_at(user, conversation);
         }
     }
 
     /// No device shows it any more.
-    pub(crate) fn forget(&self, user: UserNo, conversation: ConversationNo) {
-        self.0.lock().shown.remove(&(user, conversation));
+    pub fn forget(&self, user: UserNo, conversation: ConversationNo) {
+        let mut state = self.0.lock();
+        let Some(users) = state.shown.get_mut(&conversation) else { return };
+        let was_shown = users.remove(&user);
+        if users.is_empty() {
+            state.shown.remove(&conversation);
+        }
+        state.shown_count -= usize::from(was_shown);
     }
 
     /// The user has read in the conversation. By far most reads are of what nothing is shown of.
-    pub(crate) fn note_read(&self, user: UserNo, conversation: ConversationNo) {
+    pub fn note_read(&self, user: UserNo, conversation: ConversationNo) {
         let mut state = self.0.lock();
-        if !state.is_on || state.is_complete && !state.shown.contains(&(user, conversation)) {
-            return;
-        }
-        if state.read.len() < READ_MAX {
-            state.read.insert((user, conversation));
-        } else {
-            state.has_missed = true;
+        if state.is_on && (!state.is_complete || state.is_shown(user, conversation)) {
+            state.look_at(user, conversation);
         }
     }
 
+    /// A message was recalled: whoever is shown something of its conversation may be shown the message.
+    pub(crate) fn note_recalled(&self, conversation: ConversationNo, seq: u64) {
+        let mut state = self.0.lock();
+        if !state.is_on {
+            return;
+        }
+        if state.recalled.insert((conversation, seq)) {
+            state.recalled_order.push_back((conversation, seq));
+        }
+        if state.recalled_order.len() > RECALLED_MAX
+            && let Some(oldest) = state.recalled_order.pop_front()
+        {
+            state.recalled.remove(&oldest);
+        }
+        if !state.is_complete {
+            state.has_missed = true;
+            return;
+        }
+        let users: Vec<UserNo> = state.shown.get(&conversation).into_iter().flatten().copied().collect();
+        users.into_iter().for_each(|user| state.look_at(user, conversation));
+    }
+
     /// Takes some of what was read since, and whether more was read than found room.
-    pub(crate) fn take_read(&self, most: usize) -> (Vec<OfUser>, bool) {
+    pub fn take_read(&self, most: usize) -> (Vec<OfUser>, bool) {
         let mut state = self.0.lock();
         let taken: Vec<OfUser> = state.read.iter().take(most).copied().collect();
         for of_user in &taken {

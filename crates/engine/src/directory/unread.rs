@@ -31,6 +31,14 @@ impl UnreadCache {
         self.cached.remove(&user);
     }
 
+    /// The same, for all users.
+    pub(crate) fn invalidate_all(&self) {
+        for changes in &self.changes {
+            changes.fetch_add(1, Ordering::SeqCst);
+        }
+        self.cached.clear();
+    }
+
     /// The cached answer, if there is one.
     pub(crate) fn get(&self, user: UserNo) -> Option<Option<u64>> {
         self.cached.get(&user)

@@ -1,12 +1,12 @@
 //! Sends of one message to some of an official account's followers, as callers see them, and the work on them.
 
 use crate::{
+    Engine,
+    access::Caller,
     bulk_sends::{self as rows, Progress, RUNNING_MAX},
-    engine::{
-        Engine,
-        reactions::page_limit,
-        send::{Occasion, check_message},
-    },
+    engine::send::{Occasion, check_message},
+    paging::page_limit,
+    request_digests,
 };
 use std::sync::Arc;
 use tidings_domain::{
@@ -57,6 +57,10 @@ impl Engine {
         if new.client_bulk_id.is_some()
             && let Some(first) = all.iter().find(same)
         {
+            if first.request.is_some_and(|first| first != request_digests::of_bulk_send(&new)) {
+                let why = "this client_bulk_id stands for another bulk send: give each an id of its own";
+                return Err(Refusal::new(ErrorCode::ClientBulkIdReused, why));
+            }
             return Ok((first.view.clone(), true));
         }
         if all.iter().filter(|progress| progress.is_running()).count() >= RUNNING_MAX {
@@ -77,7 +81,9 @@ impl Engine {
             failed: 0,
             last_error: None,
         };
-        rows::create(&*self.store, term, &Progress { view: view.clone(), cursor: 0 }, &new).map_err(store_refusal)?;
+        let request = new.client_bulk_id.as_ref().map(|_| request_digests::of_bulk_send(&new));
+        rows::create(&*self.store, term, &Progress { view: view.clone(), cursor: 0, request }, &new)
+            .map_err(store_refusal)?;
         *cursor = None;
         Ok((view, false))
     }
@@ -108,7 +114,7 @@ impl Engine {
     fn bulk_account(&self, id: &str) -> Result<Arc<Conversation>, Refusal> {
         let account = self.directory.require_conversation_by(&Actor::App, id)?;
         if account.kind != ConversationKind::Official {
-            return Err(Refusal::new(ErrorCode::Conflict, format!("account: {id:?} is no official account")));
+            return Err(Refusal::new(ErrorCode::Conflict, format!("account: {id:?} is not an official account")));
         }
         match self.directory.user_by_id(id).map_err(store_refusal)? {
             Some(_) => Ok(account),
@@ -223,7 +229,7 @@ impl Engine {
                 reply_to: None,
             }
         });
-        self.send_all(&Actor::App, requests.collect(), Occasion::BulkSend).await
+        self.send_all(&Caller::APP, requests.collect(), Occasion::BulkSend).await
     }
 
     /// The users whose turn comes after the cursor, until a round is full.
@@ -250,14 +256,14 @@ impl Engine {
             if sent == SENT_PER_ROUND {
                 break;
             }
-            let card = self.directory.user(user).map_err(store_refusal)?;
-            let card = card.filter(|_| membership.role == Role::Member);
-            let card = match card {
-                Some(card) if self.suits(to, audience.as_ref(), &card.id)? => Some(card),
+            let profile = self.directory.user(user).map_err(store_refusal)?;
+            let profile = profile.filter(|_| membership.role == Role::Member);
+            let profile = match profile {
+                Some(profile) if self.suits(to, audience.as_ref(), &profile.id)? => Some(profile),
                 _ => None,
             };
-            sent += usize::from(card.is_some());
-            turns.push(Turn { cursor: user.0, user: card });
+            sent += usize::from(profile.is_some());
+            turns.push(Turn { cursor: user.0, user: profile });
         }
         Ok(Round { is_last: found < EXAMINED_PER_ROUND && turns.len() == found, turns })
     }
@@ -320,6 +326,6 @@ fn count(progress: &mut Progress, round: &Round, results: Vec<Result<SendReceipt
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refusal> + Send + 'static) -> Result<T, Refusal> {
-    let ended = |_| Refusal::new(ErrorCode::Internal, "a bulk send met a defect");
+    let ended = |_| Refusal::new(ErrorCode::Internal, "the bulk send failed by a defect of the server");
     tokio::task::spawn_blocking(work).await.map_err(ended)?
 }

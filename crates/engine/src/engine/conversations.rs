@@ -1,14 +1,16 @@
-//! Conversations: cards, members, roles, mutes and read marks.
+//! Conversations: details, members, roles, mutes and read marks.
 
 use crate::{
+    Engine,
     attributes::{attributes_value, check_attributes},
-    engine::{Engine, send::not_a_member, users::unexpected_outcome},
+    reactions::requests::check_allowed_reactions,
+    visibility::check_may_know_followers,
 };
 use serde_json::json;
 use std::{collections::HashSet, sync::Arc};
 use tidings_domain::{
     model::*,
-    refusals::store_refusal,
+    refusals::{not_a_member, store_refusal, unexpected_outcome},
     store::{NewConversation, Outcome, PreferencesPatch, Proposal},
 };
 use tidings_protocol::{
@@ -35,12 +37,13 @@ impl Engine {
         &self,
         actor: &Actor,
         new: CreateConversation,
-    ) -> Result<(ConversationCard, bool), Refusal> {
+    ) -> Result<(ConversationDetails, bool), Refusal> {
+        new.reactions.as_ref().map_or(Ok(()), check_allowed_reactions)?;
         if new.kind == ConversationKind::Direct {
             return self.create_direct(actor, new).await;
         }
         if new.kind == ConversationKind::Official && matches!(actor, Actor::User(_)) {
-            return Err(Refusal::new(ErrorCode::Forbidden, "official accounts are made by the app server"));
+            return Err(Refusal::new(ErrorCode::Forbidden, "only the app server may create official accounts"));
         }
         let id = new.id.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
         check_new_id("id", &id)?;
@@ -82,28 +85,37 @@ impl Engine {
                 receipts: new.receipts,
                 history: new.history,
                 mention_all: new.mention_all,
+                reactions: new.reactions,
             },
         });
-        match self.committer.propose(None, proposal).await? {
+        match self.committer.propose(actor, None, proposal).await? {
             Outcome::Conversation { conversation, created } => {
                 if !created {
                     self.check_may_read(actor, &conversation)?;
                 }
-                Ok((self.card(&conversation)?, created))
+                Ok((self.details_of(&conversation)?, created))
             }
             _ => Err(unexpected_outcome()),
         }
     }
 
-    async fn create_direct(&self, actor: &Actor, new: CreateConversation) -> Result<(ConversationCard, bool), Refusal> {
+    async fn create_direct(
+        &self,
+        actor: &Actor,
+        new: CreateConversation,
+    ) -> Result<(ConversationDetails, bool), Refusal> {
         let ([first, second], None) = (new.members.as_slice(), &new.id) else {
-            return Err(Refusal::field("members", "a direct conversation has two, and no id of its own"));
+            return Err(Refusal::field("members", "a direct conversation has two members, and no id of its own"));
         };
         if new.history.is_some() {
-            return Err(Refusal::field("history", "the users of a direct conversation read all of it"));
+            return Err(Refusal::field("history", "the users of a direct conversation may always read all of it"));
         }
         if new.mention_all.is_some() {
             return Err(Refusal::field("mention_all", MENTION_ALL_IN_DIRECT));
+        }
+        if new.reactions.is_some() {
+            let why = "a direct conversation begins with any; an app server changes it later";
+            return Err(Refusal::field("reactions", why));
         }
         if new.receipts.is_some() {
             return Err(Refusal::field(
@@ -112,7 +124,7 @@ impl Engine {
             ));
         }
         if new.owner.is_some() || new.name.is_some() || new.avatar.is_some() || new.attributes.is_some() {
-            return Err(Refusal::field("kind", "a direct conversation has no owner and no card of its own"));
+            return Err(Refusal::field("kind", "a direct conversation has no owner, title or avatar of its own"));
         }
         if let Actor::User(user) = actor
             && user.id != *first
@@ -135,23 +147,23 @@ impl Engine {
         actor: &Actor,
         first: &Arc<User>,
         second: &str,
-    ) -> Result<(ConversationCard, bool), Refusal> {
+    ) -> Result<(ConversationDetails, bool), Refusal> {
         let existed = self.directory.conversation_by_id(&tidings_protocol::ids::direct_id(&first.id, second));
         let existed = existed.map_err(store_refusal)?.is_some();
         if !existed {
             self.check_may_open(actor, first, second)?;
         }
-        let conversation = self.open_direct(first, second).await?;
-        Ok((self.card(&conversation)?, !existed))
+        let conversation = self.open_direct(actor, first, second).await?;
+        Ok((self.details_of(&conversation)?, !existed))
     }
 
     fn require_user_no(&self, id: &str) -> Result<UserNo, Refusal> {
         self.directory.user_no(id).map_err(store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))
     }
 
-    fn card(&self, conversation: &Conversation) -> Result<ConversationCard, Refusal> {
+    fn details_of(&self, conversation: &Conversation) -> Result<ConversationDetails, Refusal> {
         let head = self.store.head(conversation.no).map_err(store_refusal)?;
-        Ok(ConversationCard {
+        Ok(ConversationDetails {
             id: conversation.id.clone(),
             kind: conversation.kind,
             name: conversation.name.clone(),
@@ -161,19 +173,25 @@ impl Engine {
             member_count: conversation.member_count,
             last_seq: head.last_seq,
             receipts: conversation.receipts(),
-            history: conversation.settings.history.unwrap_or_default(),
+            history: conversation.history(),
             mention_all: conversation.mention_all(),
+            reactions: conversation.reactions(),
         })
     }
 
-    /// The card of a conversation.
+    /// The details of a conversation.
     ///
     /// # Errors
     /// `not_found`, `not_a_member`; `store_unavailable`.
-    pub fn conversation_card(&self, actor: &Actor, id: &str) -> Result<ConversationCard, Refusal> {
+    pub fn conversation_details(&self, actor: &Actor, id: &str) -> Result<ConversationDetails, Refusal> {
         let (ref actor, conversation) = self.enter(actor, id)?;
         self.check_may_read(actor, &conversation)?;
-        self.card(&conversation)
+        self.details_of(&conversation)
+    }
+
+    /// The actor's role, also in direct conversations, where both are members; app servers count as owners.
+    pub(crate) fn role_of_reader(&self, actor: &Actor, conversation: &Conversation) -> Result<Role, Refusal> {
+        actor.user().map_or(Ok(Role::Owner), |user| self.role_of_member(user, conversation))
     }
 
     /// The actor's role; app servers count as owners.
@@ -183,20 +201,23 @@ impl Engine {
         membership.map(|m| m.role).ok_or_else(|| not_a_member(&user.id, &conversation.id))
     }
 
-    /// Changes the given fields of a card.
+    /// Changes the given fields of a conversation's details.
     ///
     /// # Errors
-    /// `not_found`, `not_a_member`, `forbidden`, `invalid_field`, `limit_exceeded`; `queue_full`, `store_unavailable`
-    /// and `draining`: nothing was stored.
+    /// `not_found`, `not_a_member`, `forbidden`, `invalid_field`, `limit_exceeded`; `rate_limited` for users;
+    /// `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn update_conversation(
         &self,
         actor: &Actor,
         id: &str,
         update: UpdateConversation,
-    ) -> Result<ConversationCard, Refusal> {
+    ) -> Result<ConversationDetails, Refusal> {
         let (ref actor, conversation) = self.enter(actor, id)?;
         if self.role_of(actor, &conversation)? < Role::Admin {
-            return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins change the card"));
+            return Err(Refusal::new(
+                ErrorCode::Forbidden,
+                "only the owner and admins may change the conversation's details",
+            ));
         }
         check_name("name", update.name.as_deref())?;
         check_name("avatar", update.avatar.as_deref())?;
@@ -205,7 +226,7 @@ impl Engine {
             return Err(Refusal::field("mention_all", MENTION_ALL_IN_DIRECT));
         }
         if update == UpdateConversation::default() {
-            return self.card(&conversation);
+            return self.details_of(&conversation);
         }
         let mut notice = json!({ "name": update.name, "avatar": update.avatar, "by": actor.user().map(|u| &u.id) });
         if let Some(receipts) = update.receipts {
@@ -217,8 +238,12 @@ impl Engine {
         if let Some(mention_all) = update.mention_all {
             notice["mention_all"] = json!(mention_all);
         }
+        if let Some(reactions) = &update.reactions {
+            check_allowed_reactions(reactions)?;
+            notice["reactions"] = json!(reactions);
+        }
         let mut entry = notice_entry(EntryKind::ConversationChange, actor, &notice);
-        entry.details = self.desk_details(&conversation, actor.user().map(|user| &**user));
+        entry.details = self.desk_details(entry.kind, &conversation, actor.user().map(|user| &**user));
         let proposal = Proposal::UpdateConversation {
             conversation: conversation.no,
             name: update.name,
@@ -228,12 +253,13 @@ impl Engine {
                 receipts: update.receipts,
                 history: update.history,
                 mention_all: update.mention_all,
+                reactions: update.reactions,
             },
             notice: Some(entry),
         };
-        self.committer.propose(Some(&conversation), proposal).await?;
-        // Read again: the committer has invalidated the old card.
-        self.conversation_card(&Actor::App, id)
+        self.committer.propose(actor, Some(&conversation), proposal).await?;
+        // Read again: the committer has invalidated the old details.
+        self.conversation_details(&Actor::App, id)
     }
 
     /// Adds and removes members, or changes their roles.
@@ -249,14 +275,14 @@ impl Engine {
     ) -> Result<MembersChanged, Refusal> {
         let (ref actor, conversation) = self.enter(actor, id)?;
         if conversation.kind == ConversationKind::Direct {
-            return Err(Refusal::new(ErrorCode::Conflict, "a direct conversation has its two members for good"));
+            return Err(Refusal::new(ErrorCode::Conflict, "the members of a direct conversation cannot change"));
         }
         let asked = change.add.len() + change.remove.len();
         if asked > MEMBERS_BATCH_MAX {
             return Err(Refusal::limit("members in one change", MEMBERS_BATCH_MAX as u64, asked as u64));
         }
         if let Some(both) = in_both(&change.add, &change.remove) {
-            return Err(Refusal::field("remove", format!("{both:?} is to be added as well")));
+            return Err(Refusal::field("remove", format!("{both:?} is also in add")));
         }
         self.check_may_change(actor, &conversation, &change)?;
         let mut add = Vec::with_capacity(change.add.len());
@@ -312,7 +338,7 @@ impl Engine {
         let notice = (conversation.kind == ConversationKind::Group)
             .then(|| notice_entry(EntryKind::MemberChange, actor, &notice));
         let proposal = Proposal::ChangeMembers { conversation: conversation.no, add, remove, members_max, notice };
-        match self.committer.propose(Some(&conversation), proposal).await? {
+        match self.committer.propose(actor, Some(&conversation), proposal).await? {
             Outcome::MembersChanged { added, removed, changed, member_count, .. } => {
                 let (added, removed, changed) = (added.len(), removed.len(), changed.len());
                 Ok(MembersChanged { added, removed, changed, member_count })
@@ -338,16 +364,19 @@ impl Engine {
         }
         let role = self.role_of(actor, conversation)?;
         if role < Role::Admin {
-            return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins change members"));
+            return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins may change members"));
         }
         if change.role.is_some() && role < Role::Owner {
-            return Err(Refusal::new(ErrorCode::Forbidden, "only the owner changes roles"));
+            return Err(Refusal::new(ErrorCode::Forbidden, "only the owner may change roles"));
         }
         for id in &change.remove {
             let no = self.require_user_no(id)?;
             let other = self.directory.membership(conversation.no, no).map_err(store_refusal)?;
             if *id != user.id && other.is_some_and(|m| m.role >= role) {
-                return Err(Refusal::new(ErrorCode::Forbidden, format!("remove: {id:?} stands no lower than you")));
+                return Err(Refusal::new(
+                    ErrorCode::Forbidden,
+                    format!("remove: {id:?} has the same role as you, or a higher one"),
+                ));
             }
         }
         Ok(())
@@ -356,10 +385,11 @@ impl Engine {
     /// Members in the order in which their users were created.
     ///
     /// # Errors
-    /// `not_found`, `not_a_member`, `limit_exceeded`; `store_unavailable`.
+    /// `not_found`, `not_a_member`, `limit_exceeded`; `forbidden` for followers of an official account; `store_unavailable`.
     pub fn members(&self, actor: &Actor, id: &str, after: Option<&str>, limit: usize) -> Result<MemberPage, Refusal> {
         let (ref actor, conversation) = self.enter(actor, id)?;
         self.check_may_read(actor, &conversation)?;
+        check_may_know_followers(&conversation, self.role_of_reader(actor, &conversation)?)?;
         let limit = if limit == 0 { MEMBERS_PAGE_DEFAULT } else { limit };
         if limit > MEMBERS_PAGE_MAX {
             return Err(Refusal::limit("limit (members)", MEMBERS_PAGE_MAX as u64, limit as u64));
@@ -390,7 +420,7 @@ impl Engine {
             Mute { until: Some(end), .. } => MuteState::Until(end),
         };
         let proposal = Proposal::SetMute { conversation: conversation.no, user: user.no, mute };
-        self.committer.propose(None, proposal).await?;
+        self.committer.propose_untold(None, proposal).await?;
         Ok(())
     }
 
@@ -401,7 +431,7 @@ impl Engine {
     pub async fn mark_read(&self, user: &Arc<User>, conversation: &str, seq: u64) -> Result<ReadMark, Refusal> {
         let (ref user, conversation) = self.enter_as(user, conversation)?;
         let proposal = Proposal::MarkRead { conversation: conversation.no, user: user.no, seq };
-        let outcome = self.committer.propose(Some(&conversation), proposal).await?;
+        let outcome = self.committer.propose_untold(Some(&conversation), proposal).await?;
         let Outcome::Read { seq, .. } = outcome else { return Err(unexpected_outcome()) };
         let Some(line) = self.list_line(user.no, &conversation)? else {
             return Ok(ReadMark { conversation: conversation.id.clone(), seq, unread: 0 });
@@ -409,7 +439,7 @@ impl Engine {
         if line.preferences.marked_unread {
             let patch = PreferencesPatch { marked_unread: Some(false), ..PreferencesPatch::default() };
             let proposal = Proposal::SetPreferences { conversation: conversation.no, user: user.no, patch };
-            self.committer.propose(None, proposal).await?;
+            self.committer.propose_untold(None, proposal).await?;
         }
         let unread = self.unread(user, &[line])?.first().map_or(0, |unread| unread.count);
         Ok(ReadMark { conversation: conversation.id.clone(), seq, unread })
@@ -448,5 +478,6 @@ fn notice_entry(kind: EntryKind, actor: &Actor, body: &serde_json::Value) -> New
         silent: true,
         skip_push: true,
         details: None,
+        request: EntryRequest::default(),
     }
 }

@@ -2,10 +2,7 @@
 
 mod cursor;
 
-use crate::{
-    engine::{Engine, reads::READ_AT_ONCE},
-    entry_view::entry_of,
-};
+use crate::{Engine, engine::reads::READ_AT_ONCE, views::Found};
 use cursor::{HistoryRange, PageCursor};
 use std::collections::VecDeque;
 use tidings_domain::{model::*, refusals::store_refusal, store::End};
@@ -30,7 +27,7 @@ impl Engine {
     /// `store_unavailable`.
     pub fn history(&self, actor: &Actor, conversation: &str, query: &HistoryQuery) -> Result<HistoryPage, Refusal> {
         let (ref actor, conversation) = self.enter(actor, conversation)?;
-        let floor = self.first_readable(actor, &conversation)?;
+        let view = self.view(actor, &conversation)?;
         let limit = match query.limit.unwrap_or(HISTORY_PAGE_DEFAULT) {
             0 => return Err(Refusal::field("limit", "must be at least 1, got 0")),
             limit if limit > HISTORY_PAGE_MAX => {
@@ -40,7 +37,7 @@ impl Engine {
         };
         let (range, from, start) = self.requested_page(&conversation, query)?;
         let head = self.store.head(conversation.no).map_err(store_refusal)?;
-        let first_seq = head.first_seq.max(floor);
+        let first_seq = head.first_seq.max(view.first_seq);
         let first = range.from_seq.max(first_seq);
         let mut last = range.to_seq.min(head.last_seq);
         if let Some(time) = range.to_time {
@@ -51,22 +48,18 @@ impl Engine {
             (End::Newest, Some(seq)) => (first, last.min(seq)),
             (_, None) => (first, last),
         };
-        let mut stored = match page_first <= page_last {
-            true => self.page_of(conversation.no, page_first, page_last, limit, from)?,
-            false => Vec::new(),
+        let stored = if page_first <= page_last {
+            self.page_of(conversation.no, page_first, page_last, limit, from)?
+        } else {
+            Vec::new()
         };
-        let reader = actor.user().map(|user| user.no);
-        for entry in &mut stored {
-            self.streams.overlay(conversation.no, entry);
-            self.veil(reader, &conversation, entry);
-        }
-        self.attach_previews(stored.iter_mut().map(|entry| (conversation.no, entry)))?;
         let more = page_first <= page_last && (page_last - page_first + 1) > stored.len() as u64;
         let cursor = |towards: End, seq: u64| PageCursor { towards, seq, range }.format(&conversation.id);
         let newest = stored.last().map(|entry| entry.seq).filter(|newest| *newest < last);
         let oldest = stored.first().map(|entry| entry.seq).filter(|oldest| *oldest > first);
+        let found = stored.into_iter().map(|entry| Found { conversation: conversation.clone(), view, entry });
         Ok(HistoryPage {
-            entries: stored.iter().map(|entry| entry_of(&conversation.id, entry)).collect::<Result<_, _>>()?,
+            entries: self.present(found.collect())?,
             next: newest.map(|newest| cursor(End::Oldest, newest + 1)),
             previous: oldest.map(|oldest| cursor(End::Newest, oldest - 1)),
             more,

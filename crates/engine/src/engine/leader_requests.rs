@@ -2,8 +2,8 @@
 
 use super::popup_questions::PopupAnswer;
 use crate::{
+    Engine,
     cluster::leader_client::{LeaderClient, LeaderRequest, LeaderResponse},
-    engine::Engine,
 };
 use serde_json::value::{RawValue, to_raw_value};
 use std::{collections::BTreeMap, sync::Arc};
@@ -33,7 +33,7 @@ impl Engine {
     ///
     /// # Errors
     /// The leader's refusal, or `node_unavailable` if no leader could be asked.
-    pub(super) async fn decide_at_leader(
+    pub(crate) async fn decide_at_leader(
         &self,
         user: &str,
         own_session: Option<&str>,
@@ -51,7 +51,7 @@ impl Engine {
     ///
     /// # Errors
     /// The leader's refusal, or `node_unavailable` if no leader could be asked.
-    pub(super) async fn report_to_leader(
+    pub(crate) async fn report_to_leader(
         &self,
         user: &str,
         events: Vec<PopupEvent>,

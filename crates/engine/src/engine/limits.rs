@@ -5,33 +5,24 @@
 //! adds, and conversations into which strangers draw the user. A stranger is anyone without a direct conversation with
 //! the user.
 
-use crate::{config::LimitsConfig, desks::AccountDesk, engine::Engine};
+use crate::{Engine, config::LimitsConfig, desks::AccountDesk};
+use quick_cache::sync::Cache;
 use std::sync::Arc;
-use tidings_domain::{clock::Clock, model::*, rate::Gcra, refusals::store_refusal, user_limiter::UserLimiter};
+use tidings_domain::{clock::Clock, model::*, refusals::store_refusal, user_limiter::UserLimiter};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::OpenTo,
     ids::direct_id,
 };
 
-/// The limiter of sends.
-pub(crate) struct SendLimiter(UserLimiter);
-
-impl SendLimiter {
-    /// `per_second` 0: no limit.
-    pub(crate) fn new(per_second: u32, burst: u32, clock: Arc<dyn Clock>) -> Self {
-        let rate = (per_second > 0).then(|| Gcra::new(per_second, burst));
-        SendLimiter(UserLimiter::new(rate, format!("a user may send {per_second} messages a second"), clock))
-    }
-
-    /// Takes one send from the user's rate.
-    pub(crate) fn check(&self, user: UserNo) -> Result<(), Refusal> {
-        self.0.take(user, 1, String::new)
-    }
-}
+/// Openings that are remembered as taken. One that is forgotten is taken again if it is tried again.
+const OPENINGS_REMEMBERED: usize = 10_000;
 
 /// The limiter of conversations.
 pub(crate) struct ConversationLimiters {
+    /// Openings that were taken from the rates: by whom, of which two users. Messages that open a conversation may wait for
+    /// the commit of the first, or be refused at theirs; they take it once.
+    openings_taken: Cache<(UserNo, UserNo, UserNo), ()>,
     openings: UserLimiter,
     additions: UserLimiter,
     strangers: UserLimiter,
@@ -40,6 +31,7 @@ pub(crate) struct ConversationLimiters {
 impl ConversationLimiters {
     pub(crate) fn new(config: &LimitsConfig, clock: &Arc<dyn Clock>) -> Self {
         ConversationLimiters {
+            openings_taken: Cache::new(OPENINGS_REMEMBERED),
             openings: UserLimiter::per_minute(config.openings, clock.clone()),
             additions: UserLimiter::per_minute(config.additions, clock.clone()),
             strangers: UserLimiter::per_minute(config.strangers, clock.clone()),
@@ -51,15 +43,18 @@ impl Engine {
     /// Takes a new direct conversation from the rates of both users.
     pub(crate) fn check_opening_limits(&self, user: &User, with: &str) -> Result<(), Refusal> {
         let other = self.directory.require_user(with)?;
-        if let Some(desk) = self.directory.desks.of_user(other.no) {
-            self.check_desk_is_open(user, &desk)?;
-            return self.limits.openings.take(user.person(), 1, opened_too_many);
-        }
-        self.limits.openings.take(user.person(), 1, opened_too_many)?;
-        if other.no == user.no {
+        let desk = self.directory.desks.of_user(other.no);
+        desk.as_ref().map_or(Ok(()), |desk| self.check_desk_is_open(user, desk))?;
+        let opening = (user.person(), user.no, other.no);
+        if self.limits.openings_taken.get(&opening).is_some() {
             return Ok(());
         }
-        self.limits.strangers.take(other.no, 1, || approached_too_often(with))
+        self.limits.openings.take(user.person(), 1, opened_too_many)?;
+        if desk.is_none() && other.no != user.no {
+            self.limits.strangers.take(other.no, 1, || approached_too_often(with))?;
+        }
+        self.limits.openings_taken.insert(opening, ());
+        Ok(())
     }
 
     /// Whether an account lets this user open a conversation. Users have one each with it, so that there is no rate for all of
@@ -73,7 +68,7 @@ impl Engine {
         match (is_open, desk.desk.open_to) {
             (true, _) => Ok(()),
             (false, OpenTo::Followers) => {
-                Err(Refusal::new(ErrorCode::Forbidden, "only followers open a conversation with this account"))
+                Err(Refusal::new(ErrorCode::Forbidden, "only followers may open a conversation with this account"))
             }
             (false, _) => Err(Refusal::new(ErrorCode::Forbidden, "this account is not open to messages")),
         }
@@ -114,13 +109,14 @@ impl Engine {
             return Ok(());
         }
         let places = self.store.conversations_of(user, false, most).map_err(store_refusal)?;
-        match places.len() < most {
-            true => Ok(()),
-            false => Err(Refusal::limit(
+        if places.len() < most {
+            Ok(())
+        } else {
+            Err(Refusal::limit(
                 &format!("groups of {id:?} that other users may add them to"),
                 most as u64,
                 most as u64 + 1,
-            )),
+            ))
         }
     }
 }

@@ -4,15 +4,19 @@
 //! many they are: each member's list is merged, when it is read, from the rows of the conversations that the member is in.
 
 use crate::{
-    engine::{Engine, reactions::page_limit},
+    Engine,
     entry_view::entry_of,
+    paging::page_limit,
+    unread_counts::{UnreadCount, counts},
+    views::Found,
+    visibility::View,
 };
 use std::{collections::BTreeMap, sync::Arc};
 use tidings_domain::{
     chat_rows::{self, MentionPlace},
     model::*,
     refusals::store_refusal,
-    store::{ConversationFilter, PageRequest, RowSpace},
+    store::{ConversationFilter, ConversationState, PageRequest, RowSpace},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -29,14 +33,12 @@ const ROWS_AT_ONCE: usize = 50;
 /// Conversations whose first rows are read at once.
 const CONVERSATIONS_AT_ONCE: usize = 1_000;
 
-type FoundMessage = (Arc<Conversation>, StoredEntry);
-
-/// As whom a user reads a conversation: as the account, if the user is one of its agents.
-type Reader = (Arc<User>, Arc<Conversation>);
+/// As whom a user reads a conversation, and what may be seen of it: as the account, if the user is one of its agents.
+type Reader = (Arc<User>, Arc<Conversation>, View);
 
 impl Engine {
     /// Refuses a user who mentions all members and may not.
-    pub(super) fn check_may_mention(
+    pub(crate) fn check_may_mention(
         &self,
         sender: &User,
         conversation: &Conversation,
@@ -50,9 +52,10 @@ impl Engine {
             MentionAll::Admins => (self.role_of_member(sender, conversation)? >= Role::Admin, "the owner and admins"),
             MentionAll::Nobody => (false, "app servers"),
         };
-        match may {
-            true => Ok(()),
-            false => Err(Refusal::new(ErrorCode::Forbidden, format!("mentions: only {who} mention @all here"))),
+        if may {
+            Ok(())
+        } else {
+            Err(Refusal::new(ErrorCode::Forbidden, format!("mentions: only {who} may mention @all here")))
         }
     }
 
@@ -73,9 +76,11 @@ impl Engine {
             }
             for (place, found) in part.iter().zip(self.messages_at(user, &part)?) {
                 examined += 1;
-                if let Some((conversation, entry)) = found {
-                    bytes += entry.content.body.len();
-                    entries.push(entry_of(&conversation.id, &entry)?);
+                if let Some(found) = found
+                    && let Some(shown) = found.shown()
+                {
+                    bytes += found.entry.content.body.len();
+                    entries.push(entry_of(&found.conversation.id, &shown)?);
                 }
                 if entries.len() == limit || bytes >= HISTORY_PAGE_BYTES_MAX || examined == EXAMINED_MAX {
                     return Ok(EntryPage { entries, next: Some(token_of(*place)) });
@@ -84,8 +89,53 @@ impl Engine {
         }
     }
 
+    /// Adds to capped counts of unread messages the mentions that they have not come to, found by the rows of the list of
+    /// mentions. Of more places than a page of that list looks at the older ones are not counted.
+    pub(crate) fn count_mentions_behind(
+        &self,
+        user: &Arc<User>,
+        mut capped: Vec<(&ConversationState, &mut UnreadCount)>,
+    ) -> Result<(), Refusal> {
+        if capped.is_empty() {
+            return Ok(());
+        }
+        let first = |(state, count): &(&ConversationState, &mut UnreadCount)| PageRequest {
+            conversation: state.conversation,
+            from_seq: count.uncounted_from,
+            to_seq: state.head.last_seq,
+            limit: 1,
+        };
+        let requests: Vec<_> = capped.iter().map(first).collect();
+        let pages = self.store.pages(&requests, usize::MAX).map_err(store_refusal)?;
+        let Some(oldest) = pages.iter().flatten().map(|entry| entry.at).min() else { return Ok(()) };
+        let within = capped.iter().map(|(state, _)| (state.head.last_at, state.conversation)).collect();
+        let mut places = Places::within(self, user, MentionPlace::FIRST, within)?;
+        let mut examined = 0;
+        while examined < EXAMINED_MAX {
+            let mut part = places.take(ROWS_AT_ONCE)?;
+            examined += part.len();
+            let is_last = part.len() < ROWS_AT_ONCE || part.last().is_some_and(|last| last.at < oldest);
+            part.retain(|place| {
+                let mut lines = capped.iter();
+                lines
+                    .any(|(state, count)| state.conversation == place.conversation && place.seq >= count.uncounted_from)
+            });
+            for Found { conversation, entry, .. } in self.messages_at(user, &part)?.into_iter().flatten() {
+                let is_own = entry.content.sender.as_ref().is_some_and(|sender| sender.no == user.no);
+                let line = capped.iter_mut().find(|(state, _)| state.conversation == conversation.no);
+                if let Some((_, count)) = line.filter(|_| counts(&entry.content) && !is_own) {
+                    count.mentions += 1;
+                }
+            }
+            if is_last {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The messages at these places, in the same order, which the user may read and which still mention the user.
-    fn messages_at(&self, user: &Arc<User>, places: &[MentionPlace]) -> Result<Vec<Option<FoundMessage>>, Refusal> {
+    fn messages_at(&self, user: &Arc<User>, places: &[MentionPlace]) -> Result<Vec<Option<Found>>, Refusal> {
         let readers = places.iter().map(|place| self.reader_at(user, *place)).collect::<Result<Vec<_>, _>>()?;
         let request = |(place, _): (&MentionPlace, _)| PageRequest {
             conversation: place.conversation,
@@ -96,20 +146,21 @@ impl Engine {
         let there = places.iter().zip(&readers).filter(|(_, reader)| reader.is_some());
         let requests: Vec<_> = there.map(request).collect();
         let mut pages = self.store.pages(&requests, usize::MAX).map_err(store_refusal)?.into_iter();
-        let mut messages = Vec::with_capacity(places.len());
+        let mut found = Vec::new();
+        let mut is_found = Vec::with_capacity(places.len());
         for reader in readers {
-            let Some((reader, conversation)) = reader else {
-                messages.push(None);
+            let Some((reader, conversation, view)) = reader else {
+                is_found.push(false);
                 continue;
             };
-            let mut message = pages.next().into_iter().flatten().next();
-            message.iter_mut().for_each(|message| self.veil(Some(reader.no), &conversation, message));
+            let message = pages.next().into_iter().flatten().next();
             let message = message.filter(|message| is_mentioned(user, &reader, &message.content));
-            messages.push(message.map(|message| (conversation, message)));
+            is_found.push(message.is_some());
+            found.extend(message.map(|entry| Found { conversation, view, entry }));
         }
-        let found = messages.iter_mut().flatten();
-        self.attach_previews(found.map(|(conversation, message)| (conversation.no, message)))?;
-        Ok(messages)
+        self.complete(&mut found)?;
+        let mut found = found.into_iter();
+        Ok(is_found.into_iter().map(|is_found| if is_found { found.next() } else { None }).collect())
     }
 
     /// The conversation of a place, and as whom the user reads it; `None`: the user may not read the message.
@@ -117,14 +168,14 @@ impl Engine {
         let found = self.directory.conversation(place.conversation).map_err(store_refusal)?;
         let Some(conversation) = found else { return Ok(None) };
         let reader = self.acting(user, &conversation.id)?;
-        let floor = self.first_readable_of_member(&reader, &conversation)?;
-        Ok(floor.filter(|floor| place.seq >= *floor).map(|_| (reader, conversation)))
+        let view = self.view_if_member(&reader, &conversation)?;
+        Ok(view.filter(|view| view.has(place.seq)).map(|view| (reader, conversation, view)))
     }
 
-    /// The first `seq` that the user may read; `None`: the user is no member.
-    fn first_readable_of_member(&self, user: &Arc<User>, conversation: &Conversation) -> Result<Option<u64>, Refusal> {
-        match self.first_readable(&Actor::User(user.clone()), conversation) {
-            Ok(floor) => Ok(Some(floor)),
+    /// What the user may see of a conversation; `None`: the user is no member.
+    fn view_if_member(&self, user: &Arc<User>, conversation: &Conversation) -> Result<Option<View>, Refusal> {
+        match self.view(&Actor::User(user.clone()), conversation) {
+            Ok(view) => Ok(Some(view)),
             Err(refusal) if refusal.code == ErrorCode::NotAMember => Ok(None),
             Err(refusal) => Err(refusal),
         }
@@ -134,7 +185,7 @@ impl Engine {
 /// Whether a message mentions the user, who reads it as `reader`. A user's own `@all` is for the others.
 fn is_mentioned(user: &User, reader: &User, message: &NewEntry) -> bool {
     let is_own = message.sender.as_ref().is_some_and(|sender| sender.no == reader.no);
-    message.mentions.contains(&user.id) || (message.mentions_all() && !is_own)
+    message.mentioned_ids().any(|id| id == user.id) || (message.mentions_all() && !is_own)
 }
 
 /// The places of the messages that mentioned a user when they were sent, newest first: the rows of the user, and those of
@@ -164,7 +215,17 @@ impl<'a> Places<'a> {
     fn of(engine: &'a Engine, user: &'a Arc<User>, behind: MentionPlace) -> Result<Places<'a>, Refusal> {
         let states = engine.store.conversation_states(user.no, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX);
         let states = states.map_err(store_refusal)?.into_iter();
-        let mut unopened: Vec<_> = states.map(|state| (state.head.last_at, state.conversation)).collect();
+        let unopened: Vec<_> = states.map(|state| (state.head.last_at, state.conversation)).collect();
+        Places::within(engine, user, behind, unopened)
+    }
+
+    /// The places of the user's rows, and of the rows of these conversations, each with the time of its newest entry.
+    fn within(
+        engine: &'a Engine,
+        user: &'a Arc<User>,
+        behind: MentionPlace,
+        mut unopened: Vec<(u64, ConversationNo)>,
+    ) -> Result<Places<'a>, Refusal> {
         unopened.sort_unstable();
         let mut places = Places { engine, user, behind, unopened, sources: BTreeMap::new(), last: None };
         let range = Some(chat_rows::mentions_behind(&user.id, behind));
@@ -199,12 +260,12 @@ impl<'a> Places<'a> {
             let first = self.engine.store.first_keys(RowSpace::Chat, &ranges).map_err(store_refusal)?;
             for (((_, conversation), (_, to)), key) in opened.into_iter().zip(ranges).zip(first) {
                 let Some(key) = key else { continue };
-                let card = self.engine.directory.conversation(conversation).map_err(store_refusal)?;
-                let Some(card) = card else { continue };
-                let Some(first_seq) = self.engine.first_readable_of_member(self.user, &card)? else { continue };
+                let details = self.engine.directory.conversation(conversation).map_err(store_refusal)?;
+                let Some(details) = details else { continue };
+                let Some(view) = self.engine.view_if_member(self.user, &details)? else { continue };
                 let places = chat_rows::mention_in(&key).into_iter().collect();
                 let range = Some(([&key[..], &[0]].concat(), to));
-                self.put_back(Some(conversation), Source { places, range, first_seq })?;
+                self.put_back(Some(conversation), Source { places, range, first_seq: view.first_seq })?;
             }
         }
         Ok(())

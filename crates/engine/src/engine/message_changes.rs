@@ -1,20 +1,19 @@
 //! Edits and recalls of messages: who may change what until when. The commit decides which of two racing changes is first.
 
 use crate::{
+    Engine,
     commit::{CommitRequest, Reply},
-    engine::{
-        Engine,
-        send::{SessionReply, check_message, not_a_member},
-    },
-    entry_view::entry_of,
+    engine::send::{check_message, unless_retry},
     fairness::FlowKey,
+    request_digests,
+    shards::SessionReply,
+    views::Found,
 };
 use std::sync::Arc;
 use tidings_domain::{
-    message_changes::NO_BODY,
     model::*,
-    refusals::{proposal_refusal, store_refusal},
-    store::{End, MessageChange, Outcome, Proposal},
+    refusals::{not_a_member, proposal_refusal, store_refusal},
+    store::{End, MessageChange, Outcome, Proposal, Rejection},
 };
 use tidings_protocol::{
     entry::Entry,
@@ -24,9 +23,6 @@ use tidings_protocol::{
     limits::EDITS_PER_MESSAGE_MAX,
 };
 use tokio::sync::oneshot;
-
-/// The result of a change that was committed, for its caller or its session.
-pub(super) type CommittedChange = oneshot::Receiver<Result<Outcome, Refusal>>;
 
 impl Engine {
     /// Gives a message another body.
@@ -42,8 +38,7 @@ impl Engine {
         seq: u64,
         edit: EditMessage,
     ) -> Result<ChangeReceipt, Refusal> {
-        let (conversation, committed) = self.begin_edit(actor, conversation, seq, edit, None)?;
-        finish_change(&conversation, committed).await
+        self.begin_edit(actor, conversation, seq, edit, None)?.await
     }
 
     /// Takes a message back: its body is removed for good. A repeated recall answers with the first result.
@@ -58,8 +53,7 @@ impl Engine {
         by: Option<String>,
         client_msg_id: Option<String>,
     ) -> Result<ChangeReceipt, Refusal> {
-        let (conversation, committed) = self.begin_recall(actor, conversation, seq, by, client_msg_id, None)?;
-        finish_change(&conversation, committed).await
+        self.begin_recall(actor, conversation, seq, by, client_msg_id, None)?.await
     }
 
     /// Submits a session's edit; the reply comes to the shard as that of a send does. Blocks for a read of the store.
@@ -100,36 +94,42 @@ impl Engine {
         seq: u64,
         edit: EditMessage,
         reply: Option<SessionReply>,
-    ) -> Result<(Arc<Conversation>, CommittedChange), Refusal> {
+    ) -> Result<impl Future<Output = Result<ChangeReceipt, Refusal>> + use<>, Refusal> {
+        let digest = request_digests::of_edit(seq, &edit);
         let EditMessage { from, client_msg_id, content_type, body, mentions, if_version } = edit;
         let (ref actor, conversation) = self.enter(actor, conversation)?;
         let by = self.acting_user(actor, from)?;
-        let message = self.changeable_message(actor, by.as_deref(), &conversation, seq, "edit")?;
-        // What mentions all already may go on doing so.
-        if let (Actor::User(user), false) = (actor, message.content.mentions_all()) {
-            self.check_may_mention(user, &conversation, &mentions)?;
-        }
-        let content_type = content_type.unwrap_or(message.content.content_type);
+        let changeable = self.changeable_message(actor, by.as_deref(), &conversation, seq, "edit");
+        let changeable = changeable.and_then(|message| match actor {
+            // What mentions all already may go on doing so.
+            Actor::User(user) if !message.content.mentions_all() => {
+                self.check_may_mention(user, &conversation, &mentions).map(|()| message)
+            }
+            _ => Ok(message),
+        });
+        let (former_type, refusal) = Self::type_or_refusal(changeable, &client_msg_id)?;
+        let content_type = content_type.unwrap_or(former_type);
         let (silent, skip_push) = (false, false);
         let edit = NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to: None };
         check_message(&edit)?;
         let entry = NewEntry {
             kind: EntryKind::Edit,
-            sender: by.as_deref().map(sender_of),
+            sender: by.as_deref().map(Sender::of),
             client_msg_id: edit.client_msg_id,
             content_type: edit.content_type,
             body: edit.body.into(),
             mentions: edit.mentions,
             silent: true,
             skip_push: true,
-            details: self.desk_details(&conversation, by.as_deref()),
+            details: self.desk_details(EntryKind::Edit, &conversation, by.as_deref()),
+            request: EntryRequest { digest, refusal },
         };
         let change = MessageChange::Edit {
             if_version,
             keep_replaced: self.config.messages.edit_history,
             edits_max: EDITS_PER_MESSAGE_MAX,
         };
-        self.submit_change(conversation, seq, change, entry, reply)
+        self.submit_change(actor, conversation, seq, change, entry, reply)
     }
 
     fn begin_recall(
@@ -140,23 +140,37 @@ impl Engine {
         by: Option<String>,
         client_msg_id: Option<String>,
         reply: Option<SessionReply>,
-    ) -> Result<(Arc<Conversation>, CommittedChange), Refusal> {
+    ) -> Result<impl Future<Output = Result<ChangeReceipt, Refusal>> + use<>, Refusal> {
         let (ref actor, conversation) = self.enter(actor, conversation)?;
         let by = self.acting_user(actor, by)?;
         client_msg_id.as_deref().map_or(Ok(()), |id| check_id("client_msg_id", id))?;
-        let message = self.changeable_message(actor, by.as_deref(), &conversation, seq, "recall")?;
+        let digest = request_digests::of_recall(seq, client_msg_id.as_deref());
+        let changeable = self.changeable_message(actor, by.as_deref(), &conversation, seq, "recall");
+        let (content_type, refusal) = Self::type_or_refusal(changeable, &client_msg_id)?;
         let entry = NewEntry {
             kind: EntryKind::Recall,
-            sender: by.as_deref().map(sender_of),
+            sender: by.as_deref().map(Sender::of),
             client_msg_id,
-            content_type: message.content.content_type,
+            content_type,
             body: NO_BODY.into(),
             mentions: vec![],
             silent: true,
             skip_push: true,
-            details: self.desk_details(&conversation, by.as_deref()),
+            details: self.desk_details(EntryKind::Recall, &conversation, by.as_deref()),
+            request: EntryRequest { digest, refusal },
         };
-        self.submit_change(conversation, seq, MessageChange::Recall, entry, reply)
+        self.submit_change(actor, conversation, seq, MessageChange::Recall, entry, reply)
+    }
+
+    /// The kind of content of a message that may be changed; of one that may not, any, with the refusal that a retry is spared.
+    fn type_or_refusal(
+        changeable: Result<StoredEntry, Refusal>,
+        client_msg_id: &Option<String>,
+    ) -> Result<(String, Option<Box<Refusal>>), Refusal> {
+        match changeable {
+            Ok(message) => Ok((message.content.content_type, None)),
+            Err(refusal) => Ok(("text".into(), Some(unless_retry(refusal, client_msg_id)?))),
+        }
     }
 
     /// The user in whose name a change is made: the token's user, or the one whom an app server names.
@@ -186,9 +200,9 @@ impl Engine {
             Some(user) => Some(self.role_of_member(user, conversation)?),
             None => None,
         };
+        self.check_exists_for(actor, conversation, seq)?;
         let message = self.stored_message(conversation, seq)?;
         if let (Actor::User(user), Some(role)) = (actor, role) {
-            self.rate.check(user.person())?;
             let is_moderator = role >= Role::Admin && conversation.kind != ConversationKind::Direct;
             if !is_moderator {
                 self.check_own_and_recent(user, conversation, &message, what)?;
@@ -236,25 +250,25 @@ impl Engine {
     ///
     /// # Errors
     /// `not_found`, `not_a_message`; `store_unavailable`.
-    pub(crate) fn stored_message(&self, conversation: &Conversation, seq: u64) -> Result<StoredEntry, Refusal> {
+    pub fn stored_message(&self, conversation: &Conversation, seq: u64) -> Result<StoredEntry, Refusal> {
         let found = self.store.entries(conversation.no, seq, seq, 1, End::Oldest).map_err(store_refusal)?;
-        let rejection = tidings_domain::store::Rejection::NoSuchEntry(seq);
-        let message = found.into_iter().next().ok_or_else(|| proposal_refusal(&rejection))?;
+        let message = found.into_iter().next().ok_or_else(|| proposal_refusal(&Rejection::NoSuchEntry(seq)))?;
         match message.content.kind {
             EntryKind::Message => Ok(message),
-            _ => Err(proposal_refusal(&tidings_domain::store::Rejection::NotAMessage(seq))),
+            _ => Err(proposal_refusal(&Rejection::NotAMessage(seq))),
         }
     }
 
-    /// Hands a change to the committer; the reply goes to a session, or to the receiver.
-    pub(super) fn submit_change(
+    /// Hands a change to the committer; the reply goes to a session, or else is what the future yields.
+    pub(crate) fn submit_change(
         &self,
+        actor: &Actor,
         conversation: Arc<Conversation>,
         target: u64,
         change: MessageChange,
         entry: NewEntry,
         reply: Option<SessionReply>,
-    ) -> Result<(Arc<Conversation>, CommittedChange), Refusal> {
+    ) -> Result<impl Future<Output = Result<ChangeReceipt, Refusal>> + use<>, Refusal> {
         let flow_key = entry.author().map_or(FlowKey::Conversation(conversation.no), |author| FlowKey::User(author.no));
         let slot = Some(self.committer.reserve(&conversation, flow_key)?);
         let (caller, committed) = oneshot::channel();
@@ -264,8 +278,17 @@ impl Engine {
         };
         let proposal = Proposal::ChangeMessage { conversation: conversation.no, target, change, entry };
         let about = Some(conversation.clone());
-        self.committer.submit(CommitRequest { proposal, flow_key, conversation: about, reply, slot, stream: None })?;
-        Ok((conversation, committed))
+        let by = actor.user().map(|user| user.person());
+        self.committer.submit(CommitRequest {
+            proposal,
+            by,
+            flow_key,
+            conversation: about,
+            reply,
+            slot,
+            stream: None,
+        })?;
+        Ok(finish_change(conversation, committed))
     }
 
     /// One entry of a timeline.
@@ -273,19 +296,12 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`; `store_unavailable`.
     pub fn entry(&self, actor: &Actor, conversation: &str, seq: u64) -> Result<Entry, Refusal> {
-        let conversation = self.readable_conversation(actor, conversation, seq)?;
+        let (ref actor, conversation) = self.enter(actor, conversation)?;
+        let view = self.view(actor, &conversation)?;
         let found = self.store.entries(conversation.no, seq, seq, 1, End::Oldest).map_err(store_refusal)?;
-        let rejection = tidings_domain::store::Rejection::NoSuchEntry(seq);
-        let mut found: Vec<_> = found.into_iter().map(|entry| (conversation.no, entry)).collect();
-        // An agent is no side of the conversation's pair: only its user is not told of agents.
-        let reader = actor.user().map(|user| user.no);
-        for (no, entry) in &mut found {
-            self.streams.overlay(*no, entry);
-            self.veil(reader, &conversation, entry);
-        }
-        self.attach_previews(found.iter_mut().map(|(no, entry)| (*no, entry)))?;
-        let (_, entry) = found.first().ok_or_else(|| proposal_refusal(&rejection))?;
-        entry_of(&conversation.id, entry)
+        let found = found.into_iter().map(|entry| Found { conversation: conversation.clone(), view, entry });
+        let entry = self.present(found.collect())?.pop();
+        entry.ok_or_else(|| proposal_refusal(&Rejection::NoSuchEntry(seq)))
     }
 
     /// The bodies that a message has had, oldest first, as far as they are kept; the newest is the last.
@@ -293,21 +309,20 @@ impl Engine {
     /// # Errors
     /// `not_found`, `not_a_member`, `not_a_message`; `store_unavailable`.
     pub fn body_versions(&self, actor: &Actor, conversation: &str, seq: u64) -> Result<BodyVersions, Refusal> {
-        let conversation = self.readable_conversation(actor, conversation, seq)?;
+        let (_, conversation) = self.enter_at(actor, conversation, seq)?;
         let message = self.stored_message(&conversation, seq)?;
         let mut versions = Vec::new();
-        for edit in &message.content.details().edits {
+        let details = message.content.message_details();
+        for edit in &details.edits {
             let found = self.store.entries(conversation.no, *edit, *edit, 1, End::Oldest).map_err(store_refusal)?;
             let Some(entry) = found.into_iter().next() else { continue };
-            let details = entry.content.details();
-            if let Some(replaced) = &details.replaced {
-                let version = details.body_version().saturating_sub(1);
-                versions.push(body_version(version, seq, replaced)?);
+            if let Some(EditDetails { version, replaced: Some(replaced), .. }) = entry.content.edit_details() {
+                versions.push(body_version(version.saturating_sub(1), seq, replaced)?);
             }
         }
-        if message.content.details().recalled.is_none() {
+        if details.recalled.is_none() {
             let newest = tidings_domain::message_changes::body_to_be_replaced(&message);
-            versions.push(body_version(message.content.details().body_version(), seq, &newest)?);
+            versions.push(body_version(details.body_version(), seq, &newest)?);
         }
         Ok(BodyVersions { versions })
     }
@@ -320,13 +335,9 @@ fn body_version(version: u32, seq: u64, replaced: &ReplacedBody) -> Result<BodyV
     Ok(BodyVersion { version, at, by: by.map(|by| by.id), content_type, body })
 }
 
-pub(crate) fn sender_of(user: &User) -> Sender {
-    Sender { no: user.no, id: user.id.clone() }
-}
-
-pub(super) async fn finish_change(
-    conversation: &Conversation,
-    committed: CommittedChange,
+async fn finish_change(
+    conversation: Arc<Conversation>,
+    committed: oneshot::Receiver<Result<Outcome, Refusal>>,
 ) -> Result<ChangeReceipt, Refusal> {
     let committed = committed.await.map_err(|_| Refusal::new(ErrorCode::Internal, "the committer has ended"))?;
     match committed? {
@@ -338,6 +349,6 @@ pub(super) async fn finish_change(
             duplicate: appended.duplicate,
         }),
         Outcome::Rejected(rejection) => Err(proposal_refusal(&rejection)),
-        _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
+        _ => Err(Refusal::new(ErrorCode::Internal, "unexpected outcome")),
     }
 }

@@ -6,13 +6,16 @@ use tidings_protocol::{
     error::Refusal,
     http::{PushRequest, PushTo},
 };
-use tidings_push::PushHandle;
+use tidings_push::{PreparedPush, PushHandle};
 
 pub(crate) struct PopupPushes(pub(crate) Arc<PushHandle>);
 
 impl JourneyPushes for PopupPushes {
     fn push(&self, pushes: Vec<JourneyPush>) -> Vec<Result<(), Refusal>> {
-        let prepared = pushes.into_iter().map(|push| self.0.prepare(request_of(push))).collect();
+        let prepared = pushes
+            .into_iter()
+            .map(|push| self.0.prepare(request_of(push)).map(PreparedPush::whatever_it_asks))
+            .collect();
         self.0.accept_all(prepared).into_iter().map(|accepted| accepted.map(drop)).collect()
     }
 }

@@ -1,11 +1,11 @@
-//! The entrance for what apps say to popups. Every door hands a question, or a report of events, to the function here with
+//! The entrance for what apps say to popups. Every listener hands a question, or a report of events, to the function here with
 //! the caller, and encodes the answer: HTTP with and without the router, sessions of both protocols.
 //!
 //! Only the leader answers. A session's question is passed on to the leader here; the leader gets it as an HTTP request,
-//! whose door calls the same function. An HTTP request of a node that does not lead is passed on as a whole, as all
+//! whose listener calls the same function. An HTTP request of a node that does not lead is passed on as a whole, as all
 //! requests for the leader are, and does not come here.
 
-use crate::engine::Engine;
+use crate::Engine;
 use tidings_domain::model::Actor;
 use tidings_popups::{PopupDecision, QuestionBody};
 use tidings_protocol::{

@@ -1,6 +1,6 @@
 //! Popups that the app server triggers for a user who is online: decided, then sent to one of the user's live sessions.
 
-use crate::{engine::Engine, shards::Signal};
+use crate::{Engine, shards::Signal};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use std::time::Duration;
 use tidings_domain::model::UserNo;
@@ -58,12 +58,12 @@ impl Engine {
         let devices = self.presence.sessions_of(user);
         let newest = devices.iter().filter(|device| device.node.is_peer()).max_by_key(|device| device.since);
         let target = newest.and_then(|device| {
-            let card = self.presence.nodes.card(device.node)?;
-            let is_known = cluster.nodes.peers().iter().any(|name| **name == *card.name);
+            let record = self.presence.nodes.record(device.node)?;
+            let is_known = cluster.nodes.peers().iter().any(|name| **name == *record.name);
             is_known.then_some(TargetSession {
                 session: device.session,
-                node: Some(card.name),
-                boot: Some(card.boot_id),
+                node: Some(record.name),
+                boot: Some(record.boot_id),
             })
         });
         Ok(target)
@@ -79,7 +79,8 @@ impl Engine {
             Ok(session) => Ok(Some(session)),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
             Err(RecvTimeoutError::Timeout) => {
-                Err(Refusal::new(ErrorCode::QueueFull, "too much waits for the user's sessions").retry_after(1_000))
+                Err(Refusal::new(ErrorCode::QueueFull, "too many bytes wait for the user's sessions")
+                    .retry_after(1_000))
             }
         }
     }

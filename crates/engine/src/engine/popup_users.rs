@@ -1,4 +1,4 @@
-//! The users as popups see them: their cards, and the age of a user's oldest unread direct message.
+//! The users as popups see them: their profiles, and the age of a user's oldest unread direct message.
 
 use crate::directory::Directory;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const PAGE_MAX: usize = 64;
 /// Bytes that are read at once of all conversations.
 const PAGES_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Cards come from the directory. So does the age of the oldest unread message; it is looked for in the timelines if the
+/// Profiles come from the directory. So does the age of the oldest unread message; it is looked for in the timelines if the
 /// directory does not have it.
 pub(crate) struct PopupUsers {
     pub(crate) directory: Arc<Directory>,
@@ -25,11 +25,11 @@ pub(crate) struct PopupUsers {
 }
 
 impl UserContextSource for PopupUsers {
-    fn cached_card(&self, user: &str) -> Option<Arc<User>> {
+    fn cached_profile(&self, user: &str) -> Option<Arc<User>> {
         self.directory.cached_user(user)
     }
 
-    fn card(&self, user: &str) -> Result<Option<Arc<User>>, Refusal> {
+    fn profile(&self, user: &str) -> Result<Option<Arc<User>>, Refusal> {
         self.directory.user_by_id(user).map_err(store_refusal)
     }
 
@@ -59,7 +59,7 @@ impl PopupUsers {
             let pages = self.store.pages(&open, PAGES_BYTES_MAX).map_err(store_refusal)?;
             let counts = |entry: &&StoredEntry| {
                 let own = entry.content.sender.as_ref().is_some_and(|sender| sender.no == user);
-                let recalled = entry.content.details().recalled.is_some();
+                let recalled = entry.content.is_recalled();
                 !own && !entry.content.silent && !recalled && entry.content.kind == EntryKind::Message
             };
             let mut rest = Vec::new();

@@ -1,26 +1,28 @@
 //! Purging: some time after a recall, the recalled body leaves the store's files, too.
 
-use crate::{engine::Engine, outbox};
+use crate::Engine;
 use std::time::Duration;
 use tidings_domain::{
     chat_rows,
     refusals::store_refusal,
-    store::{Proposal, RowChange, RowSpace, Store, StoreResult},
+    store::{RowChange, RowSpace, Store, StoreResult},
 };
 use tidings_protocol::error::Refusal;
 
 /// Notes of recalls that are removed at once.
 const NOTES_AT_ONCE: usize = 1_000;
-/// Stored webhook events that are read at once.
-const EVENTS_AT_ONCE: usize = 100;
 
 impl Engine {
-    /// If the oldest recall since the last purge is this old: removes webhook events of recalled messages, and has the store's
-    /// files lose all bodies that were recalled until now. Answers whether it did. Blocks, possibly for minutes.
+    /// If the oldest recall since the last purge is this old: has `remove_copies` remove copies of recalled messages, then the
+    /// store's files lose all bodies that were recalled until now. Answers whether it did. Blocks, possibly for minutes.
     ///
     /// # Errors
-    /// `store_unavailable`, `queue_full`, `draining`: some bodies may be left; a later call begins anew.
-    pub fn purge_recalled(&self, age_min: Duration) -> Result<bool, Refusal> {
+    /// `store_unavailable`, or those of `remove_copies`: some bodies may be left; a later call begins anew.
+    pub fn purge_recalled(
+        &self,
+        age_min: Duration,
+        remove_copies: impl FnOnce() -> Result<(), Refusal>,
+    ) -> Result<bool, Refusal> {
         let Some(term) = self.lead.term() else { return Ok(false) };
         let (first, last) = chat_rows::all_recalls();
         let oldest = self.store.rows(RowSpace::Chat, &first, &last, 1).map_err(store_refusal)?;
@@ -31,31 +33,13 @@ impl Engine {
         }
         // Later recalls wait for the next purge: this one may read their messages before they are committed.
         let notes = recall_notes(&*self.store).map_err(store_refusal)?;
-        self.delete_recalled_events()?;
+        remove_copies()?;
         self.store.purge().map_err(store_refusal)?;
         for some in notes.chunks(NOTES_AT_ONCE) {
             let removals = some.iter().map(|key| RowChange { key: key.clone(), value: None }).collect();
             self.store.write_rows(term, RowSpace::Chat, removals).map_err(store_refusal)?;
         }
         Ok(true)
-    }
-
-    fn delete_recalled_events(&self) -> Result<(), Refusal> {
-        let mut after = None;
-        loop {
-            let events = self.store.dead_notifications(after, EVENTS_AT_ONCE).map_err(store_refusal)?;
-            let Some(last) = events.last() else { return Ok(()) };
-            after = Some(last.id);
-            let mut ids = Vec::new();
-            for event in &events {
-                if outbox::is_recalled(&self.directory, &*self.store, event).map_err(store_refusal)? {
-                    ids.push(event.id);
-                }
-            }
-            if !ids.is_empty() {
-                self.committer.begin(None, Proposal::DeleteDeadLetters { ids })?.wait()?;
-            }
-        }
     }
 }
 

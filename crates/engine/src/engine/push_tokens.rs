@@ -1,6 +1,6 @@
-//! Where vendors reach users' devices.
+//! Where providers reach users' devices.
 
-use crate::{engine::Engine, vendor_push::no_vendor};
+use crate::Engine;
 use tidings_domain::{
     model::*,
     push_tokens::*,
@@ -9,7 +9,7 @@ use tidings_domain::{
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    http::{PushToken, PushTokenCard, PushTokens},
+    http::{PushToken, PushTokenDetails, PushTokens},
     ids::{check_id, check_new_id},
     limits::PUSH_TOKENS_PER_USER_MAX,
 };
@@ -19,23 +19,15 @@ use tidings_protocol::{
 const TRIES: usize = 5 + PUSH_TOKENS_PER_USER_MAX;
 
 impl Engine {
-    /// Registers the token by which a vendor reaches a device, in place of the device's former one; `None`: the device is
+    /// Registers the token by which a provider reaches a device, in place of the device's former one; `None`: the device is
     /// no longer reached. A token that another device had, perhaps of another user, is this device's alone from now on.
-    /// Blocks.
+    /// Whether the provider is set up has been checked. Blocks.
     ///
     /// # Errors
-    /// `invalid_field`, `limit_exceeded`; `conflict` when the settings do not name the token's vendor; `queue_full`,
-    /// `store_unavailable` and `draining`: nothing was stored.
+    /// `invalid_field`, `limit_exceeded`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub fn set_push_token(&self, user: &User, device: &str, token: Option<&PushToken>) -> Result<(), Refusal> {
         match token {
-            Some(token) => {
-                check_new_id("device_id", device)?;
-                token.check()?;
-                match &self.vendor_push {
-                    Some(vendor_push) => vendor_push.check_token(token)?,
-                    None => return Err(no_vendor(token.vendor())),
-                }
-            }
+            Some(_) => check_new_id("device_id", device)?,
             None => check_id("device_id", device)?,
         }
         let mut tries = 0;
@@ -91,17 +83,17 @@ impl Engine {
         if count < limit { Ok(()) } else { Err(Refusal::limit("devices with a push token", limit, count + 1)) }
     }
 
-    /// The devices of a user that vendors reach. Blocks.
+    /// The devices of a user that providers reach. Blocks.
     ///
     /// # Errors
     /// `store_unavailable`.
     pub fn push_tokens(&self, user: &User) -> Result<PushTokens, Refusal> {
         let found = tokens_of(&*self.store, user.no, PUSH_TOKENS_PER_USER_MAX * 2).map_err(store_refusal)?;
-        let card = |token: RegisteredToken| PushTokenCard {
-            vendor: token.token.vendor(),
+        let details = |token: RegisteredToken| PushTokenDetails {
+            provider: token.token.provider(),
             device_id: token.device,
             registered_at: token.registered_at,
         };
-        Ok(PushTokens { push_tokens: found.into_iter().map(|(_, token)| card(token)).collect() })
+        Ok(PushTokens { push_tokens: found.into_iter().map(|(_, token)| details(token)).collect() })
     }
 }

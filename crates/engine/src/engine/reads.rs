@@ -1,10 +1,15 @@
 //! Reading: who may read, and unread counts.
 
 use crate::{
-    engine::{Engine, list_line::ListLine, send::not_a_member},
+    Engine,
+    lists::line::ListLine,
     unread_counts::{UnreadCount, UnreadRange, count_unread},
 };
-use tidings_domain::{model::*, refusals::store_refusal};
+use std::sync::Arc;
+use tidings_domain::{
+    model::*,
+    refusals::{not_a_member, store_refusal},
+};
 use tidings_protocol::error::Refusal;
 
 /// Entries of one conversation in one read, for a page of history: bounds the memory of a read.
@@ -22,9 +27,12 @@ impl Engine {
     }
 
     /// For each conversation, the messages of others that the user has not read. They are counted from the timelines,
-    /// so that a count cannot drift.
-    pub(crate) fn unread(&self, user: &User, lines: &[ListLine]) -> Result<Vec<UnreadCount>, Refusal> {
+    /// so that a count cannot drift. Mentions are counted behind a capped count, too.
+    pub(crate) fn unread(&self, user: &Arc<User>, lines: &[ListLine]) -> Result<Vec<UnreadCount>, Refusal> {
         let ranges = lines.iter().map(|line| UnreadRange::behind(&line.state, line.counted_after())).collect();
-        count_unread(&*self.store, user, ranges).map_err(store_refusal)
+        let mut counts = count_unread(&*self.store, user, ranges).map_err(store_refusal)?;
+        let capped = lines.iter().zip(&mut counts).filter(|(_, count)| count.capped);
+        self.count_mentions_behind(user, capped.map(|(line, count)| (&line.state, count)).collect())?;
+        Ok(counts)
     }
 }

@@ -1,7 +1,7 @@
 //! Answers to messages: their lists, and the previews of answered messages. A preview is looked up for
 //! each reader, so that it is gone when the answered message is recalled.
 
-use crate::engine::{Engine, reactions::page_limit};
+use crate::{Engine, paging::page_limit};
 use rustc_hash::FxHashMap;
 use tidings_domain::{
     chat_rows,
@@ -26,7 +26,7 @@ impl Engine {
         seq: u64,
         (after, limit): (Option<&str>, usize),
     ) -> Result<EntryPage, Refusal> {
-        let conversation = self.readable_conversation(actor, conversation, seq)?;
+        let (ref actor, conversation) = self.enter_at(actor, conversation, seq)?;
         self.stored_message(&conversation, seq)?;
         let limit = page_limit(limit, PAGE_DEFAULT, HISTORY_PAGE_MAX)?;
         let first = match after {
@@ -51,8 +51,7 @@ impl Engine {
     ) -> Result<(), Refusal> {
         let mut answers: FxHashMap<(ConversationNo, u64), Vec<&mut StoredEntry>> = FxHashMap::default();
         for (conversation, entry) in entries {
-            let target = entry.content.details().reply_to;
-            if target != 0 {
+            if let Some(target) = entry.content.reply_to() {
                 answers.entry((conversation, target)).or_default().push(entry);
             }
         }
@@ -70,7 +69,8 @@ impl Engine {
         for (entries, page) in answers.into_values().zip(pages) {
             let preview = page.first().map(ReplyPreview::of);
             for entry in entries {
-                entry.content.details_mut().preview = preview.clone();
+                let reply = entry.content.message_details_mut().and_then(|details| details.reply_to.as_mut());
+                reply.into_iter().for_each(|reply| reply.preview = preview.clone());
             }
         }
         Ok(())

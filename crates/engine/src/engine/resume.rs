@@ -6,18 +6,24 @@
 //! walks all tails in a single one ([`tidings_domain::store::batch_reads`] has the algorithm).
 //! Of 10,000 conversations this reads the heads and memberships, and the entries of the answer.
 //!
-//! A conversation's entries from before the user joined are not missed, they are history; nor are those that the user has cleared. Entries that retention
-//! removed in between are lost: the answer is then not `complete`, and has no range for them.
+//! A conversation's entries from before the user joined are not missed, they are history; nor are those that the user has cleared. Of a
+//! conversation that the user has left and joined again behind the cursor all entries behind the cursor are missed that the user
+//! may read: the client has the conversation, and no gap may be in it. Entries that retention removed in between are lost: the
+//! answer is then not `complete`, and has no range for them.
 
 use crate::{
+    Engine,
     delivery::MembershipSnapshot,
     desks::AccountDesk,
-    engine::{Engine, list_line::ListLine},
     entry_view::{encode_entry, entry_of},
+    lists::line::ListLine,
+    views::Found,
+    visibility::{View, first_readable},
 };
-use rustc_hash::FxHashSet;
-use std::sync::Arc;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::{collections::HashMap, sync::Arc};
 use tidings_domain::{
+    chat_rows::Preferences,
     desks::{Whose, index_key, indexed},
     model::*,
     refusals::store_refusal,
@@ -48,14 +54,22 @@ pub struct Inbox {
 /// The tails of a user's conversations.
 struct Tails {
     tails: Vec<Tail>,
-    /// For each tail, the last `seq` before the user joined, or up to which the user has cleared it.
-    joined: Vec<u64>,
+    /// For each tail, what is not missed.
+    unmissed: Vec<Unmissed>,
     /// Whether the user has no more conversations than were looked at.
     are_all: bool,
 }
 
-/// An entry of an inbox, with its conversation.
-pub(crate) type InboxEntry = (Arc<Conversation>, StoredEntry);
+/// What a user has not missed of a conversation.
+#[derive(Debug, Clone, Copy)]
+struct Unmissed {
+    /// The last `seq` before the user joined.
+    joined_seq: u64,
+    /// The last `seq` that the user has cleared.
+    cleared_seq: u64,
+    /// The last `seq` that was not missed.
+    through: u64,
+}
 
 impl Engine {
     /// Whether a session that resumes with this cursor must wait: its client has seen commits on another node that this
@@ -86,6 +100,9 @@ impl Engine {
     ) -> Result<Vec<MembershipSnapshot>, Refusal> {
         let states = self.store.conversation_states(user, ConversationFilter::NonDirect, CONVERSATIONS_PER_USER_MAX);
         let states = states.map_err(store_refusal)?;
+        self.directory.cleared.begin(user);
+        let cleared = self.preferences_of(user)?.into_iter();
+        self.directory.cleared.note_read(user, cleared.map(|(conversation, set)| (conversation, set.cleared_seq)));
         // In a conversation without entries since then, the user joined before.
         let moved = |state: &ConversationState| state.head.last_position > since[Lane::of(state.kind) as usize];
         let joined: Vec<_> =
@@ -94,9 +111,15 @@ impl Engine {
         let snapshot = |state: &ConversationState| MembershipSnapshot {
             conversation: state.conversation,
             lane: Lane::of(state.kind),
+            joined_seq: state.membership.joined_seq,
             joined_after: if moved(state) { joined.next().flatten().unwrap_or(0) } else { 0 },
         };
         Ok(states.iter().map(snapshot).collect())
+    }
+
+    /// The user has no session on this node any more.
+    pub fn forget_cleared(&self, user: UserNo) {
+        self.directory.cleared.forget(user);
     }
 
     /// The user's inbox after `cursor` and up to `until`, per lane. Empty without a cursor.
@@ -111,11 +134,14 @@ impl Engine {
     ) -> Result<Inbox, Refusal> {
         let (resume, inbox) = self.read_inbox_entries(user, cursor, until)?;
         let mut json = Vec::new();
-        for (card, entry) in &inbox {
+        let mut entries = 0;
+        for found in &inbox {
+            let Some(shown) = found.shown() else { continue };
             json.push(b',');
-            encode_entry(&mut json, &card.id, entry);
+            encode_entry(&mut json, &found.conversation.id, &shown);
+            entries += 1;
         }
-        Ok(Inbox { resume, json, entries: inbox.len() as u32 })
+        Ok(Inbox { resume, json, entries })
     }
 
     pub(crate) fn read_inbox_entries(
@@ -123,7 +149,7 @@ impl Engine {
         user: UserNo,
         cursor: Option<&Cursor>,
         until: [Position; LANES],
-    ) -> Result<(Resume, Vec<InboxEntry>), Refusal> {
+    ) -> Result<(Resume, Vec<Found>), Refusal> {
         let whole = Resume { complete: true, reset: false, ranges: vec![] };
         let Some(cursor) = cursor else { return Ok((whole, vec![])) };
         // Positions that this node has applied are committed. Only for a cursor beyond them the store must tell where
@@ -132,7 +158,7 @@ impl Engine {
         let is_beyond = until.iter().all(|until| farthest > *until) && farthest > self.store.last_position();
         let reset = cursor.epoch != self.store.epoch() || is_beyond;
         let after = if reset { [0; LANES] } else { cursor.positions };
-        let Tails { tails, joined, are_all } = self.tails(user, after, until)?;
+        let Tails { tails, unmissed, are_all } = self.tails(user, after, until, reset)?;
         let query = MissedQuery { entries_max: INBOX_ENTRIES_MAX, bytes_max: INBOX_BYTES_MAX, ranges: !reset };
         let recent = self.cluster.as_ref().filter(|_| !reset).and_then(|cluster| cluster.missed(&tails, query));
         let is_from_memory = recent.is_some();
@@ -140,52 +166,63 @@ impl Engine {
             Some(missed) => missed,
             None => self.store.missed(&tails, query).map_err(store_refusal)?,
         };
-        let cards = self.cards_of(&tails, &missed)?;
+        let all_details = self.details_of_missed(&tails, &missed)?;
         let mut inbox = Vec::with_capacity(missed.entries.len());
-        for (index, mut entry) in missed.entries.into_iter().rev() {
-            self.streams.overlay(tails[index].conversation, &mut entry);
-            inbox.extend(cards[index].clone().map(|card| {
-                self.veil(Some(user), &card, &mut entry);
-                (card, entry)
-            }));
+        let mut views: FxHashMap<usize, View> = FxHashMap::default();
+        for (index, entry) in missed.entries.into_iter().rev() {
+            let Some(conversation) = all_details[index].clone() else { continue };
+            let view = *views.entry(index).or_insert_with(|| {
+                let Unmissed { joined_seq, cleared_seq, .. } = unmissed[index];
+                self.view_of_member(user, &conversation, joined_seq, cleared_seq)
+            });
+            inbox.push(Found { conversation, view, entry });
         }
-        self.attach_previews(inbox.iter_mut().map(|(card, entry)| (card.no, entry)))?;
+        self.complete(&mut inbox)?;
         if reset {
             return Ok((Resume { complete: false, reset, ranges: vec![] }, inbox));
         }
         let mut ranges = Vec::with_capacity(missed.remaining.len());
         for (index, from_seq, to_seq) in missed.remaining {
-            let Some(card) = &cards[index] else { continue };
-            ranges.push(MissedRange { conversation: card.id.clone(), from_seq, to_seq });
+            let Some(details) = &all_details[index] else { continue };
+            ranges.push(MissedRange { conversation: details.id.clone(), from_seq, to_seq });
         }
-        let has_gap = !is_from_memory && self.is_any_removed(&tails, &joined)?;
+        let has_gap = !is_from_memory && self.is_any_removed(&tails, &unmissed)?;
         ranges.sort_by(|a: &MissedRange, b| a.conversation.cmp(&b.conversation));
         Ok((Resume { complete: ranges.is_empty() && !has_gap && are_all, reset, ranges }, inbox))
     }
 
     /// The tails of conversations with entries after `after`.
-    fn tails(&self, user: UserNo, after: [Position; LANES], until: [Position; LANES]) -> Result<Tails, Refusal> {
+    fn tails(
+        &self,
+        user: UserNo,
+        after: [Position; LANES],
+        until: [Position; LANES],
+        reset: bool,
+    ) -> Result<Tails, Refusal> {
         let states = self
             .store
             .conversation_states(user, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX)
             .map_err(store_refusal)?;
         let preferences = self.preferences_of(user)?;
+        let rejoined = if reset { HashMap::new() } else { self.rejoined(&states, &preferences, after)? };
         let tail = |ConversationState { conversation, kind, head, membership }: ConversationState| {
             let (after, until) = (after[Lane::of(kind) as usize], until[Lane::of(kind) as usize]);
             let cleared_seq = preferences.get(&conversation).map_or(0, |preferences| preferences.cleared_seq);
-            let unseen_seq = membership.joined_seq.max(cleared_seq);
+            let joined_seq = membership.joined_seq;
+            let through = rejoined.get(&conversation).copied().unwrap_or(joined_seq.max(cleared_seq));
+            let unmissed = Unmissed { joined_seq, cleared_seq, through };
             let tail = Tail {
                 conversation,
-                floor_seq: (unseen_seq + 1).max(head.first_seq),
+                floor_seq: (unmissed.through + 1).max(head.first_seq),
                 newest_seq: head.last_seq,
                 newest_position: head.last_position,
                 after,
                 until,
             };
-            (head.last_position > after && until > after).then_some((tail, unseen_seq))
+            (head.last_position > after && until > after).then_some((tail, unmissed))
         };
         let mut are_all = states.len() < CONVERSATIONS_PER_USER_MAX;
-        let (mut tails, mut joined): (Vec<Tail>, Vec<u64>) = states.into_iter().filter_map(tail).unzip();
+        let (mut tails, mut unmissed): (Vec<Tail>, Vec<Unmissed>) = states.into_iter().filter_map(tail).unzip();
         for desk in self.directory.desks.served_by(user) {
             let (lines, are_all_of_desk) = self.moved_lines(&desk, user, after[Lane::Direct as usize])?;
             are_all &= are_all_of_desk;
@@ -200,11 +237,44 @@ impl Engine {
                         after,
                         until,
                     });
-                    joined.push(preferences.cleared_seq);
+                    let cleared_seq = preferences.cleared_seq;
+                    unmissed.push(Unmissed { joined_seq: 0, cleared_seq, through: cleared_seq });
                 }
             }
         }
-        Ok(Tails { tails, joined, are_all })
+        Ok(Tails { tails, unmissed, are_all })
+    }
+
+    /// The conversations that the user has left and joined again behind `after`, each with the last `seq` that the user may
+    /// not read.
+    fn rejoined(
+        &self,
+        states: &[ConversationState],
+        preferences: &HashMap<ConversationNo, Preferences>,
+        after: [Position; LANES],
+    ) -> Result<HashMap<ConversationNo, u64>, Refusal> {
+        let has_left = states.iter().filter_map(|state| {
+            let kept = preferences.get(&state.conversation)?;
+            let moved = state.head.last_position > after[Lane::of(state.kind) as usize];
+            kept.left_seq.filter(|_| moved).map(|left_seq| (state, kept, left_seq))
+        });
+        let has_left: Vec<_> = has_left.collect();
+        let left: Vec<_> = has_left.iter().map(|(state, _, left_seq)| (state.conversation, *left_seq)).collect();
+        let left = self.store.positions_at(&left).map_err(store_refusal)?;
+        let nos: Vec<_> = has_left.iter().map(|(state, ..)| state.conversation).collect();
+        let all_details = self.directory.conversations(&nos).map_err(store_refusal)?;
+        let mut rejoined = HashMap::new();
+        for (((state, kept, _), left), details) in has_left.into_iter().zip(left).zip(all_details) {
+            // Retention has removed the entry: the client may have been away since then. So it may of an account, whose members
+            // leave without an entry.
+            let is_untold = state.kind == ConversationKind::Official;
+            let was_away = is_untold || left.is_none_or(|left| left > after[Lane::of(state.kind) as usize]);
+            if let Some(details) = details.filter(|_| was_away) {
+                let first = first_readable(details.history(), state.membership.joined_seq, kept.cleared_seq);
+                rejoined.insert(state.conversation, first - 1);
+            }
+        }
+        Ok(rejoined)
     }
 
     /// The conversations of an account with entries after a position, for one of its agents, who has an own one with it in
@@ -248,8 +318,12 @@ impl Engine {
         Ok(own.map(|own| own.no))
     }
 
-    /// The cards of conversations that the answer names, by index of their tails; the others are `None`.
-    fn cards_of(&self, tails: &[Tail], missed: &MissedEntries) -> Result<Vec<Option<Arc<Conversation>>>, Refusal> {
+    /// The all_details of conversations that the answer names, by index of their tails; the others are `None`.
+    fn details_of_missed(
+        &self,
+        tails: &[Tail],
+        missed: &MissedEntries,
+    ) -> Result<Vec<Option<Arc<Conversation>>>, Refusal> {
         let mut is_named = vec![false; tails.len()];
         missed.entries.iter().for_each(|(index, _)| is_named[*index] = true);
         missed.remaining.iter().for_each(|(index, ..)| is_named[*index] = true);
@@ -261,10 +335,11 @@ impl Engine {
 
     /// Whether retention removed entries that may have been missed. Called last, so that entries that were
     /// removed while the tails were read count.
-    fn is_any_removed(&self, tails: &[Tail], joined: &[u64]) -> Result<bool, Refusal> {
+    fn is_any_removed(&self, tails: &[Tail], unmissed: &[Unmissed]) -> Result<bool, Refusal> {
         let nos: Vec<_> = tails.iter().map(|tail| tail.conversation).collect();
         let heads = self.store.heads(&nos).map_err(store_refusal)?;
-        let cut = tails.iter().zip(&heads).zip(joined).filter(|((_, head), joined)| head.first_seq > **joined + 1);
+        let is_cut = |((_, head), unmissed): &((&Tail, &Head), &Unmissed)| head.first_seq > unmissed.through + 1;
+        let cut = tails.iter().zip(&heads).zip(unmissed).filter(is_cut);
         let cut: Vec<_> = cut.map(|(tail_and_head, _)| tail_and_head).collect();
         let oldest: Vec<_> = cut.iter().map(|(tail, head)| (tail.conversation, head.first_seq)).collect();
         let oldest = self.store.positions_at(&oldest).map_err(store_refusal)?;
@@ -282,10 +357,12 @@ impl Engine {
     /// `cursor_invalid`; `store_unavailable`.
     pub fn sync(&self, user: &Arc<User>, cursor: Option<&str>) -> Result<SyncAnswer, Refusal> {
         let cursor = cursor.map(str::parse::<Cursor>).transpose();
-        let cursor = cursor.map_err(|_| Refusal::new(ErrorCode::CursorInvalid, "cursor: not one of this server's"))?;
+        let cursor =
+            cursor.map_err(|_| Refusal::new(ErrorCode::CursorInvalid, "cursor: this server did not issue it"))?;
         let until = [self.store.last_position(); LANES];
         let (resume, inbox) = self.read_inbox_entries(user.no, cursor.as_ref(), until)?;
-        let entries = inbox.iter().map(|(card, entry)| entry_of(&card.id, entry)).collect::<Result<_, _>>()?;
+        let shown = inbox.iter().filter_map(|found| Some((&found.conversation, found.shown()?)));
+        let entries = shown.map(|(details, entry)| entry_of(&details.id, &entry)).collect::<Result<_, _>>()?;
         let cursor = Cursor { epoch: self.store.epoch(), positions: until };
         Ok(SyncAnswer { cursor: cursor.to_string(), resume, entries })
     }

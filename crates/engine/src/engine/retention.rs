@@ -1,7 +1,8 @@
 //! Retention, and what else goes with messages that it removes: the rows of their reactions, answers, mentions and pins.
 
-use crate::engine::{Engine, reactions::pin_entry};
+use crate::{Engine, reactions::requests::pin_entry};
 use tidings_domain::{
+    chat_row_kind::ChatRowKind,
     chat_rows,
     model::ConversationNo,
     refusals::store_refusal,
@@ -45,7 +46,7 @@ impl Engine {
     }
 
     /// Removes the rows of a conversation's messages before its first one.
-    fn remove_rows_before(&self, term: Term, kind: u8, conversation: ConversationNo) -> StoreResult<()> {
+    fn remove_rows_before(&self, term: Term, kind: ChatRowKind, conversation: ConversationNo) -> StoreResult<()> {
         let first_seq = self.store.head(conversation)?.first_seq;
         let (low, high) = chat_rows::messages_before(kind, conversation, first_seq);
         loop {
@@ -80,7 +81,7 @@ impl Engine {
 
     /// Removes the pins of messages that are gone: they would hold places for ever.
     fn unpin_removed(&self) -> Result<(), Refusal> {
-        let (mut low, high) = chat_rows::conversations_from(chat_rows::PINS, ConversationNo(0));
+        let (mut low, high) = chat_rows::conversations_from(ChatRowKind::Pins, ConversationNo(0));
         loop {
             let rows = self.store.rows(RowSpace::Chat, &low, &high, ROWS_AT_ONCE).map_err(store_refusal)?;
             let Some((last, _)) = rows.last() else { return Ok(()) };
@@ -89,12 +90,12 @@ impl Engine {
                 let Some(conversation) = chat_rows::number_in(&key, 0).map(ConversationNo) else { continue };
                 let pins: Vec<u64> = chat_rows::decode(Some(&pins)).map_err(store_refusal)?;
                 let first_seq = self.store.head(conversation).map_err(store_refusal)?.first_seq;
-                let card = self.directory.conversation(conversation).map_err(store_refusal)?;
+                let details = self.directory.conversation(conversation).map_err(store_refusal)?;
                 for target in pins.into_iter().filter(|seq| *seq < first_seq) {
                     let change = MessageChange::Pin { pinned: false, pins_max: 0 };
                     let entry = pin_entry(None);
                     let proposal = Proposal::ChangeMessage { conversation, target, change, entry };
-                    self.committer.begin(card.as_ref(), proposal)?.wait()?;
+                    self.committer.begin(details.as_ref(), proposal)?.wait()?;
                 }
             }
         }

@@ -1,13 +1,17 @@
 //! Accept: the checks of a message before it is stored.
 
 use crate::{
+    Engine,
+    access::{Caller, Operation},
     commit::{CommitRequest, Reply, receipt},
-    engine::Engine,
     fairness::FlowKey,
+    request_digests,
+    shards::SessionReply,
 };
 use std::sync::Arc;
 use tidings_domain::{
     model::*,
+    refusals::{not_a_member, store_refusal, unexpected_outcome},
     store::{NewConversation, Outcome, Proposal},
 };
 use tidings_protocol::{
@@ -26,27 +30,23 @@ pub enum SendTarget<'a> {
     User(&'a str),
 }
 
-/// The session that gets the reply to a send.
-#[derive(Debug, Clone, Copy)]
-pub struct SessionReply {
-    pub shard: usize,
-    pub session: u64,
-    pub reference: Option<u64>,
-}
-
-/// The immediate result of a session's send.
-#[derive(Debug, PartialEq)]
-pub enum SubmitOutcome {
-    /// The send waits for its commit; the reply comes to the shard as a control.
-    Pending,
-    /// The direct conversation does not exist yet: open it with [`Engine::open_direct`] off the
-    /// shard's thread, then submit again. `opener` is the sender, or the account for which the sender acts.
-    NeedsDirect { opener: Arc<User>, with: String },
+impl<'a> SendTarget<'a> {
+    /// The target that a request names.
+    ///
+    /// # Errors
+    /// `invalid_field`: it names both or neither.
+    pub fn named(conversation: Option<&'a str>, to: Option<&'a str>) -> Result<SendTarget<'a>, Refusal> {
+        match (conversation, to) {
+            (Some(id), None) => Ok(SendTarget::Conversation(id)),
+            (None, Some(user)) => Ok(SendTarget::User(user)),
+            _ => Err(Refusal::field("conversation", "give either conversation or to")),
+        }
+    }
 }
 
 /// What a message is part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Occasion {
+pub(crate) enum Occasion {
     /// Nothing, or a batch of one sender.
     Single,
     /// A batch of several senders.
@@ -56,6 +56,18 @@ pub(super) enum Occasion {
     BulkSend,
 }
 
+/// A send that waits for its commit: its conversation, and where the outcome comes.
+type BegunSend = (Arc<Conversation>, oneshot::Receiver<Result<Outcome, Refusal>>);
+
+/// How a message is sent.
+#[derive(Debug, Clone, Copy)]
+struct Manner {
+    occasion: Occasion,
+    grows: bool,
+    /// The session with which a message that grows ends, by shard and number.
+    session: Option<(usize, u64)>,
+}
+
 impl Engine {
     /// Sends one message; with the receipt it is durable.
     ///
@@ -63,30 +75,37 @@ impl Engine {
     /// `invalid_field`, `limit_exceeded`, `not_found`, `not_a_member`, `forbidden`, `client_msg_id_reused`;
     /// `rate_limited` for users; `queue_full`, `store_unavailable` and `draining`: not acknowledged, a retry with the
     /// same `client_msg_id` is safe.
-    pub async fn send(&self, actor: &Actor, request: SendRequest) -> Result<SendReceipt, Refusal> {
-        self.send_as(actor, request, false).await
+    pub async fn send(&self, caller: impl Into<Caller>, request: SendRequest) -> Result<SendReceipt, Refusal> {
+        self.send_as(&caller.into(), request, false).await
+    }
+
+    /// Sends a message that grows; with the receipt it is durable. A retry with the same `client_msg_id` answers with the
+    /// first result, whether the message still grows or not.
+    ///
+    /// # Errors
+    /// Those of [`Engine::send`]; `queue_full` also if too many messages grow.
+    pub async fn begin_stream(&self, caller: impl Into<Caller>, request: SendRequest) -> Result<SendReceipt, Refusal> {
+        self.send_as(&caller.into(), request, true).await
     }
 
     /// Sends a message, whole or to grow.
-    pub(super) async fn send_as(
-        &self,
-        actor: &Actor,
-        request: SendRequest,
-        grows: bool,
-    ) -> Result<SendReceipt, Refusal> {
-        let (conversation, answer) = self.begin_send(actor, request, Occasion::Single, grows).await?;
+    async fn send_as(&self, caller: &Caller, request: SendRequest, grows: bool) -> Result<SendReceipt, Refusal> {
+        let (conversation, answer) = self.begin_send(caller, request, Occasion::Single, grows)?;
         finish_send(&conversation, answer).await
     }
 
     /// Sends messages in order, in as few commits as possible. Each has its own result.
     ///
     /// # Errors
-    /// `limit_exceeded` for too many messages; a result has those of [`Engine::send`].
+    /// `limit_exceeded` for too many messages, and `forbidden` if one of them would open a conversation and the caller's token does
+    /// not allow that; a result has those of [`Engine::send`].
     pub async fn send_batch(
         &self,
-        actor: &Actor,
+        caller: impl Into<Caller>,
         requests: Vec<SendRequest>,
     ) -> Result<Vec<Result<SendReceipt, Refusal>>, Refusal> {
+        let caller = caller.into();
+        requests.iter().try_for_each(|request| self.check_opens(&caller, request))?;
         if requests.len() > SEND_BATCH_MAX {
             return Err(Refusal::limit("messages in a batch", SEND_BATCH_MAX as u64, requests.len() as u64));
         }
@@ -94,20 +113,18 @@ impl Engine {
         let first = requests.first().and_then(|request| request.from.as_deref());
         let is_mixed = requests.iter().any(|request| request.from.as_deref() != first);
         let occasion = if is_mixed { Occasion::MixedBatch } else { Occasion::Single };
-        Ok(self.send_all(actor, requests, occasion).await)
+        Ok(self.send_all(&caller, requests, occasion).await)
     }
 
     /// Sends messages in order; each has its own result.
-    pub(super) async fn send_all(
+    pub(crate) async fn send_all(
         &self,
-        actor: &Actor,
+        caller: &Caller,
         requests: Vec<SendRequest>,
         occasion: Occasion,
     ) -> Vec<Result<SendReceipt, Refusal>> {
-        let mut begun = Vec::with_capacity(requests.len());
-        for request in requests {
-            begun.push(self.begin_send(actor, request, occasion, false).await);
-        }
+        let begun: Vec<_> =
+            requests.into_iter().map(|request| self.begin_send(caller, request, occasion, false)).collect();
         let mut results = Vec::with_capacity(begun.len());
         for begun in begun {
             results.push(match begun {
@@ -118,15 +135,15 @@ impl Engine {
         results
     }
 
-    async fn begin_send(
+    fn begin_send(
         &self,
-        actor: &Actor,
+        caller: &Caller,
         request: SendRequest,
         occasion: Occasion,
         grows: bool,
-    ) -> Result<(Arc<Conversation>, oneshot::Receiver<Result<Outcome, Refusal>>), Refusal> {
+    ) -> Result<BegunSend, Refusal> {
         let (conversation, to, from, message) = request.into_parts();
-        let sender = match (actor, from) {
+        let sender = match (&caller.actor, from) {
             (Actor::User(user), None) => Some(user.clone()),
             (Actor::User(user), Some(from)) if from == user.id => Some(user.clone()),
             (Actor::User(user), Some(from)) => {
@@ -137,48 +154,10 @@ impl Engine {
             (Actor::App, Some(from)) => Some(self.directory.require_user(&from)?),
             (Actor::App, None) => None,
         };
-        let target = match (&conversation, &to) {
-            (Some(id), None) => SendTarget::Conversation(id),
-            (None, Some(user)) => SendTarget::User(user),
-            _ => return Err(Refusal::field("conversation", "give either conversation or to")),
-        };
-        let (actor, sender) = self.act_in(actor, sender, target)?;
-        let actor = &actor;
-        let conversation = match self.resolve_target(sender.as_deref(), target)? {
-            Ok(conversation) => {
-                if let Actor::User(user) = actor {
-                    check_may_know(user, &conversation)?;
-                }
-                conversation
-            }
-            Err(with) => {
-                let sender = sender.as_ref().ok_or_else(|| Refusal::field("from", "to needs a sender"))?;
-                self.check_may_open(actor, sender, &with)?;
-                self.open_direct(sender, &with).await?
-            }
-        };
-        let mut proposal = self.accept(actor, sender.as_deref(), &conversation, message)?;
-        if let (Occasion::BulkSend, Proposal::Append { entry, .. }) = (occasion, &mut proposal)
-            && let Some(details) = &mut entry.details
-        {
-            details.for_customer = details.desk.is_some();
-        }
-        let stream = if grows { self.prepare_stream(actor, &mut proposal, None)? } else { None };
-        let flow_key = match sender {
-            _ if occasion == Occasion::MixedBatch => FlowKey::Bulk,
-            Some(sender) => FlowKey::User(sender.person()),
-            None => FlowKey::Conversation(conversation.no),
-        };
-        let slot = Some(self.committer.reserve(&conversation, flow_key)?);
+        let target = SendTarget::named(conversation.as_deref(), to.as_deref())?;
         let (reply, answer) = oneshot::channel();
-        self.committer.submit(CommitRequest {
-            proposal,
-            flow_key,
-            conversation: Some(conversation.clone()),
-            reply: Reply::Caller(reply),
-            slot,
-            stream,
-        })?;
+        let manner = Manner { occasion, grows, session: None };
+        let conversation = self.submit_message(caller, sender, target, message, manner, Reply::Caller(reply))?;
         Ok((conversation, answer))
     }
 
@@ -188,52 +167,91 @@ impl Engine {
     /// Those of [`Engine::send`] that are found before the commit; the others come with the reply.
     pub fn submit(
         &self,
-        sender: &Arc<User>,
+        caller: impl Into<Caller>,
         target: SendTarget<'_>,
         message: NewMessage,
         reply: SessionReply,
-    ) -> Result<SubmitOutcome, Refusal> {
-        self.submit_as(sender, target, message, reply, false)
+    ) -> Result<(), Refusal> {
+        self.submit_as(&caller.into(), target, message, reply, false)
     }
 
-    pub(super) fn submit_as(
+    /// Submits a session's message that grows, as [`Engine::submit`] does a send. The message ends with the session.
+    ///
+    /// # Errors
+    /// Those of [`Engine::begin_stream`] that are found before the commit.
+    pub fn submit_stream(
         &self,
-        sender: &Arc<User>,
+        caller: impl Into<Caller>,
+        target: SendTarget<'_>,
+        message: NewMessage,
+        reply: SessionReply,
+    ) -> Result<(), Refusal> {
+        self.submit_as(&caller.into(), target, message, reply, true)
+    }
+
+    fn submit_as(
+        &self,
+        caller: &Caller,
         target: SendTarget<'_>,
         message: NewMessage,
         reply: SessionReply,
         grows: bool,
-    ) -> Result<SubmitOutcome, Refusal> {
-        let acting = match target {
-            SendTarget::Conversation(id) => self.acting(sender, id)?,
-            SendTarget::User(_) => sender.clone(),
-        };
-        let sender = &acting;
-        let conversation = match self.resolve_target(Some(sender), target)? {
-            Ok(conversation) => {
-                check_may_know(sender, &conversation)?;
-                conversation
-            }
-            Err(with) => {
-                self.check_may_open(&Actor::User(sender.clone()), sender, &with)?;
-                return Ok(SubmitOutcome::NeedsDirect { opener: acting, with });
-            }
-        };
-        let actor = Actor::User(sender.clone());
+    ) -> Result<(), Refusal> {
         let SessionReply { shard, session, reference } = reply;
-        let mut proposal = self.accept(&actor, Some(sender), &conversation, message)?;
-        let stream = if grows { self.prepare_stream(&actor, &mut proposal, Some((shard, session)))? } else { None };
-        let flow_key = FlowKey::User(sender.person());
+        let manner = Manner { occasion: Occasion::Single, grows, session: Some((shard, session)) };
+        let reply = Reply::Session { shard, session, reference };
+        self.submit_message(caller, caller.actor.user().cloned(), target, message, manner, reply).map(drop)
+    }
+
+    /// The path of every send: accepts a message and hands it to the committer; answers its conversation. A direct conversation
+    /// that does not exist yet is opened by the message in the same commit: a message that is not stored opens none.
+    fn submit_message(
+        &self,
+        caller: &Caller,
+        sender: Option<Arc<User>>,
+        target: SendTarget<'_>,
+        message: NewMessage,
+        manner: Manner,
+        reply: Reply,
+    ) -> Result<Arc<Conversation>, Refusal> {
+        let (ref actor, ref sender) = self.act_in(&caller.actor, sender, target)?;
+        let (conversation, new) = match self.resolve_target(sender.as_deref(), target)? {
+            Ok(conversation) => (conversation, None),
+            Err(with) => {
+                caller.scopes.check(Operation::OpenDirect)?;
+                let sender = sender.as_ref().ok_or_else(|| Refusal::field("from", "to needs a sender"))?;
+                let (conversation, new) = self.new_direct(sender, &with)?;
+                (Arc::new(conversation), Some((new, sender, with)))
+            }
+        };
+        let mut entry = self.accept(actor, sender.as_deref(), &conversation, message, manner.grows)?;
+        if let (Occasion::BulkSend, Some(details)) = (manner.occasion, &mut entry.details) {
+            details.desk.iter_mut().for_each(|desk| desk.for_customer = true);
+        }
+        // What can only be a retry begins nothing.
+        let stream = if manner.grows && entry.request.refusal.is_none() {
+            let counted = new.is_none().then_some(conversation.no);
+            Some(self.prepare_stream(actor, counted, &mut entry, manner.session)?)
+        } else {
+            None
+        };
+        let proposal = match new {
+            Some((new, sender, with)) => {
+                self.check_may_open(actor, sender, &with)?;
+                Proposal::OpenDirect { new: Box::new(new), entry }
+            }
+            None => Proposal::Append { conversation: conversation.no, entry },
+        };
+        let flow_key = match sender {
+            _ if manner.occasion == Occasion::MixedBatch => FlowKey::Bulk,
+            Some(sender) => FlowKey::User(sender.person()),
+            None => FlowKey::Conversation(conversation.no),
+        };
         let slot = Some(self.committer.reserve(&conversation, flow_key)?);
-        self.committer.submit(CommitRequest {
-            proposal,
-            flow_key,
-            conversation: Some(conversation),
-            reply: Reply::Session { shard, session, reference },
-            slot,
-            stream,
-        })?;
-        Ok(SubmitOutcome::Pending)
+        let about = Some(conversation.clone());
+        let by = actor.user().map(|user| user.person());
+        self.committer.submit(CommitRequest { proposal, by, flow_key, conversation: about, reply, slot, stream })?;
+        Ok(conversation)
     }
 
     /// The conversation of a target, or the user with whom a direct one must be opened first.
@@ -251,7 +269,7 @@ impl Engine {
             }
             (SendTarget::User(_), None) => return Err(Refusal::field("from", "to needs a sender")),
         };
-        let found = self.directory.conversation_by_id(id).map_err(tidings_domain::refusals::store_refusal)?;
+        let found = self.directory.conversation_by_id(id).map_err(store_refusal)?;
         match (found.as_deref(), direct_pair(id), sender) {
             (Some(_), _, _) => Ok(found.ok_or_else(String::new)),
             // A direct conversation is opened by its first message.
@@ -261,15 +279,22 @@ impl Engine {
         }
     }
 
-    /// Whether a message to this target opens a direct conversation first. `from`: the account for which the caller sends.
-    pub fn would_open(&self, sender: &Arc<User>, from: Option<&str>, target: SendTarget<'_>) -> bool {
-        let account = from.and_then(|from| self.as_account_named(sender, from).ok().flatten());
-        let sender = match (account, target) {
-            (Some(account), _) => Ok(account),
-            (None, SendTarget::Conversation(id)) => self.acting(sender, id),
-            (None, SendTarget::User(_)) => Ok(sender.clone()),
+    /// Refuses a message of a batch that would open a direct conversation, if the caller's token does not allow that.
+    fn check_opens(&self, caller: &Caller, request: &SendRequest) -> Result<(), Refusal> {
+        let Some(user) = caller.actor.user().filter(|_| !caller.scopes.allow(Operation::OpenDirect)) else {
+            return Ok(());
         };
-        sender.is_ok_and(|sender| self.resolve_target(Some(&sender), target).is_ok_and(|found| found.is_err()))
+        // What else is wrong with the message is in its own result.
+        let Ok(target) = SendTarget::named(request.conversation.as_deref(), request.to.as_deref()) else {
+            return Ok(());
+        };
+        let account = request.from.as_deref().and_then(|from| self.as_account_named(user, from).ok().flatten());
+        let sender = Some(account.unwrap_or_else(|| user.clone()));
+        let found = self.act_in(&caller.actor, sender, target);
+        match found.and_then(|(_, sender)| self.resolve_target(sender.as_deref(), target)) {
+            Ok(Err(_)) => caller.scopes.check(Operation::OpenDirect),
+            Ok(Ok(_)) | Err(_) => Ok(()),
+        }
     }
 
     /// The caller and the sender of a message: an agent sends as the account, in the account's conversations.
@@ -294,8 +319,25 @@ impl Engine {
     /// Opens the direct conversation of two users, or answers the existing one.
     ///
     /// # Errors
-    /// `not_found`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
-    pub async fn open_direct(&self, user: &Arc<User>, with: &str) -> Result<Arc<Conversation>, Refusal> {
+    /// `not_found`; `rate_limited` for users; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
+    pub(crate) async fn open_direct(
+        &self,
+        actor: &Actor,
+        user: &Arc<User>,
+        with: &str,
+    ) -> Result<Arc<Conversation>, Refusal> {
+        let (_, new) = self.new_direct(user, with)?;
+        match self.committer.propose(actor, None, Proposal::CreateConversation(new)).await? {
+            Outcome::Conversation { conversation, .. } => Ok(Arc::new(conversation)),
+            _ => Err(unexpected_outcome()),
+        }
+    }
+
+    /// The direct conversation of two users as it will be, without a number, and the request to create it.
+    ///
+    /// # Errors
+    /// `not_found`, `forbidden`; `store_unavailable`.
+    fn new_direct(&self, user: &Arc<User>, with: &str) -> Result<(Conversation, NewConversation), Refusal> {
         let other = self.directory.require_user(with)?;
         let desks = &self.directory.desks;
         if desks.of_user(user.no).is_some() && desks.of_user(other.no).is_some() {
@@ -306,31 +348,29 @@ impl Engine {
         if first.no != second.no {
             members.push((second.no, Role::Member));
         }
-        let proposal = Proposal::CreateConversation(NewConversation {
-            id: direct_id(&user.id, with),
-            kind: ConversationKind::Direct,
-            pair: Some((first.no, second.no)),
+        let (id, kind, pair) = (direct_id(&user.id, with), ConversationKind::Direct, Some((first.no, second.no)));
+        let settings = ConversationSettings::default();
+        let conversation = Conversation {
+            no: ConversationNo(0),
+            id: id.clone(),
+            kind,
+            pair,
             name: None,
             avatar: None,
             attributes: None,
-            members,
-            settings: ConversationSettings::default(),
-        });
-        match self.committer.propose_as(user.person(), proposal).await? {
-            Outcome::Conversation { conversation, .. } => Ok(Arc::new(conversation)),
-            _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
-        }
+            created_at: self.clock.now_ms(),
+            member_count: members.len() as u64,
+            settings: settings.clone(),
+        };
+        let new = NewConversation { id, kind, pair, name: None, avatar: None, attributes: None, members, settings };
+        Ok((conversation, new))
     }
 
-    /// Checks that a direct conversation may be opened. That takes a commit before the one of its first message, so
-    /// that it counts as a send of its own.
-    pub(crate) fn check_may_open(&self, actor: &Actor, sender: &User, with: &str) -> Result<(), Refusal> {
+    /// Checks that a direct conversation may be opened, and takes it from the rates of both users.
+    pub(crate) fn check_may_open(&self, actor: &Actor, opener: &User, with: &str) -> Result<(), Refusal> {
         self.check_draining()?;
         match actor {
-            Actor::User(_) => {
-                self.rate.check(sender.person())?;
-                self.check_opening_limits(sender, with)
-            }
+            Actor::User(_) => self.check_opening_limits(opener, with),
             Actor::App => Ok(()),
         }
     }
@@ -343,30 +383,25 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks a message against limits, membership and role, and makes the proposal.
+    /// Checks a message against limits, membership and role, and makes the entry.
     fn accept(
         &self,
         actor: &Actor,
         sender: Option<&User>,
         conversation: &Conversation,
         message: NewMessage,
-    ) -> Result<Proposal, Refusal> {
-        self.check_draining()?;
-        check_message(&message)?;
-        if let Some(sender) = sender {
-            self.check_may_send(actor, sender, conversation)?;
-            if matches!(actor, Actor::User(_)) {
-                self.check_may_mention(sender, conversation, &message.mentions)?;
-                self.rate.check(sender.person())?;
-            }
+        grows: bool,
+    ) -> Result<NewEntry, Refusal> {
+        let rights = sender.map_or(Ok(()), |sender| self.check_rights(actor, sender, conversation, &message));
+        let refusal =
+            rights.map_or_else(|refusal| unless_retry(refusal, &message.client_msg_id).map(Some), |()| Ok(None))?;
+        let checked = self.check_draining().and_then(|()| check_message(&message));
+        if let Err(other) = checked {
+            return Err(refusal.map_or(other, |refusal| *refusal));
         }
+        let digest = request_digests::of_send(&message, grows);
         let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to } = message;
-        let mut details = self.desk_details(conversation, sender);
-        if let Some(reply_to) = reply_to {
-            let details: &mut EntryDetails = details.get_or_insert_default();
-            details.reply_to = reply_to;
-        }
-        let entry = NewEntry {
+        let mut entry = NewEntry {
             kind: EntryKind::Message,
             sender: sender.map(|s| Sender { no: s.no, id: s.id.clone() }),
             client_msg_id,
@@ -375,12 +410,37 @@ impl Engine {
             mentions,
             silent,
             skip_push,
-            details,
+            details: self.desk_details(EntryKind::Message, conversation, sender),
+            request: EntryRequest { digest, refusal },
         };
-        Ok(Proposal::Append { conversation: conversation.no, entry })
+        if let Some(answered) = reply_to
+            && let Some(details) = entry.message_details_mut()
+        {
+            details.reply_to = Some(AnsweredMessage::at(answered));
+        }
+        Ok(entry)
     }
 
-    pub(super) fn check_may_send(
+    /// Checks that the actor may know of the conversation, and may send this as the sender.
+    fn check_rights(
+        &self,
+        actor: &Actor,
+        sender: &User,
+        conversation: &Conversation,
+        message: &NewMessage,
+    ) -> Result<(), Refusal> {
+        if let Actor::User(user) = actor {
+            check_may_know(user, conversation)?;
+        }
+        self.check_may_send(actor, sender, conversation)?;
+        if let Actor::User(_) = actor {
+            self.check_may_mention(sender, conversation, &message.mentions)?;
+        }
+        let answered = message.reply_to.filter(|seq| *seq > 0);
+        answered.map_or(Ok(()), |seq| self.check_exists_for(actor, conversation, seq))
+    }
+
+    pub(crate) fn check_may_send(
         &self,
         actor: &Actor,
         sender: &User,
@@ -393,12 +453,14 @@ impl Engine {
                 Err(not_a_member(&sender.id, &conversation.id))
             };
         }
-        let membership =
-            self.directory.membership(conversation.no, sender.no).map_err(tidings_domain::refusals::store_refusal)?;
+        let membership = self.directory.membership(conversation.no, sender.no).map_err(store_refusal)?;
         let Some(membership) = membership else { return Err(not_a_member(&sender.id, &conversation.id)) };
         let follows_only = conversation.kind == ConversationKind::Official && membership.role == Role::Member;
         if follows_only && matches!(actor, Actor::User(_)) {
-            return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins of an official account send"));
+            return Err(Refusal::new(
+                ErrorCode::Forbidden,
+                "only the owner and admins of an official account may send",
+            ));
         }
         Ok(())
     }
@@ -413,8 +475,15 @@ fn check_may_know(user: &User, conversation: &Conversation) -> Result<(), Refusa
     }
 }
 
-pub(crate) fn not_a_member(user: &str, conversation: &str) -> Refusal {
-    Refusal::new(ErrorCode::NotAMember, format!("user {user:?} is not a member of conversation {conversation:?}"))
+/// Keeps the refusal of a request that may be a retry from after its author lost a right: the commit answers with the first
+/// result, or with the refusal if there is none.
+pub(crate) fn unless_retry(refusal: Refusal, client_msg_id: &Option<String>) -> Result<Box<Refusal>, Refusal> {
+    match refusal.code {
+        ErrorCode::NotAMember | ErrorCode::Forbidden | ErrorCode::NotFound if client_msg_id.is_some() => {
+            Ok(Box::new(refusal))
+        }
+        _ => Err(refusal),
+    }
 }
 
 async fn finish_send(
@@ -444,7 +513,7 @@ pub(crate) fn check_message(message: &NewMessage) -> Result<(), Refusal> {
         check_id("mentions", mention)?;
     }
     if message.reply_to == Some(0) {
-        return Err(Refusal::field("reply_to", "is the seq of a message, from 1 on"));
+        return Err(Refusal::field("reply_to", "must be the seq of a message, at least 1"));
     }
     message.client_msg_id.as_deref().map_or(Ok(()), |id| check_id("client_msg_id", id))
 }

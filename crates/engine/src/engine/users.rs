@@ -1,47 +1,28 @@
-//! Users: cards, do-not-disturb windows, and ending sessions.
+//! Users: profiles, do-not-disturb windows, and ending sessions.
 
 use crate::{
+    Engine,
     attributes::{attributes_value, check_attributes},
     daily_window::parse_wall_time,
-    engine::Engine,
 };
 use jiff::tz::TimeZone;
 use tidings_domain::{
     model::*,
+    refusals::unexpected_outcome,
     store::{Outcome, Proposal, UserPatch},
 };
 use tidings_protocol::{
-    error::{ErrorCode, Refusal},
+    error::Refusal,
     http::*,
     ids::{check_language, check_name, check_new_id},
     limits::*,
 };
-
-/// The refusal for an outcome that this kind of proposal cannot have.
-pub(crate) fn unexpected_outcome() -> Refusal {
-    Refusal::new(ErrorCode::Internal, "the store answered with an outcome of another kind")
-}
 
 fn check_time_zone(field: &str, zone: &str) -> Result<(), Refusal> {
     match TimeZone::get(zone) {
         Ok(_) => Ok(()),
         Err(_) => Err(Refusal::field(field, format!("{zone:?} is not an IANA time zone"))),
     }
-}
-
-/// Times after the year 9000 are refused: they are not milliseconds since 1970.
-const TIME_MAX: u64 = 221_845_392_000_000;
-
-fn check_roads_off(field: &str, roads: &[PolicyRoad]) -> Result<(), Refusal> {
-    for (at, road) in roads.iter().enumerate() {
-        let why = match road {
-            PolicyRoad::Session => "a live session is handed each message: its app decides what it shows",
-            _ if roads[..at].contains(road) => "is there twice",
-            _ => continue,
-        };
-        return Err(Refusal::field(&format!("{field}[{at}]"), why));
-    }
-    Ok(())
 }
 
 /// Checks a language and a time zone that are to be stored; an empty text removes one.
@@ -74,19 +55,19 @@ impl Engine {
             let UserUpsert { id, name, avatar, language, time_zone, .. } = user;
             patches.push(UserPatch { id, name, avatar, attributes, language, time_zone });
         }
-        match self.committer.propose(None, Proposal::PutUsers(patches)).await? {
+        match self.committer.propose_untold(None, Proposal::PutUsers(patches)).await? {
             Outcome::Users { created, updated } => Ok(UsersUpserted { created, updated }),
             _ => Err(unexpected_outcome()),
         }
     }
 
-    /// A user's card. `private`: with the fields that only the user and app servers may see.
+    /// A user's profile. `private`: with the fields that only the user and app servers may see.
     ///
     /// # Errors
     /// `not_found`; `store_unavailable`.
-    pub fn user_card(&self, id: &str, private: bool) -> Result<UserCard, Refusal> {
+    pub fn user_profile(&self, id: &str, private: bool) -> Result<UserProfile, Refusal> {
         let user = self.directory.require_user(id)?;
-        Ok(UserCard {
+        Ok(UserProfile {
             id: user.id.clone(),
             name: user.name.clone(),
             avatar: user.avatar.clone(),
@@ -126,7 +107,7 @@ impl Engine {
             }
             check_time_zone("window.time_zone", &window.time_zone)?;
         }
-        self.committer.propose(None, Proposal::SetDoNotDisturb { user: user.no, window }).await?;
+        self.committer.propose_untold(None, Proposal::SetDoNotDisturb { user: user.no, window }).await?;
         Ok(())
     }
 
@@ -140,7 +121,7 @@ impl Engine {
         let given = |text: Option<String>| Some(text.unwrap_or_default());
         let (language, time_zone) = (given(locale.language), given(locale.time_zone));
         let patch = UserPatch { id: user.id.clone(), language, time_zone, ..UserPatch::default() };
-        self.committer.propose(None, Proposal::PutUsers(vec![patch])).await?;
+        self.committer.propose_untold(None, Proposal::PutUsers(vec![patch])).await?;
         Ok(())
     }
 
@@ -150,34 +131,7 @@ impl Engine {
     /// `not_found`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn set_receipts(&self, user: &str, send: bool) -> Result<(), Refusal> {
         let user = self.directory.require_user(user)?.no;
-        self.committer.propose(None, Proposal::SetReceipts { user, send }).await?;
-        Ok(())
-    }
-
-    /// By which roads a user wants to be told of messages.
-    ///
-    /// # Errors
-    /// `not_found`; `store_unavailable`.
-    pub fn reach_preferences(&self, user: &str) -> Result<ReachPreferences, Refusal> {
-        Ok(self.directory.require_user(user)?.reach.as_deref().cloned().unwrap_or_default())
-    }
-
-    /// Replaces by which roads a user wants to be told of messages.
-    ///
-    /// # Errors
-    /// `not_found`, `invalid_field`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
-    pub async fn set_reach_preferences(&self, user: &str, preferences: ReachPreferences) -> Result<(), Refusal> {
-        let user = self.directory.require_user(user)?.no;
-        check_roads_off("off", &preferences.off)?;
-        let kinds =
-            [("direct", &preferences.direct), ("group", &preferences.group), ("official", &preferences.official)];
-        for (kind, set) in kinds {
-            set.as_ref().map_or(Ok(()), |set| check_roads_off(&format!("{kind}.off"), &set.off))?;
-        }
-        if preferences.snooze_until.is_some_and(|until| until > TIME_MAX) {
-            return Err(Refusal::field("snooze_until", "is not a time in milliseconds since 1970 UTC"));
-        }
-        self.committer.propose(None, Proposal::SetReach { user, preferences: Box::new(preferences) }).await?;
+        self.committer.propose_untold(None, Proposal::SetReceipts { user, send }).await?;
         Ok(())
     }
 
@@ -187,7 +141,7 @@ impl Engine {
     /// `not_found`; `queue_full`, `store_unavailable` and `draining`: no session was ended.
     pub async fn kick(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {
         let (kicked, proposal) = self.prepare_kick(user, kick)?;
-        self.committer.propose(None, proposal).await.map(|_| kicked)
+        self.committer.propose_untold(None, proposal).await.map(|_| kicked)
     }
 
     /// Revokes all tokens of a user that were issued until now, and ends the user's sessions, on every node. Tokens
@@ -200,7 +154,7 @@ impl Engine {
         let issue_from = self.clock.now_ms() / 1_000 + 1;
         let sessions = self.presence.sessions_of(user).len();
         let reason = revoke.reason.unwrap_or_else(|| "the app revoked the user's tokens".into());
-        self.committer.propose(None, Proposal::Revoke { user, before: issue_from * 1_000, reason }).await?;
+        self.committer.propose_untold(None, Proposal::Revoke { user, before: issue_from * 1_000, reason }).await?;
         Ok(Revoked { sessions, issue_from })
     }
 

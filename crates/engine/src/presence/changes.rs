@@ -10,15 +10,13 @@ use tidings_domain::model::UserNo;
 pub struct PresenceConfig {
     /// A user is announced offline after this long without a session.
     pub grace_ms: u64,
-    /// Whether the webhook is called with changes.
-    pub webhook: bool,
     /// The watches of all sessions together. Above: refused with `queue_full`.
     pub watches_max: usize,
 }
 
 impl Default for PresenceConfig {
     fn default() -> Self {
-        PresenceConfig { grace_ms: 5_000, webhook: false, watches_max: 2_000_000 }
+        PresenceConfig { grace_ms: 5_000, watches_max: 2_000_000 }
     }
 }
 
@@ -101,8 +99,9 @@ impl ChangeQueue {
     }
 
     /// Takes the changes to announce now. After a jump back of the clock, no user waits for longer than the grace.
-    pub(super) fn take_due(&mut self, now_ms: u64, grace_ms: u64) -> Vec<Change> {
-        // A user whose sessions went to the background and back is told once.
+    /// `holds_ends`: users without a session may have one that is not known here, and wait until that is over.
+    pub(super) fn take_due(&mut self, now_ms: u64, grace_ms: u64, holds_ends: bool) -> Vec<Change> {
+        // A user whose sessions went to the background and back is reported once.
         self.online.sort_unstable();
         self.online.dedup();
         let mut changes: Vec<Change> =
@@ -118,7 +117,8 @@ impl ChangeQueue {
             }
         }
         self.last_now_ms = now_ms;
-        while let Some((due, user)) = self.queue.front().copied().filter(|(due, _)| *due <= now_ms) {
+        let is_due = |due: u64| due <= now_ms && !holds_ends;
+        while let Some((due, user)) = self.queue.front().copied().filter(|(due, _)| is_due(*due)) {
             self.queue.pop_front();
             match self.pending.get(&user).copied() {
                 // The user returned and went again: the grace starts anew.
@@ -163,90 +163,5 @@ fn only_latest(mut changes: Vec<Change>) -> Vec<Change> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GRACE: u64 = 5_000;
-    const ALICE: UserNo = UserNo(1);
-
-    fn gone(since: u64) -> Away {
-        Away { since, was_active: true }
-    }
-
-    fn change(online: bool, at: u64) -> Change {
-        Change { user: ALICE, online, at }
-    }
-
-    #[test]
-    fn online_is_announced_at_once_and_offline_after_the_grace() {
-        let mut changes = ChangeQueue::default();
-        changes.user_online(ALICE, true);
-        assert_eq!(changes.take_due(1_000, GRACE), [change(true, 1_000)]);
-        changes.user_offline(ALICE, gone(2_000), 2_000, GRACE);
-        assert_eq!(changes.take_due(6_999, GRACE), []);
-        assert_eq!(changes.take_due(7_000, GRACE), [change(false, 2_000)]);
-        assert_eq!(changes.take_due(20_000, GRACE), []);
-    }
-
-    #[test]
-    fn a_return_within_the_grace_is_not_announced_and_the_next_end_starts_the_grace_anew() {
-        let mut changes = ChangeQueue::default();
-        changes.user_offline(ALICE, gone(1_000), 1_000, GRACE);
-        changes.user_online(ALICE, true);
-        changes.user_offline(ALICE, gone(4_000), 4_000, GRACE);
-        assert_eq!(changes.take_due(6_000, GRACE), [], "away since 4,000 only");
-        assert_eq!(changes.take_due(9_000, GRACE), [change(false, 4_000)]);
-        changes.user_online(ALICE, true);
-        assert_eq!(changes.take_due(9_100, GRACE), [change(true, 9_100)]);
-        changes.user_offline(ALICE, gone(9_200), 9_200, GRACE);
-        changes.user_online(ALICE, true);
-        assert_eq!(changes.take_due(90_000, GRACE), []);
-    }
-
-    #[test]
-    fn of_two_changes_in_one_round_only_the_last_is_announced() {
-        let mut changes = ChangeQueue::default();
-        changes.user_online(ALICE, true);
-        changes.user_offline(ALICE, gone(1_000), 1_000, 0);
-        assert_eq!(changes.take_due(1_500, 0), [change(false, 1_000)]);
-        changes.user_online(ALICE, true);
-        assert_eq!(changes.take_due(2_000, 0), [change(true, 2_000)]);
-    }
-
-    #[test]
-    fn the_end_of_a_last_session_is_known_until_it_is_announced() {
-        let mut changes = ChangeQueue::default();
-        changes.user_offline(ALICE, gone(1_000), 1_000, GRACE);
-        assert_eq!(changes.away(ALICE), Some(gone(1_000)));
-        changes.user_online(ALICE, true);
-        assert_eq!(changes.away(ALICE), None);
-        changes.user_offline(ALICE, gone(2_000), 2_000, GRACE);
-        assert_eq!(changes.take_due(7_000, GRACE), [change(false, 2_000)]);
-        assert_eq!(changes.away(ALICE), None);
-    }
-
-    #[test]
-    fn a_clock_that_jumps_back_keeps_no_user_online_for_longer_than_the_grace() {
-        let mut changes = ChangeQueue::default();
-        changes.take_due(1_000_000, GRACE);
-        changes.user_offline(ALICE, gone(1_000_000), 1_000_000, GRACE);
-        assert_eq!(changes.take_due(400_000, GRACE), []);
-        assert_eq!(changes.take_due(405_000, GRACE), [change(false, 1_000_000)]);
-    }
-
-    #[test]
-    fn a_storm_of_changes_costs_one_entry_per_user_and_frees_its_memory() {
-        let mut changes = ChangeQueue::default();
-        let users = 100_000;
-        for flap in 0..10 {
-            for user in 0..users {
-                changes.user_offline(UserNo(user), gone(1_000 + flap), 1_000 + flap, GRACE);
-                changes.user_online(UserNo(user), true);
-            }
-        }
-        assert_eq!((changes.queue.len(), changes.pending.len()), (users as usize, users as usize));
-        assert_eq!(changes.take_due(10_000, GRACE), [], "all are back");
-        assert_eq!(changes.coalesced, users * 10);
-        assert_eq!((changes.queue.capacity(), changes.pending.capacity()), (0, 0));
-    }
-}
+#[path = "../../tests/units/presence_changes.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! shards ─ register, unregister ─▶ registry ─▶ grace ─▶ changes, coalesced ─┬▶ watchers' sessions
-//!                                     ▲                                     ├▶ webhook
+//!                                     ▲                                     ├▶ the observer
 //! nodes ─ attach, renew ──────────────┘ leases                              └▶ last seen, stored
 //! ```
 //! Only the process that holds a connection knows whether its session lives; the registry has what that process
@@ -10,8 +10,8 @@
 //! while its node's lease runs, and [`compare`] finds and repairs the other differences.
 //!
 //! In reading order: this file, `registry` (the sessions), [`nodes`] (leases), `changes` (which changes are announced,
-//! and when), [`watching`] (the sessions that watch users), [`worker`] (the thread that announces), `webhook`,
-//! [`compare`]; then the parts for several nodes: `deltas` (the changes that other nodes are yet to be sent),
+//! and when), [`watching`] (the sessions that watch users), [`worker`] (the thread that announces),
+//! [`observer`] (who hands changes on to the app), [`compare`], `requests` and `watch_requests` (what callers ask); then the parts for several nodes: `deltas` (the changes that other nodes are yet to be sent),
 //! `snapshot` (all sessions, a chunk at a time), `peers` (the sessions of other nodes). [`crate::cluster::presence`]
 //! carries them.
 
@@ -19,18 +19,21 @@ mod changes;
 pub mod compare;
 pub(crate) mod deltas;
 pub mod nodes;
+pub mod observer;
 pub(crate) mod peers;
 mod registry;
+mod requests;
 pub(crate) mod snapshot;
+mod watch_requests;
 pub mod watching;
-mod webhook;
 pub(crate) mod worker;
 
 use changes::{Away, ChangeQueue};
 pub use changes::{Change, PresenceConfig};
 use deltas::{Delta, DeltaQueue, SessionRecord};
 use nodes::Nodes;
-pub use nodes::{NodeCard, NodeNo};
+pub use nodes::{NodeNo, NodeRecord};
+use observer::PresenceObserver;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use registry::{Arrival, Departure, Registered, Registry};
@@ -38,7 +41,7 @@ use smallvec::SmallVec;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -59,6 +62,14 @@ pub struct PresenceSession {
     pub chat: bool,
     /// The client has said that nobody looks at it. Such a session is sent messages and does not hold back their offline push.
     pub background: bool,
+}
+
+/// How many sessions a user may have at once, on all nodes together. The latest stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Sessions of one device kind.
+    pub per_kind: usize,
+    pub per_user: usize,
 }
 
 /// Users whose last-seen time is cached after their last session has ended.
@@ -84,8 +95,10 @@ pub struct Presence {
     notifying: Mutex<()>,
     /// The changes to send to the other nodes of a cluster; absent on a node by itself.
     pub(crate) deltas: Option<DeltaQueue>,
-    /// The states to send to the webhook.
-    for_webhook: Mutex<webhook::PendingStates>,
+    /// Absent: nobody hands changes on.
+    observer: OnceLock<Arc<dyn PresenceObserver>>,
+    /// Whether a node lives whose sessions are not known here: users who are gone may be there.
+    has_unheard_node: AtomicBool,
     /// Whether another node has reported that it leads.
     had_leader: AtomicBool,
     config: PresenceConfig,
@@ -103,10 +116,16 @@ impl Presence {
             watchers: Mutex::default(),
             notifying: Mutex::default(),
             deltas: None,
-            for_webhook: Mutex::default(),
+            observer: OnceLock::new(),
+            has_unheard_node: AtomicBool::new(false),
             had_leader: AtomicBool::new(false),
             config,
         }
+    }
+
+    /// Has the observer take all changes that are announced from now on. There is one.
+    pub fn set_observer(&self, observer: Arc<dyn PresenceObserver>) {
+        let _ = self.observer.set(observer);
     }
 
     /// The shared copy of a device kind's name.

@@ -27,7 +27,7 @@ impl NodeNo {
 
 /// A node as operators see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeCard {
+pub struct NodeRecord {
     pub no: NodeNo,
     pub name: String,
     pub boot_id: u64,
@@ -39,7 +39,7 @@ pub struct NodeCard {
 }
 
 struct Node {
-    card: NodeCard,
+    record: NodeRecord,
     lease_until: AtomicU64,
     /// Whether the end of the lease was reported.
     expiry_reported: AtomicBool,
@@ -68,21 +68,21 @@ impl Default for Nodes {
 }
 
 impl Node {
-    fn new(card: NodeCard) -> Self {
-        let lease_until = AtomicU64::new(card.lease_until);
-        Node { lease_until, expiry_reported: AtomicBool::new(false), sessions: AtomicI64::new(0), card }
+    fn new(record: NodeRecord) -> Self {
+        let lease_until = AtomicU64::new(record.lease_until);
+        Node { lease_until, expiry_reported: AtomicBool::new(false), sessions: AtomicI64::new(0), record }
     }
 
-    fn card(&self) -> NodeCard {
+    fn record(&self) -> NodeRecord {
         let (lease_until, sessions) = (self.lease_until.load(Ordering::Relaxed), self.sessions.load(Ordering::Relaxed));
-        NodeCard { lease_until, sessions, ..self.card.clone() }
+        NodeRecord { lease_until, sessions, ..self.record.clone() }
     }
 }
 
 impl Nodes {
     /// The nodes of a process with this name, boot id and address.
     pub(super) fn of(name: &str, boot_id: u64, address: &str) -> Self {
-        let card = NodeCard {
+        let record = NodeRecord {
             no: NodeNo(0),
             name: name.into(),
             boot_id,
@@ -91,7 +91,7 @@ impl Nodes {
             lease_until: u64::MAX,
             sessions: 0,
         };
-        let nodes = RwLock::new(vec![Some(Node::new(card))]);
+        let nodes = RwLock::new(vec![Some(Node::new(record))]);
         Nodes { nodes, peers: RwLock::default(), now_ms: AtomicU64::new(0) }
     }
 
@@ -101,11 +101,11 @@ impl Nodes {
         let at = peers.iter().position(Option::is_none).unwrap_or(peers.len());
         let (no, name, address) = (NodeNo(PEER_BIT | at as u32), name.into(), String::new());
         let lease_until = u64::MAX;
-        let card = NodeCard { no, name, boot_id, address, attached_at: now_ms, lease_until, sessions: 0 };
+        let record = NodeRecord { no, name, boot_id, address, attached_at: now_ms, lease_until, sessions: 0 };
         if at == peers.len() {
             peers.push(None);
         }
-        peers[at] = Some(Node::new(card));
+        peers[at] = Some(Node::new(record));
         no
     }
 
@@ -126,7 +126,7 @@ impl Nodes {
     pub fn attach(&self, name: &str, boot_id: u64, address: &str, now_ms: u64, lease_ms: u64) -> NodeNo {
         let mut nodes = self.nodes.write();
         let no = NodeNo(nodes.len() as u32);
-        nodes.push(Some(Node::new(NodeCard {
+        nodes.push(Some(Node::new(NodeRecord {
             no,
             name: name.into(),
             boot_id,
@@ -162,7 +162,7 @@ impl Nodes {
             let until = node.lease_until.load(Ordering::Relaxed);
             until != DETACHED && until < now_ms && !node.expiry_reported.swap(true, Ordering::Relaxed)
         };
-        self.nodes.read().iter().flatten().filter(is_over).map(|node| node.card.no).collect()
+        self.nodes.read().iter().flatten().filter(is_over).map(|node| node.record.no).collect()
     }
 
     /// Detaches a node that has said goodbye, or whose name a successor has.
@@ -188,15 +188,15 @@ impl Nodes {
         self.with(node, |node| node.lease_until.load(Ordering::Relaxed) >= now_ms).unwrap_or(false)
     }
 
-    pub fn card(&self, node: NodeNo) -> Option<NodeCard> {
-        self.with(node, Node::card)
+    pub fn record(&self, node: NodeNo) -> Option<NodeRecord> {
+        self.with(node, Node::record)
     }
 
     /// Nodes whose lease runs, and nodes that still have registered sessions.
-    pub fn cards(&self, now_ms: u64) -> Vec<NodeCard> {
+    pub fn records(&self, now_ms: u64) -> Vec<NodeRecord> {
         let (nodes, peers) = (self.nodes.read(), self.peers.read());
-        let cards = nodes.iter().chain(peers.iter()).flatten().map(Node::card);
-        cards.filter(|card| card.lease_until >= now_ms || card.sessions > 0).collect()
+        let records = nodes.iter().chain(peers.iter()).flatten().map(Node::record);
+        records.filter(|record| record.lease_until >= now_ms || record.sessions > 0).collect()
     }
 }
 
@@ -218,7 +218,7 @@ mod tests {
         assert!(nodes.is_alive(node), "it was only late");
         nodes.detach(node);
         assert!(!nodes.is_alive(node));
-        assert_eq!(nodes.cards(1_600).len(), 1, "this process");
+        assert_eq!(nodes.records(1_600).len(), 1, "this process");
         nodes.renew(node, 1_700, 500);
         assert!(!nodes.is_alive(node), "its successor has the name: what it still says does not count");
         assert_eq!(nodes.expired(9_000), []);

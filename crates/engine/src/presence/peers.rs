@@ -2,7 +2,7 @@
 //! ([`crate::cluster::presence`]) calls this part of the registry.
 
 use super::{
-    NodeNo, Presence, PresenceConfig, PresenceSession,
+    NodeNo, Presence, PresenceConfig, PresenceSession, SessionLimits,
     deltas::{BACKGROUND, DeltaQueue, Digest, PUSH_ONLY, SessionRecord},
     nodes::Nodes,
     registry::{Arrival, STRIPES},
@@ -128,26 +128,29 @@ impl Presence {
     }
 
     /// This core's sessions of a user that must end in favour of other cores': a device has one session, and a device
-    /// kind a limited number. The latest sessions stay; of two equally late ones, the one on the node with the later
+    /// kind and the user have limited numbers. The latest sessions stay; of two equally late ones, the one on the node with the later
     /// name. Every node comes to the same result, and ends its own sessions.
-    pub fn outranked(&self, user: UserNo, sessions_per_kind: usize) -> SmallVec<[u64; 1]> {
+    pub fn outranked(&self, user: UserNo, limits: SessionLimits) -> SmallVec<[u64; 1]> {
         let mut entries = self.registry.sessions_of(user);
         if !entries.iter().any(|entry| entry.node.is_peer()) {
             return SmallVec::new();
         }
-        let name =
-            |entry: &PresenceSession| self.nodes.card(entry.node.core()).map(|card| card.name).unwrap_or_default();
+        let name = |entry: &PresenceSession| {
+            self.nodes.record(entry.node.core()).map(|record| record.name).unwrap_or_default()
+        };
         entries.sort_by_cached_key(|entry| std::cmp::Reverse((entry.since, name(entry), entry.session)));
         let mut kinds: FxHashMap<&str, usize> = FxHashMap::default();
         let mut ids: SmallVec<[&Arc<str>; 4]> = SmallVec::new();
         let mut outranked = SmallVec::new();
+        let mut staying = 0;
         for entry in &entries {
             let stays = !ids.contains(&&entry.device_id) && {
                 ids.push(&entry.device_id);
                 let of_kind = kinds.entry(&entry.device_kind).or_default();
                 *of_kind += 1;
-                *of_kind <= sessions_per_kind
+                *of_kind <= limits.per_kind && staying < limits.per_user
             };
+            staying += usize::from(stays);
             if !stays && !entry.node.is_peer() {
                 outranked.push(entry.session);
             }
@@ -155,9 +158,9 @@ impl Presence {
         outranked
     }
 
-    /// The age of the oldest change that the webhook has not taken or that is not stored.
+    /// The age of the oldest change that is not handed on or not stored.
     pub(crate) fn behind_ms(&self, now_ms: u64) -> u64 {
-        let unsent = self.for_webhook.lock().oldest();
+        let unsent = self.observer.get().and_then(|observer| observer.oldest_pending());
         let unsaved = self.unsaved.lock().values().min().copied();
         let oldest = unsent.into_iter().chain(unsaved).min();
         oldest.map_or(0, |oldest| now_ms.saturating_sub(oldest))
@@ -168,13 +171,26 @@ impl Presence {
     pub(crate) fn discard_handled(&self, now_ms: u64, behind_ms: u64) {
         self.had_leader.store(true, Ordering::Relaxed);
         let done = now_ms.saturating_sub(behind_ms + LEADER_MARGIN_MS);
-        self.for_webhook.lock().discard_before(done);
+        if let Some(observer) = self.observer.get() {
+            observer.discard_before(done);
+        }
         let gone = done.saturating_sub(self.config.grace_ms);
         self.unsaved.lock().retain(|_, at| *at >= gone);
     }
 
+    /// Whether a node lives whose sessions this node does not know: it has said nothing yet, or nothing that can be read here. As
+    /// long as there is one, nobody is reported as gone.
+    pub(crate) fn set_has_unheard_node(&self, has_one: bool) {
+        self.has_unheard_node.store(has_one, Ordering::Relaxed);
+    }
+
+    /// Whether there is such a node, for tests.
+    pub fn has_unheard_node(&self) -> bool {
+        self.has_unheard_node.load(Ordering::Relaxed)
+    }
+
     /// Whether another node has led before, whose work this node would continue.
-    pub(super) fn succeeds_a_leader(&self) -> bool {
+    pub fn succeeds_a_leader(&self) -> bool {
         self.had_leader.load(Ordering::Relaxed)
     }
 
@@ -183,7 +199,7 @@ impl Presence {
         let mut all = Vec::new();
         for stripe in 0..STRIPES {
             self.registry.scan_stripe(stripe, None, |user, entries| {
-                let node = |node: NodeNo| self.nodes.card(node.core()).map(|card| card.name).unwrap_or_default();
+                let node = |node: NodeNo| self.nodes.record(node.core()).map(|record| record.name).unwrap_or_default();
                 all.extend(entries.iter().map(|entry| (user, node(entry.node), entry.session, entry.since)));
                 true
             });

@@ -16,8 +16,9 @@ use tidings_domain::model::UserNo;
 
 /// Part of the encoding of messages between nodes, which name stripes.
 pub(super) const STRIPES: usize = 64;
-/// Names of device kinds that are kept. Clients choose the names: a session with a further one is shown as [`OTHER`].
-const KINDS_MAX: usize = 4_096;
+/// Names of device kinds that sessions have now. Clients choose the names, and each takes a session, of which one user has few: a
+/// session with a further name is shown as [`OTHER`].
+const KINDS_MAX: usize = u16::MAX as usize;
 const OTHER: &str = "other";
 
 /// A session as the registry keeps it.
@@ -73,8 +74,11 @@ impl Sessions {
 }
 
 /// The users of one stripe.
-#[derive(Default)]
-pub(super) struct Stripe(BTreeMap<UserNo, Sessions>);
+pub(super) struct Stripe {
+    users: BTreeMap<UserNo, Sessions>,
+    /// Those of the registry. Locked within the stripe, never the other way around.
+    kinds: Arc<RwLock<DeviceKinds>>,
+}
 
 /// What registering a session has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,13 +122,14 @@ impl Stripe {
     /// later than every registered session of the user, whatever the clocks of other nodes say, so that it is the one
     /// that stays.
     fn arrive(&mut self, user: UserNo, mut new: Session) -> Registered {
+        let Stripe { users, kinds } = self;
         let registered = |arrival, new: &Session, before, after| Registered {
             arrival,
             since: new.since,
             stamp: new.stamp(),
             activity: Activity { before, after },
         };
-        let mut entry = match self.0.entry(user) {
+        let mut entry = match users.entry(user) {
             Entry::Vacant(entry) => {
                 let registered = registered(Arrival::First, &new, false, new.is_active());
                 entry.insert(Sessions::One(new));
@@ -139,6 +144,7 @@ impl Stripe {
         };
         if let Some(known) = again {
             let arrival = Arrival::Again { node: known.node, stamp: known.stamp() };
+            kinds.write().release(known.kind);
             *known = new.clone();
             return registered(arrival, &new, was_active, entry.get().is_active());
         }
@@ -158,11 +164,13 @@ impl Stripe {
 
     /// Removes a session. `node` may be any node of the core that numbers the session.
     pub(super) fn leave(&mut self, user: UserNo, node: NodeNo, session: u64) -> Option<Departure> {
-        let Entry::Occupied(mut entry) = self.0.entry(user) else { return None };
+        let Stripe { users, kinds } = self;
+        let Entry::Occupied(mut entry) = users.entry(user) else { return None };
         let before = entry.get().is_active();
         let gone = match entry.get_mut() {
             Sessions::One(one) => {
                 let (node, stamp) = one.is(node, session).then_some((one.node, one.stamp()))?;
+                kinds.write().release(one.kind);
                 entry.remove();
                 let activity = Activity { before, after: false };
                 return Some(Departure { node, stamp, was_last: true, activity });
@@ -175,6 +183,7 @@ impl Stripe {
                 {
                     *entry.get_mut() = Sessions::One(one);
                 }
+                kinds.write().release(gone.kind);
                 gone
             }
         };
@@ -183,37 +192,74 @@ impl Stripe {
     }
 }
 
-/// The names of device kinds, each kept once: a million sessions share a few.
-#[derive(Default)]
+/// The names of device kinds, each kept once for as long as a session has it: a million sessions share a few.
 struct DeviceKinds {
-    words: Vec<Arc<str>>,
+    words: Vec<DeviceKind>,
     numbers: FxHashMap<Arc<str>, u16>,
+    /// Numbers whose names no session has any more.
+    vacant: Vec<u16>,
+}
+
+struct DeviceKind {
+    word: Arc<str>,
+    sessions: u32,
+}
+
+impl Default for DeviceKinds {
+    fn default() -> Self {
+        let other = DeviceKind { word: OTHER.into(), sessions: 0 };
+        DeviceKinds { numbers: [(other.word.clone(), 0)].into_iter().collect(), words: vec![other], vacant: Vec::new() }
+    }
 }
 
 impl DeviceKinds {
-    fn add(&mut self, kind: &str) -> u16 {
-        if let Some(known) = self.numbers.get(kind) {
-            return *known;
-        }
-        let kind = if self.words.len() + 1 < KINDS_MAX { kind } else { OTHER };
-        if let Some(known) = self.numbers.get(kind) {
-            return *known;
-        }
-        let (number, word) = (self.words.len() as u16, Arc::<str>::from(kind));
-        self.words.push(word.clone());
-        self.numbers.insert(word, number);
+    /// The number of a name that one more session has.
+    fn acquire(&mut self, kind: &Arc<str>) -> u16 {
+        let number = self.numbers.get(kind).copied().unwrap_or_else(|| self.add(kind));
+        self.words[usize::from(number)].sessions += 1;
         number
+    }
+
+    fn add(&mut self, kind: &Arc<str>) -> u16 {
+        let new = DeviceKind { word: kind.clone(), sessions: 0 };
+        let number = match self.vacant.pop() {
+            Some(number) => {
+                self.words[usize::from(number)] = new;
+                number
+            }
+            // The number of `OTHER`.
+            None if self.words.len() >= KINDS_MAX => return 0,
+            None => {
+                self.words.push(new);
+                (self.words.len() - 1) as u16
+            }
+        };
+        self.numbers.insert(kind.clone(), number);
+        number
+    }
+
+    /// A session with this name has ended.
+    fn release(&mut self, number: u16) {
+        let kind = &mut self.words[usize::from(number)];
+        kind.sessions = kind.sessions.saturating_sub(1);
+        if kind.sessions == 0 && number != 0 {
+            self.numbers.remove(&kind.word);
+            kind.word = Arc::default();
+            self.vacant.push(number);
+        }
     }
 }
 
 pub(super) struct Registry {
     stripes: Vec<RwLock<Stripe>>,
-    kinds: RwLock<DeviceKinds>,
+    kinds: Arc<RwLock<DeviceKinds>>,
 }
 
 impl Default for Registry {
     fn default() -> Self {
-        Registry { stripes: (0..STRIPES).map(|_| RwLock::default()).collect(), kinds: RwLock::default() }
+        let kinds = Arc::<RwLock<DeviceKinds>>::default();
+        let stripe = |_| RwLock::new(Stripe { users: BTreeMap::new(), kinds: kinds.clone() });
+        Registry { stripes: (0..STRIPES).map(stripe).collect(), kinds }
     }
 }
 
@@ -222,22 +268,17 @@ impl Registry {
         &self.stripes[user.0 as usize % STRIPES]
     }
 
-    /// The shared copy of a device kind's name.
+    /// The name of a device kind: the shared copy, if a session has it.
     pub(super) fn kind(&self, kind: &str) -> Arc<str> {
-        let number = self.kind_number(kind);
-        self.kinds.read().words[usize::from(number)].clone()
-    }
-
-    fn kind_number(&self, kind: &str) -> u16 {
-        let known = self.kinds.read().numbers.get(kind).copied();
-        known.unwrap_or_else(|| self.kinds.write().add(kind))
+        let known = self.kinds.read().numbers.get_key_value(kind).map(|(word, _)| word.clone());
+        known.unwrap_or_else(|| kind.into())
     }
 
     /// Registers a session, and calls `then` while the user's stripe is locked.
     pub(super) fn arrive(&self, user: UserNo, new: PresenceSession, then: impl FnOnce(&Registered)) -> Registered {
-        let kind = self.kind_number(&new.device_kind);
-        let PresenceSession { session, node, device_id, since, chat, background, .. } = new;
+        let PresenceSession { session, node, device_id, device_kind, since, chat, background } = new;
         let mut stripe = self.stripe(user).write();
+        let kind = self.kinds.write().acquire(&device_kind);
         let registered = stripe.arrive(user, Session { session, since, device_id, node, kind, chat, background });
         then(&registered);
         registered
@@ -248,7 +289,7 @@ impl Registry {
         for stripe in &self.stripes {
             let mut stripe = stripe.write();
             let of_node = |session: &&Session| session.node.core() == node.core();
-            let gone: Vec<(UserNo, u64)> = (stripe.0.iter())
+            let gone: Vec<(UserNo, u64)> = (stripe.users.iter())
                 .flat_map(|(user, sessions)| sessions.as_slice().iter().filter(of_node).map(|s| (*user, s.session)))
                 .collect();
             for (user, session) in gone {
@@ -264,7 +305,7 @@ impl Registry {
             session: session.session,
             node: session.node,
             device_id: session.device_id.clone(),
-            device_kind: kinds.words[usize::from(session.kind)].clone(),
+            device_kind: kinds.words[usize::from(session.kind)].word.clone(),
             since: session.since,
             chat: session.chat,
             background: session.background,
@@ -273,7 +314,7 @@ impl Registry {
 
     pub(super) fn sessions_of(&self, user: UserNo) -> SmallVec<[PresenceSession; 1]> {
         let stripe = self.stripe(user).read();
-        let Some(sessions) = stripe.0.get(&user) else { return SmallVec::new() };
+        let Some(sessions) = stripe.users.get(&user) else { return SmallVec::new() };
         let kinds = self.kinds.read();
         sessions.as_slice().iter().map(|session| Self::presence_session(&kinds, session)).collect()
     }
@@ -287,7 +328,7 @@ impl Registry {
         if_none: impl FnOnce() -> bool,
     ) -> bool {
         let stripe = self.stripe(user).read();
-        match stripe.0.get(&user) {
+        match stripe.users.get(&user) {
             Some(sessions) => sessions.as_slice().iter().any(|session| counts(session.node, session.is_active())),
             None => if_none(),
         }
@@ -296,7 +337,7 @@ impl Registry {
     /// Calls `look` with every session: its user, its number and its node.
     pub(super) fn each(&self, mut look: impl FnMut(UserNo, u64, NodeNo)) {
         for stripe in &self.stripes {
-            for (user, sessions) in &stripe.read().0 {
+            for (user, sessions) in &stripe.read().users {
                 sessions.as_slice().iter().for_each(|session| look(*user, session.session, session.node));
             }
         }
@@ -312,7 +353,7 @@ impl Registry {
     ) -> bool {
         let (stripe, kinds) = (self.stripes[stripe].read(), self.kinds.read());
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        for (user, sessions) in stripe.0.range((from, Bound::Unbounded)) {
+        for (user, sessions) in stripe.users.range((from, Bound::Unbounded)) {
             let entries = sessions.as_slice().iter().map(|session| Self::presence_session(&kinds, session)).collect();
             if !look(*user, entries) {
                 return false;
@@ -322,76 +363,10 @@ impl Registry {
     }
 
     pub(super) fn user_count(&self) -> usize {
-        self.stripes.iter().map(|stripe| stripe.read().0.len()).sum()
+        self.stripes.iter().map(|stripe| stripe.read().users.len()).sum()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ANN: UserNo = UserNo(1);
-
-    fn entry(session: u64, kind: &str) -> PresenceSession {
-        PresenceSession {
-            session,
-            node: NodeNo(session as u32),
-            device_id: "d".into(),
-            device_kind: kind.into(),
-            since: 7,
-            chat: true,
-            background: false,
-        }
-    }
-
-    fn sessions(registry: &Registry) -> Vec<u64> {
-        registry.sessions_of(ANN).iter().map(|entry| entry.session).collect()
-    }
-
-    #[test]
-    fn a_user_with_one_session_takes_at_most_48_bytes_of_the_tree() {
-        let (user, sessions) = (size_of::<UserNo>(), size_of::<Sessions>());
-        println!("a user with one session: {user} + {sessions} bytes in a node of the tree");
-        assert!(user + sessions <= 48);
-    }
-
-    #[test]
-    fn the_first_and_the_last_session_of_a_user_are_told_apart() {
-        let registry = Registry::default();
-        let arrive = |session: u64| registry.arrive(ANN, entry(session, "web"), |_| ()).arrival;
-        let leave = |session: u64| registry.stripe(ANN).write().leave(ANN, NodeNo(0), session);
-        let left = |node, was_last: bool| {
-            let activity = Activity { before: true, after: !was_last };
-            Some(Departure { node: NodeNo(node), stamp: 7, was_last, activity })
-        };
-        assert_eq!(arrive(1), Arrival::First);
-        assert_eq!(arrive(2), Arrival::Further);
-        assert_eq!(arrive(3), Arrival::Further);
-        assert_eq!(
-            arrive(2),
-            Arrival::Again { node: NodeNo(2), stamp: 7 },
-            "the same session is one, however often it is told"
-        );
-        assert_eq!(sessions(&registry), [1, 2, 3]);
-        assert_eq!(leave(4), None);
-        assert_eq!(leave(2), left(2, false));
-        assert_eq!(leave(1), left(1, false));
-        assert_eq!((sessions(&registry), registry.user_count()), (vec![3], 1));
-        assert_eq!(leave(1), None);
-        assert_eq!(leave(3), left(3, true));
-        assert_eq!((sessions(&registry), registry.user_count()), (vec![], 0));
-    }
-
-    #[test]
-    fn further_names_of_device_kinds_become_other() {
-        let registry = Registry::default();
-        registry.arrive(ANN, entry(1, "web"), |_| ());
-        for number in 0..2 * KINDS_MAX {
-            registry.kind(&format!("kind {number}"));
-        }
-        assert_eq!(registry.kinds.read().words.len(), KINDS_MAX);
-        registry.arrive(ANN, entry(2, "one more"), |_| ());
-        let kinds: Vec<_> = registry.sessions_of(ANN).iter().map(|entry| entry.device_kind.to_string()).collect();
-        assert_eq!(kinds, ["web", OTHER]);
-    }
-}
+#[path = "../../tests/units/presence_registry.rs"]
+mod tests;

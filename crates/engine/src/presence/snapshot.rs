@@ -72,11 +72,11 @@ impl Registry {
         }
         for stripe in from.stripe..=to.stripe.min(STRIPES as u16 - 1) {
             let after = from.through.filter(|_| stripe == from.stripe);
-            let through = match stripe == to.stripe {
-                true if to.through.is_none() => continue,
-                true => to.through,
-                false => None,
-            };
+            let is_last = stripe == to.stripe;
+            if is_last && to.through.is_none() {
+                continue;
+            }
+            let through = to.through.filter(|_| is_last);
             let is_gone = |user, entry: &PresenceSession| entry.node == peer && !named.contains(&(user, entry.session));
             let mut gone = Vec::new();
             self.scan_stripe(usize::from(stripe), after, |user, entries| {

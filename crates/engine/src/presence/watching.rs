@@ -1,14 +1,16 @@
-//! The sessions that watch users.
+//! The sessions that watch users. A watch rests on what two users share: a conversation that they are members of, or a direct
+//! one, which nobody leaves. It ends when either of them leaves the last conversation on which it rests.
 
 use super::{Change, Presence};
 use crate::{
     directory::Directory,
+    hub::EndWatches,
     shards::{Control, Shards, WatchUpdate, WatchedChange},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tidings_domain::model::UserNo;
+use tidings_domain::model::{ConversationNo, UserNo};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     limits::WATCHED_USERS_MAX,
@@ -22,10 +24,21 @@ const SESSIONS_PER_CONTROL: usize = 256;
 /// The time after which a watch that was refused for too many watches may be tried again.
 const FULL_RETRY_AFTER_MS: u64 = 10_000;
 
+/// What a watch rests on: conversations of which both are members; `None`: a direct one.
+type Grounds = SmallVec<[Option<ConversationNo>; 1]>;
+
+/// A session that watches.
+struct WatchingSession {
+    user: UserNo,
+    watched: FxHashMap<UserNo, Grounds>,
+}
+
 #[derive(Default)]
 pub(super) struct Watchers {
     of_user: FxHashMap<UserNo, SmallVec<[Watcher; 2]>>,
-    of_session: FxHashMap<Watcher, FxHashSet<UserNo>>,
+    of_session: FxHashMap<Watcher, WatchingSession>,
+    /// The sessions of each user who watches.
+    by_user: FxHashMap<UserNo, SmallVec<[Watcher; 2]>>,
     watches: usize,
 }
 
@@ -34,11 +47,17 @@ impl Watchers {
         self.watches
     }
 
-    fn add(&mut self, watcher: Watcher, users: &[UserNo], watches_max: usize) -> Result<(), Refusal> {
-        let watched = self.of_session.get(&watcher);
-        let is_new = |user: &&UserNo| watched.is_none_or(|watched| !watched.contains(user));
+    fn add(
+        &mut self,
+        (watcher, watching): (Watcher, UserNo),
+        users: &[UserNo],
+        ground: Option<ConversationNo>,
+        watches_max: usize,
+    ) -> Result<(), Refusal> {
+        let watched = self.of_session.get(&watcher).map(|session| &session.watched);
+        let is_new = |user: &&UserNo| watched.is_none_or(|watched| !watched.contains_key(user));
         let new: FxHashSet<UserNo> = users.iter().filter(is_new).copied().collect();
-        let would_be = watched.map_or(0, FxHashSet::len) + new.len();
+        let would_be = watched.map_or(0, FxHashMap::len) + new.len();
         if would_be > WATCHED_USERS_MAX {
             return Err(Refusal::limit("users that a session watches", WATCHED_USERS_MAX as u64, would_be as u64));
         }
@@ -46,25 +65,41 @@ impl Watchers {
             let why = format!("all sessions together watch {} users, and may {watches_max}", self.watches);
             return Err(Refusal::new(ErrorCode::QueueFull, why).retry_after(FULL_RETRY_AFTER_MS));
         }
-        if new.is_empty() {
+        if users.is_empty() {
             return Ok(());
         }
         self.watches += new.len();
         for user in &new {
             self.of_user.entry(*user).or_default().push(watcher);
         }
-        self.of_session.entry(watcher).or_default().extend(new);
+        let session = self.of_session.entry(watcher).or_insert_with(|| {
+            self.by_user.entry(watching).or_default().push(watcher);
+            WatchingSession { user: watching, watched: FxHashMap::default() }
+        });
+        for user in users {
+            let grounds = session.watched.entry(*user).or_default();
+            if !grounds.contains(&ground) {
+                grounds.push(ground);
+            }
+        }
         Ok(())
     }
 
     fn remove(&mut self, watcher: Watcher, users: Option<&[UserNo]>) {
-        let Some(watched) = self.of_session.get_mut(&watcher) else { return };
+        let Some(WatchingSession { user: watching, watched }) = self.of_session.get_mut(&watcher) else { return };
         let gone: Vec<UserNo> = match users {
-            None => watched.drain().collect(),
-            Some(users) => users.iter().filter(|user| watched.remove(user)).copied().collect(),
+            None => watched.drain().map(|(user, _)| user).collect(),
+            Some(users) => users.iter().filter(|user| watched.remove(user).is_some()).copied().collect(),
         };
         if watched.is_empty() {
+            let watching = *watching;
             self.of_session.remove(&watcher);
+            if let Some(sessions) = self.by_user.get_mut(&watching) {
+                sessions.retain(|other| *other != watcher);
+                if sessions.is_empty() {
+                    self.by_user.remove(&watching);
+                }
+            }
         }
         self.watches -= gone.len();
         for user in gone {
@@ -79,15 +114,46 @@ impl Watchers {
             *self = Watchers::default();
         }
     }
+
+    /// Ends the watches that rest on this conversation alone, by these users and of them.
+    fn end(&mut self, conversation: ConversationNo, users: &[UserNo]) {
+        for user in users {
+            for watcher in self.by_user.get(user).cloned().unwrap_or_default() {
+                let session = self.of_session.get(&watcher);
+                let all: Vec<UserNo> = session.iter().flat_map(|session| session.watched.keys()).copied().collect();
+                self.end_by(watcher, conversation, all);
+            }
+            for watcher in self.of_user.get(user).cloned().unwrap_or_default() {
+                self.end_by(watcher, conversation, vec![*user]);
+            }
+        }
+    }
+
+    fn end_by(&mut self, watcher: Watcher, conversation: ConversationNo, mut watched: Vec<UserNo>) {
+        let Some(session) = self.of_session.get_mut(&watcher) else { return };
+        watched.retain(|user| {
+            session.watched.get_mut(user).is_some_and(|grounds| {
+                grounds.retain(|ground| *ground != Some(conversation));
+                grounds.is_empty()
+            })
+        });
+        self.remove(watcher, Some(&watched));
+    }
 }
 
 impl Presence {
-    /// Has a session watch users.
+    /// Has a session of `watching` watch users, who are members of the conversation that is the ground; `None`: with whom there are
+    /// direct conversations.
     ///
     /// # Errors
     /// `limit_exceeded` and `queue_full` for too many watches.
-    pub(crate) fn watch(&self, watcher: Watcher, users: &[UserNo]) -> Result<(), Refusal> {
-        self.watchers.lock().add(watcher, users, self.config.watches_max)
+    pub(crate) fn watch(
+        &self,
+        (watcher, watching): (Watcher, UserNo),
+        users: &[UserNo],
+        ground: Option<ConversationNo>,
+    ) -> Result<(), Refusal> {
+        self.watchers.lock().add((watcher, watching), users, ground, self.config.watches_max)
     }
 
     /// Sends a session the present states of users that it watches, as the answer to its request. `last_seen` looks up
@@ -152,41 +218,15 @@ impl Presence {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    const LAPTOP: Watcher = (0, 1);
-    const PHONE: Watcher = (1, 2);
-
-    fn users(numbers: std::ops::Range<u64>) -> Vec<UserNo> {
-        numbers.map(UserNo).collect()
-    }
-
-    #[test]
-    fn a_session_watches_each_user_once_up_to_its_limit() {
-        let mut watchers = Watchers::default();
-        let most = WATCHED_USERS_MAX as u64;
-        watchers.add(LAPTOP, &[users(0..most), users(0..most)].concat(), 5_000).unwrap();
-        watchers.add(LAPTOP, &users(0..10), 5_000).unwrap();
-        assert_eq!((watchers.watches, watchers.of_user[&UserNo(0)].len()), (WATCHED_USERS_MAX, 1));
-        let refusal = watchers.add(LAPTOP, &users(most..most + 1), 5_000).unwrap_err();
-        assert_eq!(refusal.code, ErrorCode::LimitExceeded);
-        watchers.remove(LAPTOP, Some(&users(0..1)));
-        watchers.add(LAPTOP, &users(most..most + 1), 5_000).unwrap();
-    }
-
-    #[test]
-    fn all_sessions_together_have_a_limit_and_leave_nothing_behind() {
-        let mut watchers = Watchers::default();
-        watchers.add(LAPTOP, &users(0..3), 5).unwrap();
-        let refusal = watchers.add(PHONE, &users(0..3), 5).unwrap_err();
-        assert_eq!((refusal.code, refusal.retry_after_ms), (ErrorCode::QueueFull, Some(FULL_RETRY_AFTER_MS)));
-        watchers.add(PHONE, &users(0..2), 5).unwrap();
-        watchers.remove(LAPTOP, None);
-        assert_eq!((watchers.watches, watchers.of_user.len(), watchers.of_session.len()), (2, 2, 1));
-        watchers.remove(PHONE, Some(&users(0..9)));
-        assert_eq!((watchers.watches, watchers.of_user.capacity(), watchers.of_session.capacity()), (0, 0, 0));
+impl EndWatches for Presence {
+    fn end_watches(&self, conversation: ConversationNo, users: &[UserNo]) {
+        let mut watchers = self.watchers.lock();
+        if watchers.watches > 0 {
+            watchers.end(conversation, users);
+        }
     }
 }
+
+#[cfg(test)]
+#[path = "../../tests/units/presence_watching.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! What commits make of streams: the committer of this node tells of its own, the applier of all nodes' entries.
+//! What commits make of streams: the committer of this node reports its own, the applier of all nodes' entries.
 
 use super::{GrowingBody, NewStream, Role, State, Stream, StreamKey, Streams, Touch};
 use std::sync::Arc;
@@ -16,14 +16,15 @@ impl Streams {
         conversation: Option<&Arc<Conversation>>,
         new: Option<Box<NewStream>>,
     ) {
-        match (proposal, outcome) {
-            (Proposal::Append { entry, .. }, Outcome::Appended(appended)) => {
-                if let (Some(new), Some(conversation), false) = (new, conversation, appended.duplicate) {
+        match proposal {
+            Proposal::Append { entry, .. } | Proposal::OpenDirect { entry, .. } => {
+                let begun = outcome.appended().filter(|appended| !appended.duplicate);
+                if let (Some(appended), Some(new), Some(conversation)) = (begun, new, conversation) {
                     let key = StreamKey { conversation: appended.conversation, seq: appended.seq };
                     self.open(key, conversation, entry.sender.clone(), *new);
                 }
             }
-            (Proposal::ChangeMessage { conversation, target, change, .. }, outcome) => {
+            Proposal::ChangeMessage { conversation, target, change, .. } => {
                 let key = StreamKey { conversation: *conversation, seq: *target };
                 match (change, outcome) {
                     (MessageChange::Edit { .. } | MessageChange::Pin { .. }, _) => {}
@@ -49,10 +50,10 @@ impl Streams {
         drop(stream);
     }
 
-    /// Takes note of an entry that ends a message, before the lanes have it: no piece follows the entry.
+    /// Takes note of an entry that ends a message, before the lanes have it: no chunk follows the entry.
     pub(crate) fn on_end_entry(&self, conversation: ConversationNo, entry: &StoredEntry) {
-        if matches!(entry.content.kind, EntryKind::Edit | EntryKind::Recall) {
-            self.close(StreamKey { conversation, seq: entry.content.details().target });
+        if let Some(seq) = entry.content.target().filter(|_| entry.content.kind != EntryKind::Pins) {
+            self.close(StreamKey { conversation, seq });
         }
     }
 
@@ -75,7 +76,7 @@ impl Streams {
         None
     }
 
-    /// Keeps a copy of another node's stream, if there is room. Unless the lanes have its entry, pieces wait a while for that.
+    /// Keeps a copy of another node's stream, if there is room. Unless the lanes have its entry, chunks wait a while for that.
     pub(super) fn copy(
         &self,
         state: &mut State,
@@ -111,7 +112,7 @@ fn is_over(rejection: &Rejection) -> bool {
     )
 }
 
-/// A message that grows, as its entry tells of it.
+/// A message that grows, as its entry describes it.
 pub(crate) struct BegunStream {
     key: StreamKey,
     conversation: Arc<Conversation>,
@@ -121,14 +122,11 @@ pub(crate) struct BegunStream {
 
 /// The stream that an entry begins, if it does.
 pub(crate) fn begun_stream(conversation: &Arc<Conversation>, entry: &StoredEntry) -> Option<BegunStream> {
-    let details = entry.content.details.as_deref()?;
-    if entry.content.kind != EntryKind::Message || details.stream != StreamState::Open {
-        return None;
-    }
+    let StreamState::Open { node } = entry.content.message_details().stream else { return None };
     Some(BegunStream {
         key: StreamKey { conversation: conversation.no, seq: entry.seq },
         conversation: conversation.clone(),
-        node: details.stream_node,
+        node,
         body: entry.content.body.clone(),
     })
 }

@@ -1,4 +1,4 @@
-//! Copies of other nodes' streams. The bus may lose pieces: a node that lacks one asks the owner for the whole text.
+//! Copies of other nodes' streams. The bus may lose chunks: a node that lacks one asks the owner for the whole text.
 
 use super::{GrowingBody, Role, State, StreamKey, Streams, Touch};
 use std::{sync::Arc, time::Duration};
@@ -7,45 +7,45 @@ use tidings_protocol::limits::BODY_BYTES_MAX;
 
 /// How long an answer of the owner is waited for before it is asked again, in milliseconds.
 const ASK_AGAIN_AFTER_MS: u64 = 500;
-/// How long pieces wait for the entry of their message, which the log brings and the bus may overtake. A node that began
+/// How long chunks wait for the entry of their message, which the log brings and the bus may overtake. A node that began
 /// when the message had grown for a while is not brought that entry.
 const ENTRY_WAIT: Duration = Duration::from_millis(500);
 
-/// What follows for this node from a piece of another one.
+/// What follows for this node from a chunk of another one.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum PieceEffect {
+pub(crate) enum ChunkEffect {
     Nothing,
     /// The text has grown: queue the stream.
     Queue(Touch),
-    /// Pieces before it are missing: ask the owner for the whole text.
+    /// Chunks before it are missing: ask the owner for the whole text.
     Ask,
 }
 
 impl Streams {
-    /// Takes a piece of a stream that another node owns.
-    pub(crate) fn on_piece(&self, key: StreamKey, offset: u64, piece: &str) -> PieceEffect {
+    /// Takes a chunk of a stream that another node owns.
+    pub(crate) fn on_chunk(&self, key: StreamKey, offset: u64, chunk: &str) -> ChunkEffect {
         let now = self.clock.now_ms();
         let mut state = self.state.lock();
         let has_room = self.has_room_for_copy(&state, BODY_BYTES_MAX);
         let State { streams, copied_bytes, .. } = &mut *state;
         let Some(stream) = streams.get_mut(&key) else {
-            return if has_room { PieceEffect::Ask } else { PieceEffect::Nothing };
+            return if has_room { ChunkEffect::Ask } else { ChunkEffect::Nothing };
         };
-        let Role::Copy { asked_at, copied_at } = &mut stream.role else { return PieceEffect::Nothing };
+        let Role::Copy { asked_at, copied_at } = &mut stream.role else { return ChunkEffect::Nothing };
         stream.announced |= self.clock.monotonic().saturating_duration_since(*copied_at) >= ENTRY_WAIT;
         let have = stream.body.text().len() as u64;
         if offset > have {
             if now < asked_at.saturating_add(ASK_AGAIN_AFTER_MS) {
-                return PieceEffect::Nothing;
+                return ChunkEffect::Nothing;
             }
             *asked_at = now;
-            return PieceEffect::Ask;
+            return ChunkEffect::Ask;
         }
-        // A piece that comes late, after the whole text did, has nothing new.
-        let new = piece.get((have - offset) as usize..).unwrap_or_default();
+        // A chunk that comes late, after the whole text did, has nothing new.
+        let new = chunk.get((have - offset) as usize..).unwrap_or_default();
         *copied_bytes += GrowingBody::bytes_of(new);
         stream.body.push(new);
-        stream.touch(key).map_or(PieceEffect::Nothing, PieceEffect::Queue)
+        stream.touch(key).map_or(ChunkEffect::Nothing, ChunkEffect::Queue)
     }
 
     /// Takes the whole body of another node's stream. Answers the stream if it must be queued.
@@ -55,7 +55,7 @@ impl Streams {
         let mut state = self.state.lock();
         let State { streams, copied_bytes, .. } = &mut *state;
         let Some(stream) = streams.get_mut(&key) else {
-            // Clients of this node that have less of it than the next piece follows read the message again.
+            // Clients of this node that have less of it than the next chunk follows read the message again.
             self.copy(&mut state, key, conversation, node, body, false);
             return None;
         };

@@ -4,7 +4,7 @@ use super::{Role, Stream, StreamKey, Streams};
 use std::sync::Arc;
 use tidings_domain::model::*;
 
-/// How long a piece waits for a checkpoint, in milliseconds. With the worker's rounds and the commit, the text is stored
+/// How long a chunk waits for a checkpoint, in milliseconds. With the worker's rounds and the commit, the text is stored
 /// within a second.
 const CHECKPOINT_AFTER_MS: u64 = 700;
 
@@ -59,12 +59,12 @@ impl Streams {
         }
     }
 
-    /// Tells the other nodes how long the text is: one that has lost the last piece asks for it.
+    /// Tells the other nodes how long the text is: one that has lost the last chunk asks for it.
     pub(crate) fn tell_length(&self, key: StreamKey) {
         let Some(peers) = self.peers.get() else { return };
         let found = self.state.lock().streams.get(&key).map(|stream| (stream.conversation.clone(), stream.sent as u64));
         if let Some((conversation, sent)) = found {
-            peers.send_piece(&conversation, key.seq, sent, "");
+            peers.send_chunk(&conversation, key.seq, sent, "");
         }
     }
 

@@ -54,14 +54,14 @@ impl GrowingBody {
         self.before.len() + self.encoded + 2 + self.after.len()
     }
 
-    /// By how many bytes this piece lengthens the body.
-    pub(crate) fn bytes_of(piece: &str) -> usize {
-        encoded_len(piece)
+    /// By how many bytes this chunk lengthens the body.
+    pub(crate) fn bytes_of(chunk: &str) -> usize {
+        encoded_len(chunk)
     }
 
-    pub(crate) fn push(&mut self, piece: &str) {
-        self.encoded += encoded_len(piece);
-        self.text.push_str(piece);
+    pub(crate) fn push(&mut self, chunk: &str) {
+        self.encoded += encoded_len(chunk);
+        self.text.push_str(chunk);
     }
 
     /// The whole body.
@@ -76,7 +76,7 @@ impl GrowingBody {
 }
 
 /// Bytes of a text as JSON, without quotation marks. A character is written in the same way wherever it stands, so that
-/// the lengths of pieces add up.
+/// the lengths of chunks add up.
 fn encoded_len(text: &str) -> usize {
     /// Counts bytes instead of keeping them.
     struct Counter(usize);
@@ -113,9 +113,9 @@ mod tests {
         ] {
             let mut growing = GrowingBody::parse(body).unwrap();
             let mut expected = growing.bytes();
-            for piece in ["né", "\"", "w"] {
-                expected += GrowingBody::bytes_of(piece);
-                growing.push(piece);
+            for chunk in ["né", "\"", "w"] {
+                expected += GrowingBody::bytes_of(chunk);
+                growing.push(chunk);
             }
             assert_eq!(&*growing.json(), after);
             assert_eq!((growing.bytes(), expected), (after.len(), after.len()), "the length is known without writing");

@@ -24,7 +24,8 @@ pub(super) struct Holders {
 /// A place for a stream; it is free again when this is dropped.
 pub(crate) struct StreamPermit {
     holders: Arc<Mutex<Holders>>,
-    conversation: ConversationNo,
+    /// Absent for the first message of a conversation, until it is committed.
+    conversation: Option<ConversationNo>,
     user: Option<UserNo>,
 }
 
@@ -32,9 +33,21 @@ impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut holders = self.holders.lock();
         holders.open -= 1;
-        release(&mut holders.by_conversation, self.conversation);
+        if let Some(conversation) = self.conversation {
+            release(&mut holders.by_conversation, conversation);
+        }
         if let Some(user) = self.user {
             release(&mut holders.by_user, user);
+        }
+    }
+}
+
+impl StreamPermit {
+    /// The conversation has its number now.
+    fn count_in(&mut self, conversation: ConversationNo) {
+        if self.conversation.is_none() {
+            self.conversation = Some(conversation);
+            *self.holders.lock().by_conversation.entry(conversation).or_default() += 1;
         }
     }
 }
@@ -66,7 +79,7 @@ pub(super) struct Ownership {
     pub session: Option<(usize, u64)>,
     /// When it was appended to last, in milliseconds since 1970 UTC.
     pub appended_at: u64,
-    /// When the oldest piece came that is not stored, in milliseconds since 1970 UTC.
+    /// When the oldest chunk came that is not stored, in milliseconds since 1970 UTC.
     pub unsaved_since: Option<u64>,
     /// Its end is being committed.
     pub ending: bool,
@@ -83,21 +96,23 @@ pub(crate) struct EndingStream {
 
 impl Ownership {
     fn check_beginner(&self, actor: &Actor) -> Result<(), Refusal> {
-        match actor.user().map(|user| user.person()) == self.beginner {
-            true => Ok(()),
-            false => Err(Refusal::new(ErrorCode::Forbidden, "only the caller who began the message may go on with it")),
+        if actor.user().map(|user| user.person()) == self.beginner {
+            Ok(())
+        } else {
+            Err(Refusal::new(ErrorCode::Forbidden, "only the caller who began the message may go on with it"))
         }
     }
 }
 
 impl Streams {
-    /// Reserves a place for a stream that the user, or an app server, wants to begin.
+    /// Reserves a place for a stream that the user, or an app server, wants to begin. `conversation`: absent if the stream is
+    /// its first message.
     ///
     /// # Errors
     /// `queue_full`: all places are taken, or those of the user or the conversation, or the texts have no room.
     pub(crate) fn reserve(
         &self,
-        conversation: ConversationNo,
+        conversation: Option<ConversationNo>,
         user: Option<UserNo>,
         bytes: usize,
     ) -> Result<StreamPermit, Refusal> {
@@ -114,7 +129,8 @@ impl Streams {
         if holders.open >= config.open_max {
             return full("messages that grow at once", config.open_max);
         }
-        if count(holders.by_conversation.get(&conversation)) >= config.open_per_conversation_max {
+        let counted = conversation.and_then(|conversation| holders.by_conversation.get(&conversation));
+        if count(counted) >= config.open_per_conversation_max {
             return full("messages that grow at once in a conversation", config.open_per_conversation_max);
         }
         if let Some(user) = user {
@@ -124,7 +140,9 @@ impl Streams {
             *holders.by_user.entry(user).or_default() += 1;
         }
         holders.open += 1;
-        *holders.by_conversation.entry(conversation).or_default() += 1;
+        conversation
+            .into_iter()
+            .for_each(|conversation| *holders.by_conversation.entry(conversation).or_default() += 1);
         Ok(StreamPermit { holders: self.holders.clone(), conversation, user })
     }
 
@@ -136,7 +154,8 @@ impl Streams {
         sender: Option<Sender>,
         new: NewStream,
     ) {
-        let NewStream { permit, body, beginner, session } = new;
+        let NewStream { mut permit, body, beginner, session } = new;
+        permit.count_in(key.conversation);
         let ownership = Ownership {
             _permit: permit,
             sender,
@@ -157,19 +176,19 @@ impl Streams {
         state.streams.insert(key, Stream { conversation, body, node, sent, queued: false, announced: false, role });
     }
 
-    /// Appends a piece at an offset of the text, in bytes of UTF-8. A piece that is known already, as a whole or in part,
+    /// Appends a chunk at an offset of the text, in bytes of UTF-8. A chunk that is known already, as a whole or in part,
     /// is a retry. Answers the length of the text, and the stream if it must be queued; `None`: this node does not
     /// know the stream.
     ///
     /// # Errors
-    /// `conflict`: the piece does not fit, and the detail names the offset that does; `limit_exceeded`, `queue_full`,
+    /// `conflict`: the chunk does not fit, and the detail names the offset that does; `limit_exceeded`, `queue_full`,
     /// `forbidden`, `stream_ended`, `stream_elsewhere`.
     pub(crate) fn append(
         &self,
         key: StreamKey,
         actor: &Actor,
         offset: u64,
-        piece: &str,
+        chunk: &str,
     ) -> Result<Option<(u64, Option<Touch>)>, Refusal> {
         let now = self.clock.now_ms();
         let mut state = self.state.lock();
@@ -179,7 +198,7 @@ impl Streams {
         if ownership.ending {
             return Err(Refusal::new(ErrorCode::StreamEnded, "the message is being ended"));
         }
-        let new = new_part(stream.body.text(), offset, piece)?;
+        let new = new_part(stream.body.text(), offset, chunk)?;
         let bytes = GrowingBody::bytes_of(new);
         let would_be = stream.body.bytes() + bytes;
         if would_be > BODY_BYTES_MAX {
@@ -239,19 +258,20 @@ pub(crate) fn stream_elsewhere() -> Refusal {
     Refusal::new(ErrorCode::StreamElsewhere, why)
 }
 
-/// The part of a piece that the text does not have yet.
-fn new_part<'a>(text: &str, offset: u64, piece: &'a str) -> Result<&'a str, Refusal> {
+/// The part of a chunk that the text does not have yet.
+fn new_part<'a>(text: &str, offset: u64, chunk: &'a str) -> Result<&'a str, Refusal> {
     let length = text.len();
     let conflict =
         |why: &str| Err(Refusal::new(ErrorCode::Conflict, format!("offset: {why}; the text has {length} bytes")));
     if offset > length as u64 {
-        return conflict("pieces before it are missing");
+        return conflict("chunks before it are missing");
     }
     let Some(known) = text.get(offset as usize..) else { return conflict("it is within a character") };
-    let common = known.len().min(piece.len());
-    match known.as_bytes()[..common] == piece.as_bytes()[..common] {
+    let common = known.len().min(chunk.len());
+    if known.as_bytes()[..common] == chunk.as_bytes()[..common] {
         // Both sides agree up to here, and one of them ends here: it is no place within a character.
-        true => Ok(&piece[common..]),
-        false => conflict("the text goes on in another way there"),
+        Ok(&chunk[common..])
+    } else {
+        conflict("the text goes on in another way there")
     }
 }

@@ -43,7 +43,7 @@ fn a_failed_commit_is_refused_and_recovers() {
     assert_eq!((retried.seq, retried.duplicate), (2, false));
     assert_eq!(engine.readiness(), Ok(()));
     assert!(send("lost?").unwrap().duplicate);
-    assert_eq!(engine.conversation_card(&Actor::App, "g").unwrap().member_count, 2);
+    assert_eq!(engine.conversation_details(&Actor::App, "g").unwrap().member_count, 2);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn all_proposals_of_a_failed_batch_are_refused_and_none_is_stored() {
     let refused = results.iter().filter_map(|r| r.as_ref().err()).collect::<Vec<_>>();
     assert!(!refused.is_empty() && refused.iter().all(|r| r.code == ErrorCode::StoreUnavailable));
     assert_eq!(stored, (1..=stored.len() as u64).collect::<Vec<_>>());
-    assert_eq!(world.engine.conversation_card(&Actor::App, "g").unwrap().last_seq, stored.len() as u64);
+    assert_eq!(world.engine.conversation_details(&Actor::App, "g").unwrap().last_seq, stored.len() as u64);
 }
 
 #[test]
@@ -108,5 +108,5 @@ fn an_idle_node_becomes_ready_again_when_its_store_recovers() {
         assert!(Instant::now() < deadline, "a node that is not ready gets no sends, and never becomes ready again");
         std::thread::park_timeout(std::time::Duration::from_millis(10));
     }
-    assert_eq!(world.engine.conversation_card(&Actor::App, "g").unwrap().last_seq, 0);
+    assert_eq!(world.engine.conversation_details(&Actor::App, "g").unwrap().last_seq, 0);
 }

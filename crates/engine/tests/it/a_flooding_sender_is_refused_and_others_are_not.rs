@@ -122,7 +122,7 @@ fn check(config: EngineConfig, to: &str, share: usize) {
         let found = tidings_domain::store::Store::entries(&*store, no, seq, seq, 1, tidings_domain::store::End::Oldest);
         found.unwrap()[0].position
     };
-    let last_seq = world.engine.conversation_card(&Actor::App, to).unwrap().last_seq;
+    let last_seq = world.engine.conversation_details(&Actor::App, to).unwrap().last_seq;
     let last = position(last_seq, to);
     for receipt in receipts {
         assert!(position(receipt.seq, &receipt.conversation) <= last, "{receipt:?} came after all of the flood");

@@ -109,5 +109,5 @@ fn a_full_lane_does_not_refuse_sends_of_other_lanes() {
     for (id, text) in [("alice~bob", "d"), ("news", "n")] {
         assert_eq!(world.wait(world.engine.send(&Actor::App, message("alice", id, text))).unwrap().seq, 1);
     }
-    assert_eq!(world.engine.conversation_card(&Actor::App, "g").unwrap().last_seq, stored);
+    assert_eq!(world.engine.conversation_details(&Actor::App, "g").unwrap().last_seq, stored);
 }

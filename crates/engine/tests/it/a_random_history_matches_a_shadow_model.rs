@@ -47,6 +47,8 @@ struct ModelConversation {
     id: String,
     kind: ConversationKind,
     members: BTreeMap<&'static str, Member>,
+    /// Those who have left, each with the newest `seq` then and with whether the conversation was muted.
+    left: BTreeMap<&'static str, (u64, bool)>,
     entries: Vec<ModelEntry>,
 }
 
@@ -61,15 +63,12 @@ impl ModelConversation {
     }
 }
 
-/// A stored send: its conversation and `seq`.
-type Stored = (usize, u64);
-
 struct Run {
     world: World,
     random: StdRng,
     /// In the order of their creation.
     conversations: Vec<ModelConversation>,
-    sends: HashMap<(&'static str, String), Stored>,
+    sends: HashMap<(usize, &'static str, String), (u64, SendRequest)>,
     /// The number of resumes with more than an inbox holds, and of unread counts that reached their limit.
     beyond: (usize, usize),
     /// Whether no user reads, joins or leaves any more, so that unread counts and inboxes grow long.
@@ -103,7 +102,7 @@ impl Run {
     fn add_conversation(&mut self, id: String, kind: ConversationKind, members: &[&'static str]) -> usize {
         let member = Member { joined_seq: 0, read_seq: 0, muted: false };
         let members = members.iter().map(|user| (*user, member.clone())).collect();
-        self.conversations.push(ModelConversation { id, kind, members, entries: vec![] });
+        self.conversations.push(ModelConversation { id, kind, members, left: BTreeMap::new(), entries: vec![] });
         self.conversations.len() - 1
     }
 
@@ -173,7 +172,7 @@ impl Run {
     fn commit(&mut self, at: usize, from: &'static str, request: SendRequest) {
         let (silent, mentions) = (request.silent, request.mentions.clone());
         let id = request.client_msg_id.clone().unwrap();
-        let sent = self.world.wait(self.world.engine.send(&Actor::App, request));
+        let sent = self.world.wait(self.world.engine.send(&Actor::App, request.clone()));
         if !self.conversations[at].members.contains_key(from) {
             assert_eq!(sent.unwrap_err().code, ErrorCode::NotAMember);
             return;
@@ -182,26 +181,35 @@ impl Run {
         let seq = self.conversations[at].last_seq() + 1;
         assert_eq!((&receipt.conversation, receipt.seq), (&self.conversations[at].id, seq));
         assert!(!receipt.duplicate);
-        self.sends.insert((from, id), (at, seq));
+        self.sends.insert((at, from, id), (seq, request));
         self.append(at, Some(from), silent, mentions);
     }
 
-    /// Repeats an earlier send, now and then to another conversation.
+    /// Repeats an earlier send, now and then in another conversation, or with another body.
     fn retry(&mut self) {
         if self.sends.is_empty() {
             return;
         }
         let mut keys: Vec<_> = self.sends.keys().cloned().collect();
         keys.sort();
-        let (from, id) = keys.swap_remove(self.random.random_range(0..keys.len()));
-        let (first_at, first_seq) = self.sends[&(from, id.clone())];
+        let (first_at, from, id) = keys.swap_remove(self.random.random_range(0..keys.len()));
         let at = if self.random.random_bool(0.2) { self.pick_conversation() } else { first_at };
-        let request = message(from, &self.conversations[at].id, &id);
+        let (_, first) = self.sends[&(first_at, from, id.clone())].clone();
+        let conversation = self.conversations[at].id.clone();
+        let mut request = SendRequest { conversation: Some(conversation), to: None, ..first };
+        let Some(first_seq) = self.sends.get(&(at, from, id)).map(|(seq, _)| *seq) else {
+            self.commit(at, from, request);
+            return;
+        };
+        let differs = self.random.random_bool(0.2);
+        if differs {
+            request.body = serde_json::value::to_raw_value(&"another body").unwrap();
+        }
+        // Also of a sender who has left since.
         let sent = self.world.wait(self.world.engine.send(&Actor::App, request));
-        match (self.conversations[at].members.contains_key(from), at == first_at) {
-            (false, _) => assert_eq!(sent.unwrap_err().code, ErrorCode::NotAMember),
-            (true, false) => assert_eq!(sent.unwrap_err().code, ErrorCode::ClientMsgIdReused),
-            (true, true) => {
+        match differs {
+            true => assert_eq!(sent.unwrap_err().code, ErrorCode::ClientMsgIdReused),
+            false => {
                 let receipt = sent.unwrap();
                 assert!(receipt.duplicate && receipt.seq == first_seq, "{receipt:?}");
             }
@@ -249,15 +257,20 @@ impl Run {
         let answer = self.world.wait(self.world.engine.change_members(&Actor::App, &id, change)).unwrap();
         let conversation = &mut self.conversations[at];
         let last_seq = conversation.last_seq();
-        let removed = conversation.members.remove(leaves).is_some();
+        let removed = conversation.members.remove(leaves);
         let added = !conversation.members.contains_key(joins);
         if added {
-            conversation.members.insert(joins, Member { joined_seq: last_seq, read_seq: last_seq, muted: false });
+            let muted = conversation.left.get(joins).is_some_and(|(_, muted)| *muted);
+            conversation.members.insert(joins, Member { joined_seq: last_seq, read_seq: last_seq, muted });
         }
-        assert_eq!((answer.added, answer.removed), (usize::from(added), usize::from(removed)));
+        assert_eq!((answer.added, answer.removed), (usize::from(added), usize::from(removed.is_some())));
         assert_eq!(answer.member_count, conversation.members.len() as u64);
-        if (added || removed) && conversation.kind == ConversationKind::Group {
+        if (added || removed.is_some()) && conversation.kind == ConversationKind::Group {
             self.append(at, None, true, vec![]);
+        }
+        if let Some(member) = removed {
+            let conversation = &mut self.conversations[at];
+            conversation.left.insert(leaves, (conversation.last_seq(), member.muted));
         }
     }
 
@@ -351,7 +364,7 @@ impl Run {
             .map(|(_, e)| e)
             .collect();
         let counted = &unread[..unread.len().min(UNREAD_COUNT_MAX as usize)];
-        let mentions = counted.iter().filter(|e| e.mentions.iter().any(|m| m == "@all" || m == name)).count();
+        let mentions = unread.iter().filter(|e| e.mentions.iter().any(|m| m == "@all" || m == name)).count();
         (
             conversation.id.clone(),
             conversation.last_seq(),
@@ -378,8 +391,16 @@ impl Run {
         for conversation in &self.conversations {
             let Some(member) = conversation.members.get(name) else { continue };
             let lane = Lane::of(conversation.kind) as usize;
+            // Who has left behind the cursor and joined again misses what came in between, too. No entry tells who leaves an
+            // account.
+            let has_left = conversation.left.get(name).is_some_and(|(left_seq, _)| {
+                let left = left_seq.checked_sub(1).and_then(|index| conversation.entries.get(index as usize));
+                conversation.kind == ConversationKind::Official
+                    || left.is_some_and(|left| left.position > positions[lane])
+            });
+            let joined_seq = if has_left { 0 } else { member.joined_seq };
             for (seq, entry) in (1..).zip(&conversation.entries) {
-                if seq > member.joined_seq && positions[lane] < entry.position && entry.position <= until[lane] {
+                if seq > joined_seq && positions[lane] < entry.position && entry.position <= until[lane] {
                     missed.push((entry.position, &conversation.id, seq));
                 }
             }

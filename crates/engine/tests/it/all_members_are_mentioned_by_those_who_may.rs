@@ -28,7 +28,7 @@ fn add(world: &World, conversation: &str, user: &str) {
     members(world, conversation, ChangeMembers { add: vec![user.into()], remove: vec![], role: None });
 }
 
-fn set(world: &World, update: UpdateConversation) -> ConversationCard {
+fn set(world: &World, update: UpdateConversation) -> ConversationDetails {
     world.wait(world.engine.update_conversation(&Actor::App, "g", update)).unwrap()
 }
 
@@ -94,7 +94,7 @@ fn who_may_is_the_conversations_setting_and_app_servers_always_may() {
         sent.map(|user| (*user).to_owned()).collect()
     };
     let users = ["ada", "ben", "cyd"];
-    let card = world.engine.conversation_card(&Actor::App, "g").unwrap();
+    let card = world.engine.conversation_details(&Actor::App, "g").unwrap();
     assert_eq!(card.mention_all, MentionAll::Admins);
     assert_eq!(allowed(users, "default"), ["ada", "ben"]);
     may(&world, MentionAll::Members);
@@ -104,7 +104,7 @@ fn who_may_is_the_conversations_setting_and_app_servers_always_may() {
     may(&world, MentionAll::Admins);
     assert_eq!(allowed(users, "admins"), ["ada", "ben"]);
     let why = send(&world, false, all("cyd", "g", "why")).unwrap_err();
-    assert_eq!(why.detail, "mentions: only the owner and admins mention @all here");
+    assert_eq!(why.detail, "mentions: only the owner and admins may mention @all here");
     let stranger = send(&world, false, all("dan", "g", "s")).unwrap_err();
     assert_eq!(stranger.code, ErrorCode::NotAMember);
     // A member, who is not one of the admins, cannot change who may.
@@ -209,4 +209,35 @@ fn one_row_stands_for_all_members_and_pages_merge_many_conversations() {
     expected.sort_unstable();
     let expected: Vec<String> = expected.into_iter().map(|(.., text)| text).collect();
     assert_eq!(mentions(&world, "dan"), expected);
+}
+
+#[test]
+fn a_mention_that_an_edit_adds_is_text_for_list_count_and_notification() {
+    let world = world();
+    let request = SendRequest { mentions: vec!["ben".into()], ..message("ada", "g", "hello") };
+    let seq = send(&world, false, request).unwrap();
+    let check = |mentions: &[&str], mentioned: &[&str]| {
+        let entry = world.engine.entry(&Actor::App, "g", seq).unwrap();
+        assert_eq!(entry.mentions, mentions);
+        for user in ["ben", "cyd"] {
+            let person = world.user(user);
+            let card = world.engine.directory.require_conversation("g").unwrap();
+            let (listed, counted) = (
+                world.engine.mentions(&person, None, 0).unwrap().entries.len(),
+                world.engine.list_view(&person, &card).unwrap().mentions,
+            );
+            let stored = world.engine.store.entries(card.no, seq, seq, 1, End::Oldest).unwrap().remove(0);
+            // The facts of notifications.
+            let told = stored.content.mentions_all() || stored.content.mentioned_ids().any(|id| id == user);
+            let expected = mentioned.contains(&user);
+            assert_eq!((listed, counted, told), (usize::from(expected), u64::from(expected), expected), "{user}");
+        }
+    };
+    check(&["ben"], &["ben"]);
+    edit(&world, "ada", seq, &["ben", "cyd"]).unwrap();
+    check(&["ben", "cyd"], &["ben"]);
+    edit(&world, "ada", seq, &["@all"]).unwrap();
+    check(&["@all"], &[]);
+    edit(&world, "ada", seq, &["ben"]).unwrap();
+    check(&["ben"], &[]);
 }

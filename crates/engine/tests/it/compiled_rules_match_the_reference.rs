@@ -306,9 +306,9 @@ fn every_operator_accepts_matching_values_and_no_other_type_or_absence() {
         (json!({"op": "ends_with", "value": "ab"}), json!(["ab", "cab"]), json!(["b", "abc"]), json!([1, ["ab"]])),
         (
             json!({"op": "version_eq", "value": "4.2"}),
-            json!(["4.2", "4.2.0+7"]),
-            json!(["4.2.1", "4.2.0-rc"]),
-            json!([4.2, "v4.2"]),
+            json!(["4.2", "4.2.0+7", "v4.2", "4.2.0.0"]),
+            json!(["4.2.1", "4.2.0-rc", "4.2.0.1"]),
+            json!([4.2, "x4.2", "4.2.0.0.0"]),
         ),
         (
             json!({"op": "version_lt", "value": "4.2"}),
@@ -324,7 +324,7 @@ fn every_operator_accepts_matching_values_and_no_other_type_or_absence() {
         ),
         (
             json!({"op": "version_gt", "value": "4.2"}),
-            json!(["4.2.1", "4.10"]),
+            json!(["4.2.1", "4.10", "v4.2.1.9", "4.2.0.1"]),
             json!(["4.2", "4"]),
             json!([5, "latest"]),
         ),
@@ -367,13 +367,13 @@ fn a_request_cannot_set_attributes_of_the_card() {
     let mut slots = AttributeSlots::default();
     let rule = read(&json!({"attribute": "user.plan", "op": "eq", "value": "gold"}));
     let compiled = compile(&rule, &mut slots, &segment);
-    assert!(compiled.needs_card() && !compiled.needs_unread());
+    assert!(compiled.needs_profile() && !compiled.needs_unread());
     let says_gold: Attributes = serde_json::from_str(r#"{"user.plan": "gold", "plan": "gold"}"#).unwrap();
     let holds =
         |card: Option<Attributes>| compiled.holds(&slots.profile(UserKey(1), &says_gold, card.as_ref(), None, 0));
     assert!(!holds(None));
-    assert!(!holds(Some(Attributes::from_card(r#"{"user.plan": "gold"}"#))));
-    assert!(holds(Some(Attributes::from_card(r#"{"plan": "gold", "nested": {"any": [{"json": null}]}}"#))));
+    assert!(!holds(Some(Attributes::of_profile(r#"{"user.plan": "gold"}"#))));
+    assert!(holds(Some(Attributes::of_profile(r#"{"plan": "gold", "nested": {"any": [{"json": null}]}}"#))));
 }
 
 #[test]

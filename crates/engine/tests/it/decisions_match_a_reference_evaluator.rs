@@ -160,7 +160,7 @@ impl Run {
             let json = spec(&mut self.random, self.base);
             match self.world().engine.popups.put(&id, json.to_string().as_bytes(), None, Precondition::None) {
                 Ok((card, _)) => break card,
-                Err(refusal) => assert!(refusal.detail.contains("there is no popup"), "{}", refusal.detail),
+                Err(refusal) => assert!(refusal.detail.contains("unknown popup"), "{}", refusal.detail),
             }
         };
         self.slow.put(&id, put.spec);

@@ -4,7 +4,7 @@ use crate::popup_support::*;
 use crate::support::*;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
-use tidings_popups::{PopupsConfig, parse_segment};
+use tidings_popups::{PopupsConfig, Precondition, parse_segment};
 use tidings_protocol::http::ExplainedOutcome::{self, *};
 use tidings_testkit::MemoryStore;
 
@@ -99,8 +99,8 @@ fn cases() -> Vec<Case> {
         case(json!({"state": "draft"}), No, "state"),
         case(json!({"state": "paused"}), No, "state"),
         case(json!({"state": "ended"}), No, "state"),
-        case(json!({"ends_at": NOON}), No, "windows"),
-        case(json!({"starts_at": NOON + 5 * HOUR}), NotYet, "windows").in_hours(5),
+        case(json!({"ends_at": NOON}), No, "ends_at"),
+        case(json!({"starts_at": NOON + 5 * HOUR}), NotYet, "starts_at").in_hours(5),
         case(json!({"state": "scheduled", "starts_at": NOON}), Chosen, None),
         case(windows("13:00", "14:00"), NotYet, "windows").in_hours(1),
         case(windows("11:00", "12:00"), NotYet, "windows").in_hours(23),
@@ -120,6 +120,14 @@ fn cases() -> Vec<Case> {
         case(json!({"state": "draft", "test_users": ["ann"]}), Chosen, "test_users"),
         case(json!({"test_users": ["ann"]}), Chosen, "test_users").settings(json!({"holdout_percent": 100})),
     ];
+    // What keeps a popup now is named, also where its time will be over by then.
+    let gap = |times: Value| {
+        let mut parts = json!({"caps": {"gap_s": 7_200}});
+        parts.as_object_mut().unwrap().extend(times.as_object().unwrap().clone());
+        parts
+    };
+    cases.push(case(gap(json!({"ends_at": NOON + HOUR / 2})), No, "caps.gap_s").again());
+    cases.push(case(gap(windows("10:00", "12:30")), NotYet, "caps.gap_s").again().in_hours(22));
     for (cap, hours) in [("per_session", Some(23)), ("per_day", Some(12)), ("total", None), ("gap_s", Some(1))] {
         let one = json!({cap: if cap == "gap_s" { 7_200 } else { 1 }});
         let levels = [
@@ -158,7 +166,7 @@ fn an_explanation_names_each_reason_and_agrees_with_the_decision() {
     let cases = cases();
     cases.iter().for_each(Case::check);
     let fields: BTreeSet<_> = cases.iter().filter_map(|case| case.field).collect();
-    assert_eq!(fields.len(), 25, "{fields:?}");
+    assert_eq!(fields.len(), 27, "{fields:?}");
 }
 
 #[test]
@@ -188,4 +196,33 @@ fn a_placement_without_popups_has_an_empty_explanation() {
     let explanation = world.explain("ann", json!({"placement": "nowhere"}));
     assert_eq!((explanation.chosen, explanation.next_at, explanation.popups.len()), (None, None, 0));
     assert!(world.decide_with("ann", json!({"placement": "nowhere"})).unwrap().retry_after_ms.is_none());
+}
+
+#[test]
+fn a_cap_is_named_for_a_step_at_which_the_user_stands() {
+    let world = start(PopupsConfig::default(), Arc::new(MemoryStore::default()));
+    world.put_popup("stand", json!({"journey": "start", "caps": {"gap_s": 86_400}}));
+    let steps = json!([{"id": "one", "type": "popup", "popup": "stand"}, {"id": "two", "type": "popup", "popup": "stand", "within": "1h"}]);
+    let journey = json!({"state": "live", "entry": {"event": "came"}, "steps": steps}).to_string();
+    world.engine.popups.put_journey("start", journey.as_bytes(), None, Precondition::None).unwrap();
+    world.report(vec![custom("1", "ann", "came")]).unwrap();
+    assert!(world.decide("ann").is_some());
+    let explained = world.explain("ann", json!({})).popups.remove(0);
+    assert_eq!((explained.outcome, explained.field.as_deref()), (No, Some("caps.gap_s")), "{:?}", explained.detail);
+}
+
+#[test]
+fn a_full_table_of_sessions_is_told_from_a_cap_that_is_used_up() {
+    let world = start(PopupsConfig::default(), Arc::new(MemoryStore::default()));
+    world.put_popup("p", json!({"caps": {"per_session": 1}}));
+    for session in 0..64 {
+        assert!(world.decide_with("ann", json!({"session": session.to_string()})).unwrap().exposure.is_some());
+    }
+    let detail = |session: &str| {
+        let explained = world.explain("ann", json!({"session": session})).popups.remove(0);
+        assert_eq!(explained.field.as_deref(), Some("caps.per_session"));
+        explained.detail.unwrap()
+    };
+    assert_eq!(detail("7"), "the user was shown it as often as that allows");
+    assert_eq!(detail("another"), "the user has 64 live sessions, and there is no room for another one's counter");
 }

@@ -74,7 +74,7 @@ fn the_text_is_stored_within_a_second_and_read_at_once() {
         let offset = [0, 1, 3][n];
         assert_eq!(append(&world, seq, offset, text), Ok(offset + text.len() as u64));
     }
-    assert_eq!(world.engine.metrics.commits.get(), commits, "no piece waits for the disk");
+    assert_eq!(world.engine.metrics.commits.get(), commits, "no chunk waits for the disk");
     assert_eq!((stored(&*store, seq), entry(&world, seq).body.get()), (body(""), &*body("aé\"c")));
     assert_eq!(entry(&world, seq).stream, Some(StreamMark::Open));
     pass(&world, &mut now, DURABLE_WITHIN_MS);
@@ -90,13 +90,15 @@ fn the_text_is_stored_within_a_second_and_read_at_once() {
         assert_eq!((stored(&*store, seq), entry(&world, seq).stream), (body("aé\"cd"), None));
     }
     assert_eq!(entry(&world, seq).edited_at, None, "a message that grew is not shown as edited");
-    let again = world.wait(world.engine.end_stream(&Actor::App, "g", seq, Some(json("1")))).unwrap();
+    let other = world.wait(world.engine.end_stream(&Actor::App, "g", seq, Some(json("1"))));
+    assert_eq!(other.unwrap_err().code, ErrorCode::StreamEnded, "another end");
+    let again = world.wait(world.engine.end_stream(&Actor::App, "g", seq, None)).unwrap();
     assert_eq!((again.seq, again.duplicate, stored(&*store, seq)), (seq + 1, true, body("aé\"cd")));
     assert_eq!(append(&world, seq, 6, "e"), Err(ErrorCode::StreamEnded));
 }
 
 #[test]
-fn pieces_are_appended_once_and_without_a_gap() {
+fn chunks_are_appended_once_and_without_a_gap() {
     let store = Arc::new(MemoryStore::default());
     let world = with_group(world(store));
     let seq = begin(&world, "1");
@@ -140,7 +142,7 @@ fn a_message_whose_beginner_is_silent_is_interrupted() {
     let seq = begin(&world, "1");
     append(&world, seq, 0, "half").unwrap();
     pass(&world, &mut now, timeout - 1);
-    assert_eq!(append(&world, seq, 4, ""), Ok(4), "an empty piece keeps it open");
+    assert_eq!(append(&world, seq, 4, ""), Ok(4), "an empty chunk keeps it open");
     pass(&world, &mut now, timeout - 1);
     assert_eq!(entry(&world, seq).stream, Some(StreamMark::Open));
     pass(&world, &mut now, 1);
@@ -193,11 +195,11 @@ fn a_stop_ends_what_grows_and_keeps_all_of_it() {
     let store = Arc::new(MemoryStore::default());
     let world = with_group(world(store.clone()));
     let seq = begin(&world, "1");
-    append(&world, seq, 0, "to the last piece").unwrap();
+    append(&world, seq, 0, "to the last chunk").unwrap();
     drop(world);
-    assert_eq!(stored(&*store, seq), body("to the last piece"));
+    assert_eq!(stored(&*store, seq), body("to the last chunk"));
     let ended = &store.entries(ConversationNo(1), seq, seq, 1, End::Oldest).unwrap()[0];
-    assert_eq!(ended.content.details().stream, StreamState::Interrupted);
+    assert_eq!(ended.content.message_details().stream, StreamState::Interrupted);
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn text_that_is_no_rule_is_refused_with_the_path_of_the_fault() {
         (r#"null"#, "audience: must be an object"),
         (r#"{"every": []}"#, r#"audience: unknown name "every"; known are all, any"#),
         (r#"{"all": [], "any": []}"#, "audience: a rule has exactly one of"),
-        (r#"{"all": [], "all": []}"#, r#"audience: "all" is there twice"#),
+        (r#"{"all": [], "all": []}"#, r#"audience: "all" appears twice"#),
         (r#"{"all": [], "note": "x"}"#, r#"audience: unknown name "note""#),
         (r#"{"all": {}}"#, "audience.all: must be a list of rules"),
         (r#"{"all": null}"#, "audience.all: must be a list of rules"),
@@ -54,7 +54,7 @@ fn text_that_is_no_rule_is_refused_with_the_path_of_the_fault() {
             r#"audience: unknown name "values"; known are attribute, op, value"#,
         ),
         (r#"{"attribute": "a", "op": "eq", "value": 1, "all": []}"#, r#"audience: unknown name "all""#),
-        (r#"{"attribute": "a", "op": "eq", "op": "ne", "value": 1}"#, r#"audience: "op" is there twice"#),
+        (r#"{"attribute": "a", "op": "eq", "op": "ne", "value": 1}"#, r#"audience: "op" appears twice"#),
         (
             r#"{"all": [{"all": []}, {"all": []}, {"attribute": "a", "op": "equals", "value": 1}]}"#,
             r#"audience.all[2].op: unknown operator "equals"; known are eq, ne"#,
@@ -86,10 +86,10 @@ fn text_that_is_no_rule_is_refused_with_the_path_of_the_fault() {
         (r#"{"attribute": "a", "op": "starts_with", "value": 1}"#, "audience.value: must be a string"),
         (r#"{"attribute": "a", "op": "version_gte", "value": 4.2}"#, "audience.value: must be a string"),
         (
-            r#"{"attribute": "a", "op": "version_gte", "value": "v4"}"#,
-            r#"audience.value: "v4" is not a semantic version"#,
+            r#"{"attribute": "a", "op": "version_gte", "value": "x4"}"#,
+            r#"audience.value: "x4" is not a semantic version"#,
         ),
-        (r#"{"attribute": "a", "op": "version_lt", "value": "1.2.3.4"}"#, r#"audience.value: "1.2.3.4" is not"#),
+        (r#"{"attribute": "a", "op": "version_lt", "value": "1.2.3.4.5"}"#, r#"audience.value: "1.2.3.4.5" is not"#),
         // Percentages.
         (r#"{"percent": 10}"#, "audience.percent: must be an object"),
         (r#"{"percent": {"from": 0, "to": 1}}"#, "audience.percent.salt: is missing"),
@@ -234,8 +234,8 @@ fn attributes_of_a_wrong_type_are_refused_by_name() {
         let map = serde_json::from_str(&json).unwrap();
         let refusal = Attributes::from_json("attributes", &map).unwrap_err();
         assert!(refusal.detail.starts_with(&format!("attributes.a: {why}")), "{refusal}");
-        // A user's card may hold such a value: the attribute exists, but compares with nothing.
-        assert_eq!(Attributes::from_card(&json).get("a"), Some(&Value::Other));
+        // A user's profile may hold such a value: the attribute exists, but compares with nothing.
+        assert_eq!(Attributes::of_profile(&json).get("a"), Some(&Value::Other));
     }
     assert!(serde_json::from_str::<Attributes>(&items(ATTRIBUTE_LIST_MAX)).is_ok());
 

@@ -92,12 +92,12 @@ fn a_notice_names_only_members_who_really_changed() {
 #[test]
 fn a_request_that_changes_nothing_leaves_no_notice() {
     let world = world();
-    let before = world.engine.conversation_card(&Actor::App, "g").unwrap();
+    let before = world.engine.conversation_details(&Actor::App, "g").unwrap();
     let changed = change(&world, None, "g", &["mia", "adam"], &["zoe"], None).unwrap();
     assert_eq!(changed, MembersChanged { added: 0, removed: 0, changed: 0, member_count: 4 });
     let update = UpdateConversation::default();
     world.wait(world.engine.update_conversation(&Actor::App, "g", update)).unwrap();
-    assert_eq!(world.engine.conversation_card(&Actor::App, "g").unwrap(), before);
+    assert_eq!(world.engine.conversation_details(&Actor::App, "g").unwrap(), before);
     let olga = world.user("olga");
     let page = world.engine.members(&Actor::User(olga), "g", None, 0).unwrap();
     let adam = page.members.iter().find(|member| member.user == "adam").unwrap();
@@ -134,6 +134,7 @@ fn an_impossible_change_is_refused_with_its_own_code() {
             receipts: None,
             history: None,
             mention_all: None,
+            reactions: None,
         };
         world.wait(world.engine.create_conversation(&Actor::App, new)).map_err(|refusal| refusal.code)
     };
@@ -158,7 +159,7 @@ fn a_removed_member_can_neither_read_nor_send() {
 
     let closed = [
         engine.history(&actor, "g", &HistoryQuery::default()).err(),
-        engine.conversation_card(&actor, "g").err(),
+        engine.conversation_details(&actor, "g").err(),
         engine.members(&actor, "g", None, 0).err(),
         engine.typing(&mia, "g").err(),
         world.wait(engine.mark_read(&mia, "g", 1)).err(),
@@ -176,10 +177,11 @@ fn a_removed_member_can_neither_read_nor_send() {
     assert!(sync.resume.complete && sync.entries.is_empty());
     assert!(engine.conversations(&mia, None, None, 0).unwrap().conversations.iter().all(|c| c.id != "g"));
 
-    // A returned member may read all history; entries from the time away are neither missed nor unread.
+    // A returned member may read all history: entries from the time away are missed, and not unread.
     change(&world, Some("adam"), "g", &["mia"], &[], None).unwrap();
     let sync = engine.sync(&mia, Some(&from)).unwrap();
-    assert_eq!(sync.entries.iter().map(|e| e.kind).collect::<Vec<_>>(), [EntryKind::MemberChange]);
+    let kinds: Vec<_> = sync.entries.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [EntryKind::MemberChange, EntryKind::Message, EntryKind::MemberChange]);
     assert_eq!(engine.history(&actor, "g", &HistoryQuery::default()).unwrap().entries.len(), 5);
     let list = engine.conversations(&mia, None, None, 0).unwrap();
     assert_eq!(list.conversations.iter().find(|c| c.id == "g").unwrap().unread, 0);

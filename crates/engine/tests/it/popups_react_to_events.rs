@@ -157,7 +157,7 @@ fn conditions_name_other_popups_and_count_events() {
     let unknown = popup_support::spec(json!({"audience": {"popup_event": {"popup": "gone", "type": "click"}}}));
     let refused =
         world.engine.popups.put("third", unknown.to_string().as_bytes(), None, Precondition::None).unwrap_err();
-    assert_eq!((refused.code, &*refused.detail), (ErrorCode::InvalidField, "audience: there is no popup \"gone\""));
+    assert_eq!((refused.code, &*refused.detail), (ErrorCode::InvalidField, "audience: unknown popup \"gone\""));
 }
 
 #[test]
@@ -232,13 +232,13 @@ fn wrong_events_are_refused_by_field() {
         json!({"id": "1", "type": "custom", "name": "x", "user": "ada", "decision": decision}),
         "events[0].decision: is for",
     );
-    app(json!({"id": "1", "type": "click", "decision": decision, "name": "x"}), "events[0].name: is for");
+    app(json!({"id": "1", "type": "click", "decision": decision, "name": "x"}), "events[0].name: is only allowed");
     app(json!({"id": "1", "type": "click"}), "events[0].decision: is missing");
     app(json!({"id": "1", "type": "click", "decision": decision, "for_s": 5}), "events[0].for_s: is for snooze");
-    app(json!({"id": "1", "type": "snooze", "decision": decision}), "events[0].until: is missing");
+    app(json!({"id": "1", "type": "snooze", "decision": decision}), "events[0].until: give either");
     app(
         json!({"id": "1", "type": "snooze", "decision": decision, "until": 1, "for_s": 1}),
-        "events[0].for_s: stands beside",
+        "events[0].for_s: cannot be combined",
     );
     app(
         json!({"id": "1", "type": "snooze", "decision": decision, "for_s": u64::MAX}),

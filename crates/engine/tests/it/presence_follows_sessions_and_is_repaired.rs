@@ -72,8 +72,8 @@ fn presence(world: &World, id: &str) -> UserPresence {
 fn told(world: &World) -> Vec<(u64, String, bool)> {
     let mut all = Vec::new();
     while let Ok(control) = world.receivers[0].control.try_recv() {
-        let Control::Presence(pieces) = control else { continue };
-        for WatchUpdate { session, changes, .. } in pieces {
+        let Control::Presence(chunks) = control else { continue };
+        for WatchUpdate { session, changes, .. } in chunks {
             all.extend(changes.into_iter().map(|change| (session, change.user.to_string(), change.online)));
         }
     }

@@ -246,7 +246,7 @@ fn check_devices(store: &Troubled, told: &BTreeMap<&str, DeviceNo>) {
         let PushRow::Device(device) = row else { panic!("another row") };
         let user = ["ann", "ben", "cat", "dan"][device.user as usize - 1];
         let name = format!("{user}/{}", device.device_id);
-        assert_eq!(numbers.insert(name.clone(), device.no), None, "{name} is there twice");
+        assert_eq!(numbers.insert(name.clone(), device.no), None, "{name} appears twice");
     }
     for (name, device) in told {
         assert_eq!(numbers.get(*name), Some(device), "{name}");

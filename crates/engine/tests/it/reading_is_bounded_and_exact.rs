@@ -188,6 +188,6 @@ fn an_invalid_do_not_disturb_window_is_refused() {
     ] {
         assert_eq!(set(start, end, zone), Err(ErrorCode::InvalidField), "{start} to {end} in {zone:?}");
     }
-    assert_eq!(world.engine.user_card("bob", true).unwrap().do_not_disturb.unwrap().start, "22:00");
-    assert_eq!(world.engine.user_card("bob", false).unwrap().do_not_disturb, None);
+    assert_eq!(world.engine.user_profile("bob", true).unwrap().do_not_disturb.unwrap().start, "22:00");
+    assert_eq!(world.engine.user_profile("bob", false).unwrap().do_not_disturb, None);
 }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_popups::{DecisionAttempt, PopupsConfig, Precondition};
-use tidings_protocol::error::ErrorCode;
+use tidings_protocol::{error::ErrorCode, http::ExportedAssignment};
 use tidings_testkit::MemoryStore;
 
 /// A short bound, but long enough that a thread that is kept from running is not taken for a store that stalls.
@@ -202,6 +202,35 @@ fn a_write_of_events_alone_keeps_the_side_log() {
     after.side_log.enable();
     after.side_log.append(&noted).unwrap();
     assert!(start(bound, after).decide("ann").is_none());
+}
+
+#[test]
+fn an_assignment_survives_with_the_exposure_that_made_it() {
+    let (inner, durable_within) = (Arc::<MemoryStore>::default(), Duration::from_secs(8));
+    let store = Arc::new(Troubled::on(inner.clone()));
+    store.side_log.enable();
+    let bound = PopupsConfig { durable_within, undurable_max: durable_within, ..PopupsConfig::default() };
+    let world = start(bound.clone(), store.clone());
+    world.put_popup("sale", json!({"conversion": {"event": "bought", "within": "7d"}}));
+    assert!(world.decide("ann").is_some() && world.decide("ben").is_some());
+    until("the side log has both exposures", || store.side_log.all().len() >= 2);
+    let noted = store.side_log.all();
+    let after = Arc::new(Troubled::on(inner));
+    after.side_log.enable();
+    after.side_log.append(&noted).unwrap();
+    let crashed = start(bound, after);
+    let assigned = || {
+        let mut cursor = crashed.engine.popups.assignments("sale", None, None).unwrap();
+        let mut all = crashed.engine.popups.export_assignments(&mut cursor).unwrap().0;
+        all.sort_by(|a, b| a.user.cmp(&b.user));
+        let of = |one: ExportedAssignment| (one.user, one.variant.unwrap_or_default(), one.conversions);
+        all.into_iter().map(of).collect::<Vec<_>>()
+    };
+    let row = |user: &str, conversions| (user.to_owned(), "a".to_owned(), conversions);
+    assert_eq!(assigned(), [row("", 0), row("", 0)], "the side log knows no ids");
+    crashed.report(vec![custom("1", "ann", "bought")]).unwrap();
+    assert!(crashed.decide("ben").is_some() && crashed.decide("cem").is_some());
+    assert_eq!(assigned(), [row("", 0), row("ann", 1), row("cem", 0)], "nobody is assigned twice");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use tidings_domain::{model::*, store::Store};
 use tidings_engine::{
     config::{EngineConfig, MessagesConfig},
     delivery::{Recipients, Step},
-    engine::desks::AccountList,
+    lists::account_list::AccountList,
 };
 use tidings_protocol::{entry::Entry, error::ErrorCode, http::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
@@ -74,6 +74,7 @@ impl View {
             }
             EntryKind::Assignment => self.assigned_to = body["assigned_to"].as_str().map(str::to_owned),
             EntryKind::Reactions | EntryKind::Pins | EntryKind::MemberChange | EntryKind::ConversationChange => {}
+            EntryKind::Opaque(number) => panic!("no test writes the kind {number}"),
         }
     }
 
@@ -257,7 +258,7 @@ impl Run {
         while self.through < last {
             let fanout = self.world.receivers[0].lanes[Lane::Direct as usize].recv_timeout(PATIENCE).unwrap();
             for step in &fanout.steps {
-                let Step::Block(block) = step else { continue };
+                let Step::Block { block, .. } = step else { continue };
                 let text = [b"[", &block.json[1..], b"]"].concat();
                 let entries: Vec<Entry> = serde_json::from_slice(&text).unwrap();
                 for client in self.clients.iter_mut().filter(|client| !client.away && client.cursor < fanout.through) {

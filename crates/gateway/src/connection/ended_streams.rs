@@ -20,7 +20,7 @@ pub(crate) struct EndedStreams {
 
 impl EndedStreams {
     /// Keeps why a session ended, if its client must not come back by itself. After any other ending it opens another stream
-    /// and is told there what it has to be told.
+    /// and gets there what it has to know.
     pub(crate) fn put(&mut self, session: u64, secret: StreamSecret, refusal: &Refusal) {
         if !matches!(refusal.code, ErrorCode::Replaced | ErrorCode::Kicked) {
             return;

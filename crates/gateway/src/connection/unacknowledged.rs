@@ -4,7 +4,7 @@ use tidings_domain::model::*;
 
 /// Messages that a session was handed, and that its client has not said to have stored.
 pub(crate) struct UnacknowledgedDelivery {
-    /// Up to here the client has stored all, or offline push has been told.
+    /// Up to here the client has stored all, or offline push has been notified.
     pub since: Cursor,
     /// Where the session went to the background: what came to it there counted as not reached.
     pub until: Option<[Position; LANES]>,
@@ -29,13 +29,25 @@ pub(crate) struct LaterDelivery {
     pub at: u64,
 }
 
+/// A message that a session is handed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HandedMessage {
+    /// How long the client has to acknowledge it, in ticks.
+    pub timeout: u32,
+    /// The tick at which that time is over.
+    pub due: u32,
+    /// When it is handed out, in milliseconds since 1970 UTC.
+    pub at: u64,
+}
+
 /// Messages that are handed out within this part of the time to acknowledge are due together.
 const SHARE_DUE_TOGETHER: u32 = 8;
 
 impl UnacknowledgedDelivery {
     /// The session is handed a further message, due at this tick, which begins at these positions; answers whether all is due
     /// earlier now.
-    pub(crate) fn hand(&mut self, from: [Position; LANES], (timeout, due, at): (u32, u32, u64)) -> bool {
+    pub(crate) fn hand(&mut self, from: [Position; LANES], handed: HandedMessage) -> bool {
+        let HandedMessage { timeout, due, at } = handed;
         // A message with less time is not held up by one with more.
         if due < self.due {
             (self.due, self.timeout) = (due, timeout);
@@ -89,12 +101,16 @@ mod tests {
         dues
     }
 
+    fn handed(timeout: u32, due: u32) -> HandedMessage {
+        HandedMessage { timeout, due, at: 0 }
+    }
+
     #[test]
     fn each_message_has_its_time() {
         let mut first = delivery(80, 80);
         // Handed out at the ticks 0, 1, 5, 11, 12, 60 and 79, by clients with 80 ticks to acknowledge.
         for (position, tick) in [(1, 0), (2, 1), (3, 5), (4, 11), (5, 12), (6, 60), (7, 79)] {
-            assert!(!first.hand([position; LANES], (80, tick + 80, 0)));
+            assert!(!first.hand([position; LANES], handed(80, tick + 80)));
         }
         assert_eq!(dues(first), [(0, 80), (2, 91), (5, 92), (6, 140), (7, 159)]);
     }
@@ -103,7 +119,7 @@ mod tests {
     fn many_messages_take_little_memory() {
         let mut delivery = delivery(80, 80);
         for tick in 1..80 {
-            delivery.hand([u64::from(tick); LANES], (80, tick + 80, 0));
+            delivery.hand([u64::from(tick); LANES], handed(80, tick + 80));
         }
         assert!(delivery.later.len() <= SHARE_DUE_TOGETHER as usize, "{}", delivery.later.len());
     }
@@ -111,17 +127,17 @@ mod tests {
     #[test]
     fn a_message_with_less_time_is_not_held_up() {
         let mut delivery = delivery(80, 80);
-        delivery.hand([1; LANES], (80, 100, 0));
-        assert!(delivery.hand([2; LANES], (10, 40, 0)));
+        delivery.hand([1; LANES], handed(80, 100));
+        assert!(delivery.hand([2; LANES], handed(10, 40)));
         assert_eq!(dues(delivery), [(0, 40)]);
     }
 
     #[test]
     fn a_client_that_stores_something_has_as_much_time_again() {
         let mut delivery = delivery(80, 80);
-        delivery.hand([1; LANES], (80, 100, 0));
+        delivery.hand([1; LANES], handed(80, 100));
         delivery.extend(60);
-        delivery.hand([2; LANES], (80, 141, 0));
+        delivery.hand([2; LANES], handed(80, 141));
         assert_eq!(dues(delivery), [(0, 140), (2, 141)]);
     }
 }

@@ -106,8 +106,8 @@ impl VirtualStream {
             self.announced = true;
             out.put(packet::PacketKind::Opened, self.remote, &self.session.to_le_bytes());
         }
-        for piece in bytes.chunks(packet::PAYLOAD_BYTES_MAX) {
-            out.put(packet::PacketKind::Data, self.remote, piece);
+        for chunk in bytes.chunks(packet::PAYLOAD_BYTES_MAX) {
+            out.put(packet::PacketKind::Data, self.remote, chunk);
         }
         Ok(bytes.len())
     }

@@ -21,7 +21,7 @@ use std::{
 };
 use tidings_domain::metrics::Metrics;
 use tidings_listen::{
-    Admission, Descriptors, MaybeTlsSocket, Throttle, ThrottleKey,
+    Admission, ClientAddress, Descriptors, MaybeTlsSocket, Throttle, ThrottleKey,
     admission::ConnectionClass,
     descriptors::{ReserveDescriptor, is_out_of_descriptors},
     proxy::TrustedProxies,
@@ -40,29 +40,19 @@ const WAKE: Token = Token(usize::MAX);
 pub trait ConnectionHost: Send + Sync + 'static {
     /// Takes a connection over, with the bytes that were read from it already. Answers whether there was room; if not, the
     /// socket is closed.
-    fn adopt(
-        &self,
-        socket: MaybeTlsSocket,
-        protocol: Protocol,
-        already_read: Vec<u8>,
-        throttle_key: ThrottleKey,
-    ) -> bool;
+    fn adopt(&self, socket: MaybeTlsSocket, protocol: Protocol, already_read: Vec<u8>, client: ClientAddress) -> bool;
     /// Whether another connection would be accepted now.
     fn has_room(&self) -> bool;
     /// Connections that have not bound, or are closing.
     fn unbound(&self) -> usize;
+    /// Has the connection that has been unbound for longest give way. False: none has been for long enough.
+    fn evict_unbound(&self) -> bool;
     fn metrics(&self) -> &Metrics;
 }
 
 impl ConnectionHost for SessionServer {
-    fn adopt(
-        &self,
-        socket: MaybeTlsSocket,
-        protocol: Protocol,
-        already_read: Vec<u8>,
-        throttle_key: ThrottleKey,
-    ) -> bool {
-        SessionServer::adopt(self, socket, protocol, already_read, throttle_key)
+    fn adopt(&self, socket: MaybeTlsSocket, protocol: Protocol, already_read: Vec<u8>, client: ClientAddress) -> bool {
+        SessionServer::adopt(self, socket, protocol, already_read, client)
     }
 
     fn has_room(&self) -> bool {
@@ -71,6 +61,10 @@ impl ConnectionHost for SessionServer {
 
     fn unbound(&self) -> usize {
         SessionServer::unbound(self)
+    }
+
+    fn evict_unbound(&self) -> bool {
+        SessionServer::evict_unbound(self)
     }
 
     fn metrics(&self) -> &Metrics {
@@ -248,7 +242,9 @@ impl Running {
 
     fn accept_one(&mut self, index: usize) -> AcceptOutcome {
         let config = &self.listener.config;
-        let has_room = config.admission.has_room_for_unbound(self.host.unbound() + self.pending_headers.len());
+        // Clients that connect and never bind must not keep others waiting.
+        let has_room = config.admission.has_room_for_unbound(self.host.unbound() + self.pending_headers.len())
+            || self.host.evict_unbound();
         let pause = if has_room { config.admission.required_pause(ConnectionClass::Device) } else { Some(PAUSE) };
         if let Some(pause) = pause {
             self.host.metrics().accept_pauses.inc();
@@ -309,7 +305,7 @@ impl Running {
         tracing::debug!(%peer, "a device connected");
         let throttle = self.listener.config.throttle.as_ref();
         let throttle_key = throttle.map_or(ThrottleKey::UNKNOWN, |throttle| throttle.key(peer.ip()));
-        self.host.adopt(socket, Protocol::Miop, Vec::new(), throttle_key);
+        self.host.adopt(socket, Protocol::Miop, Vec::new(), ClientAddress { address: Some(peer.ip()), throttle_key });
     }
 
     /// No descriptor is left: the reserve makes room to accept one connection, which is refused. (The kernel reports the

@@ -1,18 +1,14 @@
 //! Attaches a relay thread to a core: connects its links, with retries until a core accepts them.
 
-use super::{Command, RelayConfig, SharedState};
-use crate::{
-    link::handshake::{self, HandshakeError, Hello, VERSION},
-    wake::ShardWake,
-};
-use crossbeam_channel::Sender;
+use super::{Command, RelayConfig, SharedState, ThreadHandle};
+use crate::link::handshake::{self, HandshakeError, Hello, VERSION};
 use std::{
     io,
     net::{TcpStream, ToSocketAddrs},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tidings_engine::shards::Wake;
+use tidings_domain::end_reason::required;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Backoff between attempts: doubled from the first to the last value, plus as much again at random, so that the relays
@@ -30,8 +26,7 @@ pub(super) struct Attacher {
     pub config: RelayConfig,
     pub boot_id: u64,
     pub thread: u16,
-    pub commands: Sender<Command>,
-    pub wake: Arc<ShardWake>,
+    pub handle: ThreadHandle,
     pub shared: Arc<SharedState>,
 }
 
@@ -40,9 +35,8 @@ impl Attacher {
     pub(super) fn begin(&self) {
         let attacher = self.clone();
         let spawned = std::thread::Builder::new().name("relay-attach".into()).spawn(move || attacher.run());
-        if let Err(error) = spawned {
-            tracing::error!(%error, "no thread to attach to the core");
-        }
+        // Without it the devices of this thread would wait for good.
+        drop(required("relay-attach", spawned));
     }
 
     fn run(self) {
@@ -51,9 +45,7 @@ impl Attacher {
         while !self.shared.stopping.load(Ordering::Acquire) {
             match self.attach() {
                 Ok((core, links, lease)) => {
-                    if self.commands.send(Command::Attached { core, links, lease }).is_ok() {
-                        self.wake.wake();
-                    }
+                    self.handle.send(Command::Attached { core, links, lease });
                     return;
                 }
                 Err(error) => {

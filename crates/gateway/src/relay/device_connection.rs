@@ -2,6 +2,7 @@
 
 use crate::transport::Transport;
 use std::io::{ErrorKind, Write};
+use tidings_listen::{Holding, Unbound};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -39,6 +40,12 @@ pub(super) struct DeviceConnection {
     pub unwritten: Vec<u8>,
     /// The bind frame of a device that wants pushes alone.
     pub bind: Option<Box<[u8]>>,
+    /// A hash of the user's id, once the device is bound.
+    pub user: u64,
+    /// Set while bytes wait that the kernel did not take.
+    pub holding: Option<Box<Holding>>,
+    /// Set while the device has not bound, or its connection is closing: it gives way to others.
+    pub unbound: Option<Box<Unbound>>,
 }
 
 /// How a write ended.
@@ -67,6 +74,9 @@ impl DeviceConnection {
             partial: Vec::new(),
             unwritten: Vec::new(),
             bind: None,
+            user: 0,
+            holding: None,
+            unbound: None,
         }
     }
 
@@ -85,7 +95,7 @@ impl DeviceConnection {
                 Err(_) => return WriteOutcome::Disconnected,
             }
         }
-        // A transport that encrypts may hold the last piece.
+        // A transport that encrypts may hold the last chunk.
         match self.transport.flush() {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.blocked = true,

@@ -8,7 +8,7 @@
 //!
 //! When the core goes away, devices that want pushes alone stay connected. Once the core is back, the relay binds them
 //! again with the bind frame that they sent: a restart of the core causes no storm of a million connects. A device that
-//! wants chat is told to connect again, since only the device knows which messages it has. Of several cores one serves
+//! wants chat is asked to connect again, since only the device knows which messages it has. Of several cores one serves
 //! devices; any of them names it.
 
 mod attach;
@@ -18,6 +18,7 @@ mod upstream;
 
 use crate::{
     miop_listener::ConnectionHost,
+    open_connections::{EnteredConnection, OpenConnections},
     session_config::SessionConfig,
     transport::Protocol,
     wake::{ShardWake, WAKE},
@@ -26,6 +27,7 @@ use crossbeam_channel::{Sender, unbounded};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
 use std::{
+    hash::RandomState,
     io,
     net::TcpStream,
     sync::{
@@ -38,7 +40,7 @@ use std::{
 use thread::RelayLoop;
 use tidings_domain::metrics::Metrics;
 use tidings_engine::shards::Wake;
-use tidings_listen::{MaybeTlsSocket, ThrottleKey};
+use tidings_listen::{ClientAddress, MaybeTlsSocket};
 
 /// Locates the core to attach to.
 pub trait CoreLocator: Send + Sync + 'static {
@@ -76,6 +78,15 @@ pub(crate) enum Command {
     Adopt {
         socket: MaybeTlsSocket,
         already_read: Vec<u8>,
+        entered: EnteredConnection,
+    },
+    /// A device that has not bound, or whose connection is closing, gives way to another one.
+    EndUnbound {
+        id: u64,
+    },
+    /// A device that does not read has the memory that others need.
+    CloseSlowReader {
+        id: u64,
     },
     /// The links to all shards of a core, in order.
     Attached {
@@ -89,13 +100,14 @@ pub(crate) enum Command {
     Stop,
 }
 
-struct ThreadHandle {
+#[derive(Clone)]
+pub(crate) struct ThreadHandle {
     commands: Sender<Command>,
     wake: Arc<ShardWake>,
 }
 
 impl ThreadHandle {
-    fn send(&self, command: Command) {
+    pub(crate) fn send(&self, command: Command) {
         if self.commands.send(command).is_ok() {
             self.wake.wake();
         }
@@ -107,18 +119,19 @@ pub struct Relay {
     threads: Vec<ThreadHandle>,
     next: AtomicUsize,
     shared: Arc<SharedState>,
-    connections_max: usize,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// Counters and flags that a relay's threads share.
 pub(crate) struct SharedState {
-    pub open: AtomicUsize,
+    pub open: Arc<OpenConnections>,
     pub bound: AtomicUsize,
     /// Threads that have links to every shard of the core.
     pub attached: AtomicUsize,
     pub stopping: AtomicBool,
     pub metrics: Arc<Metrics>,
+    /// Hashes users' ids.
+    pub hasher: RandomState,
 }
 
 impl Relay {
@@ -128,11 +141,12 @@ impl Relay {
     /// The system refuses a poll or a thread.
     pub fn start(config: RelayConfig, metrics: Arc<Metrics>) -> io::Result<Arc<Relay>> {
         let shared = Arc::new(SharedState {
-            open: AtomicUsize::new(0),
+            open: config.sessions.open_connections(),
             bound: AtomicUsize::new(0),
             attached: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             metrics,
+            hasher: RandomState::new(),
         });
         let boot_id = rand::random();
         let (mut threads, mut joins) = (Vec::new(), Vec::new());
@@ -142,20 +156,19 @@ impl Relay {
                 Arc::new(ShardWake { waker: Waker::new(poll.registry(), WAKE)?, asleep: AtomicBool::new(false) });
             #[expect(clippy::disallowed_methods, reason = "bounded by connections and attaches: see Command")]
             let (commands, inbox) = unbounded();
+            let handle = ThreadHandle { commands, wake: wake.clone() };
             let attacher = attach::Attacher {
                 config: config.clone(),
                 boot_id,
                 thread: index as u16,
-                commands: commands.clone(),
-                wake: wake.clone(),
+                handle: handle.clone(),
                 shared: shared.clone(),
             };
-            threads.push(ThreadHandle { commands, wake: wake.clone() });
+            threads.push(handle);
             let relay = RelayLoop::new(poll, wake, inbox, config.sessions.clone(), shared.clone(), attacher);
             joins.push(std::thread::Builder::new().name(format!("relay-{index}")).spawn(move || relay.run())?);
         }
-        let connections_max = config.sessions.connections_max;
-        Ok(Arc::new(Relay { threads, next: AtomicUsize::new(0), shared, connections_max, joins: Mutex::new(joins) }))
+        Ok(Arc::new(Relay { threads, next: AtomicUsize::new(0), shared, joins: Mutex::new(joins) }))
     }
 
     /// Whether every thread is attached to the core.
@@ -164,7 +177,7 @@ impl Relay {
     }
 
     pub fn connections(&self) -> usize {
-        self.shared.open.load(Ordering::Relaxed)
+        self.shared.open.count()
     }
 
     /// Tells all devices to connect again, spread over the deadline; waits until their connections are closed or the
@@ -188,22 +201,22 @@ impl Relay {
 }
 
 impl ConnectionHost for Relay {
-    fn adopt(
-        &self,
-        socket: MaybeTlsSocket,
-        _protocol: Protocol,
-        already_read: Vec<u8>,
-        _throttle_key: ThrottleKey,
-    ) -> bool {
-        self.shared.open.fetch_add(1, Ordering::Relaxed);
+    fn adopt(&self, socket: MaybeTlsSocket, _protocol: Protocol, already_read: Vec<u8>, client: ClientAddress) -> bool {
+        let thread = &self.threads[self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len()];
+        let of_thread = thread.clone();
+        let entered = self.shared.open.enter(client.address, move |id| of_thread.send(Command::EndUnbound { id }));
+        let Some(entered) = entered else { return false };
         self.shared.metrics.connections_opened.inc();
-        let thread = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
-        self.threads[thread].send(Command::Adopt { socket, already_read });
+        thread.send(Command::Adopt { socket, already_read, entered });
         true
     }
 
     fn has_room(&self) -> bool {
-        self.connections() < self.connections_max
+        self.shared.open.has_room()
+    }
+
+    fn evict_unbound(&self) -> bool {
+        self.shared.open.unbound.evict_oldest()
     }
 
     fn unbound(&self) -> usize {

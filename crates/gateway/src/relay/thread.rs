@@ -34,7 +34,7 @@ const COMMANDS_PER_TURN: usize = 256;
 const CONGESTED_BYTES: usize = 8 * 1024 * 1024;
 /// The time over which the reconnects of devices are spread when a link is lost.
 const RECONNECT_SPREAD_MS: u64 = 5_000;
-/// Devices that stayed are told to connect again when the core is not back by then.
+/// Devices that stayed are asked to connect again when the core is not back by then.
 const CORE_AWAY_MAX: Duration = Duration::from_secs(600);
 
 pub(super) struct RelayLoop {
@@ -171,7 +171,9 @@ impl RelayLoop {
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.inbox.try_recv() else { return };
             match command {
-                Command::Adopt { socket, already_read } => self.adopt(socket, already_read),
+                Command::Adopt { socket, already_read, entered } => self.adopt(socket, already_read, entered),
+                Command::EndUnbound { id } => self.end_unbound(id),
+                Command::CloseSlowReader { id } => self.close_slow_reader(id),
                 Command::Attached { core, links, lease } => self.attached(core, links, lease),
                 Command::Drain { spread_ms } => self.drain(spread_ms),
                 Command::Stop => self.stopping = true,
@@ -212,7 +214,7 @@ impl RelayLoop {
                     let metrics = &self.shared.metrics;
                     if code == ErrorCode::BindTimeout { &metrics.bind_timeouts } else { &metrics.heartbeat_timeouts }
                         .inc();
-                    self.close(key, &Refusal::new(code, "nothing was heard in time"));
+                    self.close(key, &Refusal::new(code, "the client sent nothing in time"));
                 }
             }
         }

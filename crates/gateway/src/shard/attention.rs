@@ -11,13 +11,13 @@
 
 use super::{FrameOutcome, Shard, decoding::missing_field, probing::push_unacknowledged};
 use crate::{
-    connection::{Connection, Phase, SessionBinding, UnacknowledgedDelivery},
+    connection::{Connection, HandedMessage, Phase, SessionBinding, UnacknowledgedDelivery},
     timer_wheel::{TICK, TimerWheel, ticks},
 };
 use std::time::Duration;
-use tidings_domain::{model::*, reach_counts::ReachEvent};
-use tidings_engine::engine::offline_push::SilentSession;
-use tidings_protocol::{frames::RawClientFrame, http::ReachRoad};
+use tidings_domain::{model::*, notification_counts::ChannelEvent};
+use tidings_notifications::SilentSession;
+use tidings_protocol::{frames::RawClientFrame, http::Channel};
 
 /// The time that a client has to acknowledge a message, in ticks.
 #[derive(Clone, Copy)]
@@ -37,13 +37,14 @@ impl AckPolicy {
         self,
         connection: &mut Connection,
         key: usize,
-        (tick, at): (u32, u64),
+        tick: u32,
+        at: u64,
         timers: &mut TimerWheel,
     ) -> bool {
         let Some(timeout) = self.timeout.filter(|_| connection.phase == Phase::Live) else { return false };
         let (since, due) = (connection.cursor, tick + timeout);
         if let Some(unacknowledged) = &mut connection.unacknowledged {
-            if unacknowledged.hand(since.positions, (timeout, due, at)) {
+            if unacknowledged.hand(since.positions, HandedMessage { timeout, due, at }) {
                 connection.arm(key, due, timers);
             }
             return false;
@@ -59,7 +60,7 @@ impl AckPolicy {
 }
 
 impl Shard {
-    /// How long clients have to acknowledge messages of this lane: as the reach policy or else the settings say.
+    /// How long clients have to acknowledge messages of this lane: as the notification policy or else the settings say.
     pub(super) fn ack_policy(&self, lane: Lane) -> AckPolicy {
         let kind = match lane {
             Lane::Direct => ConversationKind::Direct,
@@ -67,7 +68,7 @@ impl Shard {
             Lane::Broadcast => ConversationKind::Official,
         };
         let default_ms = u64::try_from(self.parts.config.ack_timeout.as_millis()).unwrap_or(u64::MAX);
-        AckPolicy::new(Duration::from_millis(self.parts.engine.reach_policies.ack_timeout_ms(kind, default_ms)))
+        AckPolicy::new(Duration::from_millis(self.parts.notifications.policies.ack_timeout_ms(kind, default_ms)))
     }
 
     /// Whether somebody looks at the session from here on.
@@ -106,7 +107,7 @@ impl Shard {
             let (at, now) = (unacknowledged.at, self.parts.engine.clock.now_ms());
             connection.unacknowledged = None;
             let took = Some(now.saturating_sub(at));
-            self.parts.engine.metrics.reach.add(ReachRoad::Session, ReachEvent::Acknowledged, now, 1, took);
+            self.parts.engine.metrics.notifications.add(Channel::Session, ChannelEvent::Acknowledged, now, 1, took);
         } else {
             unacknowledged.extend(tick);
         }
@@ -140,7 +141,7 @@ impl Shard {
         let connection = &self.connections[key];
         let Some(binding) = &connection.binding else { return };
         let engine = &self.parts.engine;
-        engine.metrics.reach.add(ReachRoad::Session, ReachEvent::Expired, engine.clock.now_ms(), 1, None);
+        engine.metrics.notifications.add(Channel::Session, ChannelEvent::Expired, engine.clock.now_ms(), 1, None);
         // To a session in the background nobody has come back: it counts as if it had ended.
         let session = SilentSession { session: connection.session, stays: !binding.background, acknowledges: true };
         let user = binding.user.clone();
@@ -155,8 +156,8 @@ impl Shard {
         binding: &SessionBinding,
         unacknowledged: &UnacknowledgedDelivery,
     ) {
-        let engine = self.parts.engine.clone();
-        if !engine.has_offline_push() {
+        let notifications = self.parts.notifications.clone();
+        if !notifications.has_offline_push() {
             return;
         }
         let left = TICK * unacknowledged.due.saturating_sub(self.tick());
@@ -165,7 +166,7 @@ impl Shard {
         let session = SilentSession { session, stays: false, acknowledges: true };
         self.parts.runtime.spawn(async move {
             tokio::time::sleep(left).await;
-            let push = move || push_unacknowledged(&engine, &user, session, &since, until);
+            let push = move || push_unacknowledged(&notifications, &user, session, &since, until);
             let _ = tokio::task::spawn_blocking(push).await;
         });
     }

@@ -15,7 +15,7 @@ use crate::{
 use std::borrow::Cow;
 use tidings_domain::push_store::DeviceNo;
 use tidings_engine::{
-    access::{Scope, Scopes},
+    access::{Operation, Scopes},
     presence::{NodeNo, PresenceSession},
     shards::shard_of,
 };
@@ -64,15 +64,16 @@ impl<'a> BindFields<'a> {
     /// Whether the session has chat and pushes, within what its token allows. Refused where a client would wait in vain for
     /// pushes that it asked for, or would hold a connection without any use.
     fn granted(&self, scopes: Scopes) -> Result<(bool, bool), Refusal> {
-        let (chat, push) = (self.chat && scopes.contains(Scope::Read), self.push && scopes.contains(Scope::Push));
+        let chat = self.chat && scopes.allow(Operation::ReceiveMessages);
+        let push = self.push && scopes.allow(Operation::ReceivePushes);
         if self.push && !push && self.push_is_explicit {
-            scopes.check(Scope::Push)?;
+            scopes.check(Operation::ReceivePushes)?;
         }
         if self.chat && !chat && !push && scopes == Scopes::NONE {
-            scopes.check(Scope::Read)?;
+            scopes.check(Operation::ReceiveMessages)?;
         }
         if !self.chat && !push {
-            scopes.check(Scope::Push)?;
+            scopes.check(Operation::ReceivePushes)?;
         }
         Ok((chat, push))
     }
@@ -119,7 +120,7 @@ impl Shard {
         }
         let cursor = frame.cursor.as_deref().map(str::parse).transpose();
         let cursor = cursor.map_err(|_| {
-            Refusal::new(ErrorCode::CursorInvalid, "cursor: not one of this server's; drop it and bind without one")
+            Refusal::new(ErrorCode::CursorInvalid, "cursor: this server did not issue it; drop it and bind without one")
         })?;
         let app_version = frame.app_version.as_deref();
         if let Some(version) = app_version.filter(|version| version.len() > TYPE_BYTES_MAX) {
@@ -134,6 +135,7 @@ impl Shard {
                 Box::new(PendingBind { app_version: app_version.map(Into::into), cursor, ..PendingBind::default() })
             }),
             chat,
+            sends_chat: frame.chat,
             push,
             answers_probes: frame.answers_probes,
             background: frame.background,
@@ -160,7 +162,7 @@ impl Shard {
         self.close_replaced_sessions(&bind);
         let tick = self.tick();
         let connection = &mut self.connections[key];
-        connection.phase = Phase::Binding;
+        (connection.phase, connection.unbound) = (Phase::Binding, None);
         connection.last_heard = tick;
         connection.heartbeat_ms = heartbeat_ms;
         connection.cursor.epoch = self.parts.engine.store.epoch();
@@ -199,7 +201,7 @@ impl Shard {
         }
         self.parts.engine.metrics.session_began(protocol.name());
         self.parts.engine.metrics.sessions_opened.inc();
-        for session in self.parts.engine.presence.outranked(user, self.parts.engine.config.sessions_per_kind.max(1)) {
+        for session in self.parts.engine.presence.outranked(user, self.parts.engine.config.session_limits()) {
             self.close_replaced(user, session);
         }
         match register.map(|register| self.parts.engine.push.register(register)) {
@@ -236,15 +238,16 @@ impl Shard {
         }
     }
 
-    /// The node that leads push cannot be reached: the session begins without pushes, its client is told, and pushes come
+    /// The node that leads push cannot be reached: the session begins without pushes, its client is notified, and pushes come
     /// when the node can be reached. A device's connection is closed, so that it finds that node.
     fn continue_without_pushes(&mut self, key: usize, refusal: Refusal) {
         let connection = &self.connections[key];
         let stays =
             connection.binding.as_ref().is_some_and(|binding| binding.receives_remote_pushes(connection.protocol));
-        match refusal.code == ErrorCode::NodeUnavailable && stays {
-            true => self.begin_chat(key),
-            false => self.close(key, refusal),
+        if refusal.code == ErrorCode::NodeUnavailable && stays {
+            self.begin_chat(key)
+        } else {
+            self.close(key, refusal)
         }
     }
 }

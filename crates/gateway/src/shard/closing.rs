@@ -1,11 +1,13 @@
-//! The end of a session, and of its connection: the client is told why, and has a while to read it.
+//! The end of a session, and of its connection: the client is sent the reason, and has a while to read it.
 
 use super::Shard;
 use crate::{
+    commands::Command,
     connection::{Phase, SessionBinding},
     timer_wheel::ticks,
     transport::Protocol,
 };
+use smallvec::SmallVec;
 use tidings_domain::model::UserNo;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -26,24 +28,53 @@ impl Shard {
 
     /// The same, with another code in a WebSocket's close frame.
     pub(super) fn close_with(&mut self, key: usize, reference: Option<u64>, refusal: Refusal, close_code: u16) {
-        self.unbind(key);
-        let tick = self.tick();
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.phase == Phase::Closing {
+        if self.connections.get(key).is_none_or(|connection| connection.phase == Phase::Closing) {
             return;
         }
         self.parts.engine.metrics.count_refusal(refusal.code);
-        connection.phase = Phase::Closing;
+        self.begin_closing(key);
+        let connection = &mut self.connections[key];
         if let Some(stream) = &connection.event_stream {
             self.ended_streams.put(connection.session, stream.secret, &refusal);
         }
-        connection.last_heard = tick;
+        connection.queue_close(reference, &refusal, close_code);
+        self.scheduler.flush_soon(connection, key);
+    }
+
+    /// Ends the session. The connection may still write its last frames, and gives way to others from now on.
+    fn begin_closing(&mut self, key: usize) {
+        self.unbind(key);
+        let (tick, shard) = (self.tick(), self.parts.shards[self.parts.index].clone());
+        let connection = &mut self.connections[key];
+        (connection.phase, connection.last_heard) = (Phase::Closing, tick);
         connection.partial = Vec::new();
         connection.assembly.clear();
         connection.outbound.clear_queued();
-        connection.queue_close(reference, &refusal, close_code);
-        self.scheduler.flush_soon(connection, key);
+        if connection.unbound.is_none() && !connection.transport.is_virtual() {
+            let session = connection.session;
+            let end = Box::new(move || shard.send(Command::EndUnbound { session }));
+            connection.unbound = Some(Box::new(self.parts.open.unbound.wait_for_end(end)));
+        }
         self.arm_timeout(key, tick + ticks(self.parts.config.closing_timeout));
+    }
+
+    /// Removes a connection that has not bound, or is closing, for the sake of another one.
+    pub(super) fn end_unbound(&mut self, key: usize) {
+        if matches!(self.connections[key].phase, Phase::Unbound | Phase::Closing) {
+            self.parts.engine.metrics.unbound_evictions.inc();
+            self.remove(key);
+        }
+    }
+
+    /// Removes a connection whose client does not read, for the sake of others. A close frame would not reach it either, and what it
+    /// has not read of a frame must not stay in memory.
+    pub(super) fn close_slow_reader(&mut self, key: usize) {
+        if self.connections[key].phase != Phase::Closing {
+            self.parts.engine.metrics.slow_readers_closed.inc();
+            let why = "what the session has not read is too much beside all others; connect again with the last cursor";
+            self.close_unconfirmed(key, Refusal::new(ErrorCode::SlowReader, why));
+        }
+        self.remove(key);
     }
 
     /// Closes the connection with `frame` ahead of the close frames.
@@ -56,12 +87,8 @@ impl Shard {
 
     /// Closes as the client asked.
     pub(super) fn close_gracefully(&mut self, key: usize, payload: &[u8]) {
-        self.unbind(key);
-        let tick = self.tick();
+        self.begin_closing(key);
         let connection = &mut self.connections[key];
-        connection.phase = Phase::Closing;
-        connection.last_heard = tick;
-        connection.outbound.clear_queued();
         match connection.protocol {
             Protocol::WebSocket => connection.queue_control(Control::Close, payload),
             Protocol::EventStream(_) => connection.queue_close_event(NORMAL, ""),
@@ -69,33 +96,28 @@ impl Shard {
             Protocol::Miop => {}
         }
         self.scheduler.flush_soon(connection, key);
-        self.arm_timeout(key, tick + ticks(self.parts.config.closing_timeout));
     }
 
-    /// Closes the sessions that a new one replaces: an older one of its device, and the oldest of its device kind beyond the
-    /// configured number.
+    /// Closes the sessions that a new one replaces: an older one of its device, the oldest of its device kind beyond the configured
+    /// number, and the oldest of all beyond the number for a user.
     pub(super) fn close_replaced_sessions(&mut self, bind: &SessionBinding) {
-        let others: Vec<(usize, u64, bool)> = self
-            .sessions_of(bind.user.no)
-            .iter()
-            .filter_map(|key| {
-                let connection = &self.connections[*key];
-                let other = connection
-                    .binding
-                    .as_ref()
-                    .filter(|b| b.device_kind == bind.device_kind || b.device_id == bind.device_id)?;
-                Some((*key, connection.session >> 32, other.device_id == bind.device_id))
-            })
-            .collect();
-        for (key, ..) in others.iter().filter(|(.., same)| *same) {
-            self.close(*key, Refusal::new(ErrorCode::Replaced, "a newer session of this device took the place"));
-        }
-        let mut kind: Vec<_> = others.iter().filter(|(.., same)| !same).collect();
-        kind.sort_by_key(|(_, age, _)| *age);
-        let over = (kind.len() + 1).saturating_sub(self.parts.engine.config.sessions_per_kind.max(1));
-        for (key, ..) in kind.into_iter().take(over) {
-            self.close(*key, Refusal::new(ErrorCode::Replaced, "the limit of sessions per device kind was reached"));
-        }
+        let limits = self.parts.engine.config.session_limits();
+        let mut others = self.sessions_of(bind.user.no);
+        others.sort_by_key(|key| self.connections[*key].session >> 32);
+        let mut close =
+            |others: &mut SmallVec<[usize; 2]>, is_one: &dyn Fn(&SessionBinding) -> bool, most, why: &str| {
+                let is_one =
+                    |key: &usize| self.connections[*key].binding.as_ref().is_some_and(|binding| is_one(binding));
+                let ones: Vec<usize> = others.iter().copied().filter(is_one).collect();
+                let over: Vec<usize> = ones.iter().copied().take((ones.len() + 1).saturating_sub(most)).collect();
+                others.retain(|key| !over.contains(key));
+                over.into_iter().for_each(|key| self.close(key, Refusal::new(ErrorCode::Replaced, why)));
+            };
+        let (device, kind) = (&bind.device_id, &bind.device_kind);
+        close(&mut others, &|other| other.device_id == *device, 1, "a newer session of this device took the place");
+        let why = "the limit of sessions per device kind was reached";
+        close(&mut others, &|other| other.device_kind == *kind, limits.per_kind, why);
+        close(&mut others, &|_| true, limits.per_user, "the limit of sessions per user was reached");
     }
 
     /// Closes a session that a later one on another node replaces.
@@ -135,8 +157,10 @@ impl Shard {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let (session, protocol) = (connection.session, connection.protocol);
         let Some(binding) = connection.binding.take() else { return };
-        self.delivery.unbind(key, binding.user.no);
-        connection.pending_pieces = None;
+        if self.delivery.unbind(key, binding.user.no) {
+            self.parts.engine.forget_cleared(binding.user.no);
+        }
+        connection.pending_chunks = None;
         self.parts.engine.end_streams_of_session(self.parts.index, session);
         if std::mem::take(&mut connection.watches_presence) {
             self.parts.engine.unwatch_all((self.parts.index as u16, session));

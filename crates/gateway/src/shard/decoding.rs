@@ -29,7 +29,7 @@ pub(super) fn malformed(detail: impl std::fmt::Display) -> Refusal {
 
 /// The refusal of a request that lacks a field.
 pub(super) fn missing_field(field: &str, request: &str) -> Refusal {
-    Refusal::field(field, format_args!("{request} needs it"))
+    Refusal::field(field, format_args!("is required in {request}"))
 }
 
 /// Decodes the frame again, for the details that the fast path skipped.
@@ -94,13 +94,32 @@ mod tests {
             "conversation: must be a string, got the",
         );
         check(r#"{"t":"send","conversation":5,"ref":7}"#, InvalidField, Some(7), "conversation: must be a string");
-        check(r#"{"t":"read","ref":7,"seq":-1}"#, InvalidField, Some(7), "seq: must be a whole number from 0 on");
+        check(r#"{"t":"read","ref":7,"seq":-1}"#, InvalidField, Some(7), "seq: must be a whole number of at least 0");
         check(r#"{"t":"send","ref":7,"body":{"deep":[1]},"mentions":["a",2]}"#, InvalidField, Some(7), "mentions[1]: ");
-        check(r#"{"t":"read","ref":"7"}"#, InvalidField, None, "ref: must be a whole number from 0 on, got the string");
+        check(
+            r#"{"t":"send","body":{"a":["\ud83d"]},"ref":7}"#,
+            InvalidField,
+            Some(7),
+            "body.a[0]: holds \\ud83d, half",
+        );
+        check(r#"{"t":"stream_append","text":"\ud83d","ref":7}"#, InvalidField, Some(7), "text: holds \\ud83d, half");
+        check(r#"{"t":"edit","ref":7,"body":1e400}"#, InvalidField, Some(7), "body: holds a number beyond the range");
+        check(
+            r#"{"t":"history","ref":7,"to_time":1764238000}"#,
+            InvalidField,
+            Some(7),
+            "to_time: must be in milliseconds",
+        );
+        check(
+            r#"{"t":"read","ref":"7"}"#,
+            InvalidField,
+            None,
+            "ref: must be a whole number of at least 0, got the string",
+        );
         check(r#"{"t":5,"ref":7}"#, InvalidField, Some(7), "t: must be a string");
         check(r#"{"ref":7}"#, Malformed, Some(7), "t: is missing");
-        check(r#"{"t":"ping","ref":7,"t":"ping"}"#, InvalidField, Some(7), "t: is given twice");
-        check(r#"{"t":"send","client_msg_ID":"1","ref":7}"#, InvalidField, Some(7), "client_msg_ID: is no known field");
+        check(r#"{"t":"ping","ref":7,"t":"ping"}"#, InvalidField, Some(7), "t: appears twice");
+        check(r#"{"t":"send","client_msg_ID":"1","ref":7}"#, InvalidField, Some(7), "client_msg_ID: unknown field");
         check(r#"{"ref":7,"t":"send","body":{"a":}}"#, Malformed, Some(7), "frame: is not JSON: expected value");
         check(r#"{"t":"send","body":{"a":},"ref":7}"#, Malformed, None, "frame: is not JSON: expected value");
         check(r#"{"t":"ping","ref":7} x"#, Malformed, Some(7), "frame: is not JSON: trailing characters");

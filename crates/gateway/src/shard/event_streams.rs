@@ -13,18 +13,12 @@ use crate::{
 };
 use std::time::Instant;
 use tidings_protocol::{
-    error::{ErrorCode, Refusal},
+    error::Refusal,
     event_stream::{KEEP_ALIVE, StreamId, StreamOpened, StreamPost, named_event},
-    limits::FRAME_BYTES_MAX,
 };
 
-/// Frames that may wait until the operation of an earlier one is done, in bytes.
-const WAITING_BYTES_MAX: usize = 4 * FRAME_BYTES_MAX;
-/// When a client whose frames found no room may try again.
-const RETRY_AFTER_MS: u64 = 100;
-
 impl Shard {
-    /// The connection is now its user's session: from here on the client can be told where to send frames.
+    /// The connection is now its user's session: from here on the client can be sent the address for its frames.
     pub(super) fn begin_event_stream(&mut self, key: usize) {
         let due = self.tick() + ticks(self.parts.config.keep_alive);
         self.connections[key].event_stream = Some(Box::new(EventStream::new(due)));
@@ -63,16 +57,8 @@ impl Shard {
         if !is_next {
             return Ok(stream.taken);
         }
-        let must_wait = connection.paused;
-        if must_wait && connection.partial.len() + post.lines.len() > WAITING_BYTES_MAX {
-            let why = "frames that wait for an earlier one are limited";
-            return Err(Refusal::new(ErrorCode::RateLimited, why).retry_after(RETRY_AFTER_MS));
-        }
         stream.taken = post.number;
-        match must_wait {
-            true => connection.partial.extend_from_slice(&post.lines),
-            false => self.handle_bytes(key, post.lines),
-        }
+        self.handle_bytes(key, post.lines);
         Ok(post.number)
     }
 
@@ -82,10 +68,6 @@ impl Shard {
             let Some(connection) = self.connections.get_mut(key) else { return FrameOutcome::Moved };
             if connection.phase == Phase::Closing {
                 return FrameOutcome::Continue;
-            }
-            if connection.paused {
-                connection.partial = lines.to_vec();
-                return FrameOutcome::Paused;
             }
             let (line, rest) = (lines[..end].trim_ascii(), &lines[end + 1..]);
             let limit = connection.frame_bytes_max();

@@ -18,8 +18,6 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// Reads of one link before other links have their turn.
 const READS_PER_TURN: usize = 4;
-/// Input of a paused session that may wait.
-const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
 pub(super) struct Link {
     socket: TcpStream,
@@ -148,13 +146,7 @@ impl Shard {
                 let tick = self.tick();
                 let connection = &mut self.connections[key];
                 (connection.last_heard, connection.unconfirmed) = (tick, None);
-                if !connection.paused && connection.partial.is_empty() {
-                    self.handle_virtual_frames(key, payload);
-                } else if connection.partial.len() + payload.len() <= WAITING_BYTES_MAX {
-                    connection.partial.extend_from_slice(payload);
-                } else {
-                    self.close(key, Refusal::new(ErrorCode::RateLimited, "too much was sent before an answer"));
-                }
+                self.handle_virtual_frames(key, payload);
             }
             PacketKind::Closed => {
                 if let Some(key) = self.find_virtual(index, id) {

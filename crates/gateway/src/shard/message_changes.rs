@@ -5,7 +5,7 @@ use super::{FrameOutcome, Shard, decoding::missing_field};
 use crate::{commands::Command, encoding::error_json};
 use std::sync::Arc;
 use tidings_domain::model::{Actor, User};
-use tidings_engine::{Engine, engine::send::SessionReply};
+use tidings_engine::{Engine, shards::SessionReply};
 use tidings_protocol::{error::Refusal, frames::RawClientFrame, http::EditMessage};
 
 /// A change that is answered with `ok`.

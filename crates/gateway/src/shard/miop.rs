@@ -21,10 +21,6 @@ impl Shard {
             if connection.phase == Phase::Closing {
                 return FrameOutcome::Continue;
             }
-            if connection.paused {
-                connection.partial = rest.to_vec();
-                return FrameOutcome::Paused;
-            }
             let limit = connection.frame_bytes_max();
             let head = match take_head(rest, limit) {
                 Ok(Some(head)) => head,
@@ -105,11 +101,13 @@ impl Shard {
     }
 
     fn handle_chat(&mut self, key: usize, json: &[u8]) -> FrameOutcome {
-        let has_chat = self.connections[key].binding.as_ref().is_some_and(|binding| binding.chat);
+        // What the token allows is checked for each operation.
+        let has_chat = self.connections[key].binding.as_ref().is_some_and(|binding| binding.sends_chat);
         let Ok(text) = std::str::from_utf8(json) else {
-            return match has_chat {
-                true => self.refuse(key, None, malformed("text that is not UTF-8")),
-                false => self.refuse_unrequested(key, "chat"),
+            return if has_chat {
+                self.refuse(key, None, malformed("text that is not UTF-8"))
+            } else {
+                self.refuse_unrequested(key, "chat")
             };
         };
         let frame = match decode_frame(text) {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tidings_domain::model::{Actor, UserNo};
 use tidings_engine::{
-    access::Scope,
+    access::Operation,
     engine::popup_questions::{PopupAnswer, PopupCaller},
 };
 use tidings_protocol::{
@@ -64,7 +64,10 @@ impl Shard {
     fn takes_popups(&self, key: usize) -> bool {
         let connection = &self.connections[key];
         connection.phase != Phase::Closing
-            && connection.binding.as_ref().is_some_and(|binding| binding.chat && binding.scopes.contains(Scope::Popups))
+            && connection
+                .binding
+                .as_ref()
+                .is_some_and(|binding| binding.chat && binding.scopes.allow(Operation::ReceivePopups))
             && connection.outbound.queued_bytes() <= self.parts.config.session_buffer_bytes
     }
 

@@ -3,7 +3,10 @@
 use super::{FrameOutcome, Shard, decoding::missing_field};
 use crate::encoding::{error_json, json};
 use serde::Serialize;
-use tidings_engine::shards::{WatchUpdate, WatchedChange};
+use tidings_engine::{
+    access::Operation,
+    shards::{WatchUpdate, WatchedChange},
+};
 use tidings_protocol::frames::{RawClientFrame, ServerFrame};
 
 #[derive(Serialize)]
@@ -65,16 +68,23 @@ impl Shard {
         }
     }
 
-    /// Sends changes of watched users. A session that has ended meanwhile stops watching.
+    /// Sends changes of watched users. A session that has ended meanwhile stops watching; so does one that has been refreshed
+    /// to a token without the scope, also if it asked before.
     pub(super) fn send_presence_changes(&mut self, told: &WatchUpdate) {
-        let Some(key) = self.find(told.session).filter(|key| self.connections[*key].binding.is_some()) else {
+        let key = self.find(told.session).filter(|key| self.connections[*key].binding.is_some());
+        let allowed = key.map_or(Ok(()), |key| self.scopes(key).check(Operation::WatchPresence));
+        if key.is_none() || allowed.is_err() {
             self.parts.engine.unwatch_all((self.parts.index as u16, told.session));
-            return;
-        };
+        }
+        let Some(key) = key else { return };
         if told.reply_to.is_some() {
             let connection = &mut self.connections[key];
             connection.requests_in_flight = connection.requests_in_flight.saturating_sub(1);
         }
-        self.send_json(key, &presence_json(told.reply_to.flatten(), &told.changes));
+        match (allowed, told.reply_to) {
+            (Ok(()), reply_to) => drop(self.send_json(key, &presence_json(reply_to.flatten(), &told.changes))),
+            (Err(refusal), Some(reference)) => drop(self.refuse(key, reference, refusal)),
+            (Err(_), None) => {}
+        }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 use tidings_domain::model::*;
-use tidings_engine::{Engine, engine::offline_push::SilentSession};
+use tidings_notifications::{Notifications, SilentSession};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     event_stream::{StreamProbe, named_event},
@@ -148,22 +148,23 @@ impl Shard {
         since: Cursor,
         until: [Position; LANES],
     ) {
-        let engine = self.parts.engine.clone();
-        if engine.has_offline_push() {
-            self.parts.runtime.spawn_blocking(move || push_unacknowledged(&engine, &user, session, &since, until));
+        let notifications = self.parts.notifications.clone();
+        if notifications.has_offline_push() {
+            let push = move || push_unacknowledged(&notifications, &user, session, &since, until);
+            self.parts.runtime.spawn_blocking(push);
         }
     }
 }
 
 /// Blocks.
 pub(super) fn push_unacknowledged(
-    engine: &Engine,
+    notifications: &Notifications,
     user: &Arc<User>,
     session: SilentSession,
     since: &Cursor,
     until: [Position; LANES],
 ) {
-    if let Err(refusal) = engine.push_unacknowledged(user, session, since, until) {
+    if let Err(refusal) = notifications.push_unacknowledged(user, session, since, until) {
         tracing::warn!(error = %refusal, "messages that a session did not confirm could not be handed to offline push");
     }
 }

@@ -31,9 +31,7 @@ impl Shard {
             let Some(key) = self.readable.pop_front() else { return };
             let Some(connection) = self.connections.get_mut(key) else { continue };
             connection.readable = false;
-            if !connection.paused {
-                self.read(key);
-            }
+            self.read(key);
         }
     }
 
@@ -41,7 +39,7 @@ impl Shard {
         let tick = self.tick();
         let mut buffer = std::mem::take(&mut self.read_buffer);
         for round in 0.. {
-            let Some(connection) = self.connections.get_mut(key).filter(|c| !c.paused) else { break };
+            let Some(connection) = self.connections.get_mut(key) else { break };
             if round == READS_PER_TURN {
                 connection.readable = true;
                 self.readable.push_back(key);
@@ -111,10 +109,6 @@ impl Shard {
                 return FrameOutcome::Continue;
             }
             let rest = at..bytes.end;
-            if connection.paused {
-                connection.partial = buffer[rest].to_vec();
-                return FrameOutcome::Paused;
-            }
             let limit = connection.frame_bytes_max();
             let frame = match take_frame(&mut buffer[rest.clone()], true, limit) {
                 Ok(Some(frame)) => frame,

@@ -1,4 +1,4 @@
-//! Receipts: how far clients have stored what they were handed, and what members are told of each other.
+//! Receipts: how far clients have stored what they were handed, and what members learn of each other.
 
 use super::{FrameOutcome, Shard, decoding::missing_field};
 use crate::encoding::SharedFrame;
@@ -15,7 +15,7 @@ impl Shard {
             return self.refuse(key, frame.reference, missing_field("cursor", "stored"));
         };
         let Ok(cursor) = cursor.parse::<Cursor>() else {
-            let why = "cursor: not one of this server's";
+            let why = "cursor: this server did not issue it";
             return self.refuse(key, frame.reference, Refusal::new(ErrorCode::CursorInvalid, why));
         };
         self.note_stored(key, cursor, self.connections[key].cursor.positions);

@@ -17,10 +17,11 @@ use std::{borrow::Cow, sync::Arc};
 use tidings_domain::model::{Actor, User};
 use tidings_engine::{
     Engine,
-    access::{Scope, Scopes},
-    engine::desks::AccountList,
-    engine::send::{SendTarget, SessionReply, SubmitOutcome},
+    access::{Caller, Operation, Scopes},
+    engine::send::SendTarget,
+    lists::account_list::AccountList,
     shards::SendReply,
+    shards::SessionReply,
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal, quoted},
@@ -98,19 +99,28 @@ impl Shard {
     }
 
     /// Whether the session's token allows an operation.
-    fn check_scope(&self, key: usize, operation: &str) -> Result<(), Refusal> {
-        let scope = match operation {
-            "send" | "edit" | "recall" | "react" | "pin" | "typing" | "assign" => Scope::Send,
-            "stream_begin" | "stream_append" | "stream_end" => Scope::Send,
-            "read" | "stored" | "preferences" | "history" | "conversations" => Scope::Read,
-            "watch_presence" => Scope::Presence,
-            "popup" | "popup_events" => Scope::Popups,
+    fn check_scope(&self, key: usize, frame_kind: &str) -> Result<(), Refusal> {
+        let operation = match frame_kind {
+            "send" => Operation::Send,
+            "stream_begin" | "stream_append" | "stream_end" => Operation::GrowMessage,
+            "edit" | "recall" => Operation::ChangeMessage,
+            "react" => Operation::React,
+            "pin" => Operation::Pin,
+            "typing" => Operation::Typing,
+            "assign" => Operation::Assign,
+            "read" | "stored" => Operation::MoveMark,
+            "preferences" => Operation::SetPreferences,
+            "history" => Operation::ReadMessages,
+            "conversations" => Operation::ReadLists,
+            "watch_presence" => Operation::WatchPresence,
+            "popup" => Operation::AskForPopup,
+            "popup_events" => Operation::ReportPopupEvents,
             _ => return Ok(()),
         };
-        self.scopes(key).check(scope)
+        self.scopes(key).check(operation)
     }
 
-    fn scopes(&self, key: usize) -> Scopes {
+    pub(super) fn scopes(&self, key: usize) -> Scopes {
         self.connections[key].binding.as_ref().map_or(Scopes::NONE, |binding| binding.scopes)
     }
 
@@ -149,16 +159,9 @@ impl Shard {
     fn handle_send(&mut self, key: usize, frame: &RawClientFrame<'_>, grows: bool) -> FrameOutcome {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let session = self.connections[key].session;
-        let target = match (&frame.conversation, &frame.to) {
-            (Some(id), None) => SendTarget::Conversation(id),
-            (None, Some(id)) => SendTarget::User(id),
-            _ => {
-                return self.refuse(
-                    key,
-                    frame.reference,
-                    Refusal::field("conversation", "give either conversation or to"),
-                );
-            }
+        let target = match SendTarget::named(frame.conversation.as_deref(), frame.to.as_deref()) {
+            Ok(target) => target,
+            Err(refusal) => return self.refuse(key, frame.reference, refusal),
         };
         let Some(body) = frame.body else {
             return self.refuse(key, frame.reference, missing_field("body", "a send"));
@@ -173,47 +176,16 @@ impl Shard {
             reply_to: frame.reply_to,
         };
         let reply = SessionReply { shard: self.parts.index, session, reference: frame.reference };
-        // A copy for the rare first message between two users, whose conversation must be opened first.
-        let retry =
-            matches!(target, SendTarget::User(_)) || frame.conversation.as_ref().is_some_and(|id| id.contains('~'));
-        let again = retry.then(|| message.clone());
-        match submit(&self.parts.engine, &user, target, message, reply, grows) {
-            Ok(SubmitOutcome::Pending) => FrameOutcome::Continue,
-            Ok(SubmitOutcome::NeedsDirect { opener, with }) => match (self.scopes(key).check(Scope::OpenDirect), again)
-            {
-                (Ok(()), Some(message)) => self.open_direct(key, user, (opener, with), message, reply, grows),
-                (Ok(()), None) => FrameOutcome::Continue,
-                (Err(refusal), _) => self.refuse(key, frame.reference, refusal),
-            },
+        let caller = Caller { actor: Actor::User(user), scopes: self.scopes(key) };
+        let submitted = if grows {
+            self.parts.engine.submit_stream(caller, target, message, reply)
+        } else {
+            self.parts.engine.submit(caller, target, message, reply)
+        };
+        match submitted {
+            Ok(()) => FrameOutcome::Continue,
             Err(refusal) => self.refuse(key, frame.reference, refusal),
         }
-    }
-
-    /// Opens the conversation on another thread and submits the message. The session's next frames wait until then: a
-    /// second message must not overtake the first.
-    fn open_direct(
-        &mut self,
-        key: usize,
-        user: Arc<User>,
-        (opener, with): (Arc<User>, String),
-        message: NewMessage,
-        reply: SessionReply,
-        grows: bool,
-    ) -> FrameOutcome {
-        self.connections[key].paused = true;
-        let (engine, shard) = self.handles();
-        self.parts.runtime.spawn(async move {
-            let submitted = or_defect_later(async {
-                let conversation = engine.open_direct(&opener, &with).await?;
-                submit(&engine, &user, SendTarget::Conversation(&conversation.id), message, reply, grows)
-            });
-            if let Err(refusal) = submitted.await {
-                engine.metrics.count_refusal(refusal.code);
-                shard.send(Command::Answer { session: reply.session, json: error_json(reply.reference, &refusal) });
-            }
-            shard.send(Command::Unpause { session: reply.session });
-        });
-        FrameOutcome::Paused
     }
 
     pub(super) fn handles(&self) -> (Arc<Engine>, ShardHandle) {
@@ -254,7 +226,7 @@ impl Shard {
                 engine.metrics.count_refusal(refusal.code);
                 error_json(reference, &refusal)
             });
-            shard.send(Command::Answer { session, json });
+            shard.send(Command::Answer { session, json, running: None });
         });
         FrameOutcome::Continue
     }
@@ -288,7 +260,7 @@ impl Shard {
         });
         self.parts.runtime.spawn(async move {
             if let Some(json) = requests.commit_oldest().await {
-                shard.send(Command::Answer { session, json });
+                shard.send(Command::Answer { session, json, running: None });
             }
         });
         FrameOutcome::Continue
@@ -360,7 +332,7 @@ impl Shard {
         })
     }
 
-    /// Answers sends. The receipts of one session share a frame.
+    /// Answers sends and changes of messages. The receipts of one session share a frame.
     pub(super) fn answer_sends(&mut self, replies: Vec<SendReply>) {
         #[derive(Serialize)]
         struct Sent<'a> {
@@ -371,10 +343,12 @@ impl Shard {
             at: u64,
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             duplicate: bool,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            version: Option<u32>,
         }
         const OPENING: &[u8] = b"{\"t\":\"sent\",\"results\":[";
         let mut frames: FxHashMap<usize, Vec<u8>> = FxHashMap::default();
-        for SendReply { session, reference, result } in replies {
+        for SendReply { session, reference, result, version } in replies {
             let Some(key) = self.find(session) else { continue };
             match result {
                 Ok(receipt) => {
@@ -388,6 +362,7 @@ impl Shard {
                         seq: receipt.seq,
                         at: receipt.at,
                         duplicate: receipt.duplicate,
+                        version,
                     };
                     // Writing to memory cannot fail.
                     let _ = serde_json::to_writer(frame, &sent);
@@ -399,19 +374,5 @@ impl Shard {
             frame.extend_from_slice(b"]}");
             self.send_json(key, &frame);
         }
-    }
-}
-
-fn submit(
-    engine: &Engine,
-    user: &Arc<User>,
-    target: SendTarget<'_>,
-    message: NewMessage,
-    reply: SessionReply,
-    grows: bool,
-) -> Result<SubmitOutcome, Refusal> {
-    match grows {
-        true => engine.submit_stream(user, target, message, reply),
-        false => engine.submit(user, target, message, reply),
     }
 }

@@ -6,6 +6,7 @@
 
 use super::{Shard, attention::AckPolicy, probing::ProbePolicy};
 use crate::{
+    commands::Command,
     connection::{Connection, FlushState, Phase},
     encoding::{SharedFrame, json},
     outbound_queue::FlushOutcome,
@@ -17,15 +18,16 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tidings_domain::{model::*, reach_counts::ReachEvent};
+use tidings_domain::{model::*, notification_counts::ChannelEvent};
 use tidings_engine::{
-    delivery::{Block, Fanout, Piece, SessionKey, Sink},
+    delivery::{Block, Chunk, Fanout, SessionKey, Sink},
     shards::{Control, Signal},
 };
+use tidings_listen::Client;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::ServerFrame,
-    http::ReachRoad,
+    http::Channel,
 };
 
 /// Direct fan-outs per poll of the lane.
@@ -119,8 +121,8 @@ struct SessionSink<'a> {
     begun: u64,
     /// Sessions whose buffer is over its limit.
     slow: Vec<SessionKey>,
-    /// The frame of the piece that was handed to a session last.
-    frame: Option<(Arc<Piece>, SharedFrame)>,
+    /// The frame of the chunk that was handed to a session last.
+    frame: Option<(Arc<Chunk>, SharedFrame)>,
 }
 
 impl Sink for SessionSink<'_> {
@@ -132,7 +134,7 @@ impl Sink for SessionSink<'_> {
             self.probe_policy.begin(connection, session, since, self.tick, self.timers);
         }
         if connection.acknowledges {
-            let begun = self.ack_policy.begin(connection, session, (self.tick, self.now_ms), self.timers);
+            let begun = self.ack_policy.begin(connection, session, self.tick, self.now_ms, self.timers);
             self.begun += u64::from(begun);
         }
         if connection.outbound.queued_bytes() > self.buffer_max {
@@ -141,20 +143,20 @@ impl Sink for SessionSink<'_> {
         self.scheduler.flush_batched(connection, session, lane, self.now);
     }
 
-    fn piece(&mut self, session: SessionKey, piece: &Arc<Piece>, lane: Lane) {
+    fn chunk(&mut self, session: SessionKey, chunk: &Arc<Chunk>, lane: Lane) {
         let connection = &mut self.connections[session];
-        let follows_pending = connection.pending_pieces.as_ref().is_some_and(|pending| pending.has(piece));
+        let follows_pending = connection.pending_chunks.as_ref().is_some_and(|pending| pending.has(chunk));
         match connection.phase {
             Phase::Live if !connection.blocked && !follows_pending => {
-                if self.frame.as_ref().is_none_or(|(of, _)| !Arc::ptr_eq(of, piece)) {
-                    self.frame = Some((piece.clone(), SharedFrame::of_json(&piece.json)));
+                if self.frame.as_ref().is_none_or(|(of, _)| !Arc::ptr_eq(of, chunk)) {
+                    self.frame = Some((chunk.clone(), SharedFrame::of_json(&chunk.json)));
                 }
                 if let Some((_, frame)) = &self.frame {
                     connection.outbound.queue_shared(frame.for_protocol(connection.protocol));
                 }
                 self.scheduler.flush_batched(connection, session, lane, self.now);
             }
-            Phase::Live | Phase::Binding => connection.pending_pieces.get_or_insert_default().add(piece),
+            Phase::Live | Phase::Binding => connection.pending_chunks.get_or_insert_default().add(chunk),
             Phase::Unbound | Phase::Closing => {}
         }
     }
@@ -204,7 +206,7 @@ impl Shard {
         };
         let delivered = self.delivery.apply(fanout, &mut sink);
         let (slow, begun) = (sink.slow, sink.begun);
-        self.parts.engine.metrics.reach.add(ReachRoad::Session, ReachEvent::Attempted, now_ms, begun, None);
+        self.parts.engine.metrics.notifications.add(Channel::Session, ChannelEvent::Attempted, now_ms, begun, None);
         let metrics = self.parts.engine.metrics.lane(fanout.lane);
         metrics.deliveries.inc_by(delivered);
         metrics.fanout_seconds.observe(fanout.committed_at.elapsed().as_secs_f64());
@@ -258,9 +260,18 @@ impl Shard {
                     self.finish_virtual(key);
                 }
             }
-            FlushOutcome::Complete if connection.pending_pieces.is_some() => self.queue_pending_pieces(key),
+            FlushOutcome::Complete if connection.pending_chunks.is_some() => self.queue_pending_chunks(key),
             FlushOutcome::Complete => {}
-            FlushOutcome::Blocked => connection.blocked = true,
+            FlushOutcome::Blocked => {
+                connection.blocked = true;
+                let client = connection.binding.as_ref().map_or(Client::Unauthenticated, |b| Client::User(b.user.no.0));
+                let (shard, session) = (&self.parts.shards[self.parts.index], connection.session);
+                connection.outbound.hold(|| {
+                    let shard = shard.clone();
+                    let close = Box::new(move || shard.send(Command::CloseSlowReader { session }));
+                    self.parts.config.outbound_budget.hold(client, close)
+                });
+            }
             FlushOutcome::Disconnected => self.remove(key),
         }
     }

@@ -5,7 +5,7 @@ use super::{FrameOutcome, Shard, decoding::missing_field};
 use crate::{connection::SessionBinding, timer_wheel::TICK};
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{model::User, refusals::store_refusal};
-use tidings_engine::access::{Scope, TokenClaims};
+use tidings_engine::access::{Operation, TokenClaims};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::RawClientFrame,
@@ -15,7 +15,7 @@ use tidings_protocol::{
 const TOKEN_GRACE: Duration = Duration::from_secs(5);
 
 impl Shard {
-    /// The user of a token, and what it allows. An address with too many rejected tokens is told to wait.
+    /// The user of a token, and what it allows. An address with too many rejected tokens has to wait.
     pub(super) fn check_token(&self, key: usize, token: &str) -> Result<(TokenClaims, Arc<User>), Refusal> {
         let checked = self.parts.tokens.verify(token).and_then(|claims| {
             let user = self.parts.engine.directory.require_user(&claims.user)?;
@@ -64,9 +64,9 @@ impl Shard {
             return Err(Refusal::new(ErrorCode::Forbidden, "token: it is another user's; bind on another connection"));
         }
         // Chat and pushes were granted at the bind; a new token must still allow them.
-        for (has, scope) in [(binding.chat, Scope::Read), (binding.push, Scope::Push)] {
+        for (has, operation) in [(binding.chat, Operation::ReceiveMessages), (binding.push, Operation::ReceivePushes)] {
             if has {
-                claims.scopes.check(scope)?;
+                claims.scopes.check(operation)?;
             }
         }
         (binding.scopes, binding.issued_at, binding.expires_at) = (claims.scopes, claims.issued_at, claims.expires_at);

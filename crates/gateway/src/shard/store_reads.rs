@@ -125,13 +125,12 @@ impl Shard {
             // The semaphore is never closed.
             let Ok(running) = reads.running.clone().acquire_owned().await else { return };
             tokio::task::spawn_blocking(move || {
-                // Held until the read has ended, even if its session ends before.
-                let permits = (queued, running);
+                // The permits are held until the read has ended, even if its session ends before.
                 let answer = if is_session_live(&engine, user, session) { read(&engine) } else { None };
-                drop(permits);
+                drop(queued);
                 reads.report_depth(&engine);
                 if let Some(json) = answer {
-                    shard.send(Command::Answer { session, json });
+                    shard.send(Command::Answer { session, json, running: Some(running) });
                 }
             });
         });

@@ -1,8 +1,8 @@
-//! Messages that grow: the pieces that a session appends, and those that it could not take when they came.
+//! Messages that grow: the chunks that a session appends, and those that it could not take when they came.
 
 use super::{FrameOutcome, Shard, decoding::missing_field};
 use crate::{
-    connection::{PendingPiece, Phase},
+    connection::{PendingChunk, Phase},
     encoding::{error_json, json},
 };
 use tidings_domain::model::Actor;
@@ -11,13 +11,13 @@ use tidings_protocol::{
     frames::{RawClientFrame, ServerFrame},
 };
 
-/// Bytes of pending pieces that are queued at once: the session's buffer keeps room for messages.
+/// Bytes of pending chunks that are queued at once: the session's buffer keeps room for messages.
 const PENDING_BYTES_AT_ONCE: usize = 128 * 1024;
 
 impl Shard {
     pub(super) fn handle_stream_append(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
-        let (conversation, seq, offset, text) = match piece_fields(frame) {
+        let (conversation, seq, offset, text) = match chunk_fields(frame) {
             Ok(fields) => fields,
             Err(missing) => return self.refuse(key, frame.reference, missing),
         };
@@ -48,31 +48,31 @@ impl Shard {
 
     /// Queues what the session lacks of the messages that grow, now that its socket has taken all that was queued. A message
     /// that has ended meanwhile is left out: its whole body came with an entry.
-    pub(super) fn queue_pending_pieces(&mut self, key: usize) {
+    pub(super) fn queue_pending_chunks(&mut self, key: usize) {
         let connection = &mut self.connections[key];
         let (Phase::Live, Some(binding)) = (connection.phase, &connection.binding) else { return };
         let user = binding.user.no;
         while connection.outbound.queued_bytes() < PENDING_BYTES_AT_ONCE
-            && let Some(pending) = connection.pending_pieces.as_mut().and_then(|pending| pending.pop())
+            && let Some(pending) = connection.pending_chunks.as_mut().and_then(|pending| pending.pop())
         {
-            let PendingPiece { conversation, seq, recipients, offset } = pending;
+            let PendingChunk { conversation, seq, recipients, offset } = pending;
             // Nothing follows for a user who has left.
             if self.delivery.is_recipient(user, conversation, &recipients)
-                && let Some(piece) = self.parts.engine.stream_piece_from(conversation, seq, offset)
+                && let Some(chunk) = self.parts.engine.stream_chunk_from(conversation, seq, offset)
             {
-                connection.queue_json(&piece);
+                connection.queue_json(&chunk);
             }
         }
         if connection.outbound.queued_bytes() == 0 {
-            connection.pending_pieces = None;
+            connection.pending_chunks = None;
         } else {
             self.scheduler.flush_soon(connection, key);
         }
     }
 }
 
-/// The conversation, `seq`, offset and text of a piece.
-fn piece_fields<'a>(frame: &'a RawClientFrame<'_>) -> Result<(&'a str, u64, u64, &'a str), Refusal> {
+/// The conversation, `seq`, offset and text of a chunk.
+fn chunk_fields<'a>(frame: &'a RawClientFrame<'_>) -> Result<(&'a str, u64, u64, &'a str), Refusal> {
     let missing = |field| missing_field(field, "a stream_append");
     Ok((
         frame.conversation.as_deref().ok_or_else(|| missing("conversation"))?,

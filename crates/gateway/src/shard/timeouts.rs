@@ -67,7 +67,7 @@ impl Shard {
                     let counter = &self.parts.engine.metrics;
                     if code == ErrorCode::BindTimeout { &counter.bind_timeouts } else { &counter.heartbeat_timeouts }
                         .inc();
-                    self.close_unconfirmed(key, Refusal::new(code, "nothing was heard in time"));
+                    self.close_unconfirmed(key, Refusal::new(code, "the client sent nothing in time"));
                 }
             }
         }

@@ -187,14 +187,14 @@ fn every_node_of_a_cluster_knows_at_which_sessions_somebody_looks() {
 }
 
 #[test]
-fn the_reach_policy_says_how_long_clients_have() {
+fn the_notification_policy_says_how_long_clients_have() {
     let (app, hears) = app();
     let config = SessionConfig { ack_timeout: Duration::from_secs(3_600), ..config() };
     let server = Server::with_webhook(config, Arc::new(MemoryStore::default()), app);
     server.users(&["alice", "bob"]);
     let policy = r#"{"rules": [{"id": "direct", "for": {"kinds": ["direct"]}, "ack_timeout_ms": 500,
-        "roads": [{"road": "session"}, {"road": "webhook"}]}]}"#;
-    server.engine.reach_policies.put(policy.as_bytes(), None, Precondition::None).unwrap();
+        "channels": [{"channel": "session"}, {"channel": "webhook"}]}]}"#;
+    server.notifications.policies.put(policy.as_bytes(), None, Precondition::None).unwrap();
     let mut bob = server.open("bob", "phone");
     say_to(&server, "bob", "one");
     acknowledge(&mut bob);

@@ -199,7 +199,7 @@ fn a_refusal_names_the_request_and_the_field() {
         (r#"{"t":"send","ref":1,"conversation":5,"body":1}"#, "conversation: "),
         (r#"{"t":"send","ref":1,"conversation":"g"}"#, "body: "),
         (r#"{"ref":1,"t":"send","conversation":"g","body":{"a":}}"#, "frame: is not JSON: expected value"),
-        (r#"{"t":"send","ref":1,"conversation":"g","client_msg_ID":"a","body":1}"#, "client_msg_ID: is no known field"),
+        (r#"{"t":"send","ref":1,"conversation":"g","client_msg_ID":"a","body":1}"#, "client_msg_ID: unknown field"),
         (r#"{"t":"popup","ref":1,"question":{"placement":7}}"#, "question.placement: must be a string"),
         (r#"{"t":"popup_events","ref":1,"events":[{"id":"e"}]}"#, "events[0].type: is missing"),
         (r#"{"t":"read","conversation":"g","ref":1}"#, "seq: "),
@@ -258,14 +258,14 @@ fn an_unknown_field_is_refused_and_named() {
     session.write_text(bind.as_bytes()).unwrap();
     let (frames, close) = end(&mut session);
     let [ServerFrame::Error { code: ErrorCode::InvalidField, message, .. }] = &frames[..] else { panic!("{frames:?}") };
-    assert!(message.starts_with("curser: is no known field; known are t, ref,"), "{message}");
+    assert!(message.starts_with("curser: unknown field; expected one of t, ref,"), "{message}");
     assert_eq!(close, ErrorCode::InvalidField.close_code());
 
     let mut session = server.open("alice", "phone");
     session.write_text(br#"{"later":[{}],"t":"send","ref":3,"conversation":"g","body":1}"#).unwrap();
     let (reference, code, detail) = error(&mut session);
     assert_eq!((reference, code), (Some(3), ErrorCode::InvalidField));
-    assert!(detail.starts_with("later: is no known field"), "{detail}");
+    assert!(detail.starts_with("later: unknown field"), "{detail}");
     // The session stays open.
     session.write_text(br#"{"t":"send","ref":4,"conversation":"g","body":1}"#).unwrap();
     let (answer, entry) = sent_and_entry(&mut session);

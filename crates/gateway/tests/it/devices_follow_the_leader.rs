@@ -114,7 +114,7 @@ impl Node {
         self.server.wait(self.server.engine.push.accept(prepared)).unwrap().push
     }
 
-    fn devices(&self, user: &str) -> Vec<DeviceCard> {
+    fn devices(&self, user: &str) -> Vec<DeviceDetails> {
         self.server.engine.push.user_devices(user).unwrap().devices
     }
 

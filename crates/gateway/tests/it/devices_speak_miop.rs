@@ -12,6 +12,7 @@ use std::{
 use tidings_client::{
     ClientError,
     device::{DeviceBound, DeviceFrame, DevicePush, DeviceSession},
+    token::sign_scoped,
 };
 use tidings_gateway::{SessionConfig, miop_listener::MiopListenerConfig};
 use tidings_listen::tls::alpn;
@@ -554,4 +555,35 @@ fn miop_over_tls_behaves_the_same() {
     }
     is_quiet(&mut session);
     session.unbind(None).unwrap();
+}
+
+#[test]
+fn a_token_that_may_only_send_sends() {
+    let server = MiopServer::open();
+    let token = sign_scoped(TOKEN_KEY, "alice", PATIENCE, "send");
+    let mut bob = server.server.open("bob", "phone");
+    for wanted in [None, Some(wants::CHAT)] {
+        let mut device = server.connect();
+        device
+            .bind(&Bind { version: VERSION, token: &token, device_id: "d1", wants: wanted, ..Bind::default() })
+            .unwrap();
+        let chat = |device: &mut DeviceSession, json: &str| {
+            device.write_bytes(&Frame::Chat { json: json.as_bytes() }.to_bytes()).unwrap();
+            next(device)
+        };
+        let answer = chat(&mut device, r#"{"t":"send","ref":1,"conversation":"g","body":"hello"}"#);
+        assert!(matches!(answer, DeviceFrame::Chat(ServerFrame::Sent { .. })), "{answer:?}");
+        assert_eq!(text_of(&entries(&mut bob, 1)[0]), "hello");
+        let answer = chat(&mut device, r#"{"t":"history","ref":2,"conversation":"g"}"#);
+        let DeviceFrame::Chat(ServerFrame::Error { reference, code, .. }) = answer else { panic!("{answer:?}") };
+        assert_eq!((reference, code), (Some(2), ErrorCode::Forbidden));
+    }
+    // A session for pushes alone still has no chat.
+    let all = tidings_client::token::sign(TOKEN_KEY, "alice", PATIENCE);
+    let mut device = server.connect();
+    device
+        .bind(&Bind { version: VERSION, token: &all, device_id: "d1", wants: Some(wants::PUSH), ..Bind::default() })
+        .unwrap();
+    device.write_bytes(&Frame::Chat { json: br#"{"t":"ping","ref":3}"# }.to_bytes()).unwrap();
+    assert!(matches!(next(&mut device), DeviceFrame::Error { .. }));
 }

@@ -101,7 +101,12 @@ fn archived_conversations_have_a_list_of_their_own_and_hidden_ones_come_back_wit
     assert_eq!(listed(&server, None), "a", "an archived one stays apart");
     server.say("ben", "c", "two");
     assert_eq!((listed(&server, None), view(&server, "c").hidden), ("c a".into(), false));
+    // Archived and hidden: still in the list of archived ones, and in no other.
+    set(&server, "ada", "b", UpdatePreferences { hidden: Some(true), ..update() });
+    assert_eq!((listed(&server, None), listed(&server, Some(ListFilter::Archived))), ("c a".into(), "b".into()));
     set(&server, "ada", "b", UpdatePreferences { archived: Some(false), ..update() });
+    assert_eq!(listed(&server, None), "c a", "hidden");
+    set(&server, "ada", "b", UpdatePreferences { hidden: Some(false), ..update() });
     assert_eq!(listed(&server, None), "c b a");
 }
 
@@ -129,6 +134,40 @@ fn filters_find_what_is_unread_and_what_mentions_the_user() {
         server.say("ada", &id, "mine");
     }
     assert_eq!(listed(&server, Some(ListFilter::Mentions)), "b");
+}
+
+#[test]
+fn mentions_behind_a_capped_count_are_counted_and_found() {
+    let server = server();
+    let mention = |conversation, of: &str| {
+        let mentions = vec![of.to_owned()];
+        let request = SendRequest { mentions, ..message_to("ben", conversation, "look") };
+        server.wait(server.engine.send(&Actor::App, request)).unwrap().seq
+    };
+    let flood = |conversation| {
+        for _ in 0..3 {
+            let batch = (0..400).map(|_| message_to("ben", conversation, "…")).collect();
+            server.wait(server.engine.send_batch(&Actor::App, batch)).unwrap();
+        }
+    };
+    let counted = |id| {
+        let line = view(&server, id);
+        (line.unread, line.unread_capped, line.mentions)
+    };
+    mention("a", "ada");
+    flood("a");
+    flood("b");
+    assert_eq!((counted("a"), counted("b")), ((1_000, true, 1), (1_000, true, 0)));
+    let last = mention("a", "ada");
+    mention("a", "@all");
+    mention("b", "ben");
+    mention("c", "ada");
+    assert_eq!((counted("a"), counted("b"), counted("c")), ((1_000, true, 3), (1_000, true, 0), (2, false, 1)));
+    assert_eq!(listed(&server, Some(ListFilter::Mentions)), "c a");
+    server.wait(server.engine.recall_message(&Actor::App, "a", last, None, None)).unwrap();
+    assert_eq!(counted("a"), (1_000, true, 2));
+    read(&server, "ada", "a", 2);
+    assert_eq!(counted("a").2, 1);
 }
 
 #[test]

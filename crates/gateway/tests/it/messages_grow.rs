@@ -1,4 +1,4 @@
-//! Messages that grow, over the wire: live members get the pieces in order, whoever comes later the rest, and nobody waits
+//! Messages that grow, over the wire: live members get the chunks in order, whoever comes later the rest, and nobody waits
 //! for a slow reader.
 
 use crate::support;
@@ -20,8 +20,8 @@ struct Reader {
     texts: HashMap<u64, String>,
     marks: HashMap<u64, Option<StreamMark>>,
     /// `stream` frames that came.
-    pieces: usize,
-    /// Messages of which a piece is missing: a client reads them again.
+    chunks: usize,
+    /// Messages of which a chunk is missing: a client reads them again.
     gaps: Vec<u64>,
 }
 
@@ -36,7 +36,7 @@ impl Reader {
             ServerFrame::Messages { entries, .. } => entries.iter().for_each(|entry| self.entry(entry)),
             ServerFrame::History { page, .. } => page.entries.iter().for_each(|entry| self.entry(entry)),
             ServerFrame::Stream { seq, offset, text, .. } => {
-                self.pieces += 1;
+                self.chunks += 1;
                 let Some(have) = self.texts.get_mut(&seq) else { return self.gaps.push(seq) };
                 match (have.len() as u64).checked_sub(offset) {
                     Some(known) => have.push_str(text.get(known as usize..).unwrap_or_default()),
@@ -89,8 +89,8 @@ fn begin(server: &Server, from: &str) -> u64 {
 }
 
 fn append(server: &Server, seq: u64, offset: u64, text: &str) -> u64 {
-    let piece = AppendPiece { offset, text: text.into() };
-    let receipt: PieceReceipt = server.app().post(&format!("/v1/streams/g/{seq}"), &piece).unwrap();
+    let chunk = AppendChunk { offset, text: text.into() };
+    let receipt: ChunkReceipt = server.app().post(&format!("/v1/streams/g/{seq}"), &chunk).unwrap();
     receipt.offset
 }
 
@@ -118,7 +118,7 @@ fn with_group() -> Server {
 }
 
 #[test]
-fn members_get_the_pieces_and_those_who_come_later_the_rest() {
+fn members_get_the_chunks_and_those_who_come_later_the_rest() {
     let server = with_group();
     let mut ben = server.open("ben", "phone");
     let cleo = server.open("cleo", "phone");
@@ -164,7 +164,7 @@ fn a_session_begins_appends_and_ends_and_others_may_not() {
     ada.write(&ClientFrame::StreamBegin(request.clone())).unwrap();
     let (sent, _) = sent_and_entry(&mut ada);
     let seq = sent.receipt.seq;
-    let piece = |offset, text: &str, reference| ClientFrame::StreamAppend {
+    let chunk = |offset, text: &str, reference| ClientFrame::StreamAppend {
         reference: Some(reference),
         conversation: "g".into(),
         seq,
@@ -172,7 +172,7 @@ fn a_session_begins_appends_and_ends_and_others_may_not() {
         text: text.into(),
     };
     let appended = |ada: &mut Session, offset, text: &str, reference| {
-        ada.write(&piece(offset, text, reference)).unwrap();
+        ada.write(&chunk(offset, text, reference)).unwrap();
         loop {
             match next(ada) {
                 ServerFrame::Appended { reference: of, offset } if of == reference => return Ok(offset),
@@ -206,6 +206,35 @@ fn a_session_begins_appends_and_ends_and_others_may_not() {
 }
 
 #[test]
+fn an_answer_to_another_message_grows_as_any_message_does() {
+    let server = with_group();
+    server.say("ben", "g", "how old is the house?");
+    let mut ben = server.open("ben", "phone");
+    let mut reader = Reader::default();
+    let request = SendRequest { body: growing(""), reply_to: Some(1), ..message_to("ada", "g", "") };
+    let begun: SendReceipt = server.app().post("/v1/streams", &request).unwrap();
+    let whole = say_words(&server, begun.seq, "", 5);
+    reader.until_text(&mut ben, begun.seq, &whole);
+    assert_eq!(end(&server, begun.seq, None).version, 2);
+    assert_eq!((reader.until_ended(&mut ben, begun.seq), reader.text(begun.seq)), (None, &*whole));
+    // From a session, and ended with it.
+    let mut cleo = server.open("cleo", "phone");
+    let message = NewMessage { body: growing("half"), reply_to: Some(1), ..message("") };
+    let begin = Send { reference: Some(1), conversation: Some("g".into()), to: None, message };
+    cleo.write(&ClientFrame::StreamBegin(begin)).unwrap();
+    let seq = sent(&mut cleo).receipt.seq;
+    let text = " of it".to_owned();
+    let chunk = ClientFrame::StreamAppend { reference: Some(2), conversation: "g".into(), seq, offset: 4, text };
+    cleo.write(&chunk).unwrap();
+    reader.until_text(&mut ben, seq, "half of it");
+    drop(cleo);
+    assert_eq!(reader.until_ended(&mut ben, seq), Some(StreamMark::Interrupted));
+    let page: EntryPage = server.app().get("/v1/conversations/g/messages/1/replies").unwrap();
+    let answers: Vec<_> = page.entries.iter().map(|answer| (answer.seq, text_in(answer))).collect();
+    assert_eq!(answers, [(begun.seq, whole), (seq, "half of it".into())]);
+}
+
+#[test]
 fn a_message_ends_with_the_session_that_began_it() {
     let server = with_group();
     let mut ada = server.open("ada", "phone");
@@ -221,7 +250,7 @@ fn a_message_ends_with_the_session_that_began_it() {
 }
 
 #[test]
-fn a_slow_reader_gets_pieces_joined_and_holds_nobody_up() {
+fn a_slow_reader_gets_chunks_joined_and_holds_nobody_up() {
     let config = SessionConfig { session_buffer_bytes: 64 * 1024 * 1024, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["ada", "ben", "cleo"]);
@@ -241,7 +270,7 @@ fn a_slow_reader_gets_pieces_joined_and_holds_nobody_up() {
     let mut late = Reader::default();
     late.until_text(&mut slow, seq, &text);
     assert_eq!(late.gaps, [0; 0]);
-    assert!(late.pieces <= 3, "{} pieces for one that was not reading", late.pieces);
+    assert!(late.chunks <= 3, "{} chunks for one that was not reading", late.chunks);
     let more = say_words(&server, seq, &text, 10);
     late.until_text(&mut slow, seq, &more);
     end(&server, seq, None);
@@ -264,14 +293,14 @@ fn two_nodes() -> (LocalBus, Server, Server) {
 }
 
 #[test]
-fn pieces_reach_other_nodes_which_pass_on_appends() {
+fn chunks_reach_other_nodes_which_pass_on_appends() {
     let (_bus, a, b) = two_nodes();
     let mut ben = b.open("ben", "phone");
     let seq = begin(&a, "ada");
     let half = say_words(&a, seq, "", 20);
     let mut reader = Reader::default();
     reader.until_text(&mut ben, seq, &half);
-    // Through the node that does not take the pieces.
+    // Through the node that does not take the chunks.
     let whole = say_words(&b, seq, &half, 20);
     reader.until_text(&mut ben, seq, &whole);
     let page: HistoryPage = b.app().get("/v1/conversations/g/messages?limit=1").unwrap();
@@ -304,8 +333,8 @@ fn what_the_bus_loses_is_asked_for() {
     reader.until_text(&mut ben, seq, &first);
     bus.set_down(true);
     let lost = say_words(&a, seq, &first, 5);
-    until("the lost pieces are on their way to nobody", || {
-        a.engine.stream_piece_from(tidings_domain::model::ConversationNo(1), seq, lost.len() as u64).is_none()
+    until("the lost chunks are on their way to nobody", || {
+        a.engine.stream_chunk_from(tidings_domain::model::ConversationNo(1), seq, lost.len() as u64).is_none()
     });
     a.engine.settle_streams();
     bus.set_down(false);

@@ -334,5 +334,6 @@ fn said(text: &str) -> NewEntry {
         silent: false,
         skip_push: false,
         details: None,
+        request: EntryRequest::default(),
     }
 }

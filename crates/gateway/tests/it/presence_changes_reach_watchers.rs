@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use std::sync::Arc;
-use tidings_client::session::Session;
+use tidings_client::{session::Session, token::sign_scoped};
 use tidings_domain::store::Store;
 use tidings_protocol::{
     error::ErrorCode,
@@ -150,4 +150,62 @@ fn last_seen_survives_a_restart() {
     assert!(seen.is_some());
     let server = Server::with(session_config(), store);
     assert_eq!(server.engine.presence_of(&["ann".to_owned()]).unwrap()[0].last_seen, seen);
+}
+
+/// Of a watch by a group: whoever leaves watches no member any more, and is watched by none.
+#[test]
+fn a_watch_ends_with_the_membership_on_which_it_rests() {
+    let server = Server::start();
+    server.users(&["ann", "bob", "cyd"]);
+    server.group("g", &["ann", "bob", "cyd"]);
+    let [mut ann, mut bob] = ["ann", "bob"].map(|user| server.open(user, "phone"));
+    for (session, other) in [(&mut ann, "bob"), (&mut bob, "ann")] {
+        watch(session, Some("g"), &[other, "cyd"]);
+        assert_eq!(news(session).len(), 2);
+    }
+    assert_eq!(server.engine.presence.watches(), 4);
+    server.change_members("g", &[], &["bob"]);
+    until("the watches end", || server.engine.presence.watches() == 1);
+    let cyd = server.open("cyd", "phone");
+    assert_eq!(news(&mut ann)[0].user, "cyd", "who is still a member watches members");
+    let told = frames_until_pong(&mut bob);
+    assert!(!told.iter().any(|frame| matches!(frame, ServerFrame::Presence { .. })), "{told:?}");
+    watch(&mut bob, Some("g"), &["cyd"]);
+    assert_eq!(refused(&mut bob), ErrorCode::NotAMember);
+
+    // A direct conversation is a reason of its own.
+    server.say("ann", "ann~cyd", "hello");
+    watch(&mut ann, None, &["cyd"]);
+    assert!(news(&mut ann)[0].online);
+    server.change_members("g", &[], &["cyd"]);
+    drop(cyd);
+    assert!(!news(&mut ann)[0].online);
+}
+
+#[test]
+fn a_session_refreshed_to_a_token_without_presence_stops_watching() {
+    let server = Server::start();
+    server.users(&["ann", "bob"]);
+    let mut ann = server.open("ann", "phone");
+    server.say("ann", "ann~bob", "hello");
+    entries(&mut ann, 1);
+    watch(&mut ann, None, &["bob"]);
+    assert!(!news(&mut ann)[0].online);
+    let refresh = |session: &mut Session, scope: &str| {
+        let token = sign_scoped(TOKEN_KEY, "ann", FOREVER, scope);
+        let frame = serde_json::json!({"t": "refresh", "ref": 2, "token": token}).to_string();
+        session.write_text(frame.as_bytes()).unwrap();
+        while !matches!(next(session), ServerFrame::Ok { reference: 2 }) {}
+    };
+    refresh(&mut ann, "read send");
+    let bob = server.open("bob", "laptop");
+    until("the session watches nobody any more", || server.engine.presence.watches() == 0);
+    assert!(!frames_until_pong(&mut ann).iter().any(|frame| matches!(frame, ServerFrame::Presence { .. })));
+    watch(&mut ann, None, &["bob"]);
+    assert_eq!(refused(&mut ann), ErrorCode::Forbidden);
+    refresh(&mut ann, "read presence");
+    watch(&mut ann, None, &["bob"]);
+    assert!(news(&mut ann)[0].online);
+    drop(bob);
+    assert!(!news(&mut ann)[0].online);
 }

@@ -138,9 +138,10 @@ fn check_scopes(server: &Server, scope: &str, frames: &[(serde_json::Value, bool
                 _ => break None,
             }
         };
-        match allowed {
-            true => assert_ne!(refused, Some(ErrorCode::Forbidden), "{scope}: {frame}"),
-            false => assert_eq!(refused, Some(ErrorCode::Forbidden), "{scope}: {frame}"),
+        if *allowed {
+            assert_ne!(refused, Some(ErrorCode::Forbidden), "{scope}: {frame}");
+        } else {
+            assert_eq!(refused, Some(ErrorCode::Forbidden), "{scope}: {frame}");
         }
     }
 }

@@ -6,7 +6,14 @@ use crate::support::*;
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
 use tidings_client::session::Session;
-use tidings_domain::bus::{Bus, MessageHandler};
+use tidings_domain::{
+    bus::{Bus, MessageHandler},
+    commit_log::NodeDetails,
+    gates::Gate,
+    model::*,
+    store::{Appended, End, Outcome, Proposal, Store},
+};
+use tidings_engine::cluster::wire::{BusMessage, ConversationRef, WireBatch, WireItem};
 use tidings_protocol::{
     error::ErrorCode,
     frames::ServerFrame,
@@ -62,6 +69,34 @@ impl Bus for NextVersion {
 enum Version {
     This,
     Next,
+}
+
+/// What a node of a later version does when it commits an entry of a kind that this one does not know: stores it, and sends it to
+/// the others.
+fn say_later(deployment: &Deployment, to: &[Arc<str>], conversation: &Arc<Conversation>, number: u8, text: &str) {
+    let kind = EntryKind::of_number(number);
+    let details = EntryDetails::parse(kind, br#"{"votes":{"u1":1}}"#).unwrap();
+    let entry = NewEntry {
+        kind,
+        sender: Some(Sender { no: UserNo(1), id: "u0".into() }),
+        client_msg_id: Some(format!("later {text}")),
+        content_type: "secret".into(),
+        body: format!("{text:?}").into(),
+        mentions: vec!["u1".into()],
+        silent: false,
+        skip_push: false,
+        details: Some(Box::new(details)),
+        request: EntryRequest::default(),
+    };
+    let store = deployment.store.as_ref().unwrap();
+    let proposal = Proposal::Append { conversation: conversation.no, entry };
+    let (outcomes, span) = store.commit_in_order(&[proposal], 1).unwrap();
+    let Outcome::Appended(Appended { seq, .. }) = outcomes[0] else { panic!("{outcomes:?}") };
+    let entry = store.entries(conversation.no, seq, seq, 1, End::Oldest).unwrap().pop();
+    let items = vec![WireItem { conversation: Some(0), entry, change: None }];
+    let conversations = vec![ConversationRef::of(conversation)];
+    let batch = WireBatch { after: span.after, through: span.through, conversations, items };
+    deployment.bus.send(to, BusMessage::Committed(batch).encode());
 }
 
 #[derive(Default)]
@@ -198,4 +233,91 @@ fn a_rolling_upgrade_loses_and_duplicates_nothing() {
     assert_eq!(seqs, expected);
     assert_eq!(seqs.len(), 140);
     until("one of the new version leads", || servers.iter().any(|server| server.engine.is_leader()));
+}
+
+#[test]
+fn entries_of_a_later_version_pass_through_nodes_that_do_not_know_them() {
+    // Over the bus, and read back from the store: in both directions, while messages are sent.
+    for versions in [[Version::This, Version::This], [Version::This, Version::Next]] {
+        let mut deployment = Deployment::default();
+        let servers = [deployment.start("a", versions[0]), deployment.start("b", versions[1])];
+        know_each_other(&servers);
+        servers[0].users(&["u0", "u1"]);
+        servers[0].group("g", &["u0", "u1"]);
+        let mut sessions = [servers[0].open("u1", "phone"), servers[1].open("u1", "tablet")];
+        let first = servers[0].say("u0", "g", "begin").seq;
+        let conversation = servers[0].engine.directory.require_conversation("g").unwrap();
+        let names: [Arc<str>; 2] = ["a".into(), "b".into()];
+        std::thread::scope(|scope| {
+            for (n, server) in servers.iter().enumerate() {
+                scope.spawn(move || (0..30).for_each(|m| drop(server.say("u0", "g", &format!("{n}-{m}")))));
+            }
+            let say = |m: usize| say_later(&deployment, &names, &conversation, 9 + m as u8, &m.to_string());
+            (0..60).for_each(say);
+        });
+        for session in &mut sessions {
+            let all = entries(session, 121);
+            assert_eq!(all.iter().map(|entry| entry.seq).collect::<Vec<_>>(), (first..first + 121).collect::<Vec<_>>());
+            let (opaque, messages): (Vec<_>, Vec<_>) = all.iter().partition(|entry| entry.kind.is_opaque());
+            assert_eq!((opaque.len(), messages.len()), (60, 61));
+            for entry in opaque {
+                assert_eq!((entry.body.get(), &*entry.content_type, &entry.from), ("null", "opaque", &None));
+                assert!(entry.mentions.is_empty() && entry.client_msg_id.is_none() && entry.silent);
+            }
+            assert!(frames_until_pong(session).is_empty());
+        }
+        for server in &servers {
+            assert_eq!(server.engine.readiness(), Ok(()));
+            assert_eq!(server.engine.metrics.cluster.opaque.get(), 60, "they are counted");
+        }
+        let resumed = servers[1].resume("u1", "tablet", sessions[0].cursor.as_deref().unwrap());
+        assert!(bound(&resumed).resume.complete && !bound(&resumed).resume.reset);
+    }
+}
+
+#[test]
+fn gates_open_when_the_last_node_is_upgraded_and_keep_the_former_version_out() {
+    let store = Arc::new(MemoryStore::shared_with_closed_gates());
+    let bus = LocalBus::default();
+    let lease = Duration::from_secs(1);
+    let start = |name: &str, details| {
+        let bus = Arc::new(bus.clone());
+        Server::node_that_knows(details, name, &store, store.clone(), bus, lease)
+    };
+    let (new, former) = (NodeDetails::of_this_program, NodeDetails::default);
+    let is_open = |server: &Server| Gate::ALL.iter().all(|gate| server.engine.gates.is_open(*gate));
+    let is_any_open = |server: &Server| Gate::ALL.iter().any(|gate| server.engine.gates.is_open(*gate));
+    let nodes = |server: &Server| server.engine.cluster.as_ref().unwrap().nodes.all();
+    let mut servers = vec![start("a", former()), start("b", new())];
+    know_each_other(&servers);
+    servers[0].users(&["u0", "u1"]);
+    servers[0].group("g", &["u0", "u1"]);
+    // The upgraded node is rolled back, and upgraded again.
+    drop(servers.pop());
+    servers.push(start("b", former()));
+    know_each_other(&servers);
+    drop(servers.pop());
+    servers.push(start("b", new()));
+    know_each_other(&servers);
+    assert!(!is_any_open(&servers[1]));
+    let refusal = servers[1].engine.gates.require(Gate::ALL[0]).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::NotYetEnabled);
+    // The record of the process before may be in the view until the next heartbeat.
+    let of_former = || servers[1].engine.nodes().iter().filter(|node| node.gates.is_empty()).count();
+    until("one node is seen as of the former version", || of_former() == 1);
+    let seen = servers[1].engine.nodes();
+    assert!(seen.iter().all(|node| node.wire_version.is_some()));
+    assert!(servers[1].engine.gate_views().iter().all(|gate| !gate.open));
+    // The last node of the former version is upgraded.
+    drop(servers.remove(0));
+    servers.push(start("a", new()));
+    until("the gates are open on both", || servers.iter().all(is_open));
+    assert_eq!(nodes(&servers[0]).len(), 2);
+    // A node of the former version that starts now must not work on.
+    let late = start("c", former());
+    until("it drains", || late.engine.is_draining());
+    until("the others stay as they are", || {
+        servers.iter().all(|server| server.engine.readiness().is_ok() && is_open(server))
+    });
+    assert!(servers[0].say("u0", "g", "on").seq > 0);
 }

@@ -71,9 +71,10 @@ pub(crate) fn read_token(token: Option<&str>, file: Option<&Path>, option: &str)
             return Err(LabError::Usage(format!("an agent needs {option}-file, TIDINGS_AGENT_TOKEN or {option}")));
         }
     };
-    match token.chars().count() >= proof::TOKEN_CHARACTERS_MIN {
-        true => Ok(token),
-        false => Err(LabError::Usage(format!("the agents' token needs {} characters", proof::TOKEN_CHARACTERS_MIN))),
+    if token.chars().count() >= proof::TOKEN_CHARACTERS_MIN {
+        Ok(token)
+    } else {
+        Err(LabError::Usage(format!("the agents' token needs {} characters", proof::TOKEN_CHARACTERS_MIN)))
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The longest line before both sides have proved that they know the token.
 pub(crate) const GREETING_BYTES_MAX: usize = 4 * 1024;
-/// The longest line afterwards: the participants of one load client take some two megabytes, a piece of a ledger one.
+/// The longest line afterwards: the participants of one load client take some two megabytes, a chunk of a ledger one.
 pub(crate) const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long both sides may take to greet each other.
 pub(crate) const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ pub(crate) enum CoordinatorLine {
     Command(Box<RawValue>),
     /// Answered by `Machine`.
     Inspect,
-    /// A piece of a file that the load client will read, in base64; the last one is answered by `Stored`.
+    /// A chunk of a file that the load client will read, in base64; the last one is answered by `Stored`.
     File {
         data: String,
         is_last: bool,
@@ -211,7 +211,7 @@ pub(crate) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, Refusal> {
     })
 }
 
-/// Writes a line in one piece.
+/// Writes a line in one chunk.
 pub(crate) fn write_line(out: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(line)?;
     bytes.push(b'\n');
@@ -226,22 +226,22 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_and_survive_pauses() {
-        /// Hands out its pieces one by one; an empty one is a pause.
-        struct Pieces(Vec<&'static [u8]>);
-        impl Read for Pieces {
+        /// Hands out its chunks one by one; an empty one is a pause.
+        struct Chunks(Vec<&'static [u8]>);
+        impl Read for Chunks {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
                 if self.0.is_empty() {
                     return Ok(0);
                 }
-                let piece = self.0.remove(0);
-                if piece.is_empty() {
+                let chunk = self.0.remove(0);
+                if chunk.is_empty() {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
-                buffer[..piece.len()].copy_from_slice(piece);
-                Ok(piece.len())
+                buffer[..chunk.len()].copy_from_slice(chunk);
+                Ok(chunk.len())
             }
         }
-        let mut reader = LineReader::new(Pieces(vec![b"12", b"", b"34\n5", b"\n"]), 4);
+        let mut reader = LineReader::new(Chunks(vec![b"12", b"", b"34\n5", b"\n"]), 4);
         let mut lines = Vec::new();
         loop {
             match reader.read().unwrap() {
@@ -251,7 +251,7 @@ mod tests {
             }
         }
         assert_eq!(lines, ["pause", "1234", "5"]);
-        let mut reader = LineReader::new(Pieces(vec![b"12345\n"]), 4);
+        let mut reader = LineReader::new(Chunks(vec![b"12345\n"]), 4);
         assert_eq!(reader.read().unwrap_err().code, RefusalCode::LineTooLong);
         let mut endless = LineReader::new(io::repeat(b'x'), 1000);
         assert_eq!(endless.read().unwrap_err().code, RefusalCode::LineTooLong);

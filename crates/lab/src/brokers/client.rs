@@ -4,7 +4,7 @@
 use super::wire::{Packet, Protocol};
 use crate::{
     LabError,
-    delivery_ledger::{BODY_BYTES_MIN, Ledger, Marking},
+    delivery_ledger::{BODY_BYTES_MIN, Ledger, Marking, SendTimes},
     process,
     worker_protocol::Outcome,
 };
@@ -55,7 +55,8 @@ impl BrokerClient {
     pub(super) fn open(
         protocol: Protocol,
         address: SocketAddr,
-        (receivers, senders): (usize, usize),
+        receivers: usize,
+        senders: usize,
         patience: Duration,
     ) -> Result<(Self, Duration), LabError> {
         let mut client = BrokerClient {
@@ -71,7 +72,7 @@ impl BrokerClient {
             patience,
         };
         let started = process::monotonic_ns();
-        let mut nothing = Ledger::new(Marking::Bytes, started, (receivers, senders.max(1)), BODY_BYTES_MIN);
+        let mut nothing = Ledger::new(Marking::Bytes, started, receivers, senders.max(1), BODY_BYTES_MIN);
         while client.ready < receivers + senders {
             while client.links.len() < receivers + senders && client.links.len() - client.ready < OPENING_MAX {
                 let mut socket = NonblockingSocket::connect(address, None)?;
@@ -95,7 +96,7 @@ impl BrokerClient {
         let cpu = process::cpu_seconds(std::process::id());
         let start = process::monotonic_ns();
         let body_bytes = body_bytes.max(BODY_BYTES_MIN);
-        let mut ledger = Ledger::new(Marking::Bytes, start, (self.receivers, senders), body_bytes);
+        let mut ledger = Ledger::new(Marking::Bytes, start, self.receivers, senders, body_bytes);
         let mut payload = Vec::new();
         let (mut planned, mut next_at) = (0, start);
         loop {
@@ -137,7 +138,7 @@ impl BrokerClient {
         if link.socket.out().len() > UNWRITTEN_BYTES_MAX {
             return Ok(false);
         }
-        ledger.publish(sender, (planned, planned, process::monotonic_ns()), payload);
+        ledger.publish(sender, SendTimes { planned, free_since: planned, now: process::monotonic_ns() }, payload);
         self.protocol.put_publish(&self.topic, payload, link.socket.out()).map_err(LabError::Worker)?;
         link.socket.flush()?;
         Ok(true)

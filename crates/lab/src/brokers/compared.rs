@@ -170,7 +170,7 @@ impl ComparedBroker {
             // Only the client keeps to its core: what is started while it does would, too.
             let (outcome, cpu) = process::run_on_core(core, || {
                 let (mut client, _) =
-                    BrokerClient::open(self.protocol, broker.address(), (receivers, senders), args.target.patience)?;
+                    BrokerClient::open(self.protocol, broker.address(), receivers, senders, args.target.patience)?;
                 let cpu = broker.cpu_seconds();
                 Ok::<_, LabError>((client.run(plan, args.body_bytes)?, cpu))
             })??;
@@ -187,7 +187,7 @@ impl ComparedBroker {
         let broadcasts = steps.collect::<Result<_, _>>()?;
         let broker = self.running()?;
         let before = broker.resident_bytes();
-        let open = || BrokerClient::open(self.protocol, broker.address(), (args.idle, 0), args.target.patience);
+        let open = || BrokerClient::open(self.protocol, broker.address(), args.idle, 0, args.target.patience);
         let (_client, took) = process::run_on_core(core, open)??;
         let idle = Idle::of(args.idle, took.as_secs_f64(), before.zip(broker.resident_bytes()));
         Ok(Figures { group, broadcasts, idle })

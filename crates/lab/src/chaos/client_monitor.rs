@@ -60,9 +60,10 @@ impl ClientMonitor {
         let mut state = self.state();
         // Unhealthy: a member lacks an entry that another had a quarter of a second ago, or no message was committed.
         let healthy = progress.lagging == 0 && progress.committed > state.committed;
-        match healthy {
-            true => state.healthy_in_row += 1,
-            false => (state.healthy_in_row, state.last_unhealthy) = (0, Some(Instant::now())),
+        if healthy {
+            state.healthy_in_row += 1;
+        } else {
+            (state.healthy_in_row, state.last_unhealthy) = (0, Some(Instant::now()))
         }
         state.committed = progress.committed;
         state.pause_ms = state.pause_ms.max(progress.pause_ms);

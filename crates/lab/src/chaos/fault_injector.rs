@@ -81,14 +81,14 @@ pub(super) fn inject(
 
 /// Stalls of the disks under PostgreSQL.
 #[derive(Debug, Default)]
-struct DiskStalls {
-    is_slow: bool,
+pub(crate) struct DiskStalls {
+    pub(crate) is_slow: bool,
     is_stopped: bool,
     since: Option<Instant>,
 }
 
 impl DiskStalls {
-    fn advance(&mut self, topology: &Topology) {
+    pub(crate) fn advance(&mut self, topology: &Topology) {
         let lasts = if self.is_stopped { STALL_DURATION } else { RUN_DURATION };
         if self.is_slow && self.since.is_none_or(|since| since.elapsed() >= lasts) {
             self.is_stopped = !self.is_stopped;
@@ -97,7 +97,7 @@ impl DiskStalls {
         }
     }
 
-    fn resume(&mut self, topology: &Topology) {
+    pub(crate) fn resume(&mut self, topology: &Topology) {
         if std::mem::take(&mut self.is_stopped) {
             topology.freeze_disks(false);
         }

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FaultKind {
+    /// A node is upgraded from the program of `--from`, serves for `--restart`, and is set back: only with `--from` and `--sequences 0`,
+    /// and first, since the way back ends once every node has been upgraded
+    NodeRolledBack,
     /// `kill -9` of a node; it is started again some seconds later
     NodeKilled,
     /// A node is told to end, drains, and is started again at once; with `--from`, as the next version
@@ -49,6 +52,7 @@ pub(super) enum Component {
 
 impl FaultKind {
     pub(super) const ALL: &[FaultKind] = &[
+        FaultKind::NodeRolledBack,
         FaultKind::NodeKilled,
         FaultKind::NodeRestarted,
         FaultKind::NodeFrozen,
@@ -71,19 +75,25 @@ impl FaultKind {
         matches!(self, FaultKind::NodeCutOff | FaultKind::NodeCutOffRedis | FaultKind::NodeCutOffDatabase)
     }
 
+    /// Whether it takes the program that nodes run at first.
+    pub(crate) fn needs_former_program(self) -> bool {
+        self == FaultKind::NodeRolledBack
+    }
+
     pub(super) fn targets_node(self) -> bool {
         self.component() == Component::Node
     }
 
     /// Whether a run of all kinds injects this one into each node in turn: it affects the leader differently from others.
     pub(super) fn runs_once_per_node(self) -> bool {
-        matches!(self, FaultKind::NodeKilled | FaultKind::NodeRestarted | FaultKind::NodeFrozen)
+        self.ends_node() || self == FaultKind::NodeFrozen
     }
 
     pub(super) fn component(self) -> Component {
         match self {
             FaultKind::NodeKilled
             | FaultKind::NodeRestarted
+            | FaultKind::NodeRolledBack
             | FaultKind::NodeFrozen
             | FaultKind::NodeCutOff
             | FaultKind::NodeCutOffRedis
@@ -105,7 +115,7 @@ impl FaultKind {
     }
 
     fn ends_node(self) -> bool {
-        matches!(self, FaultKind::NodeKilled | FaultKind::NodeRestarted)
+        matches!(self, FaultKind::NodeKilled | FaultKind::NodeRestarted | FaultKind::NodeRolledBack)
     }
 
     /// Whether another node may become leader, which binds devices anew.
@@ -116,7 +126,7 @@ impl FaultKind {
     /// How long the fault lasts before it is reverted.
     pub(super) fn duration(self, hold: Duration, restart: Duration) -> Duration {
         match self {
-            FaultKind::NodeKilled => restart,
+            FaultKind::NodeKilled | FaultKind::NodeRolledBack => restart,
             // The other servers need time to notice the failure and to vote.
             FaultKind::RedisPrimaryKilled => hold.min(REDIS_FAILOVER),
             FaultKind::NodeRestarted
@@ -146,6 +156,11 @@ impl FaultKind {
         match self {
             FaultKind::NodeKilled => topology.kill_node(node),
             FaultKind::NodeRestarted => topology.stop_node(node),
+            FaultKind::NodeRolledBack => {
+                topology.stop_node(node)?;
+                topology.spawn_node(node)?;
+                topology.wait_for_node(node)
+            }
             FaultKind::NodeFrozen => topology.freeze_node(node, true),
             FaultKind::RedisPrimaryKilled => topology.kill_redis_primary(choice).map(|_| ()),
             FaultKind::RedisEmptied => topology.kill_redis(),
@@ -166,6 +181,10 @@ impl FaultKind {
         let node = choice % topology.nodes.len();
         match self {
             FaultKind::NodeKilled | FaultKind::NodeRestarted => topology.spawn_node(node),
+            FaultKind::NodeRolledBack => {
+                topology.stop_node(node)?;
+                topology.spawn_former_node(node)
+            }
             FaultKind::NodeFrozen => topology.freeze_node(node, false),
             FaultKind::RedisPrimaryKilled | FaultKind::RedisEmptied => topology.start_redis(),
             FaultKind::DatabaseRestarted | FaultKind::DatabaseCrashed => topology.start_database(),

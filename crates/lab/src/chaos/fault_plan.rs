@@ -37,9 +37,12 @@ impl ChaosStep {
     }
 
     pub(super) fn title(&self, nodes: usize) -> String {
-        let of = |fault: &Fault| match fault.kind.targets_node() {
-            true => format!("{} {}", fault.kind.name(), node_name(fault.choice % nodes)),
-            false => fault.kind.name(),
+        let of = |fault: &Fault| {
+            if fault.kind.targets_node() {
+                format!("{} {}", fault.kind.name(), node_name(fault.choice % nodes))
+            } else {
+                fault.kind.name()
+            }
         };
         self.faults.iter().map(of).collect::<Vec<_>>().join(" and ")
     }
@@ -47,8 +50,14 @@ impl ChaosStep {
 
 /// The steps of a run: random sequences; or each kind once, some for each node in turn; or each pair of kinds once.
 pub(super) fn plan_steps(args: &ChaosArgs, can_partition: bool, seed: u64) -> Vec<ChaosStep> {
-    let kinds: Vec<FaultKind> =
-        args.kinds().into_iter().filter(|kind| can_partition || !kind.needs_partitions()).collect();
+    let is_possible = |kind: &FaultKind| {
+        // A node is set back while others still run the former program: the new one may use what that does not know once all
+        // nodes know it.
+        let may_set_back = args.from.is_some() && args.sequences == 0 && !args.overlap;
+        (can_partition || !kind.needs_partitions()) && (may_set_back || !kind.needs_former_program())
+    };
+    let mut kinds: Vec<FaultKind> = args.kinds().into_iter().filter(is_possible).collect();
+    kinds.sort_by_key(|kind| !kind.needs_former_program());
     let mut random = StdRng::seed_from_u64(seed);
     let pairs = if args.overlap { compatible_pairs(&kinds, args) } else { Vec::new() };
     let mut overlapping = |pair: (FaultKind, FaultKind)| overlapping_step(pair, args.nodes, &mut random);
@@ -98,10 +107,11 @@ fn compatible_pairs(kinds: &[FaultKind], args: &ChaosArgs) -> Vec<(FaultKind, Fa
 
 fn overlapping_step((first, second): (FaultKind, FaultKind), nodes: usize, random: &mut StdRng) -> ChaosStep {
     let choice = random.random_range(0..1000);
-    let other = match first.targets_node() && second.targets_node() {
+    let other = if first.targets_node() && second.targets_node() {
         // Never the same node.
-        true => choice + random.random_range(1..nodes),
-        false => random.random_range(0..1000),
+        choice + random.random_range(1..nodes)
+    } else {
+        random.random_range(0..1000)
     };
     let starts_at = random.random_range(SECOND_STARTS_WITHIN);
     ChaosStep {
@@ -162,7 +172,13 @@ mod tests {
     fn without_sequences_each_fault_comes_once() {
         // Three nodes each.
         let again = 2 * FaultKind::ALL.iter().filter(|kind| kind.runs_once_per_node()).count();
-        assert_eq!(plan_steps(&args("--sequences 0"), true, 1).len(), FaultKind::ALL.len() + again);
+        let steps = |line: &str| plan_steps(&args(line), true, 1);
+        assert_eq!(steps("--sequences 0 --from former").len(), FaultKind::ALL.len() + again);
+        let is_rollback = |step: &ChaosStep| step.kinds().any(FaultKind::needs_former_program);
+        assert!(!steps("--sequences 0").iter().any(is_rollback), "there is nothing to go back to");
+        assert!(!steps("--sequences 100 --from former").iter().any(is_rollback), "all nodes may be upgraded by then");
+        let rehearsal = steps("--sequences 0 --only node-restarted,node-rolled-back --from former");
+        assert_eq!(rehearsal.iter().map(is_rollback).collect::<Vec<_>>(), [true, true, true, false, false, false]);
         let pairs = plan_steps(&args("--sequences 0 --overlap --only node-killed,redis-emptied,disk-slow"), true, 1);
         let titles: Vec<_> = pairs.iter().map(|step| step.kinds().collect::<Vec<_>>()).collect();
         assert_eq!(titles.len(), 3);

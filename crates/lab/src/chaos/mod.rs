@@ -2,7 +2,8 @@
 //!
 //! In reading order: [`fault_kind`] has the kinds of faults with their injection and reversal, [`fault_plan`] chooses those of a
 //! run, [`fault_injector`] injects and reverts them in time. [`client_monitor`] measures the impact on the group's clients;
-//! [`guests`] are users whose devices connect and disconnect meanwhile, and [`push_requester`] requests pushes to them.
+//! [`guests`] are users whose devices connect and disconnect meanwhile, [`push_requester`] requests pushes to them, and
+//! [`feature_traffic`] has them react, pin and write messages that grow.
 //! [`presence_verifier`] (with [`expected_presence`] and [`presence_bounds`]) and [`push_verifier`] verify what nodes answer
 //! and deliver; [`step`] is one step with all of it, [`output`] prints its figures.
 //! Every step ends with counts that must balance: no acknowledged message is lost, duplicated or reordered for any member,
@@ -14,6 +15,7 @@ mod expected_presence;
 mod fault_injector;
 pub(crate) mod fault_kind;
 mod fault_plan;
+mod feature_traffic;
 mod guests;
 mod output;
 mod presence_bounds;
@@ -32,6 +34,7 @@ use crate::{
     topology::{Topology, TopologySpec},
 };
 use args::ChaosArgs;
+use feature_traffic::FeatureTraffic;
 use guests::{GuestConfig, Guests};
 use presence_bounds::PresenceBounds;
 use push_verifier::PushVerifier;
@@ -40,6 +43,7 @@ use std::{sync::Arc, time::Duration};
 use step::ChaosRun;
 use tidings_client::http::HttpClient;
 
+pub(crate) use fault_injector::DiskStalls;
 pub(crate) use fault_kind::FaultKind;
 
 /// Injects one fault and reverts it; returns when every node is ready again. `choice` is the number of its target.
@@ -84,7 +88,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Finished, LabError> {
     let steps = fault_plan::plan_steps(args, with_partitions, seed);
     if steps.is_empty() {
         return Err(LabError::Usage(
-            "there is nothing to do: no such pair with --overlap, or only cuts without root".into(),
+            "there is nothing to do: no such pair with --overlap, only cuts without root, or only rollbacks without --from".into(),
         ));
     }
     println!("seed {seed}");
@@ -126,7 +130,8 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Finished, LabError> {
     });
     let push_verifier = Arc::new(PushVerifier::new(&tag));
     let guests = Guests::connect_all(&config, &push_verifier, args.patience)?;
-    let mut run = ChaosRun { args, seed, bounds, fixture, config, push_verifier, guests };
+    let features = FeatureTraffic::set_up(&config, &tag)?;
+    let mut run = ChaosRun { args, seed, bounds, fixture, config, push_verifier, guests, features };
     let (mut verdict, mut step_reports) = (Verdict::Passed, Vec::new());
     for (number, step) in steps.iter().enumerate() {
         let title = format!("{} of {}, {}", number + 1, steps.len(), step.title(args.nodes));

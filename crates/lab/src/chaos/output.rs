@@ -1,6 +1,9 @@
 //! Prints the figures of a step.
 
-use super::{client_monitor::ClientImpact, presence_verifier::PresenceResult, push_verifier::PushResult};
+use super::{
+    client_monitor::ClientImpact, feature_traffic::FeatureResult, presence_verifier::PresenceResult,
+    push_verifier::PushResult,
+};
 use crate::worker_protocol::Outcome;
 use std::collections::BTreeMap;
 
@@ -24,15 +27,23 @@ pub(super) fn print_messages(outcome: &Outcome, impact: &ClientImpact, healed: b
         impact.pause_ms / 1e3,
         impact.reconnects,
         impact.disturbed_s,
-        match healed {
-            true => format!("well {:.1} s after it was undone", impact.healed_s),
-            false => "NOT well again".to_owned(),
-        }
+        if healed { format!("well {:.1} s after it was undone", impact.healed_s) } else { "NOT well again".to_owned() }
     );
     if let Some(mix) = &outcome.mix {
         mix.print();
     }
     for problem in outcome.problems.iter().filter(|_| !outcome.balances() || outcome.refused > 0) {
+        println!("  ! {problem}");
+    }
+}
+
+pub(super) fn print_features(features: &FeatureResult) {
+    let FeatureResult { reactions, pins, grown, cut_short, problem_count, problems } = features;
+    println!(
+        "  features     reactions {reactions}  pins {pins}  messages grown {grown}  cut short {cut_short}  \
+         wrong on a node {problem_count}"
+    );
+    for problem in problems {
         println!("  ! {problem}");
     }
 }
@@ -46,6 +57,7 @@ pub(super) fn print_presence(presence: &PresenceResult) {
                 presence.bound_s
             )
         }
+        _ if presence.two_versions => "not exact between the two versions".to_owned(),
         _ => format!("NOT right again within {:.1} s", presence.bound_s),
     };
     let count = presence.told_offline.len();
@@ -67,13 +79,14 @@ pub(super) fn print_presence(presence: &PresenceResult) {
 /// `without`: the number of devices whose bind was answered with `"pushes": false`.
 pub(super) fn print_pushes(pushes: &PushResult, without: usize) {
     println!(
-        "  pushes       accepted {} of {}  asked again {}  reached {} of {}  lost {}  left out {}  \
+        "  pushes       accepted {} of {}  asked again {}  reached {} of {}  {} {}  left out {}  \
          again {}  repeated {}  doubled {}  altered {}{}",
         pushes.accepted,
         pushes.asked,
         format_counts(&pushes.asked_again),
         pushes.reached,
         pushes.expected,
+        if pushes.two_versions { "still to come" } else { "lost" },
         pushes.lost,
         pushes.left_out,
         pushes.copies.again,
@@ -95,8 +108,9 @@ pub(super) fn print_guests(breaks: &BTreeMap<String, u64>) {
 }
 
 fn format_counts(counts: &BTreeMap<String, u64>) -> String {
-    match counts.is_empty() {
-        true => "none".to_owned(),
-        false => counts.iter().map(|(code, count)| format!("{code} {count}")).collect::<Vec<_>>().join(", "),
+    if counts.is_empty() {
+        "none".to_owned()
+    } else {
+        counts.iter().map(|(code, count)| format!("{code} {count}")).collect::<Vec<_>>().join(", ")
     }
 }

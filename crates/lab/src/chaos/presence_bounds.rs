@@ -52,7 +52,9 @@ impl PresenceBounds {
         match kind {
             // No lease ends: only the exchange between nodes is delayed.
             FaultKind::RedisPrimaryKilled | FaultKind::RedisEmptied | FaultKind::NodeCutOffRedis => Duration::ZERO,
-            FaultKind::NodeKilled | FaultKind::NodeRestarted => self.lease.mul_f64(LEASES_UNTIL_NEW_LEADER),
+            FaultKind::NodeKilled | FaultKind::NodeRestarted | FaultKind::NodeRolledBack => {
+                self.lease.mul_f64(LEASES_UNTIL_NEW_LEADER)
+            }
             FaultKind::DatabaseRestarted
             | FaultKind::DatabaseCrashed
             | FaultKind::DatabaseFailedOver

@@ -68,7 +68,9 @@ pub(super) struct PushResult {
     /// Deliveries that are expected: to devices that are bound for pushes at the end.
     pub(super) expected: u64,
     pub(super) reached: u64,
+    /// With two versions these are late: the step after which all nodes are of one version has them, too.
     pub(super) lost: u64,
+    pub(super) two_versions: bool,
     /// Devices that the server did not count among the targets of an accepted push.
     pub(super) left_out: u64,
     pub(super) copies: DuplicateCounts,
@@ -81,7 +83,8 @@ pub(super) struct PushResult {
 
 impl PushResult {
     pub(super) fn passes(&self) -> bool {
-        let faults = self.lost + self.left_out + self.copies.doubled + self.copies.altered;
+        let lost = if self.two_versions { 0 } else { self.lost };
+        let faults = lost + self.left_out + self.copies.doubled + self.copies.altered;
         self.asked == self.accepted && faults == 0 && (self.may_repeat || self.copies.repeated == 0)
     }
 }

@@ -8,6 +8,7 @@ use super::{
     fault_injector,
     fault_kind::FaultKind,
     fault_plan::ChaosStep,
+    feature_traffic::{FeatureResult, FeatureTraffic},
     guests::{GuestConfig, Guests},
     output,
     presence_bounds::PresenceBounds,
@@ -40,6 +41,8 @@ const RECOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 /// Presence is waited for so much longer than its bound, to report by how much the bound was missed.
 const EXTRA_WAIT: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Pushes that have not come within this wait for the step after which all nodes are of one version.
+const PATIENCE_WITH_TWO_VERSIONS: Duration = Duration::from_secs(5);
 /// The device id of the group's members.
 const MEMBERS_DEVICE: &str = "lab";
 
@@ -52,6 +55,7 @@ pub(super) struct ChaosRun<'a> {
     pub(super) config: Arc<GuestConfig>,
     pub(super) push_verifier: Arc<PushVerifier>,
     pub(super) guests: Guests,
+    pub(super) features: FeatureTraffic,
 }
 
 /// The results of a step beside the outcome of the group's messages.
@@ -61,6 +65,7 @@ struct Observations {
     presence: PresenceResult,
     pushes: PushResult,
     without_pushes: usize,
+    features: FeatureResult,
 }
 
 /// Signals that stop the threads of a step.
@@ -95,7 +100,10 @@ impl ChaosRun<'_> {
         // Clients that moved to other nodes in an earlier step return, or the faulty node might have no clients.
         self.fixture.load.rebalance()?;
         self.guests.reset(step.kinds().any(FaultKind::may_change_leader));
-        self.push_verifier.start_step();
+        let has_two_versions = topology.has_two_versions();
+        if !has_two_versions {
+            self.push_verifier.start_step();
+        }
         self.fixture.load.start_phase(live::shown(phase))?;
         let (monitor, presence_verifier, stop) =
             (ClientMonitor::default(), PresenceVerifier::new(args.nodes), StopSignals::default());
@@ -106,6 +114,7 @@ impl ChaosRun<'_> {
             config: &self.config,
             push_verifier: &self.push_verifier,
             guests: &self.guests,
+            features: &self.features,
             members: &members,
             monitor: &monitor,
             presence_verifier: &presence_verifier,
@@ -135,6 +144,7 @@ impl ChaosRun<'_> {
         output::print_messages(&outcome, &observations.impact, observations.healed);
         output::print_presence(&observations.presence);
         output::print_pushes(&observations.pushes, observations.without_pushes);
+        output::print_features(&observations.features);
         output::print_guests(&disconnects);
         for end in &ended {
             println!("  ! ended: {end}");
@@ -147,7 +157,7 @@ impl ChaosRun<'_> {
             .collect();
         let value = json!({
             "acts": faults, "noticed": observations.impact, "healed": observations.healed, "ended": ended, "presence": observations.presence,
-            "pushes": observations.pushes, "without_pushes": observations.without_pushes, "guests_lost_connections": disconnects,
+            "pushes": observations.pushes, "without_pushes": observations.without_pushes, "features": observations.features, "guests_lost_connections": disconnects,
             "outcome": outcome_json(&outcome),
         });
         Ok((verdict, value))
@@ -157,9 +167,11 @@ impl ChaosRun<'_> {
 fn verdict(outcome: &Outcome, observations: &Observations, all_run: bool) -> Verdict {
     let of_messages = Verdict::of(outcome);
     let healthy = observations.healed && all_run && outcome.refused == 0;
-    match healthy && observations.presence.passes() && observations.pushes.passes() {
-        true => of_messages,
-        false => Verdict::Failed,
+    let features_pass = observations.features.passes();
+    if healthy && features_pass && observations.presence.passes() && observations.pushes.passes() {
+        of_messages
+    } else {
+        Verdict::Failed
     }
 }
 
@@ -171,6 +183,7 @@ struct StepRun<'a> {
     config: &'a GuestConfig,
     push_verifier: &'a PushVerifier,
     guests: &'a Guests,
+    features: &'a FeatureTraffic,
     members: &'a [String],
     monitor: &'a ClientMonitor,
     presence_verifier: &'a PresenceVerifier,
@@ -235,13 +248,15 @@ impl<'a> StepRun<'a> {
         if !self.is_healthy(RECOVERY_TIMEOUT, ended) || !self.guests.await_all(RECOVERY_TIMEOUT) {
             return Err(LabError::Server("was not healthy before the step".into()));
         }
-        if !self.presence_verifier.await_correct(RECOVERY_TIMEOUT) {
+        // What nodes only tell each other need not cross between versions.
+        if !topology.has_two_versions() && !self.presence_verifier.await_correct(RECOVERY_TIMEOUT) {
             let wrong = self.presence_verifier.wrong();
             return Err(LabError::Server(format!("did not answer rightly about presence before the step: {wrong:?}")));
         }
         self.monitor.start_fault();
         self.presence_verifier.start_fault();
         scope.spawn(move || self.guests.toggle_devices(self.seed, &self.stop.toggles));
+        let features = scope.spawn(move || self.features.run(self.config, self.args.patience, &self.stop.pushes));
         let times = fault_injector::inject(step, topology, self.args.hold, self.args.restart)?;
         self.stop.toggles.store(true, Ordering::Relaxed);
         self.monitor.restart_recovery_check();
@@ -252,6 +267,7 @@ impl<'a> StepRun<'a> {
         self.presence_verifier.await_correct((bound + EXTRA_WAIT).saturating_sub(times.reverted.elapsed()));
         let offline_forbidden = step.kinds().all(FaultKind::keeps_leases);
         let mut presence = self.presence_verifier.result(&times, bound, offline_forbidden);
+        presence.two_versions = topology.has_two_versions();
         presence.told_offline.extend(self.guests.told_offline(times.injected));
         presence.told_changes = self.guests.told_changes();
 
@@ -260,13 +276,16 @@ impl<'a> StepRun<'a> {
         let all_came = self.guests.await_all(self.args.patience);
         self.stop.pushes.store(true, Ordering::Relaxed);
         let may_repeat = step.kinds().any(FaultKind::may_change_leader);
-        let pushes = self.await_pushes(may_repeat);
+        let pushes = self.await_pushes(may_repeat, topology.has_two_versions());
+        features.join().map_err(|_| LabError::Worker("panicked".into()))?;
+        let features = self.features.verify(self.config);
         Ok(Observations {
             impact,
             healed: healed && all_came,
             presence,
             pushes,
             without_pushes: self.guests.without_pushes(),
+            features,
         })
     }
 
@@ -278,12 +297,18 @@ impl<'a> StepRun<'a> {
         self.monitor.is_healthy()
     }
 
-    /// Waits until every push has reached all its devices, or until nothing has changed for the patience.
-    fn await_pushes(&self, may_repeat: bool) -> PushResult {
-        let count = || self.push_verifier.result(|device| self.guests.receives_pushes(device), may_repeat);
+    /// Waits until every push has reached all its devices, or until nothing has changed for the patience. With two versions
+    /// pushes may wait for the next step.
+    fn await_pushes(&self, may_repeat: bool, two_versions: bool) -> PushResult {
+        let patience =
+            if two_versions { self.args.patience.min(PATIENCE_WITH_TWO_VERSIONS) } else { self.args.patience };
+        let count = || PushResult {
+            two_versions,
+            ..self.push_verifier.result(|device| self.guests.receives_pushes(device), may_repeat)
+        };
         let mut last = count();
         let mut changed = Instant::now();
-        while (last.lost > 0 || last.accepted < last.asked) && changed.elapsed() < self.args.patience {
+        while (last.lost > 0 || last.accepted < last.asked) && changed.elapsed() < patience {
             std::thread::sleep(POLL_INTERVAL);
             let now = count();
             if (now.reached, now.accepted) != (last.reached, last.accepted) {
@@ -311,9 +336,11 @@ mod tests {
                 told_changes: 0,
                 offline_forbidden: true,
                 wrong: Vec::new(),
+                two_versions: false,
             },
             pushes: PushResult { asked: 1, accepted: 1, expected: 2, reached: 2, ..PushResult::default() },
             without_pushes: 0,
+            features: FeatureResult::default(),
         }
     }
 
@@ -330,9 +357,19 @@ mod tests {
         assert!(is_failed(&|observations| observations.presence.since_ready_s = None), "a wrong answer at the end");
         assert!(is_failed(&|observations| observations.presence.since_ready_s = Some(9.6)), "later than the bound");
         assert!(is_failed(&|observations| observations.presence.told_offline.push("ann".into())));
+        let with_two_versions = |observations: &mut Observations| {
+            (observations.presence.two_versions, observations.pushes.two_versions) = (true, true);
+            (observations.presence.since_ready_s, observations.pushes.lost) = (None, 1);
+        };
+        assert!(!is_failed(&with_two_versions), "what is only told between nodes may wait for one version");
+        assert!(is_failed(&|observations| {
+            with_two_versions(observations);
+            observations.presence.told_offline.push("ann".into());
+        }));
         assert!(is_failed(&|observations| observations.pushes.lost = 1));
         assert!(is_failed(&|observations| observations.pushes.accepted = 0));
         assert!(is_failed(&|observations| observations.pushes.copies.doubled = 1));
+        assert!(is_failed(&|observations| observations.features.problem_count = 1));
         assert_eq!(verdict(&outcome, &observations(), false), Verdict::Failed, "a process ended");
     }
 }

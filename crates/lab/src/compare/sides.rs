@@ -59,7 +59,7 @@ impl Round {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (bench, run) = (text(&document["bench"]), &document["run"]);
         if bench.is_empty() || !run.is_object() {
-            return Err(LabError::Usage(format!("{name} is no report of tidings bench")));
+            return Err(LabError::Usage(format!("{name} is not a report of tidings bench")));
         }
         let machine = &run["machine"];
         Ok(Round {
@@ -148,10 +148,12 @@ fn report_files(path: &Path) -> Result<Vec<PathBuf>, LabError> {
     rounds.sort();
     rounds.truncate(ROUNDS_MAX);
     let own = path.join("report.json");
-    match rounds.is_empty() {
-        false => Ok(rounds),
-        true if own.is_file() => Ok(vec![own]),
-        true => Err(wrong(&"has no report.json, and no folder with one")),
+    if !rounds.is_empty() {
+        Ok(rounds)
+    } else if own.is_file() {
+        Ok(vec![own])
+    } else {
+        Err(wrong(&"has no report.json, and no folder with one"))
     }
 }
 
@@ -159,7 +161,7 @@ fn read_round(file: &Path) -> Result<Round, LabError> {
     let wrong = |why: &dyn std::fmt::Display| LabError::Usage(format!("{}: {why}", file.display()));
     let length = std::fs::metadata(file).map_err(|error| wrong(&error))?.len();
     if length > REPORT_BYTES_MAX {
-        return Err(wrong(&format!("has {length} bytes, and is no report")));
+        return Err(wrong(&format!("has {length} bytes, and is not a report")));
     }
     let document =
         serde_json::from_slice(&std::fs::read(file).map_err(|error| wrong(&error))?).map_err(|error| wrong(&error))?;

@@ -1,7 +1,7 @@
 //! Compares history and read marks, as the server tells them in the end, with what a mixer's operations make of them.
 
 use super::mixer::Mixer;
-use crate::mix::form::{Form, Handed};
+use crate::mix::form::{DeliveredEntry, Form};
 use std::collections::HashMap;
 use tidings_client::{
     ClientError,
@@ -15,8 +15,8 @@ impl Mixer {
         let mut stands_at: HashMap<u32, u64> = HashMap::new();
         for entry in entries {
             self.counts.history_compared += 1;
-            match Handed::of(entry) {
-                Ok(Handed::Message(form)) => self.compare_message(entry.seq, &form),
+            match DeliveredEntry::of(entry) {
+                Ok(DeliveredEntry::Message(form)) => self.compare_message(entry.seq, &form),
                 Ok(_) => {}
                 Err(what) => self.count_difference(entry.seq, &what),
             }

@@ -8,7 +8,7 @@ use crate::{
     mix::{
         REACTION_KEYS,
         counts::MixCounts,
-        form::{Form, Handed, body_hash},
+        form::{DeliveredEntry, Form, body_hash},
         member_views::MemberViews,
         model::{Answer, MessageModel},
         operation::{Kind, Operation, REFERENCE_BASE},
@@ -254,14 +254,14 @@ impl Mixer {
             self.counts.doubled += 1;
             return self.counts.add_problem(format!("{}: {} again", self.config.name, entry.seq));
         }
-        match Handed::of(entry) {
+        match DeliveredEntry::of(entry) {
             Ok(handed) => self.show(entry, handed, asked_at),
             Err(what) => self.count_altered(entry.seq, &what),
         }
     }
 
-    fn show(&mut self, entry: &Entry, handed: Handed, asked_at: u64) {
-        if let Handed::Message(form) = &handed {
+    fn show(&mut self, entry: &Entry, handed: DeliveredEntry, asked_at: u64) {
+        if let DeliveredEntry::Message(form) = &handed {
             let checked = self.models.get(&entry.seq).map(|model| model.check_handed(form, asked_at));
             match checked {
                 Some(Ok(())) => {}

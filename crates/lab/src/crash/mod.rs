@@ -95,9 +95,10 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Finished, LabError> {
                 let over_websocket = (number + sender) % 2 == 1;
                 let name = format!("{number}-{sender}");
                 senders.push(scope.spawn(move || {
-                    let log = match over_websocket {
-                        true => send_over_websocket(location, conversation, user, &name),
-                        false => send_over_http(location, conversation, user, &name),
+                    let log = if over_websocket {
+                        send_over_websocket(location, conversation, user, &name)
+                    } else {
+                        send_over_http(location, conversation, user, &name)
                     };
                     (number, log)
                 }));

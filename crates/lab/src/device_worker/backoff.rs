@@ -1,4 +1,4 @@
-//! When, and at which door, a device connects again.
+//! When, and at which listener, a device connects again.
 
 use rand::RngExt;
 
@@ -14,15 +14,15 @@ pub(crate) struct ConnectionEnd {
     pub(crate) next: RetryTarget,
 }
 
-/// Whether the device connects again, and to which door.
+/// Whether the device connects again, and to which listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RetryTarget {
-    /// The same door after the usual backoff.
-    SameDoor,
-    /// The next door of the list: nothing answers at this one.
-    NextDoor,
-    /// As the server asked: not sooner than this, at that door if it named one.
-    After { ms: u64, door: Option<u16> },
+    /// The same listener after the usual backoff.
+    SameListener,
+    /// The next listener of the list: nothing answers at this one.
+    NextListener,
+    /// As the server asked: not sooner than this, at that listener if it named one.
+    After { ms: u64, listener: Option<u16> },
     /// No retry: it would be refused again.
     Never,
 }
@@ -35,12 +35,12 @@ impl ConnectionEnd {
     pub(crate) fn of(error: &std::io::Error) -> Self {
         use std::io::ErrorKind::*;
         match error.kind() {
-            ConnectionRefused => ConnectionEnd::new("refused", RetryTarget::NextDoor),
-            TimedOut | HostUnreachable | NetworkUnreachable => ConnectionEnd::new("timeout", RetryTarget::NextDoor),
-            ConnectionReset | BrokenPipe | ConnectionAborted => ConnectionEnd::new("reset", RetryTarget::SameDoor),
-            UnexpectedEof => ConnectionEnd::new("closed", RetryTarget::SameDoor),
+            ConnectionRefused => ConnectionEnd::new("refused", RetryTarget::NextListener),
+            TimedOut | HostUnreachable | NetworkUnreachable => ConnectionEnd::new("timeout", RetryTarget::NextListener),
+            ConnectionReset | BrokenPipe | ConnectionAborted => ConnectionEnd::new("reset", RetryTarget::SameListener),
+            UnexpectedEof => ConnectionEnd::new("closed", RetryTarget::SameListener),
             InvalidData => ConnectionEnd::new("not the protocol", RetryTarget::Never),
-            _ => ConnectionEnd::new(format!("{error}"), RetryTarget::SameDoor),
+            _ => ConnectionEnd::new(format!("{error}"), RetryTarget::SameListener),
         }
     }
 }
@@ -63,9 +63,9 @@ mod tests {
     #[test]
     fn backoff_grows_and_is_never_shorter_than_the_server_asks() {
         for failures in 1..40 {
-            assert!((50..=10_000).contains(&backoff_ms(failures, RetryTarget::SameDoor)));
-            assert!(backoff_ms(failures, RetryTarget::After { ms: 3_000, door: None }) >= 3_000);
+            assert!((50..=10_000).contains(&backoff_ms(failures, RetryTarget::SameListener)));
+            assert!(backoff_ms(failures, RetryTarget::After { ms: 3_000, listener: None }) >= 3_000);
         }
-        assert!(backoff_ms(20, RetryTarget::SameDoor) >= 5_000);
+        assert!(backoff_ms(20, RetryTarget::SameListener) >= 5_000);
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Device {
     /// The tick of the timer wheel at which the device's timer expires; entries of other ticks are stale.
     pub(crate) due_tick: u32,
     pub(crate) heartbeat_ms: u32,
-    pub(crate) door: u16,
+    pub(crate) listener: u16,
     /// Consecutive failures.
     pub(crate) attempts: u16,
     /// The number of the connection: each connection uses the next source address, whose port is free.
@@ -65,7 +65,7 @@ pub(crate) enum ReadOutcome {
 }
 
 impl Device {
-    pub(crate) fn new(door: u16) -> Self {
+    pub(crate) fn new(listener: u16) -> Self {
         Device {
             stream: None,
             buffers: None,
@@ -74,7 +74,7 @@ impl Device {
             heartbeat_sent_ns: 0,
             due_tick: 0,
             heartbeat_ms: 0,
-            door,
+            listener,
             attempts: 0,
             generation: 0,
             state: DeviceState::Idle,

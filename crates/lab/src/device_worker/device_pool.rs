@@ -91,7 +91,7 @@ impl DevicePool {
             tokens.text += &token::sign(&config.token_key, &user_id(&config, number), TOKEN_LIFETIME);
             tokens.ends.push(tokens.text.len() as u32);
         }
-        let devices = (0..config.count).map(|number| Device::new(first_door(&config, number))).collect();
+        let devices = (0..config.count).map(|number| Device::new(first_listener(&config, number))).collect();
         Ok(DevicePool {
             poll,
             events: Some(Events::with_capacity(4096)),
@@ -236,16 +236,16 @@ impl DevicePool {
         device.received.new_connection();
         device.due_tick = self.timers.schedule(index as u32, self.config.attempt_ms);
         device.generation = device.generation % GENERATIONS + 1;
-        let door = self.config.doors[usize::from(device.door) % self.config.doors.len()];
+        let listener = self.config.listeners[usize::from(device.listener) % self.config.listeners.len()];
         let (a, b) = self.config.source;
-        let source = match door.ip() {
+        let source = match listener.ip() {
             IpAddr::V4(ip) if ip.is_loopback() => {
                 let from = Ipv4Addr::new(127, a, b, device.generation);
                 Some(SocketAddr::from((from, (FIRST_PORT + index) as u16)))
             }
             _ => None,
         };
-        let mut stream = connect(door, source)?;
+        let mut stream = connect(listener, source)?;
         self.poll.registry().register(&mut stream, Token(index), Interest::READABLE | Interest::WRITABLE)?;
         device.open(stream, self.tls.as_ref())?;
         self.scratch.clear();
@@ -293,8 +293,8 @@ impl DevicePool {
         }
         device.attempts += 1;
         match ending.next {
-            RetryTarget::NextDoor => device.door = (device.door + 1) % self.config.doors.len() as u16,
-            RetryTarget::After { door: Some(door), .. } => device.door = door,
+            RetryTarget::NextListener => device.listener = (device.listener + 1) % self.config.listeners.len() as u16,
+            RetryTarget::After { listener: Some(listener), .. } => device.listener = listener,
             _ => {}
         }
         if self.heartbeats_stopped {
@@ -334,13 +334,13 @@ impl DevicePool {
                 self.schedule.requeue(number);
             }
             DeviceState::Opening | DeviceState::Binding => {
-                self.handle_end(index, ConnectionEnd::new("timeout", RetryTarget::NextDoor))
+                self.handle_end(index, ConnectionEnd::new("timeout", RetryTarget::NextListener))
             }
             DeviceState::Live if self.heartbeats_stopped => {}
             DeviceState::Live if device.heartbeat_sent_ns != 0 => {
                 device.heartbeat_sent_ns = 0;
                 self.counts.heartbeats_unanswered += 1;
-                self.handle_end(index, ConnectionEnd::new("heartbeat unanswered", RetryTarget::SameDoor));
+                self.handle_end(index, ConnectionEnd::new("heartbeat unanswered", RetryTarget::SameListener));
             }
             DeviceState::Live if self.settling => {
                 device.due_tick = self.timers.schedule(number, heartbeat_interval_ms(device) / 10)
@@ -401,15 +401,15 @@ impl DevicePool {
     }
 }
 
-/// The door that a device connects to first.
-fn first_door(config: &DeviceWorkerConfig, number: usize) -> u16 {
-    let (number, doors) = (config.first + number, config.doors.len().max(1));
-    let door = match config.first_door_devices {
-        Some(crowd) if number < crowd || doors == 1 => 0,
-        Some(_) => 1 + number % (doors - 1),
-        None => number % doors,
+/// The listener that a device connects to first.
+fn first_listener(config: &DeviceWorkerConfig, number: usize) -> u16 {
+    let (number, listeners) = (config.first + number, config.listeners.len().max(1));
+    let listener = match config.first_listener_devices {
+        Some(crowd) if number < crowd || listeners == 1 => 0,
+        Some(_) => 1 + number % (listeners - 1),
+        None => number % listeners,
     };
-    door as u16
+    listener as u16
 }
 
 fn user_id(config: &DeviceWorkerConfig, number: usize) -> String {

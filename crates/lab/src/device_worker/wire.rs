@@ -1,4 +1,4 @@
-//! Frames between a device and a door, in the bytes of MIOP or WebSocket.
+//! Frames between a device and a listener, in the bytes of MIOP or WebSocket.
 
 use crate::devices::worker_protocol::DeviceProtocol;
 use serde::Deserialize;

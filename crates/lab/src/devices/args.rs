@@ -17,7 +17,7 @@ pub struct DeviceArgs {
     pub via: DeviceProtocol,
     /// With --url: where devices connect
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
-    pub doors: Vec<SocketAddr>,
+    pub listeners: Vec<SocketAddr>,
     /// With --url and --via miops: the server's certificate in PEM, valid for `localhost`
     #[arg(long, value_name = "FILE")]
     pub certificate: Option<PathBuf>,

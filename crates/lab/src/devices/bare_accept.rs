@@ -116,15 +116,15 @@ impl Peer {
     }
 }
 
-/// The processes of the baseline, one per door of the server that they are compared with.
+/// The processes of the baseline, one per listener of the server that they are compared with.
 pub(crate) struct BareAccept {
     children: Vec<Child>,
-    pub(crate) doors: Vec<SocketAddr>,
+    pub(crate) listeners: Vec<SocketAddr>,
 }
 
 impl BareAccept {
     pub(crate) fn start(count: usize) -> Result<Self, LabError> {
-        let mut bare = BareAccept { children: Vec::new(), doors: Vec::new() };
+        let mut bare = BareAccept { children: Vec::new(), listeners: Vec::new() };
         for number in 0..count {
             let address = Ipv4Addr::new(127, 0, (1 + number / 250) as u8, (number % 250 + 2) as u8);
             let mut child = Command::new(std::env::current_exe()?)
@@ -139,7 +139,7 @@ impl BareAccept {
                 BufReader::new(stdout).read_line(&mut line)?;
             }
             let address = line.trim().parse().map_err(|_| LabError::Server("bare loop printed no address".into()))?;
-            bare.doors.push(address);
+            bare.listeners.push(address);
         }
         Ok(bare)
     }

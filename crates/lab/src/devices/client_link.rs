@@ -6,10 +6,11 @@ use crate::{
     agent::wire::CoordinatorLine,
     fleet::connection::{AgentConnection, AgentEvent},
     interrupt,
+    load_client::{NO_REPORT, next_report},
 };
 use serde_json::value::to_raw_value;
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{BufReader, Write},
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::mpsc::SyncSender,
@@ -97,15 +98,13 @@ impl Drop for ClientLink {
 }
 
 fn forward_reports(number: usize, stdout: ChildStdout, events: &Events) {
-    let mut lines = BufReader::new(stdout).lines();
-    while let Some(Ok(line)) = lines.next() {
-        let report = serde_json::from_str(&line).unwrap_or_else(|error| DeviceReport::Failed {
-            why: format!("sent a report that does not parse: {error}"),
-        });
+    let mut output = BufReader::new(stdout);
+    while let Some(report) = next_report(&mut output) {
+        let report = report.unwrap_or_else(|why| DeviceReport::Failed { why });
         if events.send((number, AgentEvent::Report(Box::new(report)))).is_err() {
             return;
         }
     }
     // The worker has ended: at the end of a run, when no report is read any more, or by a crash.
-    let _ = events.send((number, AgentEvent::Gone("ended without a report".into())));
+    let _ = events.send((number, AgentEvent::Gone(NO_REPORT.into())));
 }

@@ -19,6 +19,7 @@ use crate::{
         split::{capacities, split_within},
     },
     live::{LiveBlock, WorkLength},
+    load_client::NO_REPORT,
     options::AgentsArgs,
     phase_part::AgentOutcome,
     process,
@@ -58,9 +59,10 @@ impl DeviceClients {
     pub(crate) fn open(config: &DeviceWorkerConfig, workers: usize, agents: &AgentsArgs) -> Result<Self, LabError> {
         let (sender, reports) = sync_channel(REPORTS_MAX * workers.max(WORKERS_MAX));
         let mut clients = DeviceClients { workers: Vec::new(), reports, devices: config.count };
-        match agents.agents.is_empty() {
-            true => clients.start_processes(config, workers, &sender)?,
-            false => clients.connect_agents(config, agents, &sender)?,
+        if agents.agents.is_empty() {
+            clients.start_processes(config, workers, &sender)?
+        } else {
+            clients.connect_agents(config, agents, &sender)?
         }
         drop(sender);
         let mut first = config.first;
@@ -114,7 +116,7 @@ impl DeviceClients {
             agent.send(&CoordinatorLine::Launch(LoadClientKind::Devices))?;
             Ok::<_, LabError>(agent)
         };
-        let is_loopback = config.doors.iter().all(|door| door.ip().is_loopback());
+        let is_loopback = config.listeners.iter().all(|listener| listener.ip().is_loopback());
         let mut agents = Vec::new();
         for (number, address) in args.agents.iter().enumerate() {
             if args.agents[..number].contains(address) {
@@ -124,13 +126,13 @@ impl DeviceClients {
             if is_loopback && !agent.is_loopback {
                 let why = format!("--agents {address}: it cannot reach a server on this machine's loopback");
                 return Err(LabError::Usage(format!(
-                    "{why}; name the server by --url and --doors as the agents reach it"
+                    "{why}; name the server by --url and --listeners as the agents reach it"
                 )));
             }
             agents.push(agent);
         }
         let machines: Vec<&Machine> = agents.iter().map(|agent| &agent.machine).collect();
-        let capacities = capacities(&machines, config.doors.len(), is_loopback);
+        let capacities = capacities(&machines, config.listeners.len(), is_loopback);
         let weights: Vec<f64> = capacities.iter().map(|capacity| capacity.weight).collect();
         // An agent starts one load client for each 18,000: the more it has cores, the more it can hold.
         let bounds: Vec<usize> = (capacities.iter().zip(&machines))
@@ -286,7 +288,7 @@ impl DeviceClients {
                 Ok((_, AgentEvent::Pong { .. } | AgentEvent::Machine(_) | AgentEvent::Stored(_))) => {}
                 Err(RecvTimeoutError::Timeout) => return Err(LabError::Worker("sent no report for a minute".into())),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(LabError::Worker("ended without a report".into()));
+                    return Err(LabError::Worker(NO_REPORT.into()));
                 }
             }
         }

@@ -68,10 +68,7 @@ pub(crate) fn run(args: &ExceptionsArgs) -> Result<Finished, LabError> {
         run.stopped_heartbeats()?,
     ];
     steps.push(run.resources_released(&before, gauge_before)?);
-    let presence = match run.server.is_own() {
-        true => DeviceFixture::compare_presence_of(&run.server).map(Some)?,
-        false => None,
-    };
+    let presence = if run.server.is_own() { DeviceFixture::compare_presence_of(&run.server).map(Some)? } else { None };
     let check = run.server.finish()?;
     if args.devices.target.url.is_none() {
         steps.push(out_of_descriptors(args)?);
@@ -106,7 +103,7 @@ impl FaultRun<'_> {
     }
 
     fn connect(&self) -> Result<RawConnection, LabError> {
-        Ok(RawConnection::connect(self.server.doors[0], self.patience())?)
+        Ok(RawConnection::connect(self.server.listeners[0], self.patience())?)
     }
 
     /// The bind frame of the next user's device.
@@ -151,7 +148,7 @@ impl FaultRun<'_> {
         self.step("frames cut at every byte, then gone", true, detail)
     }
 
-    /// Sends binds and heartbeats in two pieces, which must be answered as usual.
+    /// Sends binds and heartbeats in two chunks, which must be answered as usual.
     fn split_binds(&mut self) -> Result<FaultStep, LabError> {
         let mut answers = BTreeMap::new();
         for cut in 1..self.next_bind().len() {
@@ -186,9 +183,10 @@ impl FaultRun<'_> {
                 wrong.push(format!("{}: {answer}", vector.name));
             }
         }
-        let detail = match wrong.is_empty() {
-            true => format!("{} vectors, each refused with its code and closed", vectors.len()),
-            false => format!("{} of {} vectors: {}", wrong.len(), vectors.len(), wrong.join("; ")),
+        let detail = if wrong.is_empty() {
+            format!("{} vectors, each refused with its code and closed", vectors.len())
+        } else {
+            format!("{} of {} vectors: {}", wrong.len(), vectors.len(), wrong.join("; "))
         };
         self.step("invalid frames", wrong.is_empty(), detail)
     }
@@ -224,7 +222,7 @@ impl FaultRun<'_> {
 
     fn worker_config(&self, count: usize) -> DeviceWorkerConfig {
         DeviceWorkerConfig {
-            doors: self.server.doors.clone(),
+            listeners: self.server.listeners.clone(),
             token_key: self.server.target.keys().1.to_owned(),
             tag: self.tag.clone(),
             count,
@@ -282,7 +280,7 @@ fn out_of_descriptors(args: &ExceptionsArgs) -> Result<FaultStep, LabError> {
     let tag = process::run_tag();
     setup::create_numbered_users(&mut server.http(), &tag, count)?;
     let config = DeviceWorkerConfig {
-        doors: server.doors.clone(),
+        listeners: server.listeners.clone(),
         token_key: server.target.keys().1.to_owned(),
         tag,
         count,

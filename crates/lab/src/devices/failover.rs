@@ -37,7 +37,7 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Finished, LabError> {
         Gateways::Count(_) => return Err(LabError::Usage("failover needs --gateways 2 or more".into())),
     };
     let devices = DeviceArgs { devices: all, gateways: Gateways::Count(gateways), ..args.devices.clone() };
-    let mut fixture = DeviceFixture::set_up_with_first_door_devices(&devices, victims)?;
+    let mut fixture = DeviceFixture::set_up_with_first_listener_devices(&devices, victims)?;
     let ramp_up = fixture.connect(&devices)?;
     if ramp_up.verdict() == Verdict::Failed {
         output::print_ramp_up("before the kill", &ramp_up);
@@ -135,7 +135,7 @@ impl GhostSessions {
 fn fail_over(fixture: &mut DeviceFixture, args: &FailoverArgs, victims: usize) -> Result<FailoverResult, LabError> {
     let mut http = fixture.server.http();
     let tag = fixture.tag.clone();
-    let dead = fixture.server.doors[0].to_string();
+    let dead = fixture.server.listeners[0].to_string();
     let (mut pushes, mut refused) = (Vec::new(), 0);
     for _ in 0..PUSHES_AROUND {
         pushes.push(request_push_until_accepted(&mut http, &tag, pushes.len(), &mut refused)?);
@@ -162,10 +162,10 @@ fn fail_over(fixture: &mut DeviceFixture, args: &FailoverArgs, victims: usize) -
             bound_s = device_counts.last_bound_ns.saturating_sub(killed_ns) as f64 / 1e9;
         }
         if ghosts_s.is_none() {
-            ghosts_s = match is_registered(&mut http, &dead)? {
-                false => Some(GhostSessions::GoneAfter(killed.elapsed().as_secs_f64())),
-                true if killed.elapsed() > args.lease => Some(GhostSessions::Stayed),
-                true => None,
+            ghosts_s = if !is_registered(&mut http, &dead)? {
+                Some(GhostSessions::GoneAfter(killed.elapsed().as_secs_f64()))
+            } else {
+                (killed.elapsed() > args.lease).then_some(GhostSessions::Stayed)
             };
         }
     }

@@ -39,15 +39,15 @@ impl DeviceFixture {
         DeviceFixture::set_up_at(args, None)
     }
 
-    /// The first `first_door_devices` devices connect to the first door, all others to the other doors.
-    pub(crate) fn set_up_with_first_door_devices(
+    /// The first `first_listener_devices` devices connect to the first listener, all others to the other listeners.
+    pub(crate) fn set_up_with_first_listener_devices(
         args: &DeviceArgs,
-        first_door_devices: usize,
+        first_listener_devices: usize,
     ) -> Result<Self, LabError> {
-        DeviceFixture::set_up_at(args, Some(first_door_devices))
+        DeviceFixture::set_up_at(args, Some(first_listener_devices))
     }
 
-    fn set_up_at(args: &DeviceArgs, first_door_devices: Option<usize>) -> Result<Self, LabError> {
+    fn set_up_at(args: &DeviceArgs, first_listener_devices: Option<usize>) -> Result<Self, LabError> {
         if args.devices == 0 || args.under_way == 0 {
             return Err(LabError::Usage("--devices and --under-way must be at least 1".into()));
         }
@@ -62,7 +62,7 @@ impl DeviceFixture {
         let server = ServerUnderTest::resolve(args)?;
         let tag = process::run_tag();
         setup::create_numbered_users(&mut server.http(), &tag, args.devices)?;
-        DeviceFixture::open(args, server, tag, workers, first_door_devices)
+        DeviceFixture::open(args, server, tag, workers, first_listener_devices)
     }
 
     fn open(
@@ -70,16 +70,16 @@ impl DeviceFixture {
         server: ServerUnderTest,
         tag: String,
         workers: usize,
-        first_door_devices: Option<usize>,
+        first_listener_devices: Option<usize>,
     ) -> Result<Self, LabError> {
         let config = DeviceWorkerConfig {
-            doors: server.doors.clone(),
+            listeners: server.listeners.clone(),
             certificate: server.certificate.clone(),
             token_key: server.target.keys().1.to_owned(),
             tag: tag.clone(),
             first: 0,
             count: args.devices,
-            first_door_devices,
+            first_listener_devices,
             ..DeviceFixture::worker_config(args)
         };
         let clients = DeviceClients::open(&config, workers, &args.target.load_agents)?;
@@ -99,7 +99,7 @@ impl DeviceFixture {
     /// The configuration that all workers of a run share, without their devices.
     pub(crate) fn worker_config(args: &DeviceArgs) -> DeviceWorkerConfig {
         DeviceWorkerConfig {
-            doors: Vec::new(),
+            listeners: Vec::new(),
             via: args.via,
             certificate: None,
             token_key: String::new(),
@@ -111,7 +111,7 @@ impl DeviceFixture {
             connecting_max: args.under_way,
             attempt_ms: ATTEMPT.as_millis() as u64,
             attempts_max: ATTEMPTS_MAX,
-            first_door_devices: None,
+            first_listener_devices: None,
             bare: false,
             never_binds: false,
             core: args.target.client_core,

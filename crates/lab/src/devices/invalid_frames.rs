@@ -100,7 +100,7 @@ fn own_frames() -> Vec<InvalidFrame> {
         vector("a field twice", frame(BIND, [field(1, &[1]), field(1, &[1])].concat()), "malformed", false),
         vector("an unknown critical field", frame(0x01, field(0x90, b"x")), "malformed", true),
         vector(
-            "a token that is no text",
+            "a token that is not text",
             frame(BIND, [field(1, &[1]), field(2, &[0xff])].concat()),
             "malformed",
             false,

@@ -44,8 +44,8 @@ pub(crate) fn bind_frame(token: &str, device_id: &str) -> Vec<u8> {
 }
 
 impl RawConnection {
-    pub(crate) fn connect(door: SocketAddr, patience: Duration) -> std::io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&door, patience)?;
+    pub(crate) fn connect(listener: SocketAddr, patience: Duration) -> std::io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&listener, patience)?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(patience))?;
         Ok(RawConnection { stream, bytes: Vec::new() })

@@ -26,7 +26,7 @@ pub(crate) struct ServerUnderTest {
     pub(crate) target: Target,
     pub(crate) gateways: Vec<Gateway>,
     /// The addresses that devices connect to.
-    pub(crate) doors: Vec<SocketAddr>,
+    pub(crate) listeners: Vec<SocketAddr>,
     /// The server's certificate in PEM, with TLS.
     pub(crate) certificate: Option<String>,
     folder: tempfile::TempDir,
@@ -45,12 +45,15 @@ impl ServerUnderTest {
         let folder = tempfile::Builder::new().prefix("tidings-bench-").tempdir()?;
         if args.target.url.is_some() {
             let target = Target::resolve(&args.target)?;
-            let doors = if args.via == DeviceProtocol::Ws { vec![target.address()] } else { args.doors.clone() };
-            if doors.is_empty() {
-                return Err(LabError::Usage("--url also needs --doors, the addresses that devices connect to".into()));
+            let listeners =
+                if args.via == DeviceProtocol::Ws { vec![target.address()] } else { args.listeners.clone() };
+            if listeners.is_empty() {
+                return Err(LabError::Usage(
+                    "--url also needs --listeners, the addresses that devices connect to".into(),
+                ));
             }
             let certificate = args.certificate.as_ref().map(std::fs::read_to_string).transpose()?;
-            return Ok(ServerUnderTest { target, gateways: Vec::new(), doors, certificate, folder });
+            return Ok(ServerUnderTest { target, gateways: Vec::new(), listeners, certificate, folder });
         }
         let tls = (args.via == DeviceProtocol::Miops).then(|| Certificate::make(&folder)).transpose()?;
         let count = match args.gateways {
@@ -67,13 +70,13 @@ impl ServerUnderTest {
         if let Some(tls) = &tls {
             environment.extend(tls.environment());
         }
-        let door = |address: SocketAddr| {
+        let listener = |address: SocketAddr| {
             let name = if tls.is_some() { "TIDINGS_MIOP_TLS_LISTEN" } else { "TIDINGS_MIOP_LISTEN" };
             (name.to_owned(), address.to_string())
         };
         let mut core = environment.clone();
         if count == 0 {
-            core.push(door(any_port(Ipv4Addr::LOCALHOST)));
+            core.push(listener(any_port(Ipv4Addr::LOCALHOST)));
         } else {
             core.push(("TIDINGS_LINK_LISTEN".to_owned(), any_port(Ipv4Addr::LOCALHOST).to_string()));
         }
@@ -90,20 +93,20 @@ impl ServerUnderTest {
             // Each gateway has its own address: between two addresses there are ports for some 28,000 connections.
             let address = Ipv4Addr::new(127, 0, (number / 250) as u8, (number % 250 + 2) as u8);
             let mut environment = environment.clone();
-            environment.push(door(any_port(address)));
+            environment.push(listener(any_port(address)));
             if tls.is_some() {
                 environment.push(("TIDINGS_MIOP_LISTEN".to_owned(), any_port(address).to_string()));
             }
             gateways.push(Gateway::start(folder.path().join(format!("gateway-{number}")), environment)?);
         }
         let name = listen_name(args.via);
-        let doors = if count == 0 {
+        let listeners = if count == 0 {
             vec![own.listen_address(name).ok_or_else(|| LabError::Server(format!("has written no {name} address")))?]
         } else {
-            gateways.iter_mut().map(|gateway| gateway.door(name)).collect::<Result<_, _>>()?
+            gateways.iter_mut().map(|gateway| gateway.listener(name)).collect::<Result<_, _>>()?
         };
         let certificate = tls.map(|tls| tls.pem);
-        Ok(ServerUnderTest { target: Target::Own(Box::new(own)), gateways, doors, certificate, folder })
+        Ok(ServerUnderTest { target: Target::Own(Box::new(own)), gateways, listeners, certificate, folder })
     }
 
     /// Stops a server that the bench started, and starts it again on its folder; only without gateways.
@@ -117,7 +120,7 @@ impl ServerUnderTest {
         own.stop()?;
         own.launch()?;
         let name = listen_name(via);
-        self.doors =
+        self.listeners =
             vec![own.listen_address(name).ok_or_else(|| LabError::Server(format!("has written no {name} address")))?];
         Ok(())
     }
@@ -158,7 +161,7 @@ impl ServerUnderTest {
     }
 }
 
-/// The name of a protocol's door in the server's `listening` file.
+/// The name of a protocol's listener in the server's `listening` file.
 fn listen_name(via: DeviceProtocol) -> &'static str {
     match via {
         DeviceProtocol::Miop => "miop",
@@ -188,7 +191,7 @@ impl Gateway {
     }
 
     /// Waits until the gateway has written the address that devices connect to.
-    fn door(&mut self, name: &str) -> Result<SocketAddr, LabError> {
+    fn listener(&mut self, name: &str) -> Result<SocketAddr, LabError> {
         let started = Instant::now();
         loop {
             if let Some(address) = crate::server::read_listen_address(&self.folder.join("listening"), name) {

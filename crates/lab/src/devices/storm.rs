@@ -28,12 +28,12 @@ pub(crate) fn run(args: &StormArgs) -> Result<Finished, LabError> {
     }
     let end = fixture.settle(devices.target.patience)?;
     let presence = fixture.compare_presence()?;
-    let (doors, workers) = (fixture.server.doors.len(), fixture.clients.workers());
+    let (listeners, workers) = (fixture.server.listeners.len(), fixture.clients.workers());
     let check = fixture.end()?;
     // Agents load from elsewhere: a loop on this machine would say nothing about the server's.
     let has_agents = !devices.target.load_agents.agents.is_empty();
     let bare =
-        if args.no_bare || has_agents { None } else { Some(run_baseline(devices, args.rounds, (doors, workers))?) };
+        if args.no_bare || has_agents { None } else { Some(run_baseline(devices, args.rounds, (listeners, workers))?) };
 
     output::print_ramp_up(&format!("{} devices over {}, first connect", devices.devices, devices.via), &first);
     for storm in &storms {
@@ -77,11 +77,11 @@ fn numbered(title: &str, ramp_ups: &[RampUp]) -> Vec<serde_json::Value> {
 fn run_baseline(
     devices: &DeviceArgs,
     rounds: usize,
-    (doors, workers): (usize, usize),
+    (listeners, workers): (usize, usize),
 ) -> Result<Vec<RampUp>, LabError> {
-    let bare = BareAccept::start(doors)?;
+    let bare = BareAccept::start(listeners)?;
     let config = DeviceWorkerConfig {
-        doors: bare.doors.clone(),
+        listeners: bare.listeners.clone(),
         via: DeviceProtocol::Miop,
         token_key: "of-the-usual-length-but-nobody-looks-at-it".into(),
         tag: crate::process::run_tag(),

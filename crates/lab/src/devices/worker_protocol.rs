@@ -60,8 +60,8 @@ pub(crate) enum DeviceCommand {
 /// The devices of one worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DeviceWorkerConfig {
-    /// The doors that devices connect to.
-    pub(crate) doors: Vec<SocketAddr>,
+    /// The listeners that devices connect to.
+    pub(crate) listeners: Vec<SocketAddr>,
     pub(crate) via: DeviceProtocol,
     /// The server's certificate in PEM, the only one that devices accept.
     pub(crate) certificate: Option<String>,
@@ -79,8 +79,8 @@ pub(crate) struct DeviceWorkerConfig {
     pub(crate) attempt_ms: u64,
     /// A device gives up after so many consecutive failures.
     pub(crate) attempts_max: u32,
-    /// Devices with numbers below this connect to the first door, all others to the other doors; unset: to all in turn.
-    pub(crate) first_door_devices: Option<usize>,
+    /// Devices with numbers below this connect to the first listener, all others to the other listeners; unset: to all in turn.
+    pub(crate) first_listener_devices: Option<usize>,
     /// The server is the baseline, which answers every bind alike and no heartbeat.
     pub(crate) bare: bool,
     /// Devices send nothing after connecting, and do not reconnect.

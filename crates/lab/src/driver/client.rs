@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     LabError,
-    delivery_ledger::{Audience, Ledger, Marking},
+    delivery_ledger::{Audience, Ledger, Marking, SendTimes},
     interrupt,
     live::{LiveBlock, WorkLength},
     process::{self, monotonic_ns},
@@ -70,7 +70,7 @@ impl DriverClients {
     fn ledger(&self, marking: Marking, body_bytes: usize) -> Ledger {
         let DriverClients { audience, receivers, senders, .. } = *self;
         match audience {
-            Audience::Everybody => Ledger::new(marking, monotonic_ns(), (receivers, senders), body_bytes),
+            Audience::Everybody => Ledger::new(marking, monotonic_ns(), receivers, senders, body_bytes),
             Audience::Pairs => Ledger::of_pairs(marking, monotonic_ns(), receivers, body_bytes),
         }
     }
@@ -224,7 +224,7 @@ impl DriverClient {
 
     /// One turn without a phase.
     fn wait(&mut self, timeout: Duration) -> Result<(), LabError> {
-        let nobody = Ledger::new(Marking::Bytes, 0, (0, 0), 0);
+        let nobody = Ledger::new(Marking::Bytes, 0, 0, 0, 0);
         let mut between = std::mem::replace(&mut self.between, nobody);
         let polled = self.poll_once(timeout, &mut between);
         self.between = between;
@@ -249,7 +249,7 @@ impl DriverClient {
             let now = monotonic_ns();
             let all_planned = interrupt::requested() || {
                 let room = self.room();
-                schedule.plan(now - start, (room, self.is_answered()), &ledger, &mut waiting)
+                schedule.plan(now - start, room, self.is_answered(), &ledger, &mut waiting)
             };
             self.publish_waiting(start, &mut waiting, &mut ledger)?;
             let counts = ledger.counts();
@@ -306,8 +306,8 @@ impl DriverClient {
             let channel = self.channel(source);
             let link = &mut self.links[self.clients.receivers + sender];
             let could_send = planned.max(link.client.free_since).min(now);
-            let number = ledger.publish(source, (planned, could_send, now), &mut marker);
-            link.client.publish(&self.common, number, (&channel, &String::from_utf8_lossy(&marker)));
+            let number = ledger.publish(source, SendTimes { planned, free_since: could_send, now }, &mut marker);
+            link.client.publish(&self.common, number, &channel, &String::from_utf8_lossy(&marker));
             link.flush()?;
             self.turn = sender + 1;
             self.sent_by[sender] += 1;

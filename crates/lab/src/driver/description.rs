@@ -161,7 +161,7 @@ impl Request {
 
     pub(super) fn put(&self, values: &Values<'_>, host: &str, out: &mut Vec<u8>) {
         let body = self.body.fill(values);
-        put_head(out, &self.method, (&self.path, &self.headers), (values, host));
+        put_head(out, &self.method, &self.path, &self.headers, values, host);
         if !self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
             out.extend_from_slice(b"Content-Type: application/json\r\n");
         }
@@ -173,8 +173,10 @@ impl Request {
 pub(super) fn put_head(
     out: &mut Vec<u8>,
     method: &str,
-    (path, headers): (&Template, &[(String, Template)]),
-    (values, host): (&Values<'_>, &str),
+    path: &Template,
+    headers: &[(String, Template)],
+    values: &Values<'_>,
+    host: &str,
 ) {
     out.extend_from_slice(format!("{method} {} HTTP/1.1\r\n", path.fill(values)).as_bytes());
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -212,9 +214,10 @@ impl Publish {
             }
             _ => (written.span(), true),
         };
-        match has_marker {
-            true => Ok(publish),
-            false => Err(Mistake::at(place, "must have {marker}: deliveries are told apart by it")),
+        if has_marker {
+            Ok(publish)
+        } else {
+            Err(Mistake::at(place, "must have {marker}: deliveries are told apart by it"))
         }
     }
 }

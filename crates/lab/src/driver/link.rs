@@ -83,10 +83,7 @@ fn shown(text: &str) -> String {
 pub(super) fn take_answer(bytes: &[u8]) -> Result<Option<(u16, String, bool)>, String> {
     let Some(head) = parse_response_head(bytes)? else { return Ok(None) };
     let rest = &bytes[head.body_start..];
-    let body = match head.chunked {
-        true => take_chunks(rest)?,
-        false => rest.get(..head.body_length).map(<[u8]>::to_vec),
-    };
+    let body = if head.chunked { take_chunks(rest)? } else { rest.get(..head.body_length).map(<[u8]>::to_vec) };
     Ok(body.map(|body| (head.status, String::from_utf8_lossy(&body).into_owned(), head.closes)))
 }
 
@@ -129,7 +126,7 @@ impl Client {
         let Client { user, token, channel, .. } = &*self;
         let values = Values { user, token, api_key: &common.api_key, channel, ..Values::default() };
         let mut head = Vec::new();
-        put_head(&mut head, "GET", (&common.driver.path, &common.driver.headers), (&values, &common.host));
+        put_head(&mut head, "GET", &common.driver.path, &common.driver.headers, &values, &common.host);
         let key = generate_key();
         head.extend_from_slice(
             format!(
@@ -170,7 +167,7 @@ impl Client {
     }
 
     /// Publishes message `number` with this marker to a channel.
-    pub(super) fn publish(&mut self, common: &Common, number: u32, (channel, marker): (&str, &str)) {
+    pub(super) fn publish(&mut self, common: &Common, number: u32, channel: &str, marker: &str) {
         match &common.driver.publish {
             Publish::Frame(exchange) => {
                 self.put_frame_for(channel, common, &exchange.frame, (marker, ""));
@@ -234,10 +231,11 @@ impl Client {
 
     /// Takes the messages that a text has.
     fn take_text(&mut self, text: &str, common: &Common, ledger: &mut Ledger, now: u64) -> Result<(), LinkError> {
-        match common.driver.lines {
-            true => (text.lines().filter(|line| !line.is_empty()))
-                .try_for_each(|line| self.take_message(&Message::new(line), common, ledger, now)),
-            false => self.take_message(&Message::new(text), common, ledger, now),
+        if common.driver.lines {
+            (text.lines().filter(|line| !line.is_empty()))
+                .try_for_each(|line| self.take_message(&Message::new(line), common, ledger, now))
+        } else {
+            self.take_message(&Message::new(text), common, ledger, now)
         }
     }
 

@@ -122,9 +122,12 @@ pub(super) enum Matcher {
 
 impl Matcher {
     pub(super) fn of(written: &Spanned<MatchFile>) -> Result<Self, Mistake> {
-        let text = |text: &Spanned<String>| match text.get_ref().is_empty() {
-            true => Err(Mistake::at(text.span(), "must not be empty")),
-            false => Ok(text.get_ref().clone()),
+        let text = |text: &Spanned<String>| {
+            if text.get_ref().is_empty() {
+                Err(Mistake::at(text.span(), "must not be empty"))
+            } else {
+                Ok(text.get_ref().clone())
+            }
         };
         match written.get_ref() {
             MatchFile { is: Some(is), begins: None, contains: None, pointer: None } => Ok(Matcher::Is(text(is)?)),

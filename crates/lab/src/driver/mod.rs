@@ -37,7 +37,7 @@ pub(crate) fn read(name: &str, folder: &Path) -> Result<Driver, LabError> {
         None if !is_file => {
             let known = SHIPPED.map(|(name, _)| name).join(", ");
             let what = format!(
-                "there is no driver {name:?} in this program, and a file is named with its path; there are {known}"
+                "unknown driver {name:?}; a file is named with its path, and the drivers in this program are {known}"
             );
             return Err(LabError::Usage(what));
         }

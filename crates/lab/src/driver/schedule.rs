@@ -61,7 +61,8 @@ impl Schedule {
     pub(super) fn plan(
         &mut self,
         now: u64,
-        (room, is_answered): (usize, bool),
+        room: usize,
+        is_answered: bool,
         ledger: &Ledger,
         waiting: &mut VecDeque<u64>,
     ) -> bool {

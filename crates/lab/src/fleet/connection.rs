@@ -129,7 +129,7 @@ fn greet(address: SocketAddr, token: &str, timeout: Duration) -> Result<Greeted,
     stream.set_write_timeout(Some(timeout)).map_err(told)?;
     let mut lines = LineReader::new(stream.try_clone().map_err(told)?, GREETING_BYTES_MAX);
     let AgentLine::Hello { protocol, version, nonce: theirs } = read_greeting(&mut lines)? else {
-        return Err(NoGreeting::Other("is no agent: it did not greet".into()));
+        return Err(NoGreeting::Other("is not an agent: it did not greet".into()));
     };
     if (protocol, version.as_str()) != (PROTOCOL, VERSION) {
         let why = format!(
@@ -158,7 +158,7 @@ fn greet(address: SocketAddr, token: &str, timeout: Duration) -> Result<Greeted,
             let why = "did not prove that it knows the token";
             Err(NoGreeting::Other(RefusalCode::WrongToken.because(why).to_string()))
         }
-        _ => Err(NoGreeting::Other("is no agent: it did not welcome".into())),
+        _ => Err(NoGreeting::Other("is not an agent: it did not welcome".into())),
     }
 }
 

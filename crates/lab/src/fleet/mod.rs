@@ -47,8 +47,8 @@ const LEAD: Duration = Duration::from_millis(200);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(150);
 /// A phase must be made ready within this, its content read included.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
-/// A piece of a file on its way to an agent.
-const FILE_PIECE_BYTES: usize = 1024 * 1024;
+/// A chunk of a file on its way to an agent.
+const FILE_CHUNK_BYTES: usize = 1024 * 1024;
 const WAIT: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -267,11 +267,11 @@ impl Fleet {
     fn upload_content(&mut self, phase: &Phase) -> Result<Option<Vec<String>>, LabError> {
         let Content::Corpus { file, .. } = &phase.content else { return Ok(None) };
         let bytes = read_file(file)?;
-        let pieces: Vec<&[u8]> = bytes.chunks(FILE_PIECE_BYTES).collect();
-        for (number, piece) in pieces.iter().enumerate() {
+        let chunks: Vec<&[u8]> = bytes.chunks(FILE_CHUNK_BYTES).collect();
+        for (number, chunk) in chunks.iter().enumerate() {
             for agent in &self.agents {
-                let is_last = number + 1 == pieces.len();
-                agent.send(&CoordinatorLine::File { data: STANDARD.encode(piece), is_last })?;
+                let is_last = number + 1 == chunks.len();
+                agent.send(&CoordinatorLine::File { data: STANDARD.encode(chunk), is_last })?;
             }
         }
         let paths = self.gather("store the recorded chat", PREPARE_TIMEOUT, |event| match event {

@@ -115,28 +115,26 @@ pub(super) fn shares(config: &WorkerConfig, capacities: &[Capacity]) -> Result<V
             share.receivers = range.collect();
         }
     }
-    match shares.iter().zip(&room).all(|(share, room)| share.receivers.len() <= *room) {
-        true => Ok(shares),
-        false => {
-            let count = config.receivers.len() + config.http_senders + config.ws_senders.len();
-            let bounds: Vec<usize> = capacities.iter().map(|capacity| capacity.connections_max).collect();
-            Err(LabError::Usage(format!("{count} connections: the agents hold {bounds:?}")))
-        }
+    if shares.iter().zip(&room).all(|(share, room)| share.receivers.len() <= *room) {
+        Ok(shares)
+    } else {
+        let count = config.receivers.len() + config.http_senders + config.ws_senders.len();
+        let bounds: Vec<usize> = capacities.iter().map(|capacity| capacity.connections_max).collect();
+        Err(LabError::Usage(format!("{count} connections: the agents hold {bounds:?}")))
     }
 }
 
 /// The senders of a phase by agent. An agent without a connection that sends has none.
 pub(super) fn slots(shares: &[Share], weights: &[f64], senders: usize) -> Vec<Slots> {
     let by_session = shares.iter().map(|share| share.ws_senders.len()).sum::<usize>() == senders;
-    let parts = match by_session {
-        true => shares.iter().map(|share| share.ws_senders.len()).collect(),
-        false => {
-            let sends = shares.iter().zip(weights);
-            split(
-                senders,
-                &sends.map(|(share, weight)| if share.senders() > 0 { *weight } else { 0.0 }).collect::<Vec<_>>(),
-            )
-        }
+    let parts = if by_session {
+        shares.iter().map(|share| share.ws_senders.len()).collect()
+    } else {
+        let sends = shares.iter().zip(weights);
+        split(
+            senders,
+            &sends.map(|(share, weight)| if share.senders() > 0 { *weight } else { 0.0 }).collect::<Vec<_>>(),
+        )
     };
     let slot =
         |range: Range<usize>| Slots { first: range.start as u64, count: range.len() as u64, all: senders as u64 };

@@ -1,4 +1,4 @@
-//! What the live view knows of one piece of work.
+//! What the live view knows of one task.
 
 use crate::{
     series::{BinCounts, SeriesChange, SeriesCounts},

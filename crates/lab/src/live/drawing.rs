@@ -21,7 +21,7 @@ const BAR: usize = 20;
 /// The eighths of a character, from the lowest; a value of 0 has the lowest, too.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The lines for all work that runs: five for each piece if there is room, else one.
+/// The lines for all work that runs: five for each chunk if there is room, else one.
 pub(super) fn draw<'a>(blocks: impl Iterator<Item = &'a Block> + Clone, now: Instant, space: Space) -> Vec<String> {
     // The cursor stands in the line below.
     let rows = space.rows.saturating_sub(1).max(1);
@@ -47,9 +47,10 @@ fn whole(block: &Block, now: Instant, space: Space) -> Vec<String> {
         let planned = block.rates(width, |bin| bin.planned);
         // Some servers answer nothing: what was sent stands for it.
         let has_answers = block.counts.is_none_or(|counts| counts.done > 0);
-        let (name, achieved, rate) = match has_answers {
-            true => ("answered", block.rates(width, |bin| bin.acknowledged), last.done),
-            false => ("sent", block.rates(width, |bin| bin.sent), last.sent),
+        let (name, achieved, rate) = if has_answers {
+            ("answered", block.rates(width, |bin| bin.acknowledged), last.done)
+        } else {
+            ("sent", block.rates(width, |bin| bin.sent), last.sent)
         };
         let highest = highest(&planned).max(self::highest(&achieved));
         let delivered = match last.delivered {

@@ -1,7 +1,7 @@
 //! The live view: a few lines on the terminal that follow what runs, with the curves that the report will have.
 //!
 //! It measures nothing by itself. Whatever runs tells it the bins of its time series that have changed, and the view draws
-//! those twice a second. In reading order: [`block`], what is known of one piece of work; [`drawing`], the lines that are made of
+//! those twice a second. In reading order: [`block`], what is known of one task; [`drawing`], the lines that are made of
 //! it; [`terminal`], where they are drawn and removed again.
 
 mod block;
@@ -28,7 +28,7 @@ pub(crate) fn shown(phase: Phase) -> Phase {
     Phase { tell_series: terminal::is_enabled(), ..phase }
 }
 
-/// A piece of work in the live view, for as long as this lives. Without a view it does nothing.
+/// A task in the live view, for as long as this lives. Without a view it does nothing.
 #[derive(Debug)]
 pub(crate) struct LiveBlock {
     /// Its number in the view.

@@ -1,6 +1,6 @@
 //! Where the live view is drawn: standard error, if that is a terminal that can move its cursor.
 //!
-//! The lines are drawn over those before, and removed when the last piece of work is over, so that tables and errors begin
+//! The lines are drawn over those before, and removed when the last task is over, so that tables and errors begin
 //! where the view began. A signal that ends the process removes them first.
 
 use super::{

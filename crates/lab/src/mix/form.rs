@@ -21,7 +21,7 @@ pub(crate) struct Form {
 
 /// What a client was handed with one entry.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Handed {
+pub(crate) enum DeliveredEntry {
     Message(Form),
     Edit {
         target: u64,
@@ -54,18 +54,18 @@ impl Form {
     }
 
     /// Applies an entry that follows the message, as a client does.
-    pub(crate) fn apply(&mut self, seq: u64, change: &Handed) {
+    pub(crate) fn apply(&mut self, seq: u64, change: &DeliveredEntry) {
         match change {
-            Handed::Edit { target, version, body }
+            DeliveredEntry::Edit { target, version, body }
                 if *target == seq && *version > self.version && !self.is_recalled =>
             {
                 (self.version, self.body) = (*version, *body);
             }
-            Handed::Recall { target } if *target == seq => {
+            DeliveredEntry::Recall { target } if *target == seq => {
                 (self.body, self.is_recalled) = (no_body(), true);
                 self.reactions.clear();
             }
-            Handed::Reactions(changes) if !self.is_recalled => {
+            DeliveredEntry::Reactions(changes) if !self.is_recalled => {
                 if let Some(reactions) = changes.get(&seq) {
                     self.reactions.clone_from(reactions);
                 }
@@ -75,7 +75,7 @@ impl Form {
     }
 }
 
-impl Handed {
+impl DeliveredEntry {
     /// Reads an entry as a client does.
     ///
     /// # Errors
@@ -84,39 +84,38 @@ impl Handed {
         let body = body_hash(entry.body.get());
         let target = || entry.target.ok_or_else(|| "names no target".to_owned());
         Ok(match entry.kind {
-            EntryKind::Message => Handed::Message(Form {
+            EntryKind::Message => DeliveredEntry::Message(Form {
                 version: entry.version.unwrap_or(1),
                 body,
                 is_recalled: entry.recalled.is_some(),
                 reactions: counts_of(&entry.reactions)?,
             }),
             EntryKind::Edit => {
-                Handed::Edit { target: target()?, version: entry.version.ok_or("has no version")?, body }
+                DeliveredEntry::Edit { target: target()?, version: entry.version.ok_or("has no version")?, body }
             }
-            EntryKind::Recall => Handed::Recall { target: target()? },
-            EntryKind::Reactions => Handed::Reactions(reaction_changes(entry.body.get())?),
-            EntryKind::Pins | EntryKind::MemberChange | EntryKind::ConversationChange | EntryKind::Assignment => {
-                Handed::Other
-            }
+            EntryKind::Recall => DeliveredEntry::Recall { target: target()? },
+            EntryKind::Reactions => DeliveredEntry::Reactions(reaction_changes(entry.body.get())?),
+            EntryKind::Pins
+            | EntryKind::MemberChange
+            | EntryKind::ConversationChange
+            | EntryKind::Assignment
+            | EntryKind::Opaque(_) => DeliveredEntry::Other,
         })
     }
 
     /// The messages that the entry changes.
     pub(crate) fn targets(&self) -> BTreeSet<u64> {
         match self {
-            Handed::Edit { target, .. } | Handed::Recall { target } => [*target].into(),
-            Handed::Reactions(changes) => changes.keys().copied().collect(),
-            Handed::Message(_) | Handed::Other => BTreeSet::new(),
+            DeliveredEntry::Edit { target, .. } | DeliveredEntry::Recall { target } => [*target].into(),
+            DeliveredEntry::Reactions(changes) => changes.keys().copied().collect(),
+            DeliveredEntry::Message(_) | DeliveredEntry::Other => BTreeSet::new(),
         }
     }
 }
 
 fn counts_of(reactions: &[Reaction]) -> Result<ReactionCounts, String> {
     let counts: ReactionCounts = reactions.iter().map(|one| (one.key.clone(), one.count)).collect();
-    match counts.len() == reactions.len() {
-        true => Ok(counts),
-        false => Err("names a reaction twice".into()),
-    }
+    if counts.len() == reactions.len() { Ok(counts) } else { Err("names a reaction twice".into()) }
 }
 
 fn reaction_changes(body: &str) -> Result<BTreeMap<u64, ReactionCounts>, String> {
@@ -138,9 +137,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn handed(json: &str) -> Result<Handed, String> {
+    fn handed(json: &str) -> Result<DeliveredEntry, String> {
         let start = r#"{"conversation":"g","at":1,"type":"text","#;
-        Handed::of(&serde_json::from_str(&format!("{start}{json}")).unwrap())
+        DeliveredEntry::of(&serde_json::from_str(&format!("{start}{json}")).unwrap())
     }
 
     #[test]
@@ -154,14 +153,14 @@ mod tests {
         }
         let newest =
             r#""seq":1,"kind":"message","version":2,"body":"b","reactions":[{"key":"x","count":2,"users":[]}]}"#;
-        assert_eq!(handed(newest), Ok(Handed::Message(form.clone())));
+        assert_eq!(handed(newest), Ok(DeliveredEntry::Message(form.clone())));
         let again = form.clone();
         form.apply(1, &handed(r#""seq":2,"kind":"edit","target":1,"version":2,"body":null}"#).unwrap());
         assert_eq!(form, again, "an edit that the form has already changes nothing");
         form.apply(1, &handed(r#""seq":4,"kind":"recall","target":1,"body":null}"#).unwrap());
         form.apply(1, &handed(r#""seq":5,"kind":"edit","target":1,"version":3,"body":"c"}"#).unwrap());
         let tombstone = r#""seq":1,"kind":"message","version":2,"body":null,"recalled":{"at":1}}"#;
-        assert_eq!(handed(tombstone), Ok(Handed::Message(form)));
+        assert_eq!(handed(tombstone), Ok(DeliveredEntry::Message(form)));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use super::{
     counts::MixCounts,
-    form::{Form, Handed},
+    form::{DeliveredEntry, Form},
     model::{MessageModel, ViewFault},
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,24 +14,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[derive(Debug, Default)]
 pub(crate) struct MemberViews {
     /// By `seq`: the entries that change messages, and messages in a changed form, as the first receiver got them.
-    reference: HashMap<u64, Handed>,
+    reference: HashMap<u64, DeliveredEntry>,
     /// By message: the entries that change it.
     changes: HashMap<u64, BTreeSet<u64>>,
     /// By receiver and `seq`: the entries that differ from the reference.
-    differing: BTreeMap<usize, HashMap<u64, Handed>>,
+    differing: BTreeMap<usize, HashMap<u64, DeliveredEntry>>,
 }
 
-fn is_unchanged(handed: &Handed) -> bool {
+fn is_unchanged(handed: &DeliveredEntry) -> bool {
     match handed {
-        Handed::Message(form) => *form == Form::original(form.body),
-        Handed::Other => true,
-        Handed::Edit { .. } | Handed::Recall { .. } | Handed::Reactions(_) => false,
+        DeliveredEntry::Message(form) => *form == Form::original(form.body),
+        DeliveredEntry::Other => true,
+        DeliveredEntry::Edit { .. } | DeliveredEntry::Recall { .. } | DeliveredEntry::Reactions(_) => false,
     }
 }
 
 impl MemberViews {
     /// Records an entry that no receiver has got before.
-    pub(crate) fn record_first(&mut self, seq: u64, handed: Handed) {
+    pub(crate) fn record_first(&mut self, seq: u64, handed: DeliveredEntry) {
         self.record_targets(seq, &handed);
         if !is_unchanged(&handed) {
             self.reference.insert(seq, handed);
@@ -39,7 +39,7 @@ impl MemberViews {
     }
 
     /// Records an entry that others have got, too, and perhaps in another form.
-    pub(crate) fn record_other(&mut self, receiver: usize, seq: u64, handed: Handed) {
+    pub(crate) fn record_other(&mut self, receiver: usize, seq: u64, handed: DeliveredEntry) {
         self.record_targets(seq, &handed);
         let is_same = match self.reference.get(&seq) {
             Some(reference) => *reference == handed,
@@ -50,7 +50,7 @@ impl MemberViews {
         }
     }
 
-    fn record_targets(&mut self, seq: u64, handed: &Handed) {
+    fn record_targets(&mut self, seq: u64, handed: &DeliveredEntry) {
         for target in handed.targets() {
             self.changes.entry(target).or_default().insert(seq);
         }
@@ -61,10 +61,10 @@ impl MemberViews {
         self.view(&HashMap::new(), seq, original)
     }
 
-    fn view(&self, differing: &HashMap<u64, Handed>, seq: u64, original: u64) -> Form {
+    fn view(&self, differing: &HashMap<u64, DeliveredEntry>, seq: u64, original: u64) -> Form {
         let handed = |seq: u64| differing.get(&seq).or_else(|| self.reference.get(&seq));
         let mut form = match handed(seq) {
-            Some(Handed::Message(form)) => form.clone(),
+            Some(DeliveredEntry::Message(form)) => form.clone(),
             _ => Form::original(original),
         };
         for change in self.changes.get(&seq).into_iter().flatten().filter_map(|change| handed(*change)) {
@@ -74,10 +74,10 @@ impl MemberViews {
     }
 
     /// The messages of which these entries, or the reference's in their places, make the view.
-    fn messages_of(&self, differing: &HashMap<u64, Handed>) -> BTreeSet<u64> {
-        let of_entry = |(seq, handed): (&u64, &Handed)| {
+    fn messages_of(&self, differing: &HashMap<u64, DeliveredEntry>) -> BTreeSet<u64> {
+        let of_entry = |(seq, handed): (&u64, &DeliveredEntry)| {
             let mut messages = handed.targets();
-            messages.extend(self.reference.get(seq).map(Handed::targets).unwrap_or_default());
+            messages.extend(self.reference.get(seq).map(DeliveredEntry::targets).unwrap_or_default());
             messages.insert(*seq);
             messages
         };
@@ -126,16 +126,16 @@ mod tests {
 
     const ANSWERED: u64 = 5;
 
-    fn changed(version: u32, body: &str) -> Handed {
-        Handed::Message(Form { version, ..Form::original(body_hash(body)) })
+    fn changed(version: u32, body: &str) -> DeliveredEntry {
+        DeliveredEntry::Message(Form { version, ..Form::original(body_hash(body)) })
     }
 
-    fn edit(version: u32, body: &str) -> Handed {
-        Handed::Edit { target: 1, version, body: body_hash(body) }
+    fn edit(version: u32, body: &str) -> DeliveredEntry {
+        DeliveredEntry::Edit { target: 1, version, body: body_hash(body) }
     }
 
-    fn reactions(count: u32) -> Handed {
-        Handed::Reactions([(1, ReactionCounts::from([("x".to_owned(), count)]))].into())
+    fn reactions(count: u32) -> DeliveredEntry {
+        DeliveredEntry::Reactions([(1, ReactionCounts::from([("x".to_owned(), count)]))].into())
     }
 
     /// The sheet of two receivers after one edit that was acknowledged, and what `change` adds.
@@ -150,7 +150,7 @@ mod tests {
         counts
     }
 
-    fn views(first: &[(u64, Handed)], second: &[(u64, Handed)]) -> MemberViews {
+    fn views(first: &[(u64, DeliveredEntry)], second: &[(u64, DeliveredEntry)]) -> MemberViews {
         let mut views = MemberViews::default();
         first.iter().for_each(|(seq, handed)| views.record_first(*seq, handed.clone()));
         second.iter().for_each(|(seq, handed)| views.record_other(1, *seq, handed.clone()));
@@ -175,17 +175,17 @@ mod tests {
 
     #[test]
     fn a_recalled_body_that_one_receiver_shows_is_found() {
-        let live = [(1, changed(1, "a")), (2, edit(2, "b")), (3, Handed::Recall { target: 1 })];
+        let live = [(1, changed(1, "a")), (2, edit(2, "b")), (3, DeliveredEntry::Recall { target: 1 })];
         let recalled = |model: &mut MessageModel| {
             model.begin_recall();
             model.answer_recall(Answer::Done { at: ANSWERED, seq: 3 });
         };
         assert!(sheet(views(&live, &live), recalled).balances());
         let tombstone = Form { body: no_body(), is_recalled: true, ..Form::original(0) };
-        let resumed = [(1, Handed::Message(tombstone)), (2, edit(2, "null"))];
+        let resumed = [(1, DeliveredEntry::Message(tombstone)), (2, edit(2, "null"))];
         assert!(sheet(views(&live, &resumed), recalled).balances());
         assert_eq!(sheet(views(&live[..2], &[]), recalled).shown_after_recall, 1);
-        let other = [(3, Handed::Recall { target: 7 })];
+        let other = [(3, DeliveredEntry::Recall { target: 7 })];
         assert_eq!(sheet(views(&live, &other), recalled).shown_after_recall, 1, "one receiver's recall names another");
     }
 

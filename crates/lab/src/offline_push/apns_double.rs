@@ -1,10 +1,10 @@
 //! Apple's service for the lab, over HTTP/2 in the clear: a thread of its own with a runtime.
 
 use super::{
-    notice::{Notice, NoticeSink, OfflineRoad},
+    notice::{Notice, NoticeSink, OfflineChannel},
+    provider_state::{ProviderState, ProviderStates},
     tally::fault_of,
     token_book::TokenBook,
-    vendor_state::{VendorState, VendorStates},
 };
 use crate::LabError;
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use tokio::{
 
 /// Requests of one connection at the same time, as many as APNs itself allows at least.
 const STREAMS_MAX: u32 = 1_000;
-/// How often a request that is kept waiting looks whether the vendor answers again.
+/// How often a request that is kept waiting looks whether the provider answers again.
 const HANG_POLL: Duration = Duration::from_millis(50);
 /// A notification holds at most 4 KiB.
 const BODY_BYTES_MAX: usize = 4 * 1024;
@@ -40,14 +40,14 @@ pub(super) struct ApnsDouble {
 struct Service {
     sink: Arc<dyn NoticeSink>,
     book: Arc<TokenBook>,
-    states: Arc<VendorStates>,
+    states: Arc<ProviderStates>,
 }
 
 impl ApnsDouble {
     pub(super) fn start(
         sink: Arc<dyn NoticeSink>,
         book: Arc<TokenBook>,
-        states: Arc<VendorStates>,
+        states: Arc<ProviderStates>,
     ) -> Result<ApnsDouble, LabError> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -98,7 +98,7 @@ struct Payload<'a> {
     conversation: Cow<'a, str>,
     seq: u64,
     #[serde(default)]
-    withdrawn: bool,
+    removed: bool,
 }
 
 impl Service {
@@ -117,11 +117,11 @@ impl Service {
             // The server under test was killed in the middle.
             return Ok(());
         }
-        let (status, answer) = match self.states.get(OfflineRoad::Apns) {
-            VendorState::Accepts => (self.take(&head, &bytes)?, ""),
-            VendorState::Refuses => (StatusCode::SERVICE_UNAVAILABLE, r#"{"reason":"ServiceUnavailable"}"#),
-            VendorState::Hangs => {
-                while self.states.get(OfflineRoad::Apns) == VendorState::Hangs {
+        let (status, answer) = match self.states.get(OfflineChannel::Apns) {
+            ProviderState::Accepts => (self.take(&head, &bytes)?, ""),
+            ProviderState::Refuses => (StatusCode::SERVICE_UNAVAILABLE, r#"{"reason":"ServiceUnavailable"}"#),
+            ProviderState::Hangs => {
+                while self.states.get(OfflineChannel::Apns) == ProviderState::Hangs {
                     tokio::time::sleep(HANG_POLL).await;
                 }
                 respond.send_reset(h2::Reason::CANCEL);
@@ -149,18 +149,18 @@ impl Service {
         }
         let owner = self.book.owner(token)?;
         let payload: Payload<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        let kind = if payload.withdrawn { "background" } else { "alert" };
+        let kind = if payload.removed { "background" } else { "alert" };
         if head.headers.get("apns-push-type").is_none_or(|said| said != kind) {
             return Err(format!("a notification of another kind than {kind}"));
         }
         self.sink.note(&[Notice {
-            road: OfflineRoad::Apns,
+            channel: OfflineChannel::Apns,
             user: &owner.user,
             device: &owner.device,
             conversation: &payload.conversation,
             seq: payload.seq,
             id: head.headers.get("apns-id").map(|id| xxhash_rust::xxh3::xxh3_64(id.as_bytes())),
-            withdrawn: payload.withdrawn,
+            removed: payload.removed,
             sent_at_ms: None,
         }]);
         Ok(StatusCode::OK)

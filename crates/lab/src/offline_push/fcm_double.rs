@@ -2,20 +2,20 @@
 
 use super::{
     http1::{Answer, Handler, Request},
-    notice::{Notice, NoticeSink, OfflineRoad},
+    notice::{Notice, NoticeSink, OfflineChannel},
+    provider_state::{ProviderState, ProviderStates},
     token_book::TokenBook,
-    vendor_state::{VendorState, VendorStates},
 };
 use serde::Deserialize;
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-/// How often a request that is kept waiting looks whether the vendor answers again.
+/// How often a request that is kept waiting looks whether the provider answers again.
 pub(super) const HANG_POLL: Duration = Duration::from_millis(50);
 
 pub(super) struct FcmDouble {
     pub(super) sink: Arc<dyn NoticeSink>,
     pub(super) book: Arc<TokenBook>,
-    pub(super) states: Arc<VendorStates>,
+    pub(super) states: Arc<ProviderStates>,
 }
 
 #[derive(Deserialize)]
@@ -37,7 +37,7 @@ struct MessageData<'a> {
     #[serde(borrow)]
     conversation: Cow<'a, str>,
     seq: &'a str,
-    withdrawn: Option<&'a str>,
+    removed: Option<&'a str>,
 }
 
 impl Handler for FcmDouble {
@@ -47,14 +47,14 @@ impl Handler for FcmDouble {
             return Ok(Some(Answer { status: 200, body }));
         }
         let Body { message } = serde_json::from_slice(request.body).map_err(|error| error.to_string())?;
-        match self.states.get(OfflineRoad::Fcm) {
-            VendorState::Accepts => {}
-            VendorState::Refuses => {
+        match self.states.get(OfflineChannel::Fcm) {
+            ProviderState::Accepts => {}
+            ProviderState::Refuses => {
                 let body = r#"{"error":{"code":503,"status":"UNAVAILABLE"}}"#.to_owned();
                 return Ok(Some(Answer { status: 503, body }));
             }
-            VendorState::Hangs => {
-                while self.states.get(OfflineRoad::Fcm) == VendorState::Hangs {
+            ProviderState::Hangs => {
+                while self.states.get(OfflineChannel::Fcm) == ProviderState::Hangs {
                     std::thread::sleep(HANG_POLL);
                 }
                 return Ok(None);
@@ -62,13 +62,13 @@ impl Handler for FcmDouble {
         }
         let owner = self.book.owner(message.token)?;
         self.sink.note(&[Notice {
-            road: OfflineRoad::Fcm,
+            channel: OfflineChannel::Fcm,
             user: &owner.user,
             device: &owner.device,
             conversation: &message.data.conversation,
-            seq: message.data.seq.parse().map_err(|_| "a seq that is no number".to_owned())?,
+            seq: message.data.seq.parse().map_err(|_| "a seq that is not a number".to_owned())?,
             id: None,
-            withdrawn: message.data.withdrawn == Some("true"),
+            removed: message.data.removed == Some("true"),
             sent_at_ms: None,
         }]);
         Ok(Some(Answer { status: 200, body: r#"{"name":"projects/lab/messages/1"}"#.into() }))

@@ -1,17 +1,17 @@
-//! Offline push as a bench sees it: doubles of the app's webhook and of vendors' services, which the server under test is set to
-//! call, and the counts of what they are told of messages to members who are offline.
+//! Offline push as a bench sees it: doubles of the app's webhook and of providers' services, which the server under test is set to
+//! call, and the counts of what they are notified of messages to members who are offline.
 //!
-//! [`notice`] is what a double is told, [`tally`] counts it; `webhook_double`, `apns_double`, `fcm_double` and `web_push_double`
-//! each speak one protocol, and know nothing of who is to be told what.
+//! [`notice`] is what a double is notified, [`tally`] counts it; `webhook_double`, `apns_double`, `fcm_double` and `web_push_double`
+//! each speak one protocol, and know nothing of who is to be notified of what.
 
 mod apns_double;
 mod fcm_double;
 mod http1;
 pub(crate) mod notice;
+pub(crate) mod provider_doubles;
+pub(crate) mod provider_state;
 pub(crate) mod tally;
 mod token_book;
-pub(crate) mod vendor_doubles;
-pub(crate) mod vendor_state;
 mod web_push_double;
 pub(crate) mod webhook_double;
 
@@ -23,7 +23,8 @@ use crate::{
     worker_protocol::Conversation,
 };
 use clap::{Args, ValueEnum};
-use notice::OfflineRoad;
+use notice::OfflineChannel;
+use provider_doubles::ProviderDoubles;
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -32,28 +33,28 @@ use std::{
 use tally::{Expectation, NoticeTally, OfflineCounts};
 use tidings_client::http::{HttpClient, path_segment};
 use tidings_protocol::entry::EntryKind;
-use vendor_doubles::VendorDoubles;
 use webhook_double::WebhookDouble;
 
 /// The options of benches with members who are offline.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct OfflinePushArgs {
-    /// This share of the members is offline, and doubles of the lab's own, which the server is set to call, count what they are told of
+    /// This share of the members is offline, and doubles of the lab's own, which the server is set to call, count what they are notified of
     /// their messages, such as 50%
     #[arg(long, value_parser = parse_share)]
     pub offline_share: Option<f64>,
-    /// Who is told of messages to members who are offline: the app's webhook, vendors (APNs, FCM and Web Push by turns), or both
+    /// Who is notified of messages to members who are offline: the app's webhook, providers (APNs, FCM and Web Push by turns), or both
     #[arg(long, value_enum, default_value_t = OfflineVia::Webhook, requires = "offline_share")]
     pub offline_via: OfflineVia,
 }
 
-/// Who is told of messages to members who are offline.
+/// Who is notified of messages to members who are offline.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OfflineVia {
     #[default]
     Webhook,
-    Vendors,
+    #[value(alias = "vendors")]
+    Providers,
     Both,
 }
 
@@ -61,7 +62,7 @@ impl fmt::Display for OfflineVia {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             OfflineVia::Webhook => "webhook",
-            OfflineVia::Vendors => "vendors",
+            OfflineVia::Providers => "providers",
             OfflineVia::Both => "both",
         })
     }
@@ -75,9 +76,10 @@ impl OfflinePushArgs {
     pub(crate) fn offline_of(self, members: usize) -> Result<usize, LabError> {
         let Some(share) = self.offline_share else { return Ok(0) };
         let offline = (members as f64 * share).round() as usize;
-        match (1..members).contains(&offline) {
-            true => Ok(offline),
-            false => Err(LabError::Usage("--offline-share must leave members online and members offline".into())),
+        if (1..members).contains(&offline) {
+            Ok(offline)
+        } else {
+            Err(LabError::Usage("--offline-share must leave members online and members offline".into()))
         }
     }
 
@@ -85,7 +87,7 @@ impl OfflinePushArgs {
     pub(crate) fn suffix(self) -> String {
         match self.offline_share {
             None => String::new(),
-            Some(share) => format!(", {:.0}% offline, told via {}", 100.0 * share, self.offline_via),
+            Some(share) => format!(", {:.0}% offline, notified via {}", 100.0 * share, self.offline_via),
         }
     }
 
@@ -110,23 +112,23 @@ pub(crate) struct OfflinePush {
     via: OfflineVia,
     tally: Arc<NoticeTally>,
     webhook: Option<WebhookDouble>,
-    vendors: Option<VendorDoubles>,
-    /// What is to be told.
+    providers: Option<ProviderDoubles>,
+    /// What is to be notified.
     watched: Mutex<Vec<WatchedConversation>>,
 }
 
 /// A conversation with members who are offline.
 struct WatchedConversation {
     conversation: Conversation,
-    members: Vec<(String, Vec<(OfflineRoad, String)>)>,
+    members: Vec<(String, Vec<(OfflineChannel, String)>)>,
 }
 
 impl OfflinePush {
     pub(crate) fn start(via: OfflineVia) -> Result<OfflinePush, LabError> {
         let tally = Arc::new(NoticeTally::default());
-        let webhook = (via != OfflineVia::Vendors).then(|| WebhookDouble::start(tally.clone())).transpose()?;
-        let vendors = (via != OfflineVia::Webhook).then(|| VendorDoubles::start(tally.clone())).transpose()?;
-        Ok(OfflinePush { via, tally, webhook, vendors, watched: Mutex::default() })
+        let webhook = (via != OfflineVia::Providers).then(|| WebhookDouble::start(tally.clone())).transpose()?;
+        let providers = (via != OfflineVia::Webhook).then(|| ProviderDoubles::start(tally.clone())).transpose()?;
+        Ok(OfflinePush { via, tally, webhook, providers, watched: Mutex::default() })
     }
 
     fn watched(&self) -> MutexGuard<'_, Vec<WatchedConversation>> {
@@ -136,11 +138,11 @@ impl OfflinePush {
     /// The settings that have a server call the doubles.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         let webhook = self.webhook.as_ref().map(WebhookDouble::settings);
-        let vendors = self.vendors.as_ref().map(VendorDoubles::settings);
-        webhook.into_iter().chain(vendors).flatten().collect()
+        let providers = self.providers.as_ref().map(ProviderDoubles::settings);
+        webhook.into_iter().chain(providers).flatten().collect()
     }
 
-    /// Counts what these members of a conversation, who are offline, are told of its messages from now on; by vendors each of them
+    /// Counts what these members of a conversation, who are offline, are notified of its messages from now on; by providers each of them
     /// has one device.
     pub(crate) fn watch(
         &self,
@@ -152,10 +154,10 @@ impl OfflinePush {
         let turn = self.watched().len();
         for (number, user) in offline.iter().enumerate() {
             let mut devices = Vec::new();
-            if let Some(vendors) = &self.vendors {
-                let vendor = OfflineRoad::VENDORS[(turn + number) % OfflineRoad::VENDORS.len()];
-                register(http, vendors, vendor, user, DEVICE)?;
-                devices.push((vendor, DEVICE.to_owned()));
+            if let Some(providers) = &self.providers {
+                let provider = OfflineChannel::PROVIDERS[(turn + number) % OfflineChannel::PROVIDERS.len()];
+                register(http, providers, provider, user, DEVICE)?;
+                devices.push((provider, DEVICE.to_owned()));
             }
             members.push((user.clone(), devices));
         }
@@ -163,31 +165,31 @@ impl OfflinePush {
         Ok(())
     }
 
-    /// Reads back what was sent, waits until the members who are offline were told of it, or nothing came for `patience`, and counts.
+    /// Reads back what was sent, waits until the members who are offline were notified of it, or nothing came for `patience`, and counts.
     pub(crate) fn finish(&self, http: &mut HttpClient, patience: Duration) -> Result<OfflineCounts, LabError> {
         let watched = self.watched();
         let expectations = watched.iter().map(|watched| {
             let WatchedConversation { conversation, members } = watched;
             let entries = read_timeline(http, &conversation.id)?.into_iter();
-            let told = entries
+            let notified = entries
                 .filter(|entry| entry.seq > conversation.base_seq && entry.kind == EntryKind::Message && !entry.silent);
-            let messages = told.map(|entry| (entry.seq, entry.from)).collect();
+            let messages = notified.map(|entry| (entry.seq, entry.from)).collect();
             Ok(Expectation { conversation: conversation.id.clone(), members: members.clone(), messages })
         });
         let expectations = expectations.collect::<Result<Vec<_>, LabError>>()?;
-        let mut roads = Vec::new();
+        let mut channels = Vec::new();
         if self.webhook.is_some() {
-            roads.push(OfflineRoad::Webhook);
+            channels.push(OfflineChannel::Webhook);
         }
-        if self.vendors.is_some() {
-            roads.extend(OfflineRoad::VENDORS);
+        if self.providers.is_some() {
+            channels.extend(OfflineChannel::PROVIDERS);
         }
-        let counts = self.tally.finish(&roads, &expectations, patience);
+        let counts = self.tally.finish(&channels, &expectations, patience);
         Ok(OfflineCounts { via: self.via.to_string(), ..counts })
     }
 }
 
-/// Counts what the members who are offline were told, if there are any, and prints it. Call it while the server runs.
+/// Counts what the members who are offline were notified, if there are any, and prints it. Call it while the server runs.
 pub(crate) fn conclude(
     push: Option<&OfflinePush>,
     target: &Target,
@@ -200,24 +202,21 @@ pub(crate) fn conclude(
 
 /// What these counts say of the server.
 pub(crate) fn verdict(counts: &Option<OfflineCounts>) -> Verdict {
-    match counts.as_ref().is_none_or(OfflineCounts::balances) {
-        true => Verdict::Passed,
-        false => Verdict::Failed,
-    }
+    if counts.as_ref().is_none_or(OfflineCounts::balances) { Verdict::Passed } else { Verdict::Failed }
 }
 
 /// The device of a member who has one.
 const DEVICE: &str = "phone";
 
-/// Registers a device of the user with a vendor.
+/// Registers a device of the user with a provider.
 pub(crate) fn register(
     http: &mut HttpClient,
-    vendors: &VendorDoubles,
-    vendor: OfflineRoad,
+    providers: &ProviderDoubles,
+    provider: OfflineChannel,
     user: &str,
     device: &str,
 ) -> Result<(), LabError> {
-    let token = vendors.token(vendor, user, device);
+    let token = providers.token(provider, user, device);
     let path = format!("/v1/users/{}/devices/{}/push_token", path_segment(user), path_segment(device));
     Ok(http.put::<serde_json::Value>(&path, &token).map(drop)?)
 }

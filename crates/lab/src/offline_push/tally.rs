@@ -1,6 +1,6 @@
-//! Counts what members who are offline are told of, and holds it to what they are to be told.
+//! Counts what members who are offline are notified of, and holds it to what they are to be notified.
 
-use super::notice::{Notice, NoticeSink, OfflineRoad};
+use super::notice::{Notice, NoticeSink, OfflineChannel};
 use crate::{
     interrupt,
     latency::{Percentiles, new_histogram},
@@ -53,21 +53,21 @@ impl Seqs {
     }
 }
 
-/// What one user, or one device, was told of a conversation.
+/// What one user, or one device, was notified of a conversation.
 #[derive(Debug, Default)]
-struct Told {
+struct Notified {
     seqs: Seqs,
     newest: u64,
 }
 
-/// By the user, or for vendors by user and device.
-type ToldByPerson = HashMap<String, Told>;
+/// By the user, or for providers by user and device.
+type ToldByPerson = HashMap<String, Notified>;
 
-/// All that one road has told.
+/// All that one channel has notified.
 #[derive(Debug)]
-struct RoadTally {
+struct ChannelTally {
     conversations: HashMap<String, ToldByPerson>,
-    told: u64,
+    notified: u64,
     doubled: u64,
     overtaken: u64,
     requests: u64,
@@ -76,11 +76,11 @@ struct RoadTally {
     last_at: Instant,
 }
 
-impl Default for RoadTally {
+impl Default for ChannelTally {
     fn default() -> Self {
-        RoadTally {
+        ChannelTally {
             conversations: HashMap::new(),
-            told: 0,
+            notified: 0,
             doubled: 0,
             overtaken: 0,
             requests: 0,
@@ -90,15 +90,15 @@ impl Default for RoadTally {
     }
 }
 
-impl RoadTally {
-    fn of<'a>(&'a self, conversation: &str, person: &str) -> Option<&'a Told> {
+impl ChannelTally {
+    fn of<'a>(&'a self, conversation: &str, person: &str) -> Option<&'a Notified> {
         self.conversations.get(conversation)?.get(person)
     }
 }
 
 #[derive(Debug, Default)]
 struct Tallies {
-    roads: BTreeMap<OfflineRoad, RoadTally>,
+    channels: BTreeMap<OfflineChannel, ChannelTally>,
     problems: Vec<String>,
 }
 
@@ -113,25 +113,25 @@ pub(crate) struct NoticeTally {
 #[derive(Debug, Clone)]
 pub(crate) struct Expectation {
     pub(crate) conversation: String,
-    /// The members who are offline, each with the user's devices and the vendor of each.
-    pub(crate) members: Vec<(String, Vec<(OfflineRoad, String)>)>,
-    /// The `seq` of each message, in order, and who sent it, who is not told of it.
+    /// The members who are offline, each with the user's devices and the provider of each.
+    pub(crate) members: Vec<(String, Vec<(OfflineChannel, String)>)>,
+    /// The `seq` of each message, in order, and who sent it, who is not notified of it.
     pub(crate) messages: Vec<(u64, Option<String>)>,
 }
 
-/// What became, on one road, of the messages for members who are offline.
+/// What became, on one channel, of the messages for members who are offline.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct RoadCounts {
-    pub(crate) road: OfflineRoad,
+pub(crate) struct ChannelCounts {
+    pub(crate) channel: OfflineChannel,
     pub(crate) expected: u64,
-    pub(crate) told: u64,
-    /// Not told since the device was told of a newer message of the conversation: vendors show the newest alone.
+    pub(crate) notified: u64,
+    /// Not notified since the device was notified of a newer message of the conversation: providers show the newest alone.
     pub(crate) superseded: u64,
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
-    /// Told to those who are online, or of messages that they sent.
+    /// Notified to those who are online, or of messages that they sent.
     pub(crate) unentitled: u64,
-    /// Vendors' notices that came after that of a newer message of the conversation, whose place they take.
+    /// Providers' notices that came after that of a newer message of the conversation, whose place they take.
     pub(crate) overtaken: u64,
     pub(crate) requests: u64,
     /// From the end of the load to the last notice.
@@ -140,9 +140,10 @@ pub(crate) struct RoadCounts {
     pub(crate) delay: Option<Percentiles>,
 }
 
-impl RoadCounts {
+impl ChannelCounts {
     pub(crate) fn balances(&self) -> bool {
-        self.lost + self.doubled + self.unentitled + self.overtaken == 0 && self.told + self.superseded == self.expected
+        self.lost + self.doubled + self.unentitled + self.overtaken == 0
+            && self.notified + self.superseded == self.expected
     }
 }
 
@@ -152,23 +153,33 @@ pub(crate) struct OfflineCounts {
     pub(crate) via: String,
     pub(crate) messages: u64,
     pub(crate) members: u64,
-    pub(crate) roads: Vec<RoadCounts>,
+    pub(crate) channels: Vec<ChannelCounts>,
     pub(crate) problems: Vec<String>,
 }
 
 impl OfflineCounts {
     pub(crate) fn balances(&self) -> bool {
-        self.problems.is_empty() && self.roads.iter().all(RoadCounts::balances)
+        self.problems.is_empty() && self.channels.iter().all(ChannelCounts::balances)
     }
 
     pub(crate) fn print(&self) {
-        let OfflineCounts { via, messages, members, roads, problems } = self;
+        let OfflineCounts { via, messages, members, channels, problems } = self;
         println!("offline push   via {via}: {messages} messages, {members} members offline");
-        for counts in roads {
-            let RoadCounts { road, expected, told, superseded, lost, doubled, unentitled, overtaken, requests, .. } =
-                counts;
-            print!("  {:<9}    told {told} of {expected}  lost {lost}  doubled {doubled}", road.name());
-            if road.collapses() {
+        for counts in channels {
+            let ChannelCounts {
+                channel,
+                expected,
+                notified,
+                superseded,
+                lost,
+                doubled,
+                unentitled,
+                overtaken,
+                requests,
+                ..
+            } = counts;
+            print!("  {:<9}    notified {notified} of {expected}  lost {lost}  doubled {doubled}", channel.name());
+            if channel.collapses() {
                 print!("  superseded {superseded}  overtaken {overtaken}");
             }
             print!(
@@ -191,16 +202,18 @@ impl NoticeSink for NoticeTally {
         let Some(first) = notices.first() else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut tallies = self.tallies();
-        let tally = tallies.roads.entry(first.road).or_default();
+        let tally = tallies.channels.entry(first.channel).or_default();
         tally.requests += 1;
         tally.last_at = Instant::now();
         for notice in notices {
-            if notice.withdrawn {
-                let Notice { road, user, conversation, seq, .. } = notice;
-                tallies.problems.push(format!("{road}: {user} has not read {conversation} {seq}, which was withdrawn"));
+            if notice.removed {
+                let Notice { channel, user, conversation, seq, .. } = notice;
+                tallies
+                    .problems
+                    .push(format!("{channel}: {user} has not read {conversation} {seq}, which was removed"));
                 continue;
             }
-            let tally = tallies.roads.entry(notice.road).or_default();
+            let tally = tallies.channels.entry(notice.channel).or_default();
             if let Some(at) = notice.sent_at_ms {
                 let delay = now.saturating_sub(Duration::from_millis(at));
                 tally.delay.saturating_record((delay.as_micros() as u64).max(1));
@@ -209,21 +222,19 @@ impl NoticeSink for NoticeTally {
                 Some(people) => people,
                 None => tally.conversations.entry(notice.conversation.to_owned()).or_default(),
             };
-            let told = match notice.device.is_empty() {
-                true => match people.get_mut(notice.user) {
-                    Some(told) => told,
+            let notified = if notice.device.is_empty() {
+                match people.get_mut(notice.user) {
+                    Some(notified) => notified,
                     None => people.entry(notice.user.to_owned()).or_default(),
-                },
-                false => people.entry(person(notice.user, notice.device)).or_default(),
+                }
+            } else {
+                people.entry(person(notice.user, notice.device)).or_default()
             };
-            if notice.road.collapses() && notice.seq < told.newest {
+            if notice.channel.collapses() && notice.seq < notified.newest {
                 tally.overtaken += 1;
             }
-            told.newest = told.newest.max(notice.seq);
-            match told.seqs.add(notice.seq) {
-                true => tally.told += 1,
-                false => tally.doubled += 1,
-            }
+            notified.newest = notified.newest.max(notice.seq);
+            if notified.seqs.add(notice.seq) { tally.notified += 1 } else { tally.doubled += 1 }
         }
         self.changed.notify_all();
     }
@@ -248,22 +259,22 @@ impl NoticeTally {
         self.tallies().problems.len()
     }
 
-    /// Waits until all that is expected was told on these roads, or nothing came for `patience`.
+    /// Waits until all that is expected was notified on these channels, or nothing came for `patience`.
     pub(crate) fn finish(
         &self,
-        roads: &[OfflineRoad],
+        channels: &[OfflineChannel],
         expectations: &[Expectation],
         patience: Duration,
     ) -> OfflineCounts {
         let began = Instant::now();
         let mut tallies = self.tallies();
         loop {
-            let is_over = |road: &OfflineRoad| {
-                let tally = tallies.roads.entry(*road).or_default();
+            let is_over = |channel: &OfflineChannel| {
+                let tally = tallies.channels.entry(*channel).or_default();
                 let is_quiet = tally.last_at.max(began).elapsed() >= patience;
-                is_quiet || is_complete(tally, *road, expectations)
+                is_quiet || is_complete(tally, *channel, expectations)
             };
-            if interrupt::requested() || roads.iter().all(is_over) {
+            if interrupt::requested() || channels.iter().all(is_over) {
                 break;
             }
             // Not at every notice: to look at all of them takes a while.
@@ -271,11 +282,19 @@ impl NoticeTally {
             tallies = waited.0;
         }
         let mut problems = std::mem::take(&mut tallies.problems);
-        let roads = (OfflineRoad::ALL.iter())
-            .filter(|road| roads.contains(road) || tallies.roads.get(road).is_some_and(|tally| tally.told > 0))
-            .map(|road| {
-                let empty = RoadTally::default();
-                count_road(*road, tallies.roads.get(road).unwrap_or(&empty), expectations, began, &mut problems)
+        let channels = (OfflineChannel::ALL.iter())
+            .filter(|channel| {
+                channels.contains(channel) || tallies.channels.get(channel).is_some_and(|tally| tally.notified > 0)
+            })
+            .map(|channel| {
+                let empty = ChannelTally::default();
+                count_channel(
+                    *channel,
+                    tallies.channels.get(channel).unwrap_or(&empty),
+                    expectations,
+                    began,
+                    &mut problems,
+                )
             })
             .collect();
         problems.truncate(EXAMPLES_MAX);
@@ -283,19 +302,19 @@ impl NoticeTally {
             via: String::new(),
             messages: expectations.iter().map(|one| one.messages.len() as u64).sum(),
             members: expectations.iter().map(|one| one.members.len() as u64).sum(),
-            roads,
+            channels,
             problems,
         }
     }
 }
 
 impl Expectation {
-    /// Those who are told on this road, each as it is counted, with the user.
-    fn people(&self, road: OfflineRoad) -> impl Iterator<Item = (String, &str)> {
+    /// Those who are notified on this channel, each as it is counted, with the user.
+    fn people(&self, channel: OfflineChannel) -> impl Iterator<Item = (String, &str)> {
         self.members.iter().flat_map(move |(user, devices)| {
-            let of_webhook = (road == OfflineRoad::Webhook).then(|| (user.clone(), user.as_str()));
-            let of_vendor = devices.iter().filter(move |(vendor, _)| *vendor == road);
-            of_webhook.into_iter().chain(of_vendor.map(move |(_, device)| (person(user, device), user.as_str())))
+            let of_webhook = (channel == OfflineChannel::Webhook).then(|| (user.clone(), user.as_str()));
+            let of_provider = devices.iter().filter(move |(provider, _)| *provider == channel);
+            of_webhook.into_iter().chain(of_provider.map(move |(_, device)| (person(user, device), user.as_str())))
         })
     }
 
@@ -308,16 +327,19 @@ impl Expectation {
     }
 }
 
-/// Whether everybody was told of all, or by vendors of the newest.
-fn is_complete(tally: &RoadTally, road: OfflineRoad, expectations: &[Expectation]) -> bool {
+/// Whether everybody was notified of all, or by providers of the newest.
+fn is_complete(tally: &ChannelTally, channel: OfflineChannel, expectations: &[Expectation]) -> bool {
     expectations.iter().all(|expectation| {
         let own = own_messages(expectation);
-        expectation.people(road).all(|(person, user)| {
+        expectation.people(channel).all(|(person, user)| {
             let Some(last) = expectation.last_for(user) else { return true };
-            let told = tally.of(&expectation.conversation, &person);
-            told.is_some_and(|told| match road.collapses() {
-                true => told.seqs.has(last),
-                false => told.seqs.count >= expectation.messages.len() as u64 - own.get(user).copied().unwrap_or(0),
+            let notified = tally.of(&expectation.conversation, &person);
+            notified.is_some_and(|notified| {
+                if channel.collapses() {
+                    notified.seqs.has(last)
+                } else {
+                    notified.seqs.count >= expectation.messages.len() as u64 - own.get(user).copied().unwrap_or(0)
+                }
             })
         })
     })
@@ -332,13 +354,13 @@ fn own_messages(expectation: &Expectation) -> HashMap<&str, u64> {
     own
 }
 
-fn count_road(
-    road: OfflineRoad,
-    tally: &RoadTally,
+fn count_channel(
+    channel: OfflineChannel,
+    tally: &ChannelTally,
     expectations: &[Expectation],
     began: Instant,
     problems: &mut Vec<String>,
-) -> RoadCounts {
+) -> ChannelCounts {
     let (mut expected, mut right, mut superseded, mut lost) = (0, 0, 0, 0);
     let mut entitled: HashSet<(&str, String)> = HashSet::new();
     let mut wrong = Vec::new();
@@ -348,61 +370,61 @@ fn count_road(
             messages.add(*seq);
         });
         let own = own_messages(expectation);
-        for (person, user) in expectation.people(road) {
+        for (person, user) in expectation.people(channel) {
             let count = messages.count - own.get(user).copied().unwrap_or(0);
             expected += count;
-            let empty = Told::default();
-            let told = tally.of(&expectation.conversation, &person).unwrap_or(&empty);
-            let mut told_rightly = told.seqs.count_in(&messages);
+            let empty = Notified::default();
+            let notified = tally.of(&expectation.conversation, &person).unwrap_or(&empty);
+            let mut notified_rightly = notified.seqs.count_in(&messages);
             if own.contains_key(user) {
                 let own = expectation.messages.iter().filter(|(_, sender)| !expectation.is_for(user, sender));
-                told_rightly -= own.filter(|(seq, _)| told.seqs.has(*seq)).count() as u64;
+                notified_rightly -= own.filter(|(seq, _)| notified.seqs.has(*seq)).count() as u64;
             }
-            right += told_rightly;
-            if told_rightly < count {
+            right += notified_rightly;
+            if notified_rightly < count {
                 let is_missing = |(seq, sender): &&(u64, Option<String>)| {
-                    let is_superseded = road.collapses() && told.newest > *seq;
-                    expectation.is_for(user, sender) && !told.seqs.has(*seq) && !is_superseded
+                    let is_superseded = channel.collapses() && notified.newest > *seq;
+                    expectation.is_for(user, sender) && !notified.seqs.has(*seq) && !is_superseded
                 };
                 let missing = expectation.messages.iter().filter(is_missing).count() as u64;
-                (superseded, lost) = (superseded + count - told_rightly - missing, lost + missing);
+                (superseded, lost) = (superseded + count - notified_rightly - missing, lost + missing);
                 if let Some((example, _)) = expectation.messages.iter().find(is_missing) {
-                    let (conversation, of) = (&expectation.conversation, told_rightly);
+                    let (conversation, of) = (&expectation.conversation, notified_rightly);
                     wrong.push(format!(
-                        "{road}: {person} was told of {of} of {count} messages in {conversation}; not of {example}"
+                        "{channel}: {person} was notified of {of} of {count} messages in {conversation}; not of {example}"
                     ));
                 }
             }
-            if told_rightly < told.seqs.count {
-                let seqs = 0..64 * told.seqs.words.len() as u64;
+            if notified_rightly < notified.seqs.count {
+                let seqs = 0..64 * notified.seqs.words.len() as u64;
                 let is_wrong = |seq: &u64| {
                     let known = expectation.messages.iter().find(|(known, _)| known == seq);
-                    told.seqs.has(*seq) && known.is_none_or(|(_, sender)| !expectation.is_for(user, sender))
+                    notified.seqs.has(*seq) && known.is_none_or(|(_, sender)| !expectation.is_for(user, sender))
                 };
                 if let Some(seq) = seqs.into_iter().find(is_wrong) {
-                    wrong.push(unentitled(road, &person, &expectation.conversation, seq));
+                    wrong.push(unentitled(channel, &person, &expectation.conversation, seq));
                 }
             }
             entitled.insert((&expectation.conversation, person));
         }
     }
     for (conversation, people) in &tally.conversations {
-        for (person, told) in people {
+        for (person, notified) in people {
             if !entitled.contains(&(conversation.as_str(), person.clone())) {
-                wrong.push(unentitled(road, person, conversation, told.newest));
+                wrong.push(unentitled(channel, person, conversation, notified.newest));
             }
         }
     }
     wrong.truncate(EXAMPLES_MAX);
     problems.extend(wrong);
-    RoadCounts {
-        road,
+    ChannelCounts {
+        channel,
         expected,
-        told: right,
+        notified: right,
         superseded,
         lost,
         doubled: tally.doubled,
-        unentitled: tally.told - right,
+        unentitled: tally.notified - right,
         overtaken: tally.overtaken,
         requests: tally.requests,
         lag_seconds: tally.last_at.saturating_duration_since(began).as_secs_f64(),
@@ -410,8 +432,8 @@ fn count_road(
     }
 }
 
-fn unentitled(road: OfflineRoad, person: &str, conversation: &str, seq: u64) -> String {
-    format!("{road}: {person} was told of {conversation} {seq}, and is not entitled to it")
+fn unentitled(channel: OfflineChannel, person: &str, conversation: &str, seq: u64) -> String {
+    format!("{channel}: {person} was notified of {conversation} {seq}, and is not entitled to it")
 }
 
 #[cfg(test)]
@@ -420,24 +442,33 @@ mod tests {
 
     fn notice(seq: u64) -> Notice<'static> {
         let (user, device, conversation) = ("ben", "phone", "house");
-        Notice { road: OfflineRoad::Fcm, user, device, conversation, seq, id: None, withdrawn: false, sent_at_ms: None }
+        Notice {
+            channel: OfflineChannel::Fcm,
+            user,
+            device,
+            conversation,
+            seq,
+            id: None,
+            removed: false,
+            sent_at_ms: None,
+        }
     }
 
-    fn counts(told: &[u64]) -> RoadCounts {
+    fn counts(notified: &[u64]) -> ChannelCounts {
         let tally = NoticeTally::default();
-        told.iter().for_each(|seq| tally.note(&[notice(*seq)]));
-        let members = vec![("ben".to_owned(), vec![(OfflineRoad::Fcm, "phone".to_owned())])];
+        notified.iter().for_each(|seq| tally.note(&[notice(*seq)]));
+        let members = vec![("ben".to_owned(), vec![(OfflineChannel::Fcm, "phone".to_owned())])];
         let messages = vec![(5, None), (6, Some("ben".to_owned())), (7, None), (9, None)];
         let expectation = Expectation { conversation: "house".into(), members, messages };
-        tally.finish(&[OfflineRoad::Fcm], &[expectation], Duration::ZERO).roads.remove(0)
+        tally.finish(&[OfflineChannel::Fcm], &[expectation], Duration::ZERO).channels.remove(0)
     }
 
     #[test]
     fn the_newest_stands_for_those_before_it_and_for_none_after_it() {
         let all = counts(&[5, 7, 9]);
-        assert!(all.balances() && all.told == 3 && all.superseded == 0, "{all:?}");
+        assert!(all.balances() && all.notified == 3 && all.superseded == 0, "{all:?}");
         let newest = counts(&[9]);
-        assert!(newest.balances() && newest.told == 1 && newest.superseded == 2, "{newest:?}");
+        assert!(newest.balances() && newest.notified == 1 && newest.superseded == 2, "{newest:?}");
         let older = counts(&[5, 7]);
         assert_eq!((older.balances(), older.lost), (false, 1));
     }

@@ -1,6 +1,6 @@
 //! Which user and device each token was given to.
 
-use super::notice::OfflineRoad;
+use super::notice::OfflineChannel;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use std::{
     collections::HashMap,
@@ -19,11 +19,11 @@ pub(crate) struct TokenOwner {
 pub(super) struct TokenBook(RwLock<HashMap<String, TokenOwner>>);
 
 impl TokenBook {
-    /// A new token of this vendor: for APNs in hexadecimal, for a browser the last part of its endpoint.
-    pub(super) fn add(&self, vendor: OfflineRoad, owner: TokenOwner) -> String {
+    /// A new token of this provider: for APNs in hexadecimal, for a browser the last part of its endpoint.
+    pub(super) fn add(&self, provider: OfflineChannel, owner: TokenOwner) -> String {
         let bytes: [u8; 32] = rand::random();
-        let token = match vendor {
-            OfflineRoad::Apns => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+        let token = match provider {
+            OfflineChannel::Apns => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
             _ => URL_SAFE_NO_PAD.encode(bytes),
         };
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), owner);

@@ -3,9 +3,9 @@
 use super::{
     fcm_double::HANG_POLL,
     http1::{Answer, Handler, Request},
-    notice::{Notice, NoticeSink, OfflineRoad},
+    notice::{Notice, NoticeSink, OfflineChannel},
+    provider_state::{ProviderState, ProviderStates},
     token_book::TokenBook,
-    vendor_state::{VendorState, VendorStates},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::{
@@ -23,7 +23,7 @@ const HEADER_BYTES: usize = 16 + 4 + 1;
 pub(super) struct WebPushDouble {
     pub(super) sink: Arc<dyn NoticeSink>,
     pub(super) book: Arc<TokenBook>,
-    pub(super) states: Arc<VendorStates>,
+    pub(super) states: Arc<ProviderStates>,
     pub(super) keys: BrowserKeys,
 }
 
@@ -98,16 +98,16 @@ struct Shown<'a> {
     conversation: Cow<'a, str>,
     seq: u64,
     #[serde(default)]
-    withdrawn: bool,
+    removed: bool,
 }
 
 impl Handler for WebPushDouble {
     fn answer(&self, request: Request<'_>) -> Result<Option<Answer>, String> {
-        match self.states.get(OfflineRoad::WebPush) {
-            VendorState::Accepts => {}
-            VendorState::Refuses => return Ok(Some(Answer::empty(503))),
-            VendorState::Hangs => {
-                while self.states.get(OfflineRoad::WebPush) == VendorState::Hangs {
+        match self.states.get(OfflineChannel::WebPush) {
+            ProviderState::Accepts => {}
+            ProviderState::Refuses => return Ok(Some(Answer::empty(503))),
+            ProviderState::Hangs => {
+                while self.states.get(OfflineChannel::WebPush) == ProviderState::Hangs {
                     std::thread::sleep(HANG_POLL);
                 }
                 return Ok(None);
@@ -118,13 +118,13 @@ impl Handler for WebPushDouble {
         let plain = self.keys.decrypt(request.body)?;
         let shown: Shown<'_> = serde_json::from_slice(&plain).map_err(|error| error.to_string())?;
         self.sink.note(&[Notice {
-            road: OfflineRoad::WebPush,
+            channel: OfflineChannel::WebPush,
             user: &owner.user,
             device: &owner.device,
             conversation: &shown.conversation,
             seq: shown.seq,
             id: None,
-            withdrawn: shown.withdrawn,
+            removed: shown.removed,
             sent_at_ms: None,
         }]);
         Ok(Some(Answer::empty(201)))

@@ -2,7 +2,7 @@
 
 use super::{
     http1::{Answer, Handler, HttpServer, Request},
-    notice::{Notice, NoticeSink, OfflineRoad},
+    notice::{Notice, NoticeSink, OfflineChannel},
 };
 use crate::{LabError, server::random_key};
 use serde::Deserialize;
@@ -62,13 +62,13 @@ impl Handler for Calls {
         let mut notices = Vec::with_capacity(call.events.iter().map(of_event).sum());
         for event in &call.events {
             notices.extend(event.recipients.iter().map(|user| Notice {
-                road: OfflineRoad::Webhook,
+                channel: OfflineChannel::Webhook,
                 user,
                 device: "",
                 conversation: &event.entry.conversation,
                 seq: event.entry.seq,
                 id: event.id,
-                withdrawn: false,
+                removed: false,
                 sent_at_ms: Some(event.entry.at),
             }));
         }
@@ -128,26 +128,26 @@ mod tests {
     #[test]
     fn each_message_counts_once_for_each_member() {
         let tally = tally_of(&[&[(2, &["ben", "cleo"]), (3, &["cleo"])], &[(3, &["ben"]), (4, &["cleo", "ben"])]]);
-        let counts = tally.finish(&[OfflineRoad::Webhook], &expected(), Duration::ZERO);
+        let counts = tally.finish(&[OfflineChannel::Webhook], &expected(), Duration::ZERO);
         assert!(counts.balances(), "{counts:?}");
-        let road = &counts.roads[0];
-        assert_eq!((road.expected, road.told, road.requests), (6, 6, 2));
+        let channel = &counts.channels[0];
+        assert_eq!((channel.expected, channel.notified, channel.requests), (6, 6, 2));
     }
 
     #[test]
     fn what_is_lost_doubled_or_told_to_others_is_found() {
         let tally = tally_of(&[&[(2, &["ben", "cleo"]), (3, &["ben", "cleo"]), (4, &["ben"])]]);
-        let lost = tally.finish(&[OfflineRoad::Webhook], &expected(), Duration::ZERO);
-        assert_eq!((lost.balances(), lost.roads[0].lost, lost.roads[0].doubled), (false, 1, 0));
-        assert_eq!(lost.problems, ["webhook: cleo was told of 2 of 3 messages in house; not of 4"]);
+        let lost = tally.finish(&[OfflineChannel::Webhook], &expected(), Duration::ZERO);
+        assert_eq!((lost.balances(), lost.channels[0].lost, lost.channels[0].doubled), (false, 1, 0));
+        assert_eq!(lost.problems, ["webhook: cleo was notified of 2 of 3 messages in house; not of 4"]);
         let all: &[(u64, &[&str])] = &[(2, &["ben", "cleo"]), (3, &["ben", "cleo"]), (4, &["ben", "cleo"])];
         let doubled = tally_of(&[all, &[(3, &["ben"])]]);
-        let doubled = doubled.finish(&[OfflineRoad::Webhook], &expected(), Duration::ZERO);
-        assert_eq!((doubled.balances(), doubled.roads[0].lost, doubled.roads[0].doubled), (false, 0, 1));
+        let doubled = doubled.finish(&[OfflineChannel::Webhook], &expected(), Duration::ZERO);
+        assert_eq!((doubled.balances(), doubled.channels[0].lost, doubled.channels[0].doubled), (false, 0, 1));
         let others = tally_of(&[all, &[(3, &["ada"])]]);
-        let others = others.finish(&[OfflineRoad::Webhook], &expected(), Duration::ZERO);
-        assert_eq!((others.balances(), others.roads[0].unentitled), (false, 1));
-        assert_eq!(others.problems, ["webhook: ada was told of house 3, and is not entitled to it"]);
+        let others = others.finish(&[OfflineChannel::Webhook], &expected(), Duration::ZERO);
+        assert_eq!((others.balances(), others.channels[0].unentitled), (false, 1));
+        assert_eq!(others.problems, ["webhook: ada was notified of house 3, and is not entitled to it"]);
     }
 
     #[test]
@@ -160,6 +160,6 @@ mod tests {
             assert!(std::time::Instant::now() < end, "the call is a problem");
             std::thread::yield_now();
         }
-        assert!(!tally.finish(&[OfflineRoad::Webhook], &[], Duration::ZERO).balances());
+        assert!(!tally.finish(&[OfflineChannel::Webhook], &[], Duration::ZERO).balances());
     }
 }

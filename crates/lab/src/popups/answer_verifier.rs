@@ -97,11 +97,10 @@ pub(crate) fn verify_decision(
         };
         let known = &catalogue.popups[usize::from(popup)];
         found(parsed.decision, popup, variant);
-        match known.variants[usize::from(variant)].1 == parsed.content || same_json(known, variant, parsed.content) {
-            false => Err(format!("popup {} shows {}", named(), String::from_utf8_lossy(parsed.content))),
-            true if !known.at_home => Err(format!("popup {} is not for this placement", named())),
-            true => Ok(()),
+        if known.variants[usize::from(variant)].1 != parsed.content && !same_json(known, variant, parsed.content) {
+            return Err(format!("popup {} shows {}", named(), String::from_utf8_lossy(parsed.content)));
         }
+        if known.at_home { Ok(()) } else { Err(format!("popup {} is not for this placement", named())) }
     };
     if let Some(parsed) = parse_decision(body) {
         return verify(parsed);

@@ -117,9 +117,10 @@ pub(crate) fn put_popup(http: &mut HttpClient, id: &str, spec: &PopupSpec) -> Re
 /// Returns an error if the server has popups already: decisions for them would count as faults.
 pub(crate) fn refuse_existing_popups(http: &mut HttpClient) -> Result<(), LabError> {
     let page: Value = http.get("/v1/popups?limit=1")?;
-    match page["popups"].as_array().is_some_and(Vec::is_empty) {
-        true => Ok(()),
-        false => Err(LabError::Usage("the server has popups already: use one without, or none of your own".into())),
+    if page["popups"].as_array().is_some_and(Vec::is_empty) {
+        Ok(())
+    } else {
+        Err(LabError::Usage("the server has popups already: use one without, or none of your own".into()))
     }
 }
 

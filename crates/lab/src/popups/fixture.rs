@@ -90,7 +90,7 @@ impl PopupFixture {
     ) -> Result<Measurement, LabError> {
         let before = ServerMetrics::read(&mut self.http)?;
         let pid = self.target.pid();
-        let mut measured = measure(title, &mut self.connections, (pid, self.client_core), traffic, model, until)?;
+        let mut measured = measure(title, &mut self.connections, pid, self.client_core, traffic, model, until)?;
         measured.metrics = ServerMetrics::read(&mut self.http)?.since(&before);
         Ok(measured)
     }
@@ -109,7 +109,8 @@ impl PopupFixture {
 pub(crate) fn measure(
     title: &str,
     connections: &mut Connections,
-    (pid, client_core): (Option<u32>, usize),
+    pid: Option<u32>,
+    client_core: usize,
     traffic: &mut impl TrafficSource,
     model: LoadModel,
     until: StopCondition,

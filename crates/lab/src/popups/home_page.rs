@@ -144,9 +144,10 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Finished, LabError> {
 /// Passed if all answers were right and all counts balance.
 pub(super) fn verdict(answer_counts: &AnswerCounts, balance: &Balance, nothing_share: f64) -> Verdict {
     let nothing = answer_counts.due_but_nothing as f64 / (answer_counts.asked_due as f64).max(1.0);
-    match answer_counts.is_clean() && balance.wrong == 0 && nothing <= nothing_share {
-        true => Verdict::Passed,
-        false => Verdict::Failed,
+    if answer_counts.is_clean() && balance.wrong == 0 && nothing <= nothing_share {
+        Verdict::Passed
+    } else {
+        Verdict::Failed
     }
 }
 
@@ -172,12 +173,13 @@ fn measure_nginx(args: &PopupArgs, client_core: usize) -> Result<Measurement, La
         Connections::open(nginx.address, args.connections, args.target.patience, args.connection_use())?;
     let mut run = |time| {
         let until = StopCondition::Elapsed(time);
-        measure("nginx", &mut connections, (Some(nginx.pid()), client_core), &mut mix, LoadModel::ClosedLoop, until)
+        measure("nginx", &mut connections, Some(nginx.pid()), client_core, &mut mix, LoadModel::ClosedLoop, until)
     };
     run(Duration::from_secs(1))?;
     let measured = run(NGINX_DURATION.min(args.duration))?;
-    match mix.answer_counts.is_clean() {
-        true => Ok(measured),
-        false => Err(LabError::Usage(format!("nginx did not answer as it should: {:?}", mix.answer_counts.problems))),
+    if mix.answer_counts.is_clean() {
+        Ok(measured)
+    } else {
+        Err(LabError::Usage(format!("nginx did not answer as it should: {:?}", mix.answer_counts.problems)))
     }
 }

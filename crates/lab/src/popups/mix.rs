@@ -396,9 +396,10 @@ impl TrafficSource for HomePageMix<'_> {
             PendingRequest::Due { user, asked_ms } => self.verify_due_answer(user, asked_ms, now_ms, answer),
             PendingRequest::Event { popup, variant, kind } => {
                 self.answer_counts.events += 1;
-                match is_one_new_event(answer) {
-                    true => self.counts[usize::from(popup)][usize::from(variant)][1 + usize::from(kind)] += 1,
-                    false => self.record_other_answer(answer),
+                if is_one_new_event(answer) {
+                    self.counts[usize::from(popup)][usize::from(variant)][1 + usize::from(kind)] += 1
+                } else {
+                    self.record_other_answer(answer)
                 }
             }
         }

@@ -63,10 +63,7 @@ pub(super) fn escape(text: &str) -> String {
 
 /// A field of CSV, in quotes where it needs them.
 fn field(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    }
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
 fn cell(column: Option<&Value>, row: usize) -> String {

@@ -37,9 +37,10 @@ fn page(folder: &Path, rows: &[IndexRow]) -> String {
     for row in rows {
         let name = escape(&row.name);
         // A run that ended with an error has left no page.
-        let linked = match folder.join(&row.name).join(PAGE).exists() {
-            true => format!("<a href=\"{name}/{PAGE}\">{name}</a>"),
-            false => name,
+        let linked = if folder.join(&row.name).join(PAGE).exists() {
+            format!("<a href=\"{name}/{PAGE}\">{name}</a>")
+        } else {
+            name
         };
         let (tone, mark) = if row.passed { ("met", '\u{2713}') } else { ("missed", '\u{2715}') };
         // Writing to a string does not fail.

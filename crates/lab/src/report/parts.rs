@@ -92,9 +92,9 @@ impl Part<'_> {
         self.number(&[name]).unwrap_or(0.0)
     }
 
-    /// Messages, pieces or answers a second.
+    /// Messages, chunks or answers a second.
     pub(crate) fn rate(&self) -> Option<f64> {
-        let count = ["committed", "answers", "pieces"].iter().find_map(|name| {
+        let count = ["committed", "answers", "chunks"].iter().find_map(|name| {
             // In an outcome of streams, `committed` is a latency.
             self.number(&[name])
         })?;
@@ -111,20 +111,20 @@ impl Part<'_> {
         Some(100.0 * busy / self.number(&["seconds"])?.max(1e-9))
     }
 
-    /// The most entries that the webhook, or the search for devices of vendors, was behind the newest. A gauge that was always 0 is not
+    /// The most entries that the webhook, or the search for devices of providers, was behind the newest. A gauge that was always 0 is not
     /// among the samples.
     pub(crate) fn offline_lag(&self) -> Option<f64> {
         let samples = self.get("samples")?;
         samples.get("at")?.as_array().filter(|rows| !rows.is_empty())?;
         let metrics = samples.get("metrics")?.as_object()?;
         let lags =
-            ["tidings_outbox_lag", "tidings_vendor_lag"].iter().filter_map(|name| metrics.get(*name)?.as_array());
+            ["tidings_webhook_lag", "tidings_provider_lag"].iter().filter_map(|name| metrics.get(*name)?.as_array());
         Some(lags.flatten().filter_map(Value::as_f64).fold(0.0, f64::max))
     }
 
     /// The share of what went wrong: of planned messages those refused, of expected deliveries those lost, doubled and so on.
     pub(crate) fn error_percent(&self) -> Option<f64> {
-        let planned = ["planned", "answers", "pieces"].iter().find_map(|name| self.number(&[name]))?;
+        let planned = ["planned", "answers", "chunks"].iter().find_map(|name| self.number(&[name]))?;
         let refused = self.or_zero("refused") + self.or_zero("broken") + self.or_zero("unsent");
         let faults =
             ["lost", "doubled", "out_of_order", "altered", "gaps"].iter().map(|name| self.or_zero(name)).sum::<f64>();

@@ -74,7 +74,7 @@ impl FromStr for Threshold {
         let value = value.strip_suffix(unit).unwrap_or(value).trim();
         match value.parse::<f64>() {
             Ok(value) if value.is_finite() => Ok(Threshold { figure: *figure, relation, value }),
-            _ => Err(format!("{value} is no number of {unit}")),
+            _ => Err(format!("{value} is not a number of {unit}")),
         }
     }
 }
@@ -136,7 +136,7 @@ mod tests {
         let figures = json!({ "outcome": {
             "title": "t", "latency": { "p50": 1.0, "p99": 12.0, "mean": 2.5 }, "metrics": { "store_busy_seconds": 0.5 }, "planned": 1000, "refused": 10, "expected": 2000,
             "lost": 0, "committed": 990, "seconds": 2.0,
-            "samples": { "at": [0.5, 1.0], "metrics": { "tidings_outbox_lag": [7, null], "tidings_queue_depth": [99, 0] } },
+            "samples": { "at": [0.5, 1.0], "metrics": { "tidings_webhook_lag": [7, null], "tidings_queue_depth": [99, 0] } },
         }});
         #[allow(clippy::unwrap_used)]
         let threshold: Threshold = threshold.parse().unwrap();

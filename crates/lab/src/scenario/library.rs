@@ -19,7 +19,7 @@ pub(super) const SHIPPED: &[(&str, &str)] = shipped!["":
     "mixed-day",
     "isolation",
     "offline-push",
-    "reach",
+    "notifications",
     "streams",
     "faults",
     "cluster-faults",

@@ -194,7 +194,7 @@ mod tests {
             ),
             (
                 format!("{}[[fault]]\nat = \"1s\"\nkind = \"fire\"\n", work("rate = 5")),
-                "a.toml:14:8: `fire` is no kind of fault; there are `node-killed`",
+                "a.toml:14:8: `fire` is not a kind of fault; there are `node-killed`",
                 "kind = \"fire\"",
             ),
             (

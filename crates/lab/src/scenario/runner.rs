@@ -47,7 +47,7 @@ pub(crate) fn run(
             Some((driver, ca)) => {
                 figures["driver"] = json!({ "name": driver.name, "about": driver.about });
                 println!("driver         {}", driver.about);
-                ScenarioServer::of_others(&plan.server, args, (driver, ca))?
+                ScenarioServer::of_others(&plan.server, args, driver, ca)?
             }
         };
         let mut stage = Stage { plan, args, server, open: BTreeMap::new() };

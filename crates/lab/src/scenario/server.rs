@@ -65,7 +65,8 @@ impl ScenarioServer {
     pub(crate) fn of_others(
         wanted: &Server,
         args: &TargetArgs,
-        (driver, ca): (Arc<Driver>, Option<&Path>),
+        driver: Arc<Driver>,
+        ca: Option<&Path>,
     ) -> Result<Self, LabError> {
         let Some(url) = args.url.as_ref().or(wanted.url.as_ref()) else {
             return Err(LabError::Usage("a driver needs --url: the lab starts no server that others wrote".into()));

@@ -2,7 +2,7 @@
 
 use super::{
     session::{Frame, Role, Session, SessionError},
-    texts::{Pieces, Readers},
+    texts::{Chunks, Readers},
 };
 use crate::{
     LabError,
@@ -38,7 +38,7 @@ pub(super) struct Sizes {
     pub(super) readers: usize,
     pub(super) writers: usize,
     pub(super) per_second: f64,
-    pub(super) pieces: Pieces,
+    pub(super) chunks: Chunks,
     pub(super) patience: Duration,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Shared {
     pub(super) seqs: Vec<u64>,
     /// Streams whose end was acknowledged.
     pub(super) ended: u64,
-    /// Streams whose last piece was acknowledged at the length of the whole text.
+    /// Streams whose last chunk was acknowledged at the length of the whole text.
     pub(super) written: u64,
     pub(super) refused: u64,
     /// Requests to begin or to end all streams that were answered.
@@ -90,7 +90,7 @@ impl LoadLoop {
     /// Opens the sessions of all writers and readers.
     pub(super) fn open(addresses: &[SocketAddr], cast: Cast, sizes: Sizes) -> Result<Self, LabError> {
         let shared = Shared {
-            readers: Readers::new(sizes.pieces, sizes.streams, sizes.readers),
+            readers: Readers::new(sizes.chunks, sizes.streams, sizes.readers),
             seqs: vec![0; sizes.streams],
             ended: 0,
             written: 0,
@@ -212,12 +212,12 @@ impl LoadLoop {
         }
     }
 
-    /// Writes every piece at its time, and waits until all readers have all of them, or for the patience without progress.
-    pub(super) fn write_pieces(&mut self) -> Result<(), LabError> {
+    /// Writes every chunk at its time, and waits until all readers have all of them, or for the patience without progress.
+    pub(super) fn write_chunks(&mut self) -> Result<(), LabError> {
         self.shared.start_ns = process::monotonic_ns();
         self.shared.readers.series = SeriesRecorder::new(self.shared.start_ns);
         let sizes = self.shared.sizes.clone();
-        let total = sizes.streams * sizes.pieces.count;
+        let total = sizes.streams * sizes.chunks.count;
         let expected = (total * sizes.readers) as u64;
         let mut live = LiveBlock::begin("streams", WorkLength::Messages(total as u64));
         let mut next = 0;
@@ -225,12 +225,12 @@ impl LoadLoop {
         while next < total || self.shared.readers.delivered < expected || self.shared.written < sizes.streams as u64 {
             let now = process::monotonic_ns();
             while next < total {
-                let (piece, stream) = (next / sizes.streams, next % sizes.streams);
-                let due = self.shared.due(stream, piece);
+                let (chunk, stream) = (next / sizes.streams, next % sizes.streams);
+                let due = self.shared.due(stream, chunk);
                 if due > now {
                     break;
                 }
-                self.append(stream, piece)?;
+                self.append(stream, chunk)?;
                 let written = process::monotonic_ns();
                 record(&mut self.shared.lateness, due, written);
                 self.shared.readers.series.planned(due);
@@ -259,19 +259,16 @@ impl LoadLoop {
         Ok(())
     }
 
-    fn append(&mut self, stream: usize, piece: usize) -> Result<(), LabError> {
-        let pieces = self.shared.sizes.pieces;
-        // The last piece is answered with the length of the whole text.
-        let reference = match piece + 1 == pieces.count {
-            true => format!(r#""ref":{stream},"#),
-            false => String::new(),
-        };
+    fn append(&mut self, stream: usize, chunk: usize) -> Result<(), LabError> {
+        let chunks = self.shared.sizes.chunks;
+        // The last chunk is answered with the length of the whole text.
+        let reference = if chunk + 1 == chunks.count { format!(r#""ref":{stream},"#) } else { String::new() };
         let payload = format!(
             r#"{{"t":"stream_append",{reference}"conversation":"{}","seq":{},"offset":{},"text":"{}"}}"#,
             self.cast.conversations[stream],
             self.shared.seqs[stream],
-            piece * pieces.bytes,
-            pieces.text(stream, piece)
+            chunk * chunks.bytes,
+            chunks.text(stream, chunk)
         );
         let writer = self.writer_of(stream);
         self.sessions[writer].queue(payload.as_bytes());
@@ -301,10 +298,10 @@ impl LoadLoop {
 }
 
 impl Shared {
-    /// When a piece is due: every stream at its rate, all streams evenly beside each other.
-    fn due(&self, stream: usize, piece: usize) -> u64 {
+    /// When a chunk is due: every stream at its rate, all streams evenly beside each other.
+    fn due(&self, stream: usize, chunk: usize) -> u64 {
         let share = stream as f64 / self.sizes.streams as f64;
-        self.start_ns + ((piece as f64 + share) * 1e9 / self.sizes.per_second) as u64
+        self.start_ns + ((chunk as f64 + share) * 1e9 / self.sizes.per_second) as u64
     }
 
     fn receive(&mut self, role: Role, frame: &Frame<'_>) -> Result<(), SessionError> {
@@ -313,13 +310,13 @@ impl Shared {
             (Role::Reader { stream, reader }, "stream") => {
                 let (start, share) = (self.start_ns, stream as f64 / self.sizes.streams as f64);
                 let per_second = self.sizes.per_second;
-                let due = move |piece: usize| start + ((piece as f64 + share) * 1e9 / per_second) as u64;
+                let due = move |chunk: usize| start + ((chunk as f64 + share) * 1e9 / per_second) as u64;
                 let (offset, text) = (frame.offset.unwrap_or(usize::MAX), frame.text.as_deref().unwrap_or_default());
-                self.readers.receive((stream, reader), (offset, text), due, now);
+                self.readers.receive(stream, reader, offset, text, due, now);
             }
             (Role::Reader { stream, reader }, "messages") => {
                 for entry in frame.entries.iter().filter(|entry| entry.kind == "edit") {
-                    self.readers.receive_end((stream, reader), entry.body.get());
+                    self.readers.receive_end(stream, reader, entry.body.get());
                 }
             }
             (Role::Writer(_), "sent") => {
@@ -328,14 +325,11 @@ impl Shared {
                     let stream = number % self.sizes.streams;
                     record(&mut self.committed, self.asked_at[stream], now);
                     self.answered += 1;
-                    match number < self.sizes.streams {
-                        true => self.seqs[stream] = sent.seq,
-                        false => self.ended += 1,
-                    }
+                    if number < self.sizes.streams { self.seqs[stream] = sent.seq } else { self.ended += 1 }
                 }
             }
             (Role::Writer(_), "appended") => {
-                let whole = self.sizes.pieces.bytes * self.sizes.pieces.count;
+                let whole = self.sizes.chunks.bytes * self.sizes.chunks.count;
                 self.written += u64::from(frame.offset == Some(whole));
             }
             (_, "error") => {

@@ -26,7 +26,7 @@ use load_loop::{Cast, LoadLoop, Sizes};
 use serde::Serialize;
 use serde_json::json;
 use std::time::Duration;
-use texts::{PIECE_BYTES_MIN, Pieces};
+use texts::{CHUNK_BYTES_MIN, Chunks};
 use tidings_client::http::{HttpClient, path_segment};
 use tidings_protocol::{entry::Entry, http::ConversationKind, limits::BODY_BYTES_MAX};
 
@@ -40,11 +40,11 @@ pub struct StreamsArgs {
     /// Members who read each of them
     #[arg(long, default_value_t = 2)]
     pub readers: usize,
-    /// Pieces a second of each (open loop)
+    /// Chunks a second of each (open loop)
     #[arg(long, default_value_t = 20.0)]
     pub rate: f64,
     #[arg(long, default_value_t = 20)]
-    pub piece_bytes: usize,
+    pub chunk_bytes: usize,
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Plain direct messages a second, alone and then beside the streams; 0: none
@@ -52,12 +52,12 @@ pub struct StreamsArgs {
     pub chat_rate: f64,
 }
 
-/// Streams of one writer: below the default limits of a user, 16 open ones and 100 pieces a second.
+/// Streams of one writer: below the default limits of a user, 16 open ones and 100 chunks a second.
 const STREAMS_PER_WRITER: usize = 5;
 const CHAT_PAIRS: usize = 50;
 const CHAT_SENDERS: usize = 16;
 const CHAT_BODY_BYTES: usize = 200;
-/// Plain messages run so much longer than the pieces, so that all pieces have some beside them.
+/// Plain messages run so much longer than the chunks, so that all chunks have some beside them.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// The figures of the streams.
@@ -66,7 +66,7 @@ struct StreamsOutcome {
     title: String,
     streams: usize,
     readers: usize,
-    pieces: u64,
+    chunks: u64,
     delivered: u64,
     expected: u64,
     frames: u64,
@@ -76,7 +76,7 @@ struct StreamsOutcome {
     altered: u64,
     refused: u64,
     seconds: f64,
-    /// From when a piece was due to its last reader, in milliseconds.
+    /// From when a chunk was due to its last reader, in milliseconds.
     latency: Percentiles,
     lateness: Percentiles,
     lag_max_ms: f64,
@@ -109,8 +109,8 @@ impl StreamsOutcome {
     fn print(&self, title: &str) {
         println!("{title}");
         println!(
-            "  pieces       written {}  delivered {} of {}  in {} frames  gaps {}  altered {}  refused {}",
-            self.pieces, self.delivered, self.expected, self.frames, self.gaps, self.altered, self.refused
+            "  chunks       written {}  delivered {} of {}  in {} frames  gaps {}  altered {}  refused {}",
+            self.chunks, self.delivered, self.expected, self.frames, self.gaps, self.altered, self.refused
         );
         println!(
             "  texts        whole at {} of {} readers  stored whole {} of {}",
@@ -121,8 +121,8 @@ impl StreamsOutcome {
         );
         let server = self.server_cpu_seconds.map_or("?".into(), |seconds| format!("{seconds:.2} s"));
         println!(
-            "  rate         {:.0} pieces/s  {:.0} deliveries/s  over {:.2} s  CPU client {:.2} s  server {server}",
-            self.pieces as f64 / self.seconds.max(1e-9),
+            "  rate         {:.0} chunks/s  {:.0} deliveries/s  over {:.2} s  CPU client {:.2} s  server {server}",
+            self.chunks as f64 / self.seconds.max(1e-9),
             self.delivered as f64 / self.seconds.max(1e-9),
             self.seconds,
             self.client_cpu_seconds
@@ -140,13 +140,13 @@ impl StreamsOutcome {
 
 fn sizes(args: &StreamsArgs) -> Result<Sizes, LabError> {
     let count = (args.rate * args.duration.as_secs_f64()) as usize;
-    if args.streams == 0 || args.readers == 0 || args.piece_bytes < PIECE_BYTES_MIN || count == 0 {
-        let what = format!("--streams, --readers and pieces must be at least 1, --piece-bytes {PIECE_BYTES_MIN}");
+    if args.streams == 0 || args.readers == 0 || args.chunk_bytes < CHUNK_BYTES_MIN || count == 0 {
+        let what = format!("--streams, --readers and chunks must be at least 1, --chunk-bytes {CHUNK_BYTES_MIN}");
         return Err(LabError::Usage(what));
     }
     // The body has some bytes beside its text.
-    if count * args.piece_bytes + 64 > BODY_BYTES_MAX {
-        let length = count * args.piece_bytes;
+    if count * args.chunk_bytes + 64 > BODY_BYTES_MAX {
+        let length = count * args.chunk_bytes;
         return Err(LabError::Usage(format!("a text would have {length} bytes; a body has at most {BODY_BYTES_MAX}")));
     }
     Ok(Sizes {
@@ -154,7 +154,7 @@ fn sizes(args: &StreamsArgs) -> Result<Sizes, LabError> {
         readers: args.readers,
         writers: args.streams.div_ceil(STREAMS_PER_WRITER),
         per_second: args.rate,
-        pieces: Pieces { bytes: args.piece_bytes, count },
+        chunks: Chunks { bytes: args.chunk_bytes, count },
         patience: args.target.patience,
     })
 }
@@ -182,7 +182,7 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<Finished, LabError> {
     let sizes = sizes(args)?;
     let target = match args.target.url {
         Some(_) => Target::resolve(&args.target)?,
-        // Above 100 pieces a second of one writer, which is a limit on people, not on this load.
+        // Above 100 chunks a second of one writer, which is a limit on people, not on this load.
         None => Target::Own(Box::new(OwnServer::start_with(
             vec![("TIDINGS_STREAMS_APPENDS_PER_SECOND".to_owned(), "0".to_owned())],
             None,
@@ -215,7 +215,7 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<Finished, LabError> {
         metrics_address: Some(target.address()),
         lab_pids: Vec::new(),
     });
-    load.write_pieces()?;
+    load.write_chunks()?;
     let samples = sampler.finish();
     let seconds = started.elapsed().as_secs_f64();
     let after = (process::cpu_seconds(std::process::id()), target.pid().map(process::cpu_seconds));
@@ -244,22 +244,23 @@ fn stored_whole(http: &mut HttpClient, cast: &Cast, load: &mut LoadLoop) -> Resu
     for (stream, id) in cast.conversations.iter().enumerate() {
         let path = format!("/v1/conversations/{}/messages/{}", path_segment(id), load.shared.seqs[stream]);
         let entry: Entry = http.get(&path)?;
-        match entry.stream.is_none() && load.shared.readers.is_whole(stream, entry.body.get()) {
-            true => whole += 1,
-            false => load.shared.readers.add_problem(format!("stream {stream} is stored as {entry:?}")),
+        if entry.stream.is_none() && load.shared.readers.is_whole(stream, entry.body.get()) {
+            whole += 1;
+        } else {
+            load.shared.readers.add_problem(format!("stream {stream} is stored as {entry:?}"))
         }
     }
     Ok(whole)
 }
 
 fn outcome(load: &LoadLoop, sizes: &Sizes) -> StreamsOutcome {
-    let (shared, pieces) = (&load.shared, (sizes.streams * sizes.pieces.count) as u64);
+    let (shared, chunks) = (&load.shared, (sizes.streams * sizes.chunks.count) as u64);
     StreamsOutcome {
         streams: sizes.streams,
         readers: sizes.readers,
-        pieces,
+        chunks,
         delivered: shared.readers.delivered,
-        expected: pieces * sizes.readers as u64,
+        expected: chunks * sizes.readers as u64,
         frames: shared.readers.frames,
         complete: shared.readers.complete(),
         gaps: shared.readers.gaps,
@@ -290,15 +291,15 @@ fn finish(
         }
     }
     outcome.print(&format!(
-        "{} streams with {} readers each, {} pieces of {} bytes a second each",
-        args.streams, args.readers, args.rate, args.piece_bytes
+        "{} streams with {} readers each, {} chunks of {} bytes a second each",
+        args.streams, args.readers, args.rate, args.chunk_bytes
     ));
     report::print_check(&check);
     if check.as_ref().is_some_and(|check| !check.passed) {
         verdict = Verdict::Failed;
     }
     let value = json!({
-        "bench": "streams", "rate": args.rate, "piece_bytes": args.piece_bytes, "balances": outcome.balances(),
+        "bench": "streams", "rate": args.rate, "chunk_bytes": args.chunk_bytes, "balances": outcome.balances(),
         "outcome": outcome, "chat_alone": alone.as_ref().map(outcome_json),
         "chat_beside": beside.as_ref().map(outcome_json), "check": check,
     });

@@ -6,27 +6,27 @@ use crate::{
 };
 use hdrhistogram::Histogram;
 
-/// The pieces of all streams: piece `n` of a stream is as long as every other, and differs from it.
+/// The chunks of all streams: chunk `n` of a stream is as long as every other, and differs from it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pieces {
+pub(super) struct Chunks {
     pub(super) bytes: usize,
     pub(super) count: usize,
 }
 
-/// The shortest piece: the numbers of stream and piece, and what separates them.
-pub(super) const PIECE_BYTES_MIN: usize = 12;
+/// The shortest chunk: the numbers of stream and chunk, and what separates them.
+pub(super) const CHUNK_BYTES_MIN: usize = 12;
 
-impl Pieces {
-    /// The text of one piece: ASCII, so that its bytes are its characters.
-    pub(super) fn text(&self, stream: usize, piece: usize) -> String {
-        let mut text = format!("{stream:05}:{piece:05} ");
+impl Chunks {
+    /// The text of one chunk: ASCII, so that its bytes are its characters.
+    pub(super) fn text(&self, stream: usize, chunk: usize) -> String {
+        let mut text = format!("{stream:05}:{chunk:05} ");
         text.extend(std::iter::repeat_n('.', self.bytes.saturating_sub(text.len())));
         text
     }
 
     /// The whole text of a stream.
     pub(super) fn whole(&self, stream: usize) -> String {
-        (0..self.count).map(|piece| self.text(stream, piece)).collect()
+        (0..self.count).map(|chunk| self.text(stream, chunk)).collect()
     }
 }
 
@@ -42,18 +42,18 @@ pub(super) struct Reader {
 /// All readers of all streams, and their faults.
 #[derive(Debug)]
 pub(super) struct Readers {
-    pieces: Pieces,
+    chunks: Chunks,
     /// The written texts.
     texts: Vec<String>,
     readers: Vec<Vec<Reader>>,
-    /// Per stream and piece: how many readers lack it.
+    /// Per stream and chunk: how many readers lack it.
     lacking: Vec<Vec<u32>>,
     pub(super) delivered: u64,
     pub(super) frames: u64,
     pub(super) gaps: u64,
     pub(super) altered: u64,
     pub(super) problems: Vec<String>,
-    /// From when a piece was due to its last reader.
+    /// From when a chunk was due to its last reader.
     pub(super) latency: Histogram<u64>,
     /// Deliveries over time, and that latency.
     pub(super) series: SeriesRecorder,
@@ -63,12 +63,12 @@ pub(super) struct Readers {
 const PROBLEMS_MAX: usize = 10;
 
 impl Readers {
-    pub(super) fn new(pieces: Pieces, streams: usize, readers: usize) -> Self {
+    pub(super) fn new(chunks: Chunks, streams: usize, readers: usize) -> Self {
         Readers {
-            pieces,
-            texts: (0..streams).map(|stream| pieces.whole(stream)).collect(),
+            chunks,
+            texts: (0..streams).map(|stream| chunks.whole(stream)).collect(),
             readers: (0..streams).map(|_| (0..readers).map(|_| Reader::default()).collect()).collect(),
-            lacking: vec![vec![readers as u32; pieces.count]; streams],
+            lacking: vec![vec![readers as u32; chunks.count]; streams],
             delivered: 0,
             frames: 0,
             gaps: 0,
@@ -79,11 +79,13 @@ impl Readers {
         }
     }
 
-    /// A `stream` frame reached a reader at `now`; `due` says when a piece of the stream was due.
+    /// A `stream` frame reached a reader at `now`; `due` says when a chunk of the stream was due.
     pub(super) fn receive(
         &mut self,
-        (stream, reader): (usize, usize),
-        (offset, text): (usize, &str),
+        stream: usize,
+        reader: usize,
+        offset: usize,
+        text: &str,
         due: impl Fn(usize) -> u64,
         now: u64,
     ) {
@@ -100,26 +102,25 @@ impl Readers {
         }
         let (before, after) = (state.have, state.have.max(offset + text.len()));
         state.have = after;
-        for piece in before / self.pieces.bytes..after / self.pieces.bytes {
+        for chunk in before / self.chunks.bytes..after / self.chunks.bytes {
             self.delivered += 1;
             self.series.arrived(now);
-            let lacking = &mut self.lacking[stream][piece];
+            let lacking = &mut self.lacking[stream][chunk];
             *lacking -= 1;
             if *lacking == 0 {
-                record(&mut self.latency, due(piece), now);
-                self.series.latency(due(piece), now);
+                record(&mut self.latency, due(chunk), now);
+                self.series.latency(due(chunk), now);
             }
         }
     }
 
     /// The entry that ends the stream reached a reader, with this body.
-    pub(super) fn receive_end(&mut self, (stream, reader): (usize, usize), body: &str) {
-        match body == end_body(&self.texts[stream]) {
-            true => self.readers[stream][reader].has_whole = true,
-            false => {
-                self.altered += 1;
-                self.add_problem(format!("stream {stream}, reader {reader}: ended with another text: {body}"));
-            }
+    pub(super) fn receive_end(&mut self, stream: usize, reader: usize, body: &str) {
+        if body == end_body(&self.texts[stream]) {
+            self.readers[stream][reader].has_whole = true;
+        } else {
+            self.altered += 1;
+            self.add_problem(format!("stream {stream}, reader {reader}: ended with another text: {body}"));
         }
     }
 
@@ -128,9 +129,9 @@ impl Readers {
         body == end_body(&self.texts[stream])
     }
 
-    /// Readers that had the whole text piece by piece, and were handed it once more at the end.
+    /// Readers that had the whole text chunk by chunk, and were handed it once more at the end.
     pub(super) fn complete(&self) -> u64 {
-        let length = self.pieces.bytes * self.pieces.count;
+        let length = self.chunks.bytes * self.chunks.count;
         self.readers.iter().flatten().filter(|reader| reader.have == length && reader.has_whole).count() as u64
     }
 
@@ -150,43 +151,43 @@ fn end_body(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const PIECES: Pieces = Pieces { bytes: 14, count: 3 };
+    const CHUNKS: Chunks = Chunks { bytes: 14, count: 3 };
 
     fn readers() -> Readers {
-        Readers::new(PIECES, 2, 2)
+        Readers::new(CHUNKS, 2, 2)
     }
 
     fn receive(readers: &mut Readers, reader: usize, offset: usize, text: &str) {
-        readers.receive((1, reader), (offset, text), |_| 0, 5_000_000);
+        readers.receive(1, reader, offset, text, |_| 0, 5_000_000);
     }
 
     #[test]
-    fn pieces_differ_and_have_the_length_that_was_asked_for() {
-        assert_eq!(PIECES.text(1, 2), "00001:00002 ..");
-        assert_eq!(PIECES.whole(0).len(), 14 * 3);
+    fn chunks_differ_and_have_the_length_that_was_asked_for() {
+        assert_eq!(CHUNKS.text(1, 2), "00001:00002 ..");
+        assert_eq!(CHUNKS.whole(0).len(), 14 * 3);
     }
 
     #[test]
-    fn joined_and_repeated_pieces_count_once_at_the_last_reader() {
-        let (mut all, whole) = (readers(), PIECES.whole(1));
+    fn joined_and_repeated_chunks_count_once_at_the_last_reader() {
+        let (mut all, whole) = (readers(), CHUNKS.whole(1));
         receive(&mut all, 0, 0, &whole[..14]);
         receive(&mut all, 0, 0, &whole[..28]);
         receive(&mut all, 0, 28, &whole[28..]);
         assert_eq!((all.delivered, all.latency.len()), (3, 0), "the other reader has none");
         receive(&mut all, 1, 0, &whole);
         assert_eq!((all.delivered, all.latency.len(), all.complete()), (6, 3, 0));
-        all.receive_end((1, 0), &format!("{{\"text\":\"{whole}\"}}"));
+        all.receive_end(1, 0, &format!("{{\"text\":\"{whole}\"}}"));
         assert_eq!((all.complete(), all.gaps, all.altered), (1, 0, 0));
     }
 
     #[test]
-    fn a_lost_an_altered_and_a_foreign_piece_are_found() {
-        let (mut all, whole) = (readers(), PIECES.whole(1));
+    fn a_lost_an_altered_and_a_foreign_chunk_are_found() {
+        let (mut all, whole) = (readers(), CHUNKS.whole(1));
         receive(&mut all, 0, 14, &whole[14..28]);
         assert_eq!((all.gaps, all.altered), (1, 0));
         receive(&mut all, 0, 0, &whole[14..28]);
-        receive(&mut all, 0, 0, &PIECES.text(0, 0));
-        all.receive_end((1, 0), &format!("{{\"text\":\"{}\"}}", &whole[..28]));
+        receive(&mut all, 0, 0, &CHUNKS.text(0, 0));
+        all.receive_end(1, 0, &format!("{{\"text\":\"{}\"}}", &whole[..28]));
         assert_eq!((all.gaps, all.altered, all.delivered, all.complete()), (1, 3, 0, 0));
     }
 }

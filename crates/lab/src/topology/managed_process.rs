@@ -40,17 +40,16 @@ pub(super) fn command(place: Place, user: Option<ProcessUser>, death_signal: &st
 /// Runs a program to its end and returns its output; if it fails, its standard error is the error.
 pub(super) fn run(command: &mut Command) -> Result<String, LabError> {
     let output = command.stdin(Stdio::null()).output()?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
-        false => {
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            let program = command.get_args().fold(command.get_program().to_owned(), |mut line, argument| {
-                line.push(" ");
-                line.push(argument);
-                line
-            });
-            Err(LabError::Environment(format!("{}: {}", program.display(), stderr.trim())))
-        }
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    } else {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let program = command.get_args().fold(command.get_program().to_owned(), |mut line, argument| {
+            line.push(" ");
+            line.push(argument);
+            line
+        });
+        Err(LabError::Environment(format!("{}: {}", program.display(), stderr.trim())))
     }
 }
 

@@ -61,6 +61,7 @@ pub(crate) struct Topology {
     primary: usize,
     network: Network,
     redis_place: Place,
+    former_program: Option<PathBuf>,
     pub(crate) api_key: String,
     pub(crate) token_key: String,
     /// Dropped, and so removed, last. Absent: the folder was given, and stays.
@@ -125,6 +126,7 @@ impl Topology {
             primary: 0,
             network,
             redis_place,
+            former_program: spec.program.clone(),
             api_key,
             token_key,
             _temporary: temporary_folder,
@@ -154,6 +156,12 @@ impl Topology {
         &self.databases[self.primary]
     }
 
+    /// Whether some nodes run this program and others the former one.
+    pub(crate) fn has_two_versions(&self) -> bool {
+        let new = self.nodes.iter().filter(|node| node.runs_this_program()).count();
+        new != 0 && new != self.nodes.len()
+    }
+
     /// The process ids of the nodes that run.
     pub(crate) fn node_pids(&self) -> impl Iterator<Item = u32> {
         self.nodes.iter().filter_map(Node::pid)
@@ -161,6 +169,11 @@ impl Topology {
 
     pub(crate) fn can_partition(&self) -> bool {
         self.network.can_partition()
+    }
+
+    /// Starts a node as the program that nodes ran at first, without waiting until it is ready.
+    pub(crate) fn spawn_former_node(&mut self, number: usize) -> Result<(), LabError> {
+        self.nodes[number].spawn(self.former_program.as_deref())
     }
 
     /// Starts a node without waiting until it is ready.

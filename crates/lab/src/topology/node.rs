@@ -24,7 +24,11 @@ pub(crate) struct Node {
     folder: PathBuf,
     http: ReservedPort,
     miop: ReservedPort,
+    /// Held for the process, which listens there for links.
+    _link: ReservedPort,
     process: ManagedProcess,
+    /// Whether the process runs this program, not another one.
+    runs_this_program: bool,
     environment: Vec<(String, String)>,
 }
 
@@ -39,13 +43,15 @@ impl Node {
         let folder = folder.join(format!("node-{number}"));
         std::fs::create_dir_all(&folder)?;
         let (http, miop) = (ReservedPort::of(place, 8080)?, ReservedPort::of(place, 8081)?);
+        let link = ReservedPort::of(place, 8090)?;
         let mut set = |name: &str, value: String| environment.push((name.to_owned(), value));
         set("TIDINGS_HTTP_LISTEN", http.at.to_string());
         set("TIDINGS_MIOP_LISTEN", miop.at.to_string());
+        set("TIDINGS_LINK_LISTEN", link.at.to_string());
         set("TIDINGS_DATA_DIR", folder.join("data").display().to_string());
         set("TIDINGS_CLUSTER_ADVERTISE", format!("http://{}", http.at));
         let process = ManagedProcess::new(format!("node {number}"), folder.join("log"));
-        Ok(Node { place, folder, http, miop, process, environment })
+        Ok(Node { place, folder, http, miop, _link: link, process, runs_this_program: true, environment })
     }
 
     pub(crate) fn url(&self) -> String {
@@ -60,12 +66,18 @@ impl Node {
         self.miop.at
     }
 
+    /// Whether the node runs this program, not another one.
+    pub(super) fn runs_this_program(&self) -> bool {
+        self.runs_this_program
+    }
+
     pub(crate) fn pid(&self) -> Option<u32> {
         self.process.pid()
     }
 
     /// Starts the process, of this program or another one, without waiting until it is ready.
     pub(super) fn spawn(&mut self, program: Option<&Path>) -> Result<(), LabError> {
+        self.runs_this_program = program.is_none();
         let program = match program {
             Some(program) => program.canonicalize()?,
             None => std::env::current_exe()?,
@@ -87,17 +99,19 @@ impl Node {
 
     /// Sends SIGTERM, and waits until the node has drained and ended.
     pub(super) fn stop(&mut self) -> Result<(), LabError> {
-        match self.process.stop(rustix::process::Signal::TERM, STOP_TIMEOUT)? {
-            true => Ok(()),
-            false => Err(LabError::Server(format!("did not end after SIGTERM: {}", self.process.log_tail()))),
+        if self.process.stop(rustix::process::Signal::TERM, STOP_TIMEOUT)? {
+            Ok(())
+        } else {
+            Err(LabError::Server(format!("did not end after SIGTERM: {}", self.process.log_tail())))
         }
     }
 
     /// If the process has ended without being told to: its name and the end of its log.
     pub(super) fn unexpected_end(&mut self) -> Option<String> {
-        match self.process.is_as_requested() {
-            true => None,
-            false => Some(format!("{}: {}", self.process.name(), self.process.log_tail())),
+        if self.process.is_as_requested() {
+            None
+        } else {
+            Some(format!("{}: {}", self.process.name(), self.process.log_tail()))
         }
     }
 }

@@ -159,9 +159,10 @@ impl Postgres {
     }
 
     pub(super) fn unexpected_end(&mut self) -> Option<String> {
-        match self.process.is_as_requested() {
-            true => None,
-            false => Some(format!("{}: {}", self.process.name(), self.process.log_tail())),
+        if self.process.is_as_requested() {
+            None
+        } else {
+            Some(format!("{}: {}", self.process.name(), self.process.log_tail()))
         }
     }
 

@@ -336,11 +336,13 @@ impl Client {
                 }
             },
         }
-        match head.closes {
-            _ if retryable && shared.has_other_servers => Err(ConnectionError::Refused),
-            true => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-            false => Ok(head.body_start + head.body_length),
+        if retryable && shared.has_other_servers {
+            return Err(ConnectionError::Refused);
         }
+        if head.closes {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        Ok(head.body_start + head.body_length)
     }
 
     /// Takes the operations of the mix that were not answered when the connection broke.

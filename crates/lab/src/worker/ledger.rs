@@ -8,7 +8,7 @@ use crate::{
     worker_protocol::{Outcome, PartOutcome, WorkerReport},
 };
 
-/// Reports the ledger, a line for each of its pieces, and then the outcome.
+/// Reports the ledger, a line for each of its chunks, and then the outcome.
 pub(super) fn hand_over(outcome: Outcome, sent: &SentMessages, verifier: &Verifier) {
     for line in lines(sent, verifier) {
         report(&WorkerReport::Ledger(line));
@@ -31,15 +31,15 @@ pub(super) fn hand_over(outcome: Outcome, sent: &SentMessages, verifier: &Verifi
 fn lines(sent: &SentMessages, verifier: &Verifier) -> impl Iterator<Item = LedgerLine> {
     let acknowledged = sent.acknowledged_seqs().chunks(LEDGER_LINE_ENTRIES).enumerate();
     let acknowledged =
-        acknowledged.map(|(piece, seqs)| LedgerLine::acknowledged((piece * LEDGER_LINE_ENTRIES) as u64, seqs));
+        acknowledged.map(|(chunk, seqs)| LedgerLine::acknowledged((chunk * LEDGER_LINE_ENTRIES) as u64, seqs));
     let heads = sent.shared_phase.iter().flat_map(|shared| &shared.heads).enumerate();
     acknowledged.chain(heads.flat_map(|(conversation, head)| {
         let entries: Vec<LoggedEntry> = verifier
             .entries_from(conversation, *head)
             .map(|entry| LoggedEntry { seq: entry.seq, number: sent.number_of(entry.message), digest: entry.digest })
             .collect();
-        let pieces = entries.chunks(LEDGER_LINE_ENTRIES).map(|piece| LedgerLine::log(conversation, piece));
-        pieces.collect::<Vec<_>>()
+        let chunks = entries.chunks(LEDGER_LINE_ENTRIES).map(|chunk| LedgerLine::log(conversation, chunk));
+        chunks.collect::<Vec<_>>()
     }))
 }
 

@@ -2,7 +2,7 @@
 
 use super::{connection_pool::ConnectionPool, mixed_traffic::MixedTraffic, shared_state::SharedState};
 use crate::{
-    mix::form::{Form, Handed},
+    mix::form::{DeliveredEntry, Form},
     worker_protocol::WorkerConfig,
 };
 use std::{collections::HashSet, io, time::Duration};
@@ -106,11 +106,11 @@ impl MixedTraffic {
     /// Compares an entry of history: a message with its model, the own entry of an operation with the operation.
     fn compare_entry(&mut self, entry: &Entry, known: &mut HashSet<u32>) {
         self.counts.history_compared += 1;
-        let handed = match Handed::of(entry) {
+        let handed = match DeliveredEntry::of(entry) {
             Ok(handed) => handed,
             Err(what) => return self.count_altered(entry.seq, &what),
         };
-        if let Handed::Message(form) = &handed {
+        if let DeliveredEntry::Message(form) = &handed {
             match self.models.get(&entry.seq) {
                 Some(model) => {
                     if let Err(fault) = model.check_final(form) {

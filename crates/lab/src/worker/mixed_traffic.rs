@@ -10,7 +10,7 @@ use crate::{
     mix::{
         REACTION_KEYS,
         counts::MixCounts,
-        form::{Handed, body_hash},
+        form::{DeliveredEntry, body_hash},
         member_views::MemberViews,
         model::{Answer, MessageModel},
         operation::{Kind, Operation, REFERENCE_BASE},
@@ -358,14 +358,15 @@ impl MixedTraffic {
         if self.receivers.get(entry.from.as_deref().unwrap_or_default()) != Some(&operation.actor) {
             return Err(format!("is an operation of {:?}", entry.from));
         }
-        match (&operation.kind, Handed::of(entry)?) {
-            (Kind::Recall { seq }, Handed::Recall { target }) if *seq == target => Ok(()),
-            (Kind::Edit { seq, body, .. }, Handed::Edit { target, body: handed, .. }) if *seq == target => {
+        match (&operation.kind, DeliveredEntry::of(entry)?) {
+            (Kind::Recall { seq }, DeliveredEntry::Recall { target }) if *seq == target => Ok(()),
+            (Kind::Edit { seq, body, .. }, DeliveredEntry::Edit { target, body: handed, .. }) if *seq == target => {
                 let model = self.models.get(seq);
                 let is_obsolete = model.is_some_and(|model| model.edits() > 1 || model.may_be_recalled());
-                match handed == body_hash(body) || (entry.body.get() == "null" && is_obsolete) {
-                    true => Ok(()),
-                    false => Err(format!("has another body than was sent: {}", entry.body.get())),
+                if handed == body_hash(body) || (entry.body.get() == "null" && is_obsolete) {
+                    Ok(())
+                } else {
+                    Err(format!("has another body than was sent: {}", entry.body.get()))
                 }
             }
             (kind, handed) => Err(format!("is {handed:?} instead of {kind:?}")),
@@ -373,11 +374,11 @@ impl MixedTraffic {
     }
 
     /// Checks what a receiver is handed of a message or of reactions.
-    pub(super) fn check_handed(&mut self, receiver: usize, seq: u64, handed: &Handed) -> Result<(), String> {
+    pub(super) fn check_handed(&mut self, receiver: usize, seq: u64, handed: &DeliveredEntry) -> Result<(), String> {
         let asked_at = self.asked_at.get(receiver).copied().unwrap_or(0);
         let form = match handed {
-            Handed::Message(form) => form,
-            Handed::Reactions(changes) if changes.keys().any(|seq| !self.models.contains_key(seq)) => {
+            DeliveredEntry::Message(form) => form,
+            DeliveredEntry::Reactions(changes) if changes.keys().any(|seq| !self.models.contains_key(seq)) => {
                 return Err("changes the reactions of a message that nobody reacted to".into());
             }
             _ => return Ok(()),

@@ -115,14 +115,14 @@ fn run_commands() -> io::Result<()> {
     loop {
         match inbox.try_recv() {
             Ok(WorkerCommand::Run(phase)) => {
-                let limits = (receivers, config.patience_ms);
-                let mut outcome = phase::run(&phase, limits, None, &inbox, &mut pool, &mut shared)?;
+                let patience_ms = config.patience_ms;
+                let mut outcome = phase::run(&phase, receivers, patience_ms, None, &inbox, &mut pool, &mut shared)?;
                 mix_history::compare(&config, &mut pool, &mut shared)?;
                 outcome.mix = shared.mix.take_counts();
                 report(&WorkerReport::Done(Box::new(outcome)));
             }
             Ok(WorkerCommand::Prepare(phase, part)) => {
-                let outcome = phase::run(&phase, (receivers, 0), Some(part), &inbox, &mut pool, &mut shared)?;
+                let outcome = phase::run(&phase, receivers, 0, Some(part), &inbox, &mut pool, &mut shared)?;
                 ledger::hand_over(outcome, &shared.sent_messages, &shared.verifier);
             }
             Ok(WorkerCommand::Open(_)) | Err(mpsc::TryRecvError::Disconnected) => return Ok(()),

@@ -78,7 +78,7 @@ impl PartRun {
     }
 
     /// The loop has come round: records how late it is, and reports how far the part is.
-    pub(super) fn come_round(&mut self, (all_planned, is_idle): (bool, bool), shared: &mut SharedState) {
+    pub(super) fn come_round(&mut self, all_planned: bool, is_idle: bool, shared: &mut SharedState) {
         let now = shared.now();
         if let Some(phase) = &mut shared.sent_messages.shared_phase {
             while self.next_tick <= now {

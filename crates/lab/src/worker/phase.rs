@@ -69,7 +69,8 @@ impl Schedule {
 /// progress; a part of a phase until the bench says so.
 pub(super) fn run(
     phase: &Phase,
-    (receivers, patience_ms): (u64, u64),
+    receivers: u64,
+    patience_ms: u64,
     part: Option<PhasePart>,
     inbox: &mpsc::Receiver<WorkerCommand>,
     pool: &mut ConnectionPool,
@@ -208,7 +209,7 @@ impl PhaseRun<'_> {
             let now = shared.now();
             let idle = self.is_idle(all_planned, shared);
             if let Some(part) = &mut self.part {
-                part.come_round((all_planned, idle), shared);
+                part.come_round(all_planned, idle, shared);
             } else if all_planned && shared.unanswered == 0 {
                 let sent_messages = &shared.sent_messages;
                 // The exact count walks all messages, so it is taken only when the cheap condition holds.
@@ -246,9 +247,10 @@ impl PhaseRun<'_> {
                     reconnects: pool.reconnects - self.reconnects,
                     refused: shared.refused_by_code.clone(),
                     faults: shared.verifier.faults.total() - self.faults,
-                    series: match self.phase.tell_series {
-                        true => shared.sent_messages.series.take_change(),
-                        false => SeriesChange::default(),
+                    series: if self.phase.tell_series {
+                        shared.sent_messages.series.take_change()
+                    } else {
+                        SeriesChange::default()
                     },
                 }));
                 heads = shared.verifier.heads();

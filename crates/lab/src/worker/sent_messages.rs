@@ -197,9 +197,10 @@ impl SentMessages {
             }
             _ => ("conversation", &self.conversations[self.conversation(index)]),
         };
-        let _ = match over_websocket {
-            true => write!(out, r#"{{"t":"send","ref":{message},"{name}":{address}"#),
-            false => write!(out, r#"{{"{name}":{address},"from":{}"#, self.sender(index)),
+        let _ = if over_websocket {
+            write!(out, r#"{{"t":"send","ref":{message},"{name}":{address}"#)
+        } else {
+            write!(out, r#"{{"{name}":{address},"from":{}"#, self.sender(index))
         };
         let _ = write!(out, r#","client_msg_id":"{}-"#, self.tag);
         let _ = match &self.shared_phase {
@@ -342,7 +343,7 @@ impl SentMessages {
         match entry.client_msg_id.as_deref().and_then(|id| self.message_of(id)) {
             Some(message) if message >= self.phase_start => self.check_content(message, entry, is_changed),
             Some(_) => Ok(()),
-            None => Err("is no message of this run, and differs from what others got".into()),
+            None => Err("is not a message of this run, and differs from what others got".into()),
         }
     }
 

@@ -5,7 +5,7 @@ use super::{
     sent_messages::SentMessages,
     verifier::{EntryView, ExpectedMessages, NO_MESSAGE},
 };
-use crate::mix::form::{Form, Handed};
+use crate::mix::form::{DeliveredEntry, Form};
 use tidings_protocol::entry::Entry;
 
 /// Marks the number of an operation among the numbers of messages.
@@ -17,9 +17,9 @@ pub(crate) struct Traffic<'a> {
     pub(crate) mix: &'a mut MixedTraffic,
 }
 
-fn read(raw: &str) -> Result<(Entry, Handed), String> {
-    let entry: Entry = serde_json::from_str(raw).map_err(|error| format!("is no entry: {error}"))?;
-    let handed = Handed::of(&entry)?;
+fn read(raw: &str) -> Result<(Entry, DeliveredEntry), String> {
+    let entry: Entry = serde_json::from_str(raw).map_err(|error| format!("is not an entry: {error}"))?;
+    let handed = DeliveredEntry::of(&entry)?;
     Ok((entry, handed))
 }
 
@@ -33,7 +33,7 @@ impl ExpectedMessages for Traffic<'_> {
         let identified = match operation {
             Some(number) => self.mix.identify(number, &whole).map(|()| OPERATION | number),
             None => self.mix.check_handed(receiver, entry.seq, &handed).and_then(|()| {
-                let is_changed = matches!(&handed, Handed::Message(form) if *form != Form::original(form.body));
+                let is_changed = matches!(&handed, DeliveredEntry::Message(form) if *form != Form::original(form.body));
                 self.sent.identify(entry, is_changed)
             }),
         };
@@ -50,7 +50,7 @@ impl ExpectedMessages for Traffic<'_> {
             Some(number) => self.mix.check_operation(number, &whole),
             None => self.mix.check_handed(receiver, entry.seq, &handed).and_then(|()| match handed {
                 // Who sent it, and where, and an unchanged body, are as they were.
-                Handed::Message(ref form) => self.sent.check_again(entry, *form != Form::original(form.body)),
+                DeliveredEntry::Message(ref form) => self.sent.check_again(entry, *form != Form::original(form.body)),
                 _ => Ok(()),
             }),
         };

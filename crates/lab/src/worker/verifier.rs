@@ -14,7 +14,7 @@ use std::{
 use tidings_client::wire::split_messages_frame;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Stands for an entry that is no message of this run, such as a notice about members.
+/// Stands for an entry that is not a message of this run, such as a notice about members.
 pub const NO_MESSAGE: u32 = u32::MAX;
 
 /// The fields of an entry that are checked.
@@ -428,9 +428,10 @@ mod tests {
 
     impl ExpectedMessages for NumberedTexts {
         fn identify(&mut self, _receiver: usize, entry: &EntryView<'_>, _raw: &str) -> Result<u32, String> {
-            match entry.body.get() == format!("\"m{}\"", entry.seq) {
-                true => Ok(entry.seq as u32),
-                false => Err("is not what was sent".into()),
+            if entry.body.get() == format!("\"m{}\"", entry.seq) {
+                Ok(entry.seq as u32)
+            } else {
+                Err("is not what was sent".into())
             }
         }
         fn record_delivery(&mut self, _message: u32, _now: u64) {

@@ -154,7 +154,7 @@ fn mistakes_are_explained() {
         ("--at nats=here", "no such address"),
         ("--url http://127.0.0.1:1", "--url is for the server of a --driver"),
         ("--driver centrifugo", "--driver needs the --url"),
-        ("--driver other --url http://127.0.0.1:1", "there are centrifugo, socket-io"),
+        ("--driver other --url http://127.0.0.1:1", "the drivers in this program are centrifugo, socket-io"),
     ] {
         let ended = lab::run(&format!("brokers {options}"));
         assert_eq!((ended.code, ended.said.contains(why)), (USAGE, true), "{options}");

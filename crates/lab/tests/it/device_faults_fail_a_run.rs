@@ -22,7 +22,7 @@ enum Fault {
     None,
     /// Refuses the first bind with a retry, which is no fault.
     RetryLater,
-    /// Redirects the device to the other door, which is no fault either.
+    /// Redirects the device to the other listener, which is no fault either.
     Redirect,
     Refuse,
     /// Binds the device as another user.
@@ -73,11 +73,11 @@ fn a_fault_fails_the_run(fault: Fault) {
         _ if expected == FAILED => (30, "100ms"),
         _ => (30, "2s"),
     };
-    let (url, doors) = serve(fault, heartbeat_s);
+    let (url, listeners) = serve(fault, heartbeat_s);
     let ended = lab::run(&format!(
-        "connect --url {url} --doors {},{} --api-key k --token-key t --devices 10 --clients 2 --hold {hold} \
+        "connect --url {url} --listeners {},{} --api-key k --token-key t --devices 10 --clients 2 --hold {hold} \
          --heartbeat {heartbeat_s}s --push --patience {patience}",
-        doors[0], doors[1]
+        listeners[0], listeners[1]
     ));
     assert_eq!(ended.code, expected);
 }
@@ -95,22 +95,22 @@ struct State {
 struct Server {
     fault: Fault,
     state: Mutex<State>,
-    doors: Vec<SocketAddr>,
+    listeners: Vec<SocketAddr>,
     heartbeat_s: u64,
 }
 
-/// Serves until the process ends; returns its URL and its doors.
+/// Serves until the process ends; returns its URL and its listeners.
 fn serve(fault: Fault, heartbeat_s: u64) -> (String, Vec<SocketAddr>) {
     let http = TcpListener::bind("127.0.0.1:0").unwrap();
-    let doors = [TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()];
+    let listeners = [TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()];
     let url = format!("http://{}", http.local_addr().unwrap());
-    let addresses: Vec<SocketAddr> = doors.iter().map(|door| door.local_addr().unwrap()).collect();
-    let server = Arc::new(Server { fault, state: Mutex::default(), doors: addresses.clone(), heartbeat_s });
+    let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    let server = Arc::new(Server { fault, state: Mutex::default(), listeners: addresses.clone(), heartbeat_s });
     listen(http, server.clone(), |stream, server| {
         request(stream, server);
     });
-    for door in doors {
-        listen(door, server.clone(), |stream, server| {
+    for listener in listeners {
+        listen(listener, server.clone(), |stream, server| {
             device(stream, server);
         });
     }
@@ -166,7 +166,7 @@ fn answer_bind(server: &Server, user: &str, is_faulty: bool) -> Vec<u8> {
         let code = if retry { "queue_full" } else { "unauthorized" };
         Frame::Error(ErrorFrame { code, message: "no", retry, retry_after_ms, fatal: true }).to_bytes()
     };
-    let other = server.doors[1].to_string();
+    let other = server.listeners[1].to_string();
     match server.fault {
         Fault::RetryLater if first => refusal(true, Some(30)),
         Fault::Redirect if first => Frame::Redirect { address: Some(&other), after_ms: 10 }.to_bytes(),

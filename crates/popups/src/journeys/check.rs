@@ -112,7 +112,7 @@ pub(crate) fn check_journey(spec: &PopupJourneySpec) -> Result<CheckedJourney, R
             return Err(Refusal::field(&field, "\"end\" is the journey's end"));
         }
         if spec.steps[..at].iter().any(|other| other.id == step.id) {
-            return Err(Refusal::field(&field, format!("{:?} is there twice", step.id)));
+            return Err(Refusal::field(&field, format!("{:?} appears twice", step.id)));
         }
     }
     let steps = (0..spec.steps.len()).map(|at| check_step(spec, at)).collect::<Result<_, Refusal>>()?;
@@ -140,8 +140,8 @@ fn check_mark(
             })?;
             Ok(CheckedMark::PopupEvent(popup.clone(), kind))
         }
-        (None, None) => Err(Refusal::field(&format!("{field}.event"), "is missing, and so is popup_event")),
-        (Some(_), Some(_)) => Err(Refusal::field(&format!("{field}.popup_event"), "stands beside event: give one")),
+        (None, None) => Err(Refusal::field(&format!("{field}.event"), "give either event or popup_event")),
+        (Some(_), Some(_)) => Err(Refusal::field(&format!("{field}.popup_event"), "cannot be combined with event")),
     }
 }
 
@@ -161,10 +161,10 @@ fn check_step(spec: &PopupJourneySpec, at: usize) -> Result<CheckedStep, Refusal
         ("next", step.next.is_some(), &[Popup, Wait, Push]),
     ];
     if let Some((part, ..)) = placed.iter().find(|(_, is_there, kinds)| *is_there && !kinds.contains(&step.kind)) {
-        return Err(Refusal::field(&field(part), "is not for a step of this type"));
+        return Err(Refusal::field(&field(part), "is not allowed in a step of this type"));
     }
     if step.otherwise.is_some() && step.within.is_none() {
-        return Err(Refusal::field(&field("else"), "needs within"));
+        return Err(Refusal::field(&field("else"), "requires within"));
     }
     let target = |part: &str, name: Option<&str>| find_step(spec, at, &field(part), name);
     let next = target("next", step.next.as_deref())?;
@@ -213,8 +213,8 @@ fn find_step(spec: &PopupJourneySpec, at: usize, field: &str, name: Option<&str>
     }
     match spec.steps.iter().position(|step| step.id == name) {
         Some(to) if to > at => Ok(to as StepIndex),
-        Some(_) => Err(Refusal::field(field, format!("{name:?} is no later step"))),
-        None => Err(Refusal::field(field, format!("there is no step {name:?}"))),
+        Some(_) => Err(Refusal::field(field, format!("{name:?} is not a later step"))),
+        None => Err(Refusal::field(field, format!("unknown step {name:?}"))),
     }
 }
 

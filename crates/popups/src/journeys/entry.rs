@@ -2,7 +2,7 @@
 
 use super::{
     check::{CheckedJourney, CheckedStep},
-    position::{Journey, Step},
+    position::{Journey, JourneySettings, Step},
 };
 use crate::{rows::JourneyHead, rules::RuleNames};
 use std::{collections::BTreeMap, sync::Arc};
@@ -38,8 +38,14 @@ impl JourneyEntry {
             Arc::new(steps.iter().map(|(id, step)| Step::compile(id, step, &popup)).collect::<Vec<_>>())
         };
         let versions = self.versions.iter().map(|(version, all)| (*version, steps(all))).collect();
-        let named = (self.no, self.head.id.as_str(), self.head.version as u16);
-        Arc::new(Journey::compile(named, (self.spec.state, self.spec.entry.again), &self.checked, versions, names))
+        let settings = JourneySettings {
+            no: self.no,
+            id: &self.head.id,
+            version: self.head.version as u16,
+            state: self.spec.state,
+            again: self.spec.entry.again,
+        };
+        Arc::new(Journey::compile(settings, &self.checked, versions, names))
     }
 }
 

@@ -186,15 +186,25 @@ fn arm(mark: &CheckedMark, to: StepIndex, popup: &dyn Fn(&str) -> Option<u32>) -
     Arm { mark: mark_key(mark, popup), shown, to }
 }
 
+/// What a journey is called, and who may enter it.
+pub(crate) struct JourneySettings<'a> {
+    pub no: u32,
+    pub id: &'a str,
+    pub version: u16,
+    pub state: PopupJourneyState,
+    /// Whether users may enter it again once they have left.
+    pub again: bool,
+}
+
 impl Journey {
     /// Compiles the newest version's entry; `versions` are the steps of all that are kept.
     pub(crate) fn compile(
-        (no, id, version): (u32, &str, u16),
-        (state, again): (PopupJourneyState, bool),
+        settings: JourneySettings<'_>,
         checked: &CheckedJourney,
         versions: BTreeMap<u16, Arc<Vec<Step>>>,
         names: &dyn RuleNames,
     ) -> Journey {
+        let JourneySettings { no, id, version, state, again } = settings;
         let condition = checked.condition.as_ref().map(|rule| {
             let mut slots = AttributeSlots::default();
             (rules::compile_with(rule, &mut slots, names), slots)
@@ -254,10 +264,11 @@ impl Journey {
     /// passes.
     fn shows_from(
         &self,
-        (popup, placement): (u32, CounterKey),
+        what: JourneyPopup<'_>,
         mut position: Position,
         counters: &FrequencyCounters,
-        (at, now_ms): (u64, u64),
+        at: u64,
+        now_ms: u64,
     ) -> Option<u64> {
         if self.state == PopupJourneyState::Paused {
             return None;
@@ -266,8 +277,8 @@ impl Journey {
             let step = self.step(position)?;
             let onward = step.onward(position.since, counters, u64::MAX);
             if let StepAction::Popup { popup: shown, placement: only, .. } = &step.action
-                && *shown == popup
-                && only.is_none_or(|only| only == placement)
+                && *shown == what.popup
+                && only.is_none_or(|only| only == what.placement)
             {
                 let from = at.max(position.since);
                 if !matches!(onward, Onward::Go { at: until, .. } if until <= from) {
@@ -363,7 +374,7 @@ impl Journeys {
     }
 
     /// The server has done what the step says at which the user stood after so many moves.
-    pub(crate) fn pushed(&self, (no, moved): (u32, u32), counters: &mut FrequencyCounters, at: u64, moves: &mut Moves) {
+    pub(crate) fn pushed(&self, no: u32, moved: u32, counters: &mut FrequencyCounters, at: u64, moves: &mut Moves) {
         let Some(journey) = self.by_no(no) else { return };
         let Some(position) = counters.get(CounterKey::journey(no)).and_then(Position::of) else { return };
         if position.moves == moved
@@ -417,11 +428,12 @@ impl Journeys {
         &self,
         what: JourneyPopup<'_>,
         counters: &FrequencyCounters,
-        times: (u64, u64),
+        at: u64,
+        now_ms: u64,
     ) -> Option<u64> {
         let journey = self.by_id(what.journey)?;
         let position = counters.get(CounterKey::journey(journey.no)).and_then(Position::of)?;
-        journey.shows_from((what.popup, what.placement), position, counters, times)
+        journey.shows_from(what, position, counters, at, now_ms)
     }
 
     /// When the server has to look at the user again.

@@ -10,6 +10,7 @@ use std::{
     },
     thread::JoinHandle,
 };
+use tidings_domain::end_reason::required;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::PopupJourneyPush,
@@ -92,7 +93,7 @@ impl JourneyTimers {
             }
         };
         let thread = std::thread::Builder::new().name("popup pushes".into()).spawn(run);
-        let thread = thread.inspect_err(|error| tracing::error!(%error, "no thread for pushes of journeys")).ok();
+        let thread = Some(required("popup pushes", thread));
         JourneyTimers {
             next_at: 0,
             has_more: false,

@@ -12,8 +12,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Names with this prefix are attributes of the user's card. A request cannot set them.
-pub(super) const CARD_PREFIX: &str = "user.";
+/// Names with this prefix are attributes of the user's profile. A request cannot set them.
+pub(super) const PROFILE_PREFIX: &str = "user.";
 
 /// A slot that no attribute ever fills: that of the names beyond the number of slots.
 const SLOT_NONE: u16 = u16::MAX;
@@ -22,8 +22,8 @@ const SLOT_NONE: u16 = u16::MAX;
 #[derive(Debug, Clone, Default)]
 pub struct AttributeSlots {
     request: FxHashMap<Box<str>, u16>,
-    /// The names without [`CARD_PREFIX`].
-    card: FxHashMap<Box<str>, u16>,
+    /// The names without [`PROFILE_PREFIX`].
+    of_profile: FxHashMap<Box<str>, u16>,
     /// By slot: whether a rule compares the attribute as a version.
     versions: Vec<bool>,
 }
@@ -31,8 +31,8 @@ pub struct AttributeSlots {
 impl AttributeSlots {
     /// The slot of an attribute by its name in rules. There are 65,535; attributes beyond count as absent.
     pub fn slot_of(&mut self, name: &str) -> u16 {
-        let (slots, name) = match name.strip_prefix(CARD_PREFIX) {
-            Some(name) => (&mut self.card, name),
+        let (slots, name) = match name.strip_prefix(PROFILE_PREFIX) {
+            Some(name) => (&mut self.of_profile, name),
             None => (&mut self.request, name),
         };
         if let Some(&slot) = slots.get(name) {
@@ -55,18 +55,18 @@ impl AttributeSlots {
         slot
     }
 
-    /// Puts the attributes of a request and of the user's card into their slots. Versions are parsed here, once for all
+    /// Puts the attributes of a request and of the user's profile into their slots. Versions are parsed here, once for all
     /// rules.
     pub fn profile<'p>(
         &self,
         user: UserKey,
         request: &'p Attributes<'p>,
-        card: Option<&'p Attributes<'p>>,
+        of_profile: Option<&'p Attributes<'p>>,
         unread_since: Option<u64>,
         now_ms: u64,
     ) -> Profile<'p> {
         let mut slots: SmallVec<[Option<&Value>; SLOTS_INLINE]> = SmallVec::from_elem(None, self.versions.len());
-        for (attributes, slot_of) in [(Some(request), &self.request), (card, &self.card)] {
+        for (attributes, slot_of) in [(Some(request), &self.request), (of_profile, &self.of_profile)] {
             for (name, value) in attributes.into_iter().flat_map(Attributes::pairs) {
                 if let Some(&slot) = slot_of.get(name) {
                     slots[usize::from(slot)] = value;
@@ -140,7 +140,7 @@ pub struct CompiledRule {
     unread_ages_ms: Box<[u64]>,
     /// The ages of events that its conditions ask for, in milliseconds.
     mark_ages_ms: Box<[(CounterKey, u64)]>,
-    needs_card: bool,
+    needs_profile: bool,
     needs_marks: bool,
 }
 
@@ -175,7 +175,7 @@ pub fn compile(
 /// The same for a rule that may name popups.
 pub(crate) fn compile_with(rule: &Rule, slots: &mut AttributeSlots, names: &dyn RuleNames) -> CompiledRule {
     let (mut unread_ages_ms, mut mark_ages_ms) = (Vec::new(), Vec::new());
-    let (mut needs_card, mut needs_marks) = (false, false);
+    let (mut needs_profile, mut needs_marks) = (false, false);
     let mut add_ages = |key: Option<CounterKey>, test: &MarkTest| {
         needs_marks = true;
         let ages = [test.within_s, test.before_s].into_iter().flatten();
@@ -184,7 +184,7 @@ pub(crate) fn compile_with(rule: &Rule, slots: &mut AttributeSlots, names: &dyn 
     };
     rule.visit(&mut |rule| match rule {
         Rule::UnreadDirect { older_than_s } => unread_ages_ms.push(older_than_s.saturating_mul(1_000)),
-        Rule::Attribute { name, .. } => needs_card |= name.starts_with(CARD_PREFIX),
+        Rule::Attribute { name, .. } => needs_profile |= name.starts_with(PROFILE_PREFIX),
         Rule::Event { name, test } => add_ages(Some(CounterKey::event(name)), test),
         Rule::PopupEvent { popup, kind, test } => {
             add_ages(names.popup(popup.as_deref()).map(|no| CounterKey::popup_event(no, *kind)), test);
@@ -199,7 +199,7 @@ pub(crate) fn compile_with(rule: &Rule, slots: &mut AttributeSlots, names: &dyn 
         root: node(rule, slots, names),
         unread_ages_ms: unread_ages_ms.into(),
         mark_ages_ms: mark_ages_ms.into(),
-        needs_card,
+        needs_profile,
         needs_marks,
     }
 }
@@ -230,14 +230,21 @@ impl CompiledRule {
         !self.unread_ages_ms.is_empty()
     }
 
-    /// Whether the rule depends on the attributes of the user's card.
-    pub fn needs_card(&self) -> bool {
-        self.needs_card
+    /// Whether the rule depends on the attributes of the user's profile.
+    pub fn needs_profile(&self) -> bool {
+        self.needs_profile
     }
 
     /// Whether the rule depends on the user's marks of events.
     pub(crate) fn needs_marks(&self) -> bool {
         self.needs_marks
+    }
+
+    /// About how many nanoseconds one evaluation takes that finds out when the rule will hold: the conditions are looked at
+    /// now, and once for each age that an unread message or an event may reach.
+    pub(crate) fn cost(&self) -> u64 {
+        let instants = 1 + self.unread_ages_ms.len() + self.mark_ages_ms.len();
+        (self.root.cost() as u64).saturating_mul(instants as u64)
     }
 
     /// Whether time alone can change what the rule comes to.
@@ -504,7 +511,8 @@ impl Node {
         }
     }
 
-    /// The evaluation's cost in nanoseconds, roughly: only the order matters.
+    /// The evaluation's cost in nanoseconds, roughly: conditions are ordered by it, and [`CompiledRule::cost`] adds it up. A
+    /// test of a list looks at up to 1,000 strings, one of a text at up to 1,024 bytes.
     fn cost(&self) -> usize {
         match self {
             Node::All(children) | Node::Any(children) => {
@@ -517,7 +525,7 @@ impl Node {
             Node::Text { .. } | Node::StartsWith { .. } | Node::EndsWith { .. } => 2,
             Node::Version { .. } => 4,
             Node::Texts { .. } | Node::Numbers { .. } | Node::Percent { .. } => 8,
-            Node::Contains { .. } => 20,
+            Node::Contains { .. } => 600,
             Node::TimeOfDay { .. } => 50,
             // A segment's pages are seldom in the processor's cache.
             Node::Segment(_) => 100,

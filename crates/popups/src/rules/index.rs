@@ -81,6 +81,17 @@ impl RuleIndex {
         }
     }
 
+    /// The most that the candidates of one profile can cost together, where `cost` is that of a rank: for each slot the
+    /// value with the dearest rules, and the rules that are always candidates.
+    pub(crate) fn cost_max(&self, cost: impl Fn(u32) -> u64) -> u64 {
+        let sum = |ranks: &Vec<u32>| ranks.iter().map(|rank| cost(*rank)).fold(0, u64::saturating_add);
+        let of_slot = |slot: &Slot| {
+            let filed = slot.texts.values().chain(slot.numbers.values()).chain(&slot.bools);
+            filed.map(sum).max().unwrap_or(0)
+        };
+        self.slots.iter().map(of_slot).fold(sum(&self.always), u64::saturating_add)
+    }
+
     /// Replaces `out` with the ranks of all rules that may hold, ascending: a superset of those that do.
     pub fn candidates(&self, profile: &Profile, out: &mut Vec<u32>) {
         let mut matched: SmallVec<[u32; 128]> = SmallVec::new();

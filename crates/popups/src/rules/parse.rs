@@ -28,7 +28,7 @@ pub fn parse(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
 /// Parses a condition on an event. It can test the event's properties, and of the user only segments and percentages.
 ///
 /// # Errors
-/// Those of [`parse`], and a condition on the user's card, unread messages or earlier events.
+/// Those of [`parse`], and a condition on the user's profile, unread messages or earlier events.
 pub fn parse_event_condition(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
     RuleParser::of(field, Subject::Event).rule(text)
 }
@@ -54,7 +54,7 @@ enum Subject {
 }
 
 impl Subject {
-    /// Whether a rule may name earlier events, or is told why not: messages are judged without users' marks.
+    /// Whether a rule may name earlier events, or gets the reason why not: messages are judged without users' marks.
     fn has_past(self) -> bool {
         !matches!(self, Subject::Message(_))
     }
@@ -374,7 +374,7 @@ impl RuleParser {
         // When sorted, repeated names stand beside each other.
         fields.sort_by(|(left, _), (right, _)| left.cmp(right));
         match fields.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            Some(pair) => self.refuse(format_args!("{} is there twice", quoted(&pair[0].0))),
+            Some(pair) => self.refuse(format_args!("{} appears twice", quoted(&pair[0].0))),
             None => Ok(fields),
         }
     }
@@ -437,18 +437,17 @@ impl RuleParser {
 
     fn attribute_name(&mut self, text: &RawValue) -> Result<String, Refusal> {
         let name = self.name(text)?;
-        if name == super::compile::CARD_PREFIX {
-            return self.refuse("names no attribute of the user's card");
+        if name == super::compile::PROFILE_PREFIX {
+            return self.refuse("names no attribute of the user's profile");
         }
-        let of_card = name.starts_with(super::compile::CARD_PREFIX);
+        let of_profile = name.starts_with(super::compile::PROFILE_PREFIX);
         match self.subject {
-            Subject::Event if of_card => {
-                self.refuse("a condition on an event names the event's properties: the user's card is for the audience")
-            }
-            Subject::Message(known) if !of_card && !known.contains(&name.as_str()) => {
+            Subject::Event if of_profile => self
+                .refuse("a condition on an event names the event's properties: the user's profile is for the audience"),
+            Subject::Message(known) if !of_profile && !known.contains(&name.as_str()) => {
                 let known = known.join(", ");
                 self.refuse(format_args!(
-                    "messages have no attribute {}; known are {known}, and user.x for x of the user's card",
+                    "messages have no attribute {}; known are {known}, and user.x for x of the user's profile",
                     quoted(&name)
                 ))
             }

@@ -18,7 +18,7 @@ pub enum Value<'a> {
     Number(f64),
     Bool(bool),
     List(Vec<Cow<'a, str>>),
-    /// A value of a kind that rules cannot compare. Only users' cards have such: they hold any JSON.
+    /// A value of a kind that rules cannot compare. Only users' profiles have such: they hold any JSON.
     Other,
 }
 
@@ -44,9 +44,9 @@ impl<'a> Attributes<'a> {
         Ok(Attributes(attributes))
     }
 
-    /// The attributes of a user's card, which are any JSON object: nothing is refused, and a value that rules cannot
+    /// The attributes of a user's profile, which are any JSON object: nothing is refused, and a value that rules cannot
     /// compare is [`Value::Other`].
-    pub fn from_card(text: &'a str) -> Self {
+    pub fn of_profile(text: &'a str) -> Self {
         let Ok(pairs) = serde_json::from_str::<Pairs<'a>>(text) else { return Attributes::default() };
         let value = |raw: &'a RawValue| {
             let mut deserializer = serde_json::Deserializer::from_str(raw.get());

@@ -2,23 +2,43 @@
 
 use std::cmp::Ordering;
 
-/// A semantic version (semver.org 2.0.0). The short forms `4` and `4.2` are read as `4.0.0` and `4.2.0`; numbers are
-/// below 2^64.
+/// A semantic version (semver.org 2.0.0), as apps write them: the short forms `4` and `4.2` are read as `4.0.0` and `4.2.0`,
+/// a fourth number (`4.2.1.9`, as Windows and Chromium have it) comes after the third, and a `v` before the number does not
+/// count. Numbers are below 2^64.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version(semver::Version);
+pub struct Version {
+    semver: semver::Version,
+    fourth: u64,
+}
 
 impl Version {
     /// Parses a version; `None` if the text is none.
     pub fn parse(text: &str) -> Option<Version> {
+        let text = text.strip_prefix(['v', 'V']).unwrap_or(text);
         if let Some((major, minor)) = short(text) {
-            return Some(Version(semver::Version::new(number(major)?, number(minor)?, 0)));
+            return Some(Version { semver: semver::Version::new(number(major)?, number(minor)?, 0), fourth: 0 });
         }
-        semver::Version::parse(text).ok().map(Version)
+        // Nothing is allocated for the usual form.
+        let numbers = text.find(['-', '+']).unwrap_or(text.len());
+        let mut dots = text[..numbers].match_indices('.');
+        match dots.nth(2) {
+            None => Some(Version { semver: semver::Version::parse(text).ok()?, fourth: 0 }),
+            Some((third, _)) => {
+                let semver = format!("{}{}", &text[..third], &text[numbers..]);
+                let fourth =
+                    Some(&text[third + 1..numbers]).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+                Some(Version { semver: semver::Version::parse(&semver).ok()?, fourth: number(fourth?)? })
+            }
+        }
     }
 
     /// Compares by precedence (sections 10 and 11): build metadata, behind `+`, does not count.
     pub fn precedence(&self, other: &Version) -> Ordering {
-        self.0.cmp_precedence(&other.0)
+        let numbers = |version: &Version| {
+            let semver::Version { major, minor, patch, .. } = version.semver;
+            (major, minor, patch, version.fourth)
+        };
+        numbers(self).cmp(&numbers(other)).then_with(|| self.semver.cmp_precedence(&other.semver))
     }
 }
 
@@ -62,10 +82,15 @@ mod tests {
             vec!["1.0.0", "1", "1.0", "1.0.0+20130313144700"],
             vec!["2.0.0"],
             vec!["2.1.0", "2.1"],
-            vec!["2.1.1"],
+            vec!["2.1.1", "v2.1.1", "V2.1.1.0"],
+            vec!["2.1.1.1-beta"],
+            vec!["2.1.1.1", "v2.1.1.1+9"],
+            vec!["2.1.1.2"],
+            vec!["2.1.1.10"],
+            vec!["2.1.2-rc.1"],
             vec!["2.9"],
             vec!["2.10"],
-            vec!["10"],
+            vec!["10", "v10"],
             vec!["18446744073709551615.0.0"],
         ];
         for (left, lefts) in ascending.iter().enumerate() {
@@ -88,8 +113,14 @@ mod tests {
             "01",
             "1.02",
             "1.2.03",
-            "v1.2.3",
-            "1.2.3.4",
+            "vv1.2.3",
+            "v",
+            "v 1",
+            "1.2.3.",
+            "1.2.3.04",
+            "1.2.3.x",
+            "1.2.3.4.5",
+            "1.2.3.18446744073709551616",
             "1.2-beta",
             "1-beta",
             "1.2.3-",

@@ -190,26 +190,26 @@ fn wrong_journeys_are_refused_by_field() {
         let refusal = world.put_journey("start", &spec).unwrap_err();
         assert!(refusal.detail.starts_with(detail), "{detail}: {}", refusal.detail);
     };
-    wrong(&|spec| spec["entry"] = json!({}), "entry.event: is missing");
+    wrong(&|spec| spec["entry"] = json!({}), "entry.event: give either event or popup_event");
     wrong(
         &|spec| spec["entry"] = json!({"event": "x", "popup_event": {"popup": "a", "type": "click"}}),
-        "entry.popup_event: stands",
+        "entry.popup_event: cannot be combined",
     );
     wrong(
         &|spec| spec["entry"]["where"] = json!({"event": {"name": "x"}}),
         "entry.where.event: a condition on an event",
     );
-    wrong(&|spec| spec["entry"]["where"] = json!({"segment": "gone"}), "entry.where: there is no segment");
+    wrong(&|spec| spec["entry"]["where"] = json!({"segment": "gone"}), "entry.where: unknown segment");
     wrong(&|spec| spec["steps"] = json!([]), "steps: there must be");
-    wrong(&|spec| spec["steps"][0]["id"] = json!("b"), "steps[2].id: \"b\" is there twice");
+    wrong(&|spec| spec["steps"][0]["id"] = json!("b"), "steps[2].id: \"b\" appears twice");
     wrong(&|spec| spec["steps"][0]["id"] = json!("end"), "steps[0].id: ");
-    wrong(&|spec| spec["steps"][0]["for"] = json!("1d"), "steps[0].for: is not for");
-    wrong(&|spec| spec["steps"][0]["else"] = json!("b"), "steps[0].else: needs within");
-    wrong(&|spec| spec["steps"][0]["popup"] = json!("gone"), "steps[0].popup: there is no popup");
+    wrong(&|spec| spec["steps"][0]["for"] = json!("1d"), "steps[0].for: is not allowed");
+    wrong(&|spec| spec["steps"][0]["else"] = json!("b"), "steps[0].else: requires within");
+    wrong(&|spec| spec["steps"][0]["popup"] = json!("gone"), "steps[0].popup: unknown popup");
     wrong(&|spec| spec["steps"][0]["popup"] = json!("free"), "steps[0].popup: the popup \"free\" is not one of");
     wrong(&|spec| spec["steps"][2]["placement"] = json!("cart"), "steps[2].placement: the popup");
-    wrong(&|spec| spec["steps"][2]["next"] = json!("a"), "steps[2].next: \"a\" is no later step");
-    wrong(&|spec| spec["steps"][2]["next"] = json!("nowhere"), "steps[2].next: there is no step");
+    wrong(&|spec| spec["steps"][2]["next"] = json!("a"), "steps[2].next: \"a\" is not a later step");
+    wrong(&|spec| spec["steps"][2]["next"] = json!("nowhere"), "steps[2].next: unknown step");
     wrong(&|spec| spec["steps"][1]["on"][0]["to"] = json!("clicked"), "steps[1].on[0].to: ");
     wrong(
         &|spec| spec["steps"][1]["on"][0]["popup_event"]["type"] = json!("press"),

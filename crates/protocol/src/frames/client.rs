@@ -57,7 +57,7 @@ pub enum ClientFrame {
     },
     /// A message whose text grows from here on. Answered as a send is.
     StreamBegin(Send),
-    /// A piece of a message that this session or an earlier one began. Answered with `appended`, if it has a `ref`.
+    /// A chunk of a message that this session or an earlier one began. Answered with `appended`, if it has a `ref`.
     StreamAppend {
         /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ pub enum ClientFrame {
         conversation: String,
         /// The message.
         seq: u64,
-        /// The whole body; absent: what was begun with, and all pieces.
+        /// The whole body; absent: what was begun with, and all chunks.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(value_type = Option<serde_json::Value>)]
         body: Option<Box<RawValue>>,
@@ -109,7 +109,7 @@ pub enum ClientFrame {
         /// Messages to a user whose sessions are all in the background go out by offline push as well.
         state: Attention,
     },
-    /// The user types: told to members who are there, not stored, not answered.
+    /// The user types: sent to members who are there, not stored, not answered.
     Typing {
         /// The conversation in which the user types.
         conversation: String,

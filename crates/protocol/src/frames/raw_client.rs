@@ -50,9 +50,9 @@ pub struct RawClientFrame<'a> {
     pub from_seq: Option<u64>,
     #[serde(default)]
     pub to_seq: Option<u64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::time::time_or_zero")]
     pub from_time: Option<u64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::time::time_or_zero")]
     pub to_time: Option<u64>,
     #[serde(default)]
     pub limit: Option<usize>,

@@ -1,4 +1,4 @@
-//! What the server sends, and how our clients read it.
+//! What the server sends. `read_server` is how our clients read it.
 
 use crate::{entry::Entry, error::ErrorCode, http, resume::Resume};
 use serde::{Deserialize, Serialize};
@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 
 /// What the server sends. Batches of entries are written by the session without this type, from
 /// bytes that all receivers share; its `Messages` variant is how clients read them.
-#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(tag = "t", rename_all = "snake_case", try_from = "RawServerFrame")]
+#[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
+#[serde(tag = "t", rename_all = "snake_case")]
 pub enum ServerFrame {
     /// The answer to `bind`.
     Bound(Bound),
@@ -18,9 +18,9 @@ pub enum ServerFrame {
         /// Of any number of conversations.
         entries: Vec<Entry>,
     },
-    /// Answers to sends, in the order of their commits.
+    /// Answers to sends, and to edits, recalls and ends of messages that grow, in the order of their commits.
     Sent {
-        /// One for each send that was committed.
+        /// One for each that was committed.
         results: Vec<Sent>,
     },
     /// This user's read mark moved, here or on another device.
@@ -33,7 +33,7 @@ pub enum ServerFrame {
         seq: u64,
     },
     /// Others have stored or read messages of a conversation, gathered for a second. Only what has changed since the session
-    /// began is told: the state of a message is read over HTTP.
+    /// began is known: the state of a message is read over HTTP.
     Receipts {
         /// The conversation that the messages are in.
         conversation: String,
@@ -70,7 +70,7 @@ pub enum ServerFrame {
         #[serde(flatten)]
         page: http::ConversationPage,
     },
-    /// A line of the user's list has changed otherwise than by an entry: by preferences, a mute, a read mark, the card, or
+    /// A line of the user's list has changed otherwise than by an entry: by preferences, a mute, a read mark, the details, or
     /// because the user has joined.
     Conversation {
         /// The line as it is now.
@@ -99,7 +99,7 @@ pub enum ServerFrame {
         /// The `ref` of the request.
         #[serde(rename = "ref")]
         reference: u64,
-        /// The length of the text now, in bytes of UTF-8: the `offset` of the next piece.
+        /// The length of the text now, in bytes of UTF-8: the `offset` of the next chunk.
         offset: u64,
     },
     /// The user is no longer in this conversation (or is again): a hint to refresh the list.
@@ -253,164 +253,17 @@ pub struct Bound {
     pub expires_at: Option<u64>,
 }
 
-/// The answer to one send.
+/// The answer to one send, or to one change of a message: an edit, a recall, the end of a message that grows.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Sent {
     /// The `ref` of the send.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<u64>,
-    /// Where the message is now.
+    /// Where the message is now; of a change, where its entry is.
     #[serde(flatten)]
     pub receipt: http::SendReceipt,
-}
-
-/// A server's frame as a client reads it: all fields of all kinds, for the same reason as [`RawClientFrame`](super::RawClientFrame).
-#[derive(Deserialize)]
-struct RawServerFrame {
-    t: String,
-    #[serde(default, rename = "ref")]
-    reference: Option<u64>,
-    session: Option<String>,
-    user: Option<String>,
-    heartbeat_ms: Option<u64>,
-    cursor: Option<String>,
-    resume: Option<Resume>,
-    entries: Option<Vec<Entry>>,
-    results: Option<Vec<Sent>>,
-    /// An id, or in a frame of its own a line of the list.
-    conversation: Option<Box<RawValue>>,
-    seq: Option<u64>,
-    offset: Option<u64>,
-    text: Option<String>,
-    member: Option<bool>,
-    more: Option<bool>,
-    next: Option<String>,
-    previous: Option<String>,
-    #[serde(default)]
-    conversation_first_seq: u64,
-    #[serde(default)]
-    conversation_last_seq: u64,
-    first_seq: Option<u64>,
-    last_seq: Option<u64>,
-    code: Option<ErrorCode>,
-    message: Option<String>,
-    retry: Option<bool>,
-    retry_after_ms: Option<u64>,
-    after_ms: Option<u64>,
-    push: Option<u64>,
-    expires_at: Option<u64>,
-    collapse_key: Option<String>,
-    #[serde(default)]
-    high: bool,
-    #[serde(rename = "type")]
-    content_type: Option<String>,
-    #[serde(default, deserialize_with = "crate::json::also_null")]
-    body: Option<Box<RawValue>>,
-    changes: Option<Vec<PresenceChange>>,
-    conversations: Option<Vec<http::ConversationView>>,
-    show: Option<http::Decision>,
-    pushes: Option<bool>,
-    #[serde(default)]
-    marks: Vec<ReceiptMark>,
-    #[serde(default)]
-    moved: Vec<MovedMarks>,
-}
-
-impl TryFrom<RawServerFrame> for ServerFrame {
-    type Error = String;
-
-    fn try_from(any: RawServerFrame) -> Result<Self, String> {
-        fn need<T>(field: Option<T>, name: &str) -> Result<T, String> {
-            field.ok_or_else(|| format!("a frame without its {name}"))
-        }
-        fn parsed<T: serde::de::DeserializeOwned>(field: Option<Box<RawValue>>, name: &str) -> Result<T, String> {
-            serde_json::from_str(need(field, name)?.get()).map_err(|error| format!("{name}: {error}"))
-        }
-        let reference = any.reference;
-        Ok(match any.t.as_str() {
-            "bound" => ServerFrame::Bound(Bound {
-                session: need(any.session, "session")?,
-                user: need(any.user, "user")?,
-                heartbeat_ms: need(any.heartbeat_ms, "heartbeat_ms")?,
-                cursor: need(any.cursor, "cursor")?,
-                resume: need(any.resume, "resume")?,
-                pushes: any.pushes,
-                expires_at: any.expires_at,
-            }),
-            "messages" => {
-                ServerFrame::Messages { cursor: need(any.cursor, "cursor")?, entries: need(any.entries, "entries")? }
-            }
-            "sent" => ServerFrame::Sent { results: need(any.results, "results")? },
-            "read" => ServerFrame::Read {
-                conversation: parsed(any.conversation, "conversation")?,
-                user: need(any.user, "user")?,
-                seq: need(any.seq, "seq")?,
-            },
-            "receipts" => ServerFrame::Receipts {
-                conversation: parsed(any.conversation, "conversation")?,
-                marks: any.marks,
-                moved: any.moved,
-            },
-            "ok" => ServerFrame::Ok { reference: need(reference, "ref")? },
-            "history" => ServerFrame::History {
-                reference,
-                conversation: parsed(any.conversation, "conversation")?,
-                page: http::HistoryPage {
-                    entries: need(any.entries, "entries")?,
-                    next: any.next,
-                    previous: any.previous,
-                    more: need(any.more, "more")?,
-                    conversation_first_seq: any.conversation_first_seq,
-                    conversation_last_seq: any.conversation_last_seq,
-                    first_seq: need(any.first_seq, "first_seq")?,
-                    last_seq: need(any.last_seq, "last_seq")?,
-                },
-            },
-            "conversations" => ServerFrame::Conversations {
-                reference,
-                page: http::ConversationPage {
-                    conversations: need(any.conversations, "conversations")?,
-                    next: any.next,
-                },
-            },
-            "conversation" => ServerFrame::Conversation { conversation: parsed(any.conversation, "conversation")? },
-            "typing" => ServerFrame::Typing {
-                conversation: parsed(any.conversation, "conversation")?,
-                user: need(any.user, "user")?,
-            },
-            "stream" => ServerFrame::Stream {
-                conversation: parsed(any.conversation, "conversation")?,
-                seq: need(any.seq, "seq")?,
-                offset: need(any.offset, "offset")?,
-                text: need(any.text, "text")?,
-            },
-            "appended" => {
-                ServerFrame::Appended { reference: need(reference, "ref")?, offset: need(any.offset, "offset")? }
-            }
-            "membership" => ServerFrame::Membership {
-                conversation: parsed(any.conversation, "conversation")?,
-                member: need(any.member, "member")?,
-            },
-            "pong" => ServerFrame::Pong { reference },
-            "error" => ServerFrame::Error {
-                reference,
-                code: need(any.code, "code")?,
-                message: need(any.message, "message")?,
-                retry: need(any.retry, "retry")?,
-                retry_after_ms: any.retry_after_ms,
-            },
-            "reconnect" => ServerFrame::Reconnect { after_ms: need(any.after_ms, "after_ms")? },
-            "push" => ServerFrame::Push(Push {
-                push: need(any.push, "push")?,
-                expires_at: need(any.expires_at, "expires_at")?,
-                collapse_key: any.collapse_key,
-                high: any.high,
-                content_type: need(any.content_type, "type")?,
-                body: need(any.body, "body")?,
-            }),
-            "popup" => ServerFrame::Popup { reference, show: any.show, retry_after_ms: any.retry_after_ms },
-            "presence" => ServerFrame::Presence { reference, changes: need(any.changes, "changes")? },
-            other => return Err(format!("an unknown frame {other:?}")),
-        })
-    }
+    /// Of a change: the version of the message's body that it left. Of an edit that is the edit's own version, also when
+    /// the message was edited again since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
 }

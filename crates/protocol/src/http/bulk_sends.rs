@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateBulkSend {
-    /// The caller's own id for this send: a retry with it answers with the first result.
+    /// The caller's own id for this send: a retry with it answers with the first result, another send of the account with it is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_bulk_id: Option<String>,
     /// The official account's id. The messages are from the user with the same id.

@@ -21,7 +21,7 @@ pub enum ConversationKind {
 pub enum Role {
     /// Reads, and in a group or a direct conversation writes.
     Member,
-    /// Changes the card and the members, too, and writes in an official account.
+    /// Changes the details and the members, too, and writes in an official account.
     Admin,
     /// Gives roles, too.
     Owner,
@@ -66,6 +66,17 @@ pub enum MentionAll {
     Members,
 }
 
+/// Which reactions may be given to messages of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AllowedReactions {
+    /// Any, at most 20 different ones to a message.
+    #[default]
+    Any,
+    /// These, at most 20; none: no reactions.
+    Only(Vec<String>),
+}
+
 /// A conversation to create.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "id": "house-7", "kind": "group", "name": "House 7", "owner": "alice", "members": ["bob"] }))]
@@ -102,9 +113,12 @@ pub struct CreateConversation {
     /// Who may mention `@all`; absent: the owner and admins. Not for direct conversations, where both users may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mention_all: Option<MentionAll>,
+    /// Which reactions may be given; absent: any, in official accounts 👍 ❤️ 😂 😮 😢 🙏. Not for direct conversations, which begin with any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reactions: Option<AllowedReactions>,
 }
 
-/// The changes of a conversation's card. What is absent stays as it was.
+/// The changes of a conversation's details. What is absent stays as it was.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "name": "House 7" }))]
 #[serde(deny_unknown_fields)]
@@ -128,11 +142,14 @@ pub struct UpdateConversation {
     /// Who may mention `@all`. Not for direct conversations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mention_all: Option<MentionAll>,
+    /// Which reactions may be given from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reactions: Option<AllowedReactions>,
 }
 
 /// A conversation, without its members and entries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ConversationCard {
+pub struct ConversationDetails {
     /// The conversation's id.
     pub id: String,
     /// What the conversation is for.
@@ -162,6 +179,9 @@ pub struct ConversationCard {
     /// Who may mention `@all`: as was set, or what follows from the kind.
     #[serde(default)]
     pub mention_all: MentionAll,
+    /// Which reactions may be given: as was set, or what follows from the kind.
+    #[serde(default)]
+    pub reactions: AllowedReactions,
 }
 
 /// Users who join, leave, or get another role.

@@ -1,4 +1,4 @@
-//! Messages: sending, pieces of those that grow, changes, reactions, pins and receipts.
+//! Messages: sending, chunks of those that grow, changes, reactions, pins and receipts.
 
 use super::Problem;
 use crate::entry::Entry;
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 /// The part of a send that is the message itself.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct NewMessage {
-    /// The sender's own id for this send: a retry with it answers with the first result.
+    /// The sender's own id for this send: a retry with it answers with the first result, another request in the conversation is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_msg_id: Option<String>,
     /// The app's own kind of content; `text` when absent.
@@ -48,7 +48,7 @@ pub struct SendRequest {
     /// with a user token it is the token's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The sender's own id for this send: a retry with it answers with the first result.
+    /// The sender's own id for this send: a retry with it answers with the first result, another request in the conversation is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_msg_id: Option<String>,
     /// The app's own kind of content; `text` when absent.
@@ -103,11 +103,11 @@ pub struct SendReceipt {
     pub duplicate: bool,
 }
 
-/// A piece of a message that grows.
+/// A chunk of a message that grows.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "offset": 5, "text": ", Ben" }))]
 #[serde(deny_unknown_fields)]
-pub struct AppendPiece {
+pub struct AppendChunk {
     /// The length of the text so far, in bytes of UTF-8. A lower one repeats what is known: a retry.
     pub offset: u64,
     /// What follows. Empty: the message does not grow, and is not ended for a while longer.
@@ -116,8 +116,8 @@ pub struct AppendPiece {
 
 /// How far a message has grown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PieceReceipt {
-    /// The length of the text now, in bytes of UTF-8: the `offset` of the next piece.
+pub struct ChunkReceipt {
+    /// The length of the text now, in bytes of UTF-8: the `offset` of the next chunk.
     pub offset: u64,
 }
 
@@ -126,7 +126,7 @@ pub struct PieceReceipt {
 #[schema(example = json!({ "body": { "text": "hello, Ben", "sources": 3 } }))]
 #[serde(deny_unknown_fields)]
 pub struct EndStream {
-    /// The whole body, any JSON of at most 64 KiB; absent: what was begun with, and all pieces.
+    /// The whole body, any JSON of at most 64 KiB; absent: what was begun with, and all chunks.
     #[schema(value_type = Option<serde_json::Value>)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Box<RawValue>>,
@@ -141,7 +141,7 @@ pub struct EditMessage {
     /// user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The caller's own id for this edit: a retry with it answers with the first result. It needs a user to belong to.
+    /// The editor's own id for this edit: a retry with it answers with the first result, another request in the conversation is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_msg_id: Option<String>,
     /// The app's own kind of content; absent: as before.
@@ -167,7 +167,8 @@ pub struct ChangeReceipt {
     pub seq: u64,
     /// When the change was committed, in milliseconds since 1970 UTC.
     pub at: u64,
-    /// The version of the message's body now.
+    /// The version of the message's body that the change left. Of an edit that is the edit's own version, also when the
+    /// message was edited again since.
     pub version: u32,
     /// The change had been committed before; this is the first result.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

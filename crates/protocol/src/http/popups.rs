@@ -41,13 +41,13 @@ pub struct PopupSpec {
     #[serde(default)]
     pub priority: i32,
     /// Milliseconds since 1970 UTC.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::time::time", skip_serializing_if = "Option::is_none")]
     pub starts_at: Option<u64>,
     /// Not shown from here on; milliseconds since 1970 UTC.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::time::time", skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<u64>,
-    /// Of `windows` and of days in caps: a name of the IANA database, or `user`: that of the user's card, and the
-    /// settings' for a user whose card names none. Absent: the settings'.
+    /// Of `windows` and of days in caps: a name of the IANA database, or `user`: that of the user's profile, and the
+    /// settings' for a user whose profile names none. Absent: the settings'.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// When in the week it may be shown; none: always.
@@ -74,6 +74,10 @@ pub struct PopupSpec {
     /// This share of the audience is not shown it, so that there is something to compare with; in percent.
     #[serde(default)]
     pub control_percent: f64,
+    /// What the popup is for: with it, who was shown the popup and who was not is recorded, and `lift` compares what came
+    /// of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversion: Option<PopupConversion>,
     /// A decision for it is answered once it is durable, instead of within the stated bound.
     #[serde(default)]
     pub strict: bool,
@@ -129,6 +133,23 @@ pub struct PopupTrigger {
     /// was reported as one of the kind `custom`. Absent: it is shown to a question that says that the event happens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_s: Option<u64>,
+}
+
+/// What a popup is for: a custom event that follows it. Another declaration begins another measurement.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupConversion {
+    /// The event's name: the app's own word.
+    pub event: String,
+    /// A rule over the event's properties.
+    #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub condition: Option<Box<RawValue>>,
+    /// How long after the user's assignment the event counts: a duration such as `7d`, of at most 90 days.
+    pub within: String,
+    /// The numeric property of the event whose values are summed up; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
 }
 
 /// For how long a popup is not shown again after the user's last event with it: `never`, or a duration as a whole number
@@ -506,7 +527,7 @@ pub struct PopupEvent {
     /// What happened.
     #[serde(rename = "type")]
     pub kind: PopupEventKind,
-    /// Milliseconds since 1970 UTC; now when absent. Kept as it is; counts go by when the server took it.
+    /// Milliseconds since 1970 UTC, by the device's clock; now when absent. Kept as it is, however wrong; counts go by when the server took it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<u64>,
     /// The id of the button; only for events of the kind `button`.
@@ -526,7 +547,7 @@ pub struct PopupEvent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub properties: Option<serde_json::Map<String, serde_json::Value>>,
     /// Of a `snooze`: the popup is not shown to the user before then, in milliseconds since 1970 UTC.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::time::time", skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
     /// Of a `snooze`, instead of `until`: for so many seconds from when the server takes the event; 0 ends one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -599,6 +620,103 @@ pub struct PopupCounts {
     pub popup: String,
     /// The hours in which something happened, each once for every variant.
     pub hours: Vec<PopupHour>,
+}
+
+/// What the first decision for a user made of the user, in a popup that declares its conversion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AssignmentGroup {
+    /// The user was shown the popup.
+    Shown,
+    /// The user would have been, and is in the popup's control group.
+    Control,
+    /// The user would have been, and is one of those who are never shown any popup.
+    Holdout,
+}
+
+/// An assignment as an export has it, with what came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ExportedAssignment {
+    /// When the user was assigned: the first decision, in milliseconds since 1970 UTC.
+    pub assigned_at: u64,
+    /// The user's id; empty if a crash came between the decision and its record.
+    pub user: String,
+    /// What the user was assigned to.
+    pub group: AssignmentGroup,
+    /// The variant that was shown; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// When the user first converted within the window; absent: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub converted_at: Option<u64>,
+    /// How often the user converted within the window.
+    pub conversions: u32,
+    /// The sum of the conversions' values.
+    pub value: f64,
+}
+
+/// What came of those who were assigned to one group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LiftGroup {
+    /// The group.
+    pub group: AssignmentGroup,
+    /// The variant that was shown; absent: none, or all variants together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// Distinct users who were assigned.
+    pub people: u64,
+    /// Of these, users whose window is not over yet.
+    pub open: u64,
+    /// Distinct users who converted within the window.
+    pub converted: u64,
+    /// `converted` of `people`, from 0 to 1; absent: nobody was assigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// All conversions within the window.
+    pub conversions: u64,
+    /// The sum of their values.
+    pub value: f64,
+    /// `value` by `people`; absent: nobody was assigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_per_person: Option<f64>,
+}
+
+/// How much more often those who were shown a popup converted than others. 0.2 is 20 % more often.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PopupLiftComparison {
+    /// The variant that was shown; absent: all variants together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// Whom they are compared with.
+    pub against: AssignmentGroup,
+    /// With `shown`: the other variant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against_variant: Option<String>,
+    /// The ratio of the two rates, less 1; absent: the others have no conversion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lift: Option<f64>,
+    /// The lower end of the 95 % interval; absent: there is none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    /// The upper end of the 95 % interval; absent: there is none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+    /// The interval does not contain 0.
+    pub is_found: bool,
+}
+
+/// What a popup has brought about, by its declared conversion.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PopupLift {
+    /// The popup's id.
+    pub popup: String,
+    /// The declaration that the figures are about.
+    pub conversion: PopupConversion,
+    /// First those who were shown the popup, by variant, then the control group and the holdout.
+    pub groups: Vec<LiftGroup>,
+    /// Each variant, and all together, against the control group, the holdout and the first variant, as far as anybody was
+    /// assigned to these.
+    pub lifts: Vec<PopupLiftComparison>,
 }
 
 /// An event as an export has it.

@@ -86,6 +86,18 @@ pub struct SessionView {
 pub struct NodesAnswer {
     /// Gateways among them.
     pub nodes: Vec<NodeView>,
+    /// What nodes write once all of them read it, as the answering node knows it.
+    #[serde(default)]
+    pub gates: Vec<GateView>,
+}
+
+/// Something that nodes write once all of them read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GateView {
+    /// The gate's name.
+    pub name: String,
+    /// Whether it is written now; it then is for good.
+    pub open: bool,
 }
 
 /// A process that holds connections.
@@ -107,12 +119,21 @@ pub struct NodeView {
     /// What a node of a cluster runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// The version of the messages that a node of a cluster sends to others; absent: the node runs a version that does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire_version: Option<u8>,
+    /// The gates that a node of a cluster knows: what it reads, and writes once every node knows it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<String>,
     /// What a node of a cluster does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roles: Option<String>,
     /// Whether it does now what one node of a cluster does for all.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leads: bool,
+    /// Settings in which it differs from the node that answers, though all nodes must have them alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differs_in: Vec<String>,
 }
 
 /// What to do with differences.

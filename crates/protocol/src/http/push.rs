@@ -80,13 +80,13 @@ pub struct PushRequest {
     /// `normal` when absent.
     #[serde(default)]
     pub priority: PushPriority,
-    /// When to start, in milliseconds since 1970 UTC; at once when absent or past.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// When to start, in milliseconds since 1970 UTC; at once when absent, 0 or past.
+    #[serde(default, deserialize_with = "crate::time::time_or_zero", skip_serializing_if = "Option::is_none")]
     pub send_at: Option<u64>,
     /// Only count whom it would reach.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
-    /// The caller's own id for this push: a retry with it answers with the first result.
+    /// The caller's own id for this push: a retry with it answers with the first result, another push with it is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_push_id: Option<String>,
 }
@@ -263,7 +263,7 @@ pub struct PushDevicePage {
 
 /// A device that pushes can be sent to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct DeviceCard {
+pub struct DeviceDetails {
     /// As the device names itself.
     pub device_id: String,
     /// `web`, `ios`, `android`, `desktop` or the app's own word.
@@ -287,7 +287,7 @@ pub struct DeviceCard {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct UserDevices {
     /// Those that bound for pushes, at most 100.
-    pub devices: Vec<DeviceCard>,
+    pub devices: Vec<DeviceDetails>,
 }
 
 /// Words by which a device can be pushed to.
@@ -300,7 +300,7 @@ pub struct SetTags {
 
 /// What became of a push on one device of a user, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PushDeviceReach {
+pub struct PushDeviceDelivery {
     /// As the device names itself.
     pub device_id: String,
     /// Whether it is connected now.
@@ -323,7 +323,7 @@ pub struct PushDeviceReach {
 
 /// Why a push reached, or did not reach, the devices of a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PushUserReach {
+pub struct PushUserDelivery {
     /// The push's number.
     pub push: u64,
     /// The user's id.
@@ -334,5 +334,5 @@ pub struct PushUserReach {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<u64>,
     /// The user's devices that bound for pushes, in the order of their ids.
-    pub devices: Vec<PushDeviceReach>,
+    pub devices: Vec<PushDeviceDelivery>,
 }

@@ -1,42 +1,53 @@
-//! Where push services of vendors reach a user's devices.
+//! Where push services of providers reach a user's devices.
 
 use crate::{error::Refusal, limits::PUSH_TOKEN_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A push service of a vendor.
+/// A push service of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum PushVendor {
+pub enum PushProvider {
     /// Apple Push Notification service.
-    Apns,
+    Apns = 0,
     /// Firebase Cloud Messaging.
-    Fcm,
+    Fcm = 1,
     /// The push service of a browser (RFC 8030).
-    WebPush,
+    WebPush = 2,
     /// Huawei Push Kit.
-    Huawei,
+    Huawei = 3,
 }
 
-impl PushVendor {
-    /// All vendors.
-    pub const ALL: [PushVendor; 4] = [PushVendor::Apns, PushVendor::Fcm, PushVendor::WebPush, PushVendor::Huawei];
+impl PushProvider {
+    /// All providers.
+    pub const ALL: [PushProvider; 4] =
+        [PushProvider::Apns, PushProvider::Fcm, PushProvider::WebPush, PushProvider::Huawei];
+
+    /// The number by which it is stored.
+    pub const fn number(self) -> u64 {
+        self as u64
+    }
+
+    /// The provider with this number; `None`: it is of a newer version.
+    pub fn of_number(number: u64) -> Option<PushProvider> {
+        PushProvider::ALL.into_iter().find(|provider| provider.number() == number)
+    }
 
     /// The name, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
-            PushVendor::Apns => "apns",
-            PushVendor::Fcm => "fcm",
-            PushVendor::WebPush => "web_push",
-            PushVendor::Huawei => "huawei",
+            PushProvider::Apns => "apns",
+            PushProvider::Fcm => "fcm",
+            PushProvider::WebPush => "web_push",
+            PushProvider::Huawei => "huawei",
         }
     }
 }
 
-/// Where a vendor reaches one device.
+/// Where a provider reaches one device.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "vendor": "apns", "token": "740f4707bebcf74f9b7c25d48e3358945f6aa01da5ddb387462c7eaf61bb78ad" }))]
-#[serde(tag = "vendor", rename_all = "snake_case", deny_unknown_fields)]
+#[schema(example = json!({ "provider": "apns", "token": "740f4707bebcf74f9b7c25d48e3358945f6aa01da5ddb387462c7eaf61bb78ad" }))]
+#[serde(tag = "provider", rename_all = "snake_case", deny_unknown_fields)]
 pub enum PushToken {
     /// A device token of Apple's.
     Apns {
@@ -63,7 +74,7 @@ pub enum PushToken {
 /// Tokens let their owner be notified, so no log may have them.
 impl std::fmt::Debug for PushToken {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(to, "PushToken({})", self.vendor().name())
+        write!(to, "PushToken({})", self.provider().name())
     }
 }
 
@@ -102,17 +113,17 @@ impl<'de> Deserialize<'de> for Ignored {
 }
 
 impl PushToken {
-    /// The vendor that reaches the device.
-    pub fn vendor(&self) -> PushVendor {
+    /// The provider that reaches the device.
+    pub fn provider(&self) -> PushProvider {
         match self {
-            PushToken::Apns { .. } => PushVendor::Apns,
-            PushToken::Fcm { .. } => PushVendor::Fcm,
-            PushToken::WebPush { .. } => PushVendor::WebPush,
-            PushToken::Huawei { .. } => PushVendor::Huawei,
+            PushToken::Apns { .. } => PushProvider::Apns,
+            PushToken::Fcm { .. } => PushProvider::Fcm,
+            PushToken::WebPush { .. } => PushProvider::WebPush,
+            PushToken::Huawei { .. } => PushProvider::Huawei,
         }
     }
 
-    /// What tells this token from every other one of its vendor.
+    /// What tells this token from every other one of its provider.
     pub fn address(&self) -> &str {
         match self {
             PushToken::Apns { token } | PushToken::Fcm { token } | PushToken::Huawei { token } => token,
@@ -120,7 +131,7 @@ impl PushToken {
         }
     }
 
-    /// Checks lengths and characters. Whether the vendor knows the token shows when the token is used.
+    /// Checks lengths and characters. Whether the provider knows the token shows when the token is used.
     ///
     /// # Errors
     /// `invalid_field` or `limit_exceeded`, naming the field and not its value.
@@ -160,20 +171,20 @@ fn base64url_length(text: &str) -> Option<usize> {
     (fits && text.len() % 4 != 1).then_some(text.len() * 3 / 4)
 }
 
-/// A device that a vendor reaches. The token itself is not shown.
+/// A device that a provider reaches. The token itself is not shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PushTokenCard {
+pub struct PushTokenDetails {
     /// The device's id.
     pub device_id: String,
     /// Who reaches it.
-    pub vendor: PushVendor,
+    pub provider: PushProvider,
     /// When this token was registered, in milliseconds since 1970 UTC.
     pub registered_at: u64,
 }
 
-/// The devices of a user that vendors reach.
+/// The devices of a user that providers reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PushTokens {
     /// In the order of their ids.
-    pub push_tokens: Vec<PushTokenCard>,
+    pub push_tokens: Vec<PushTokenDetails>,
 }

@@ -20,10 +20,10 @@ pub struct HistoryQuery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_seq: Option<u64>,
     /// Entries at or after this time, in milliseconds since 1970 UTC.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::time::time_or_zero", skip_serializing_if = "Option::is_none")]
     pub from_time: Option<u64>,
     /// Entries at or before this time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::time::time_or_zero", skip_serializing_if = "Option::is_none")]
     pub to_time: Option<u64>,
     /// At most so many entries (default 50, limit 500). A page of large entries has fewer.
     #[param(minimum = 1, maximum = 500)]
@@ -217,6 +217,6 @@ pub struct Mute {
     /// `false` ends a mute.
     pub muted: bool,
     /// Milliseconds since 1970 UTC; absent: until it is lifted.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::time::time")]
     pub until: Option<u64>,
 }

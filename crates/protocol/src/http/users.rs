@@ -45,9 +45,9 @@ pub struct UsersUpserted {
     pub updated: usize,
 }
 
-/// A user's profile card.
+/// A user's profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct UserCard {
+pub struct UserProfile {
     /// The app's own id for the user.
     pub id: String,
     /// For display.

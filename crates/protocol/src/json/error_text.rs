@@ -12,14 +12,14 @@ pub(super) fn in_json_terms(text: &str) -> (Option<String>, String) {
         return (Some(field), "is missing".into());
     }
     if let Some(field) = quoted_after(text, "duplicate field ") {
-        return (Some(field), "is given twice".into());
+        return (Some(field), "appears twice".into());
     }
     let (what, expected) = match text.rfind(", expected ") {
         Some(at) => (&text[..at], &text[at + ", expected ".len()..]),
         None => (text, ""),
     };
     if let Some(field) = quoted_after(what, "unknown field ") {
-        return (Some(field), format!("is no known field{}", known("; known are ", expected)));
+        return (Some(field), format!("unknown field{}", known("; expected one of ", expected)));
     }
     if let Some(word) = quoted_after(what, "unknown variant ") {
         return (None, format!("must be one of {}, got {word:?}", list(expected)));
@@ -77,9 +77,9 @@ fn found(got: &str) -> String {
 
 /// The JSON type that is expected, from the Rust type that `serde` names.
 fn wanted(expected: &str) -> String {
-    const FROM_0_ON: &str = "a whole number from 0 on";
+    const AT_LEAST_0: &str = "a whole number of at least 0";
     match expected {
-        "u64" | "usize" => FROM_0_ON.into(),
+        "u64" | "usize" => AT_LEAST_0.into(),
         "u32" => format!("a whole number from 0 to {}", u32::MAX),
         "u16" => format!("a whole number from 0 to {}", u16::MAX),
         "u8" => format!("a whole number from 0 to {}", u8::MAX),

@@ -1,10 +1,13 @@
 //! A deserializer that accepts less than derived `Deserialize` code does.
 //!
 //! Derived code reads structs also from arrays, field by field: an empty array would be read as an object of defaults, and
-//! for a list in the place of an object the error would blame the list's first element.
+//! for a list in the place of an object the error would blame the list's first element. And a time would be read that is meant in
+//! seconds.
 
+use crate::time;
 use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor,
+    Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
+    VariantAccess, Visitor,
 };
 use std::fmt;
 
@@ -50,9 +53,12 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     ) -> Result<V::Value, D::Error> {
         let read = self.0.deserialize_enum(name, variants, Strict(visitor));
         // `serde_json` says only "expected value" for what is neither a string nor an object: name the variants.
-        read.map_err(|error| match error.to_string().starts_with("expected value") {
-            true => D::Error::custom(format_args!("must be one of {}", variants.join(", "))),
-            false => error,
+        read.map_err(|error| {
+            if error.to_string().starts_with("expected value") {
+                D::Error::custom(format_args!("must be one of {}", variants.join(", ")))
+            } else {
+                error
+            }
         })
     }
 
@@ -61,7 +67,12 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, D::Error> {
-        self.0.deserialize_newtype_struct(name, Strict(visitor))
+        let Some(may_be_zero) = time::may_be_zero(name) else {
+            return self.0.deserialize_newtype_struct(name, Strict(visitor));
+        };
+        let ms = u64::deserialize(self.0)?;
+        time::check_time(ms, may_be_zero).map_err(D::Error::custom)?;
+        visitor.visit_newtype_struct(IntoDeserializer::<D::Error>::into_deserializer(ms))
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, D::Error> {

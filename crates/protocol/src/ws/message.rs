@@ -60,9 +60,10 @@ impl Assembly {
             return Err(FrameError::Order);
         }
         if !is_begun && frame.is_final {
-            return Ok(match is_text {
-                true => Received::Text(std::str::from_utf8(payload).map_err(|_| FrameError::Utf8)?.into()),
-                false => Received::Binary(payload.into()),
+            return Ok(if is_text {
+                Received::Text(std::str::from_utf8(payload).map_err(|_| FrameError::Utf8)?.into())
+            } else {
+                Received::Binary(payload.into())
             });
         }
         let mut parts = self.parts.take().unwrap_or_else(|| Box::new(Parts { is_text, bytes: Vec::new(), checked: 0 }));
@@ -78,9 +79,10 @@ impl Assembly {
             self.parts = Some(parts);
             return Ok(Received::Part);
         }
-        Ok(match parts.is_text {
-            true => Received::Text(String::from_utf8(parts.bytes).map_err(|_| FrameError::Utf8)?.into()),
-            false => Received::Binary(parts.bytes.into()),
+        Ok(if parts.is_text {
+            Received::Text(String::from_utf8(parts.bytes).map_err(|_| FrameError::Utf8)?.into())
+        } else {
+            Received::Binary(parts.bytes.into())
         })
     }
 

@@ -8,3 +8,4 @@ mod miop_round_trips;
 mod miop_vectors;
 mod refusals_name_the_field_in_json_terms;
 mod support;
+mod times_are_in_milliseconds;

@@ -76,7 +76,7 @@ fn check_all(good: &Value, read: impl Fn(&str) -> Result<(), tidings_protocol::e
             let (place, why) = refusal.detail.split_once(": ").unwrap_or_else(|| panic!("{text}: {refusal}"));
             assert!(!place.is_empty() && !place.contains(' '), "{text}: {refusal}");
             // The list of known fields may hold any word.
-            let why = why.split("; known are").next().unwrap();
+            let why = why.split("; expected one of").next().unwrap();
             assert!(!OURS.iter().any(|word| why.contains(word)), "{text}: {refusal}");
         }
     }
@@ -93,16 +93,16 @@ fn every_request_field_is_refused_in_json_terms() {
     check::<UsersUpsert>(json!({"users": [{"id": "a", "name": "A", "avatar": "x", "attributes": {"vip": true}}]}));
     check::<SetDoNotDisturb>(json!({"window": {"start": "22:00", "end": "07:00", "time_zone": "UTC"}}));
     check::<SetLocale>(json!({"language": "de-AT", "time_zone": "Europe/Vienna"}));
-    check::<ReachPreferences>(
-        json!({"off": ["webhook"], "group": {"off": ["popup"], "only_mentions": true}, "snooze_until": 1}),
+    check::<NotificationPreferences>(
+        json!({"off": ["webhook"], "group": {"off": ["popup"], "only_mentions": true}, "snooze_until": 1_764_238_000_000_u64}),
     );
-    check::<ReachPolicy>(
+    check::<NotificationPolicy>(
         json!({"time_zone": "UTC", "rules": [{"id": "a", "for": {"kinds": ["group"], "types": ["text"]}, "ack_timeout_ms": 500,
-        "roads": [{"road": "vendors", "after_s": 1, "expires_s": 5, "on_success": "stop", "vendors": ["apns"], "sound": "x",
+        "channels": [{"channel": "providers", "after_s": 1, "expires_s": 5, "on_success": "stop", "providers": ["apns"], "sound": "x",
             "template": {"title": "t", "body": "b", "image": "https://a.example"}, "templates": {"de": {"title": "t", "body": "b"}},
-            "priority": "high", "collapse": "message", "badge": true}, {"road": "popup", "event": "e"}]}]}),
+            "priority": "high", "collapse": "message", "badge": true}, {"channel": "popup", "event": "e"}]}]}),
     );
-    check::<ExplainReach>(
+    check::<ExplainNotifications>(
         json!({"user": "b", "conversation": "g", "to": "b", "from": "a", "type": "text", "mentions": ["b"],
         "silent": true, "skip_push": false}),
     );
@@ -114,16 +114,18 @@ fn every_request_field_is_refused_in_json_terms() {
     check::<SendRequest>(message.clone());
     check::<SendBatch>(json!({"messages": [message]}));
     check::<MarkRead>(json!({"seq": 1}));
-    check::<Mute>(json!({"muted": true, "until": 5}));
+    check::<Mute>(json!({"muted": true, "until": 1_764_238_000_000_u64}));
     check::<PushRequest>(json!({"to": {"users": ["a"], "devices": [{"user": "a", "device_id": "d"}], "kinds": ["web"],
         "tags": {"any": ["x"], "all": ["y"]}}, "type": "offer", "body": 1, "ttl_s": 60, "priority": "high", "dry_run": true}));
     check::<SetTags>(json!({"tags": ["a"]}));
     check::<PresenceQuery>(json!({"users": ["a"]}));
     check::<ComparePresence>(json!({"repair": true}));
     check::<Kick>(json!({"device_id": "d", "reason": "r"}));
-    check::<ReplayDeadLetters>(json!({"ids": [1]}));
+    check::<SelectDeadLetters>(
+        json!({"ids": ["webhook:1"], "channel": "webhook", "user": "a", "outcome": "refused", "cause": "x"}),
+    );
     check::<PopupSpec>(
-        json!({"state": "live", "placements": ["home"], "priority": 1, "starts_at": 1, "time_zone": "UTC",
+        json!({"state": "live", "placements": ["home"], "priority": 1, "starts_at": 1_764_238_000_000_u64, "time_zone": "UTC",
         "windows": [{"days": ["mon"], "from": "09:00", "to": "10:00"}], "trigger": {"event": "e"}, "caps": {"per_day": 1},
         "variants": [{"id": "a", "weight": 1, "content": {"title": "T", "buttons": [
             {"id": "go", "label": "Go", "action": {"type": "open", "url": "https://example.org"}}]}}],

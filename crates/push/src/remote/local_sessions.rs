@@ -8,7 +8,7 @@ use tidings_domain::push_store::DeviceNo;
 /// About 200 bytes. In a cluster only.
 struct Session {
     register: Register,
-    /// The device's number as the session was told.
+    /// The device's number as the session got it.
     device: Option<DeviceNo>,
     /// The session has had its first answer: it is live, or about to be.
     is_answered: bool,
@@ -70,7 +70,7 @@ impl LocalSessions {
         self.sessions.len()
     }
 
-    /// Notes that the session is told that pushes come later. Answers its shard and number there, unless it has had an
+    /// Notes that the session is notified that pushes come later. Answers its shard and number there, unless it has had an
     /// answer.
     pub(crate) fn answer_later(&mut self, id: u64) -> Option<(usize, u64)> {
         let session = self.sessions.get_mut(&id).filter(|session| !session.is_answered)?;

@@ -160,7 +160,7 @@ impl Peers {
             self.peers.push(Peer { name: name.into(), downlink: None });
             return Some(self.peers.len() - 1);
         }
-        // The place of a disconnected peer is free once the worker has been told that its sessions are gone.
+        // The place of a disconnected peer is free once the worker has been notified that its sessions are gone.
         let first = self.first;
         let is_free =
             |(at, peer): (usize, &Peer)| peer.downlink.is_none() && !self.disconnected.contains(&(first + at));

@@ -11,7 +11,7 @@ use crate::{
     draft::Draft,
     prepared_push::{PreparedPush, TargetSpec},
 };
-use tidings_domain::{push_store::*, refusals::store_refusal, store::StoreResult};
+use tidings_domain::{push_store::*, refusals::store_refusal, request_digest::RequestDigest, store::StoreResult};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{PushAccepted, PushState},
@@ -92,8 +92,15 @@ impl Worker {
         // While the outcome of a write is unknown, nobody can say whether a first try is stored.
         self.check_in_sync().map_err(store_refusal)?;
         if let Some(client_push_id) = &push.client_push_id
-            && let Some(first) = self.find_by_client_id(&batch.draft, client_push_id).map_err(store_refusal)?
+            && let Some((first, request)) =
+                self.find_by_client_id(&batch.draft, client_push_id).map_err(store_refusal)?
         {
+            if let (Some(first), Some(again)) = (request, push.request)
+                && first != again
+            {
+                let why = "this client_push_id stands for another push: give each push an id of its own";
+                return Err(Refusal::new(ErrorCode::ClientPushIdReused, why));
+            }
             return Ok((PushAccepted { duplicate: true, ..accepted(&first) }, None));
         }
         let now = self.now();
@@ -130,6 +137,7 @@ impl Worker {
             targets: 0,
             refused_full: 0,
             unknown: push.unknown,
+            request: push.request,
         };
         let plan = match send_at {
             Some(_) => Plan::scheduled(header, &push.body, &push.targets),
@@ -144,14 +152,19 @@ impl Worker {
         Ok((accepted(&plan.header), Some(plan)))
     }
 
-    /// The push that a `client_push_id` stands for.
-    fn find_by_client_id(&self, draft: &Draft<'_>, client_push_id: &str) -> StoreResult<Option<StoredPush>> {
-        let Some(PushRow::ClientPushId { push, .. }) = draft.get(&PushKey::ClientPushId(client_push_id.to_owned()))?
+    /// The push that a `client_push_id` stands for, and what a retry must ask for.
+    fn find_by_client_id(
+        &self,
+        draft: &Draft<'_>,
+        client_push_id: &str,
+    ) -> StoreResult<Option<(StoredPush, Option<RequestDigest>)>> {
+        let Some(PushRow::ClientPushId { push, request, .. }) =
+            draft.get(&PushKey::ClientPushId(client_push_id.to_owned()))?
         else {
             return Ok(None);
         };
         match draft.get(&PushKey::Push(push))? {
-            Some(PushRow::Push(first)) if first.stage != PushStage::Preparing => Ok(Some(first)),
+            Some(PushRow::Push(first)) if first.stage != PushStage::Preparing => Ok(Some((first, request))),
             _ => Ok(None),
         }
     }

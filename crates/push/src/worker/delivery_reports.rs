@@ -3,8 +3,8 @@
 
 use super::Worker;
 use crate::draft::Draft;
-use tidings_domain::{push_store::*, reach_counts::ReachEvent, store::StoreResult};
-use tidings_protocol::http::ReachRoad;
+use tidings_domain::{notification_counts::ChannelEvent, push_store::*, store::StoreResult};
+use tidings_protocol::http::Channel;
 
 /// Reports on targets of named pushes that are not stored yet. Above: further reports are dropped.
 const REPORTS_MAX: usize = 1_000_000;
@@ -40,8 +40,8 @@ impl DeliveryReport {
 
 impl Worker {
     /// Counts what has become of a push on so many devices; with the time from its writing to its acknowledgement, if both are known.
-    pub(super) fn count_reach(&self, event: ReachEvent, count: u64, took_ms: Option<u64>) {
-        self.metrics.reach.add(ReachRoad::DevicePush, event, self.now(), count, took_ms);
+    pub(super) fn count_notifications(&self, event: ChannelEvent, count: u64, took_ms: Option<u64>) {
+        self.metrics.notifications.add(Channel::DevicePush, event, self.now(), count, took_ms);
     }
 
     /// The push was written to these devices' connections.
@@ -49,7 +49,7 @@ impl Worker {
         if let Some(audience) = self.audiences.get_mut(&push) {
             let new = devices.iter().filter(|device| audience.insert(AudienceSet::Delivered, **device)).count();
             self.metrics.push_delivered.inc_by(new as u64);
-            self.count_reach(ReachEvent::Attempted, new as u64, None);
+            self.count_notifications(ChannelEvent::Attempted, new as u64, None);
             return;
         }
         let now = self.now();
@@ -69,7 +69,7 @@ impl Worker {
                 let acknowledged = audience.insert(AudienceSet::Acknowledged, device);
                 self.metrics.push_delivered.inc_by(u64::from(delivered));
                 self.metrics.push_acknowledged.inc_by(u64::from(acknowledged));
-                self.count_reach(ReachEvent::Acknowledged, u64::from(acknowledged), None);
+                self.count_notifications(ChannelEvent::Acknowledged, u64::from(acknowledged), None);
             } else if self.has_room_for_report() {
                 self.reports.entry((device, *push)).or_default().end.get_or_insert((TargetState::Acknowledged, now));
             }
@@ -131,7 +131,7 @@ impl Worker {
                     if target.delivered_at.is_none() {
                         target.delivered_at = report.delivered_at;
                         self.metrics.push_delivered.inc();
-                        self.count_reach(ReachEvent::Attempted, 1, None);
+                        self.count_notifications(ChannelEvent::Attempted, 1, None);
                         draft.put(PushRow::Target(target));
                     }
                 }
@@ -163,17 +163,17 @@ impl Worker {
         (target.state, target.ended_at) = (end.state, Some(at));
         let is_first_delivery = u64::from(target.delivered_at.is_some() && !was_delivered);
         self.metrics.push_delivered.inc_by(is_first_delivery);
-        self.count_reach(ReachEvent::Attempted, is_first_delivery, None);
+        self.count_notifications(ChannelEvent::Attempted, is_first_delivery, None);
         let (counter, event) = match end.state {
-            TargetState::Acknowledged => (&self.metrics.push_acknowledged, Some(ReachEvent::Acknowledged)),
-            TargetState::Expired => (&self.metrics.push_expired, Some(ReachEvent::Expired)),
-            TargetState::Collapsed => (&self.metrics.push_collapsed, Some(ReachEvent::Superseded)),
+            TargetState::Acknowledged => (&self.metrics.push_acknowledged, Some(ChannelEvent::Acknowledged)),
+            TargetState::Expired => (&self.metrics.push_expired, Some(ChannelEvent::Expired)),
+            TargetState::Collapsed => (&self.metrics.push_collapsed, Some(ChannelEvent::Superseded)),
             TargetState::Pending | TargetState::Cancelled => (&self.metrics.push_cancelled, None),
         };
         counter.inc();
         if let Some(event) = event {
-            let written = target.delivered_at.filter(|_| event == ReachEvent::Acknowledged);
-            self.count_reach(event, 1, written.map(|written| at.saturating_sub(written)));
+            let written = target.delivered_at.filter(|_| event == ChannelEvent::Acknowledged);
+            self.count_notifications(event, 1, written.map(|written| at.saturating_sub(written)));
         }
         draft.put(PushRow::Target(target));
         draft.delete_pending(device, push, collapse_key)

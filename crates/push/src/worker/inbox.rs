@@ -41,7 +41,7 @@ pub(crate) struct Queues {
     pub(crate) peer_messages: Vec<Vec<u8>>,
     peer_bytes: usize,
     pub(crate) registers: Vec<Register>,
-    /// Shard, session, and the session's device if it was told; bounded by the sessions, for each ends once.
+    /// Shard, session, and the session's device if it is known; bounded by the sessions, for each ends once.
     pub(crate) ended_sessions: Vec<(usize, u64, Option<DeviceNo>)>,
     pub(crate) written: Vec<(u64, Vec<DeviceNo>)>,
     pub(crate) acknowledged: Vec<(DeviceNo, Vec<u64>)>,

@@ -4,8 +4,8 @@
 use super::{Worker, start::Plan};
 use crate::{PushFrame, draft::Draft, prepared_push::TargetSpec};
 use tidings_domain::{
+    notification_counts::ChannelEvent,
     push_store::*,
-    reach_counts::ReachEvent,
     store::{StoreError, StoreResult},
 };
 
@@ -145,9 +145,10 @@ impl Worker {
         draft.put(PushRow::Push(stored));
         self.store_draft(draft)?;
         self.frames.remove(&push);
-        match was_scheduled {
-            true => self.scheduled = self.scheduled.saturating_sub(1),
-            false => drop(self.jobs.insert(push, Job::end())),
+        if was_scheduled {
+            self.scheduled = self.scheduled.saturating_sub(1);
+        } else {
+            self.jobs.insert(push, Job::end());
         }
         Ok(())
     }
@@ -243,7 +244,7 @@ impl Worker {
             };
             ended.inc_by(pending);
             if stored.stage != PushStage::Cancelled {
-                self.count_reach(ReachEvent::Expired, pending, None);
+                self.count_notifications(ChannelEvent::Expired, pending, None);
             }
         }
         draft.delete(PushKey::RecoveryIndex(RecoveryIndex::Live, push));

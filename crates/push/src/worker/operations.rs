@@ -6,7 +6,7 @@ use roaring::RoaringBitmap;
 use tidings_domain::{model::UserNo, push_store::*, refusals::store_refusal, store::StoreResult};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    http::{DeviceCard, PushCounts},
+    http::{DeviceDetails, PushCounts},
 };
 
 impl Worker {
@@ -44,25 +44,25 @@ impl Worker {
         self.devices.find(user, device_id).ok_or_else(|| Refusal::not_found("device", device_id))
     }
 
-    pub(crate) fn device_cards(&self, user: UserNo) -> Result<Vec<DeviceCard>, Refusal> {
-        let cards = self.numbered_device_cards(user).map_err(store_refusal)?;
-        Ok(cards.into_iter().map(|(_, card)| card).collect())
+    pub(crate) fn device_details(&self, user: UserNo) -> Result<Vec<DeviceDetails>, Refusal> {
+        let all_details = self.numbered_device_details(user).map_err(store_refusal)?;
+        Ok(all_details.into_iter().map(|(_, details)| details).collect())
     }
 
     /// The devices of a user with their numbers, in the order of their ids.
-    pub(crate) fn numbered_device_cards(&self, user: UserNo) -> StoreResult<Vec<(DeviceNo, DeviceCard)>> {
-        let mut cards = Vec::new();
+    pub(crate) fn numbered_device_details(&self, user: UserNo) -> StoreResult<Vec<(DeviceNo, DeviceDetails)>> {
+        let mut all_details = Vec::new();
         for device in self.devices.of_user(user) {
             if let Some(row) = self.device_row(device)? {
-                cards.push((device, self.card(row)));
+                all_details.push((device, self.details_of(row)));
             }
         }
-        cards.sort_unstable_by(|(_, a), (_, b)| a.device_id.cmp(&b.device_id));
-        Ok(cards)
+        all_details.sort_unstable_by(|(_, a), (_, b)| a.device_id.cmp(&b.device_id));
+        Ok(all_details)
     }
 
-    fn card(&self, row: StoredDevice) -> DeviceCard {
-        DeviceCard {
+    fn details_of(&self, row: StoredDevice) -> DeviceDetails {
+        DeviceDetails {
             online: self.devices.session(row.no).is_some(),
             last_bound: self.devices.bound_ms(row.no).max(row.first_bound),
             pending: self.devices.pending(row.no) as u64,
@@ -74,7 +74,12 @@ impl Worker {
         }
     }
 
-    pub(crate) fn set_tags(&mut self, user: UserNo, device_id: &str, tags: Vec<String>) -> Result<DeviceCard, Refusal> {
+    pub(crate) fn set_tags(
+        &mut self,
+        user: UserNo,
+        device_id: &str,
+        tags: Vec<String>,
+    ) -> Result<DeviceDetails, Refusal> {
         let device = self.require_device(user, device_id)?;
         self.devices.check_tags(&tags)?;
         let row = self.device_row(device).map_err(store_refusal)?;
@@ -84,7 +89,7 @@ impl Worker {
         draft.put(PushRow::Device(row.clone()));
         self.store_draft(draft).map_err(store_refusal)?;
         self.devices.put(&row);
-        Ok(self.card(row))
+        Ok(self.details_of(row))
     }
 
     pub(crate) fn remove_named_device(&mut self, user: UserNo, device_id: &str) -> Result<(), Refusal> {

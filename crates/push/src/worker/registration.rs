@@ -1,4 +1,4 @@
-//! Registration: a session's device becomes known. The device is stored before its session is told that it is bound, so
+//! Registration: a session's device becomes known. The device is stored before its session learns that it is bound, so
 //! a push to all that is accepted after that reaches it.
 
 use super::{Worker, device_numbers::DEVICES_MAX};
@@ -30,19 +30,19 @@ impl Worker {
         let next_before = self.numbers.next;
         for (index, register) in registers.iter().enumerate() {
             let device = match self.devices.find(register.user, &register.device_id) {
-                Some(device) => self.changed_card(device, register).map(|card| {
-                    changed.extend(card.map(|card| (index, card)));
+                Some(device) => self.changed_row(device, register).map(|row| {
+                    changed.extend(row.map(|row| (index, row)));
                     device
                 }),
                 None => match new.get(&(register.user.0, &*register.device_id)) {
                     Some(device) => Ok(*device),
                     None => self
                         .new_device(register, new.keys().filter(|(user, _)| *user == register.user.0).count())
-                        .inspect(|card| {
-                            new.insert((register.user.0, &*register.device_id), card.no);
-                            changed.insert(index, card.clone());
+                        .inspect(|row| {
+                            new.insert((register.user.0, &*register.device_id), row.no);
+                            changed.insert(index, row.clone());
                         })
-                        .map(|card| card.no),
+                        .map(|row| row.no),
                 },
             };
             found.push(device);
@@ -51,7 +51,7 @@ impl Worker {
         if !changed.is_empty() {
             let store = self.store.clone();
             let mut draft = Draft::new(&*store);
-            changed.values().for_each(|card| draft.put(PushRow::Device(card.clone())));
+            changed.values().for_each(|row| draft.put(PushRow::Device(row.clone())));
             draft.put(self.counters());
             let written = self.store_draft(draft);
             // A number that may have been stored is not given to another device, which would take over the first one's
@@ -68,18 +68,18 @@ impl Worker {
         let now = self.now();
         let fresh: FxHashSet<DeviceNo> = new.values().copied().collect();
         for (index, (register, device)) in registers.iter().zip(found).enumerate() {
-            let card = changed.remove(&index);
-            let is_written = |device: &DeviceNo| !fresh.contains(device) && card.is_none();
+            let row = changed.remove(&index);
+            let is_written = |device: &DeviceNo| !fresh.contains(device) && row.is_none();
             let result = match &failed {
                 Some(refusal) => device.and_then(|no| if is_written(&no) { Ok(no) } else { Err(refusal.clone()) }),
                 None => device,
             };
             if let Ok(device) = result {
-                if card.is_some() && fresh.contains(&device) {
+                if row.is_some() && fresh.contains(&device) {
                     // `new_device` has checked that the user may have it.
                     let _ = self.new_devices.take(register.user, 1, too_many_new);
                 }
-                card.iter().for_each(|card| self.devices.put(card));
+                row.iter().for_each(|row| self.devices.put(row));
                 let session = Session { destination: register.shard, id: register.session, since: register.since };
                 if self.devices.bind(device, session, now) {
                     self.backlogs.remove(&device);
@@ -109,22 +109,22 @@ impl Worker {
     }
 
     /// The new row of a known device, if it binds with another kind or version.
-    fn changed_card(&self, device: DeviceNo, register: &Register) -> Result<Option<StoredDevice>, Refusal> {
+    fn changed_row(&self, device: DeviceNo, register: &Register) -> Result<Option<StoredDevice>, Refusal> {
         let version = register.app_version.as_deref();
-        if !self.devices.card_differs(device, &register.device_kind, version) {
+        if !self.devices.details_differ(device, &register.device_kind, version) {
             return Ok(None);
         }
-        let card = self.device_row(device).map_err(store_refusal)?;
-        Ok(card.map(|card| StoredDevice {
+        let row = self.device_row(device).map_err(store_refusal)?;
+        Ok(row.map(|row| StoredDevice {
             device_kind: register.device_kind.to_string(),
             app_version: version.map(str::to_owned),
-            ..card
+            ..row
         }))
     }
 
     pub(super) fn device_row(&self, device: DeviceNo) -> StoreResult<Option<StoredDevice>> {
         match self.store.push_row(&PushKey::Device(device))? {
-            Some(PushRow::Device(card)) => Ok(Some(card)),
+            Some(PushRow::Device(row)) => Ok(Some(row)),
             _ => Ok(None),
         }
     }

@@ -60,10 +60,12 @@ impl Plan {
 
     /// The rows that make the push accepted: they are in the last of its writes.
     fn final_rows(&self) -> Vec<PushRow> {
-        let StoredPush { push, due_at, stage, .. } = self.header;
+        let StoredPush { push, due_at, stage, send_at, .. } = self.header;
         let mut rows = vec![PushRow::Push(self.header.clone()), PushRow::Timer { at: due_at, push }];
-        if let Some(client_push_id) = self.header.client_push_id.clone() {
-            rows.push(PushRow::ClientPushId { client_push_id, push });
+        // A scheduled push that starts now has had its row since it was accepted.
+        let is_accepted_now = send_at.is_none() || stage == PushStage::Scheduled;
+        if let Some(client_push_id) = self.header.client_push_id.clone().filter(|_| is_accepted_now) {
+            rows.push(PushRow::ClientPushId { client_push_id, push, request: self.header.request });
         }
         if stage == PushStage::Scheduled {
             rows.push(PushRow::RecoveryIndex { index: RecoveryIndex::Scheduled, push });

@@ -3,6 +3,7 @@
 use super::CheckReport;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tidings_domain::{
+    chat_row_kind::ChatRowKind,
     chat_rows::{self, number_in},
     desks::{Assignment, Whose},
     model::*,
@@ -27,12 +28,12 @@ pub(super) struct AccountConversations {
 impl AccountConversations {
     /// Takes note of an entry. Those of one conversation come in their order.
     pub(super) fn note_entry(&mut self, no: u64, entry: &StoredEntry) {
-        if let Some(account) = entry.content.details().desk {
+        if let Some(EntryDesk { account, for_customer, .. }) = entry.content.desk() {
             let is_first = self.newest.insert(no, (account.0, entry.position)).is_none();
-            match entry.content.details().for_customer {
-                true if is_first => drop(self.unlisted.insert(no)),
-                true => {}
-                false => drop(self.unlisted.remove(&no)),
+            if !for_customer {
+                self.unlisted.remove(&no);
+            } else if is_first {
+                self.unlisted.insert(no);
             }
         }
     }
@@ -40,7 +41,7 @@ impl AccountConversations {
     /// Takes note of a row of the index, or of an assignment.
     pub(super) fn note_row(&mut self, key: &[u8], row: &[u8]) -> StoreResult<()> {
         let number = |place| number_in(key, place).ok_or_else(|| StoreError::Damaged("a key of a desk's row".into()));
-        if key.first() == Some(&b'a') {
+        if ChatRowKind::Assignment.has(key) {
             let assignment: Option<Assignment> = chat_rows::decode(Some(row))?;
             self.assigned.insert(number(0)?, assignment.and_then(|assignment| assignment.agent).map(|agent| agent.no));
             return Ok(());

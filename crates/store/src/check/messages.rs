@@ -4,8 +4,8 @@ use super::{CheckReport, desks::AccountConversations, scan_meta};
 use crate::{kv::*, reads::read_parts, rows::*};
 use std::collections::{BTreeSet, HashMap};
 use tidings_domain::{
+    chat_row_kind::ChatRowKind,
     chat_rows::{self, MentionPlace},
-    message_changes::NO_BODY,
     model::*,
     store::{StoreError, StoreResult},
 };
@@ -32,29 +32,29 @@ impl ChangedMessages {
         entry: &StoredEntry,
         report: &mut CheckReport,
     ) {
-        if entry.content.mentions_all() && entry.content.details().edits.is_empty() {
+        if entry.content.mentions_all() && entry.content.message_details().edits.is_empty() {
             self.mentions_of_all.entry(no).or_default().insert(entry.seq);
         }
         let Some(details) = &entry.content.details else { return };
-        let (seq, kind) = (entry.seq, entry.content.kind);
+        let seq = entry.seq;
         self.accounts.note_entry(no, entry);
-        if details.target != 0 && details.target >= first_seq {
-            let target = read_message(kv, no, details.target);
-            let is_named = target.is_some_and(|message| match kind {
-                EntryKind::Edit => message.content.details().edits.contains(&seq),
-                EntryKind::Recall => message.content.details().recalled.as_ref().is_some_and(|by| by.entry == seq),
-                _ => true,
+        if let Some(target) = entry.content.target().filter(|target| *target >= first_seq) {
+            let message = read_message(kv, no, target);
+            let is_named = message.is_some_and(|message| {
+                let of_message = message.content.message_details();
+                match details.of_kind {
+                    KindDetails::Edit(_) => of_message.edits.contains(&seq),
+                    KindDetails::Recall { .. } => of_message.recalled.as_ref().is_some_and(|by| by.entry == seq),
+                    _ => true,
+                }
             });
             if !is_named {
-                let target = details.target;
                 report.fault(format_args!(
                     "conversation {no}: entry {seq} and message {target}, which it changed, differ"
                 ));
             }
         }
-        if kind != EntryKind::Message {
-            return;
-        }
+        let KindDetails::Message(details) = &details.of_kind else { return };
         if details.body_version() as usize != details.edits.len() + 1 {
             report.fault(format_args!("conversation {no}: message {seq} has another version than edits"));
         }
@@ -86,11 +86,13 @@ impl ChangedMessages {
         let mut mentions_of_all: HashMap<u64, BTreeSet<u64>> = HashMap::new();
         scan_meta(kv, chat_key(&[])[0], |key, row| {
             let key = &key[1..];
-            let checked = match key.first() {
-                Some(b'r') => count_reactions(key, row, &mut given),
-                Some(b'P') => self.check_pins(kv, key, row, first_seqs),
-                Some(b'A') => Ok(note_mention_of_all(kv, key, first_seqs, &mut mentions_of_all)),
-                Some(b'i' | b'a') => self.accounts.note_row(key, row).map(|()| None),
+            let checked = match ChatRowKind::of(key) {
+                Some(ChatRowKind::Reactions) => count_reactions(key, row, &mut given),
+                Some(ChatRowKind::Pins) => self.check_pins(kv, key, row, first_seqs),
+                Some(ChatRowKind::MentionOfAll) => Ok(note_mention_of_all(kv, key, first_seqs, &mut mentions_of_all)),
+                Some(ChatRowKind::AccountIndex | ChatRowKind::Assignment) => {
+                    self.accounts.note_row(key, row).map(|()| None)
+                }
                 _ => Ok(None),
             };
             match checked {
@@ -135,7 +137,8 @@ impl ChangedMessages {
         let pins: Vec<u64> = chat_rows::decode(Some(row))?;
         let first_seq = first_seqs.get(&no).copied().unwrap_or(1);
         let kept: Vec<u64> = pins.into_iter().filter(|seq| *seq >= first_seq).collect();
-        let is_pinned = |seq: &u64| read_message(kv, no, *seq).is_some_and(|m| m.content.details().pinned.is_some());
+        let is_pinned =
+            |seq: &u64| read_message(kv, no, *seq).is_some_and(|m| m.content.message_details().pinned.is_some());
         let wrong = kept.iter().find(|seq| !is_pinned(seq));
         let expected = self.pins.remove(&no).unwrap_or(0);
         Ok(match wrong {
@@ -168,7 +171,7 @@ fn note_mention_of_all(
     rows.entry(no).or_default().insert(seq);
     match read_message(kv, no, seq) {
         Some(message) if message.at == at && message.content.kind == EntryKind::Message => None,
-        _ => Some(format!("conversation {no}: the index names {seq} as a message that mentions all, and it is none")),
+        _ => Some(format!("conversation {no}: the index names {seq} as a message that mentions all, which it is not")),
     }
 }
 
@@ -184,7 +187,9 @@ fn count_reactions(key: &[u8], row: &[u8], given: &mut HashMap<(u64, u64), u64>)
 
 fn has_body(kv: &dyn KvRead, no: u64, seq: u64) -> bool {
     let entry = read_message(kv, no, seq);
-    entry.is_some_and(|entry| &*entry.content.body != NO_BODY || entry.content.details().replaced.is_some())
+    entry.is_some_and(|entry| {
+        &*entry.content.body != NO_BODY || entry.content.edit_details().is_some_and(|edit| edit.replaced.is_some())
+    })
 }
 
 /// An entry that can be read; one that cannot is a fault of its own.

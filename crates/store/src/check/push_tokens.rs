@@ -3,7 +3,7 @@
 use super::{CheckReport, scan_meta};
 use crate::{kv::*, rows::*};
 use std::collections::BTreeMap;
-use tidings_domain::{model::UserNo, push_tokens::*, store::StoreResult};
+use tidings_domain::{chat_row_kind::ChatRowKind, model::UserNo, push_tokens::*, store::StoreResult};
 
 pub(super) fn check_push_tokens(kv: &dyn KvRead, users: u64, report: &mut CheckReport) -> StoreResult<()> {
     let mut faults = Vec::new();
@@ -11,15 +11,15 @@ pub(super) fn check_push_tokens(kv: &dyn KvRead, users: u64, report: &mut CheckR
     let mut devices: BTreeMap<(UserNo, String), Vec<u8>> = BTreeMap::new();
     scan_meta(kv, chat_key(&[])[0], |key, row| {
         let key = &key[1..];
-        match key.first() {
-            Some(b't') => match RegisteredToken::decode(Some(row)) {
+        match ChatRowKind::of(key) {
+            Some(ChatRowKind::PushToken) => match RegisteredToken::decode(Some(row)) {
                 Ok(Some(token)) if token_key(TokenDigest::of(&token.token)) == key => {
                     tokens.insert(key.to_vec(), (UserNo(token.user), token.device));
                 }
                 Ok(_) => faults.push("a push token is not the one of its key".to_owned()),
                 Err(error) => faults.push(format!("a push token cannot be read: {error}")),
             },
-            Some(b'v') => match (device_in(key), digest_in(Some(row))) {
+            Some(ChatRowKind::PushDevice) => match (device_in(key), digest_in(Some(row))) {
                 (Some((user, device)), Ok(Some(digest))) => {
                     devices.insert((user, device.to_owned()), token_key(digest));
                 }

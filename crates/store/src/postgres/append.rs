@@ -6,13 +6,13 @@
 use super::{
     clock::recently_left,
     connection::{Call, Connection, bigint, number},
-    entries::{Contents, write_entries},
+    entries::{Contents, qualified_id_sql, write_entries},
     failure::Failure,
     partitions::Partitions,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
-use tidings_domain::{model::*, store::*};
+use tidings_domain::{model::*, request_digest::RequestDigest, store::*};
 
 /// The entries of a batch that has nothing else.
 pub(crate) struct AppendBatch<'a>(Vec<(ConversationNo, &'a NewEntry)>);
@@ -22,7 +22,10 @@ impl<'a> AppendBatch<'a> {
         let entry = |proposal: &'a Proposal| match proposal {
             // An answer needs the message that it answers, and mentions are indexed.
             Proposal::Append { conversation, entry }
-                if entry.details.is_none() && entry.mentioned_ids().next().is_none() && !entry.mentions_all() =>
+                if entry.details.is_none()
+                    && entry.request.refusal.is_none()
+                    && entry.mentioned_ids().next().is_none()
+                    && !entry.mentions_all() =>
             {
                 Some((*conversation, entry))
             }
@@ -42,8 +45,8 @@ impl<'a> AppendBatch<'a> {
         let heads: BTreeSet<i64> = self.0.iter().map(|(conversation, _)| bigint(conversation.0)).collect();
         let heads: Vec<i64> = heads.into_iter().collect();
         let conversations: Vec<i64> = self.0.iter().map(|(conversation, _)| bigint(conversation.0)).collect();
-        let Contents { rows, senders, client_msg_ids, authors, pushed } =
-            &Contents::of(self.0.iter().map(|(_, e)| *e), outbox);
+        let entries = self.0.iter().map(|(conversation, entry)| (*conversation, *entry, None));
+        let Contents { rows, senders, client_msg_ids, requests, authors, pushed } = &Contents::of(entries, outbox);
         let (now, days) = (bigint(now_ms), bigint(partitions.days()));
         let answers = connection
             .pipeline(&[
@@ -52,7 +55,10 @@ impl<'a> AppendBatch<'a> {
                     "SELECT conversation FROM heads WHERE conversation = ANY($1) ORDER BY conversation FOR UPDATE",
                     &[&heads],
                 ),
-                Call::new(APPEND, &[&conversations, senders, client_msg_ids, rows, pushed, &now, &days, authors]),
+                Call::new(
+                    APPEND,
+                    &[&conversations, senders, client_msg_ids, rows, pushed, &now, &days, authors, requests],
+                ),
                 Call::new("COMMIT", &[]),
             ])
             .await?;
@@ -62,7 +68,9 @@ impl<'a> AppendBatch<'a> {
             let conversation = ConversationNo(number(row, 1));
             let [seq, at, position] = [2, 3, 4].map(|column| number(row, column));
             let duplicate = row.get(5);
-            placed.insert(number(row, 0), Appended { conversation, seq, at, position, duplicate });
+            let appended = Appended { conversation, seq, at, position, duplicate };
+            let request = row.get::<_, Option<&[u8]>>(6).and_then(RequestDigest::from_stored);
+            placed.insert(number(row, 0), FirstResult { appended, request });
             highest = highest.max(Some(position).filter(|_| !duplicate));
         }
         let there = answers[1].iter().map(|row| ConversationNo(number(row, 0))).collect();
@@ -71,20 +79,22 @@ impl<'a> AppendBatch<'a> {
 
     /// The outcome of each entry. `placed`: the entries that have a sequence, by their ordinal in the batch; `there`: the
     /// conversations that exist.
-    fn outcomes(&self, placed: &FxHashMap<u64, Appended>, there: &FxHashSet<ConversationNo>) -> Vec<Outcome> {
-        let mut sends: FxHashMap<(UserNo, &str), Appended> = FxHashMap::default();
+    fn outcomes(&self, placed: &FxHashMap<u64, FirstResult>, there: &FxHashSet<ConversationNo>) -> Vec<Outcome> {
+        let mut sends: FxHashMap<(ConversationNo, UserNo, &str), FirstResult> = FxHashMap::default();
         let outcome = |(index, (conversation, entry)): (usize, &(ConversationNo, &'a NewEntry))| {
-            let send = entry.idempotency_key();
+            let send = entry.idempotency_key().map(|(author, id)| (*conversation, author, id));
             let mut first = placed.get(&(index as u64 + 1)).copied();
             match (first, send) {
-                (Some(first), Some(send)) => drop(sends.insert(send, Appended { duplicate: true, ..first })),
+                (Some(first), Some(send)) => {
+                    let appended = Appended { duplicate: true, ..first.appended };
+                    sends.insert(send, FirstResult { appended, ..first });
+                }
                 // A send without a sequence may be a retry of an earlier one in this batch.
                 (None, Some(send)) => first = sends.get(&send).copied(),
                 _ => {}
             }
-            match first {
-                Some(first) if first.conversation == *conversation => Outcome::Appended(first),
-                Some(_) => Outcome::Rejected(Rejection::ClientMsgIdReused),
+            match first.map(|first| first.answer(&entry.request)) {
+                Some(answer) => answer.map_or_else(Outcome::Rejected, Outcome::Appended),
                 None if there.contains(conversation) => Outcome::Rejected(Rejection::NotAMember),
                 None => Outcome::Rejected(Rejection::NoSuchConversation),
             }
@@ -94,16 +104,24 @@ impl<'a> AppendBatch<'a> {
 }
 
 /// The heads are locked by now, so this statement sees the newest state of their conversations. `first`: sends that have a
-/// result already. `taken`: the other sends, without those of senders who have just left. `place`: their offset in the batch.
+/// result already. `taken`: the other sends, without those of senders who have just left, each with the id under which its result
+/// is kept. `place`: their offset in the batch.
 const APPEND: &str = concat!(
     "WITH sent AS MATERIALIZED (SELECT * FROM \
-       unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::boolean[], $8::bigint[]) \
-       WITH ORDINALITY AS s (conversation, sender, client_msg_id, content, pushed, author, ordinal)), \
-     first AS MATERIALIZED (SELECT s.ordinal, d.conversation, d.seq, d.at, d.position FROM sent s \
-       JOIN dedupe d ON d.sender = s.sender AND d.client_msg_id = s.client_msg_id \
+       unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::boolean[], $8::bigint[], $9::bytea[]) \
+       WITH ORDINALITY AS s (conversation, sender, client_msg_id, content, pushed, author, request, ordinal)), \
+     first AS MATERIALIZED (SELECT s.ordinal, d.conversation, d.seq, d.at, d.position, d.request FROM sent s \
+       JOIN dedupe d ON d.sender = s.sender AND d.client_msg_id = ANY (ARRAY[s.client_msg_id, ",
+    qualified_id_sql!("s"),
+    "]) AND d.conversation = s.conversation \
        WHERE EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq)), \
-     taken AS (SELECT s.*, h.last_seq, h.last_at, \
-       row_number() OVER (PARTITION BY s.sender, s.client_msg_id ORDER BY s.ordinal) AS turn \
+     taken AS (SELECT s.ordinal, s.conversation, s.sender, s.content, s.pushed, s.request, h.last_seq, h.last_at, \
+       CASE WHEN row_number() OVER (PARTITION BY s.sender, s.client_msg_id ORDER BY s.ordinal) > 1 OR EXISTS \
+         (SELECT FROM dedupe d WHERE d.sender = s.sender AND d.client_msg_id = s.client_msg_id) \
+         THEN ",
+    qualified_id_sql!("s"),
+    " ELSE s.client_msg_id END AS client_msg_id, \
+       row_number() OVER (PARTITION BY s.conversation, s.sender, s.client_msg_id ORDER BY s.ordinal) AS turn \
        FROM sent s JOIN heads h ON h.conversation = s.conversation \
        WHERE NOT EXISTS (SELECT FROM first f WHERE f.ordinal = s.ordinal) \
        AND (NOT ",
@@ -120,6 +138,6 @@ const APPEND: &str = concat!(
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position, \
        (1 + n.at / 86400000 / $7::bigint)::integer AS part FROM base, numbered n), ",
     write_entries!(),
-    "SELECT ordinal, conversation, seq, at, position, false FROM fresh \
-     UNION ALL SELECT ordinal, conversation, seq, at, position, true FROM first"
+    "SELECT ordinal, conversation, seq, at, position, false, request FROM fresh \
+     UNION ALL SELECT ordinal, conversation, seq, at, position, true, request FROM first"
 );

@@ -3,8 +3,7 @@
 use super::{PostgresStore, connection::number};
 use crate::{
     byte_rows::check_lengths,
-    push::{push_key, push_value},
-    rows::decode,
+    push::{decode_push_row, push_key, push_value},
 };
 use std::collections::{BTreeMap, HashMap};
 use tidings_domain::{push_store::*, store::*};
@@ -145,16 +144,16 @@ impl PushStore for PostgresStore {
 
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
         let rows = self.query(PUSH.row, &[&push_key(key)])?;
-        rows.first().map(|row| decode(row.get(0))).transpose()
+        rows.first().map(|row| decode_push_row(row.get(0))).transpose()
     }
 
     fn push_rows_of(&self, keys: &[PushKey]) -> StoreResult<Vec<Option<PushRow>>> {
         let keys: Vec<Vec<u8>> = keys.iter().map(push_key).collect();
-        self.values_of(&PUSH, &keys, decode)
+        self.values_of(&PUSH, &keys, decode_push_row)
     }
 
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
         let rows = self.range_of(&PUSH, &push_key(from), &push_key(to), limit)?;
-        rows.iter().map(|row| decode(row.get(1))).collect()
+        rows.iter().map(|row| decode_push_row(row.get(1))).collect()
     }
 }

@@ -1,14 +1,20 @@
-//! Commits one batch as one transaction: load under locks, decide, write and commit. A batch is tried again only if it was
-//! certainly not stored. Otherwise the caller learns that the outcome is unknown; a retry of its sends is answered by their
-//! ids.
+//! Commits one batch as one transaction: load, decide, write and commit. A batch is tried again only if it was certainly not
+//! stored. Otherwise the caller learns that the outcome is unknown; a retry of its sends is answered by their ids.
+//!
+//! A batch locks rows in the round trip that commits it, where the database compares them with what was loaded. A node that
+//! stops in between (its machine is moved, has no memory, is cut off) holds nobody up. When another node has changed the rows,
+//! the batch is tried again with the locks first, as are the next ones: nodes that keep changing the same rows queue up at
+//! them. The database ends such a transaction when its node stops for longer than `idle_in_transaction_timeout`.
 
 use super::{
     PostgresStore,
     append::AppendBatch,
-    connection::{Connection, Purpose, number},
+    checked_read::{CHANGED_MEANWHILE, Loaded, Locking},
+    connection::{Connection, Purpose},
     failure::Failure,
     load::TouchedKeys,
-    staged_batch::{LoadedState, StagedBatch, resolve_position},
+    numbers::Numbers,
+    staged_batch::{StagedBatch, resolve_position},
     write::write,
 };
 use std::{sync::atomic::Ordering, time::Duration};
@@ -23,10 +29,16 @@ const ATTEMPTS_MAX: u32 = 6;
 /// The wait before the second attempt; it doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(2);
 
+/// After another node has changed the rows of a batch, so many batches take their locks first.
+const BATCHES_LOCKED_FIRST: u32 = 8;
+
 /// The state of the one committer.
 #[derive(Default)]
 pub(crate) struct Writer {
-    connection: Option<Connection>,
+    pub connection: Option<Connection>,
+    pub numbers: Numbers,
+    /// So many of the next batches take their locks first.
+    locks_first: u32,
 }
 
 /// Why an attempt to commit a batch failed.
@@ -58,6 +70,15 @@ impl PostgresStore {
                     Ok(done) => return Ok(done),
                     Err(CommitError::NotStored(failure)) if attempt < ATTEMPTS_MAX && is_retryable(&failure) => {
                         tracing::debug!(?failure, attempt, "a batch is tried again");
+                        if attempt > 1 && failure.is(&SqlState::UNIQUE_VIOLATION) {
+                            // An id that another node took would have been found by now. So a number was: a failover has
+                            // lost that it was reserved, or given back.
+                            writer.numbers = Numbers::default();
+                        }
+                        if failure.is(&CHANGED_MEANWHILE) {
+                            writer.locks_first = BATCHES_LOCKED_FIRST;
+                            continue;
+                        }
                     }
                     Err(CommitError::NotStored(failure) | CommitError::OutcomeUnknown(failure)) => {
                         return Err(failure.into());
@@ -92,7 +113,7 @@ impl PostgresStore {
         let connection = self.take_connection(writer, now_ms).await?;
         let committed = appends.commit(&connection, &self.partitions, self.outbox, now_ms).await;
         let (outcomes, highest) = conclude(writer, connection, committed)?;
-        let fresh = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Appended(a) if !a.duplicate)).count();
+        let fresh = outcomes.iter().filter_map(Outcome::appended).filter(|appended| !appended.duplicate).count();
         Ok((outcomes, self.span(highest.map(|highest| highest - fresh as u64), fresh as u64)))
     }
 
@@ -104,27 +125,67 @@ impl PostgresStore {
         now_ms: u64,
     ) -> Result<(Vec<Outcome>, PositionRange), CommitError> {
         let connection = self.take_connection(writer, now_ms).await?;
-        let mut state = match keys.load(&connection).await {
-            Ok(state) => state,
-            Err(failure) => return Err(roll_back(writer, connection, failure).await),
+        let locking = if writer.locks_first > 0 { Locking::First } else { Locking::AtCommit };
+        writer.locks_first = writer.locks_first.saturating_sub(1);
+        let loaded = match keys.load(&connection, locking).await {
+            Ok(loaded) => self.reserve_numbers(writer, &connection, keys, loaded, locking).await,
+            Err(failure) => Err(failure),
         };
-        if let Err(failure) = lock_counters(&connection, keys, &mut state).await {
-            return Err(roll_back(writer, connection, failure).await);
-        }
+        let Loaded { state, reads } = match loaded {
+            Ok(loaded) => loaded,
+            Err(failure) => return Err(roll_back(writer, connection, failure, locking).await),
+        };
         let mut staged = StagedBatch::new(state);
         let decided = batch.iter().map(|proposal| staged.propose(proposal, now_ms)).collect::<StoreResult<Vec<_>>>();
         // On a damaged row the connection is dropped, which ends its transaction.
         let mut outcomes = decided.map_err(CommitError::Store)?;
         let StagedBatch { state, changes } = &staged;
-        let written = write(&connection, state, changes, &self.partitions, self.outbox).await;
+        let unlocked = (locking == Locking::AtCommit).then_some(&reads[..]);
+        let written = write(&connection, state, unlocked, changes, &self.partitions, self.outbox).await;
         if written.as_ref().is_err_and(|failure| failure.is(&SqlState::CHECK_VIOLATION)) {
             self.partitions.record_missing(changes.entries.iter().map(|entry| self.partitions.of(entry.at)));
         }
-        let base = conclude(writer, connection, written)?;
+        let concluded = conclude(writer, connection, written);
+        if !matches!(concluded, Err(CommitError::NotStored(_))) {
+            writer.numbers = staged.state.numbers;
+        }
+        let base = concluded?;
         if let Some(base) = base {
             outcomes.iter_mut().for_each(|outcome| resolve_position(outcome, base));
         }
         Ok((outcomes, self.span(base, changes.positions)))
+    }
+
+    /// Gives the batch the numbers that it may need for new users and conversations. While its transaction is open they are
+    /// reserved on another connection, for the counters must not stay locked until the batch is written.
+    async fn reserve_numbers<'a>(
+        &self,
+        writer: &mut Writer,
+        connection: &Connection,
+        keys: &TouchedKeys<'a>,
+        mut loaded: Loaded<'a>,
+        locking: Locking,
+    ) -> Result<Loaded<'a>, Failure> {
+        let state = &mut loaded.state;
+        let new_users = keys.user_ids.iter().filter(|id| !state.user_nos.contains_key(**id)).count() as u64;
+        let new_conversations =
+            keys.conversation_ids.iter().filter(|id| !state.conversation_nos.contains_key(**id)).count() as u64;
+        if !writer.numbers.suffice(new_users, new_conversations) {
+            match locking {
+                Locking::AtCommit => writer.numbers.reserve(connection, new_users, new_conversations).await?,
+                Locking::First => {
+                    let mut other = self.readers.acquire().map_err(|error| Failure::NotConnected(error.to_string()))?;
+                    let reserved =
+                        writer.numbers.reserve(other.connection().await?, new_users, new_conversations).await;
+                    if reserved.as_ref().is_err_and(Failure::breaks_connection) {
+                        other.discard();
+                    }
+                    reserved?;
+                }
+            }
+        }
+        state.numbers = writer.numbers;
+        Ok(loaded)
     }
 
     /// The span of `count` positions behind `base`, recorded as seen. A batch without positions has an empty span.
@@ -152,8 +213,10 @@ fn conclude<T>(writer: &mut Writer, connection: Connection, committed: Result<T,
             writer.connection = Some(connection);
             Err(CommitError::NotStored(failure))
         }
-        // No statement was sent.
-        Err(failure @ (Failure::NotConnected(_) | Failure::Incompatible(_))) => Err(CommitError::NotStored(failure)),
+        // No statement was sent, or the database had rolled the transaction back before.
+        Err(failure @ (Failure::NotConnected(_) | Failure::Incompatible(_) | Failure::RolledBack(_))) => {
+            Err(CommitError::NotStored(failure))
+        }
         Err(failure) => Err(CommitError::OutcomeUnknown(failure)),
     }
 }
@@ -168,37 +231,25 @@ fn is_retryable(failure: &Failure) -> bool {
             SqlState::UNIQUE_VIOLATION,
             // A partition of the timeline is missing.
             SqlState::CHECK_VIOLATION,
+            // Another node changed a row that the batch was decided over.
+            CHANGED_MEANWHILE,
         ]
         .contains(code),
         // The connection had ended while it was idle, or ended just now: a new one may work.
-        Failure::Disconnected(_) => true,
+        Failure::Disconnected(_) | Failure::RolledBack(_) => true,
         Failure::TimedOut | Failure::NotConnected(_) | Failure::Incompatible(_) => false,
     }
 }
 
-/// Ends a transaction that has written nothing yet.
-async fn roll_back(writer: &mut Writer, connection: Connection, failure: Failure) -> CommitError {
-    if matches!(failure, Failure::Database { .. }) && connection.batch("ROLLBACK").await.is_ok() {
+/// Ends an attempt that has written nothing yet.
+async fn roll_back(writer: &mut Writer, connection: Connection, failure: Failure, locking: Locking) -> CommitError {
+    let may_go_on = match failure {
+        Failure::Database { .. } if locking == Locking::First => connection.batch("ROLLBACK").await.is_ok(),
+        Failure::Database { .. } => true,
+        _ => false,
+    };
+    if may_go_on {
         writer.connection = Some(connection);
     }
     CommitError::NotStored(failure)
-}
-
-/// Locks the counters if the batch creates users or conversations; `write` stores the numbers that were given out.
-async fn lock_counters(
-    connection: &Connection,
-    keys: &TouchedKeys<'_>,
-    state: &mut LoadedState,
-) -> Result<(), Failure> {
-    let has_all_users = keys.user_ids.iter().all(|id| state.user_nos.contains_key(*id));
-    let has_all_conversations = keys.conversation_ids.iter().all(|id| state.conversation_nos.contains_key(*id));
-    if has_all_users && has_all_conversations {
-        return Ok(());
-    }
-    let rows = connection.query("SELECT users, conversations FROM counters FOR UPDATE", &[]).await?;
-    if let Some(row) = rows.first() {
-        (state.user_count, state.conversation_count) = (number(row, 0), number(row, 1));
-    }
-    state.counters_locked = true;
-    Ok(())
 }

@@ -4,13 +4,21 @@ use super::{
     PostgresStore,
     clock::now_ms,
     connection::{bigint, number},
+    node_settings::FORGET,
 };
 use crate::{
     epoch::fresh_epoch,
-    rows::{decode, decode_content, encode},
+    rows::{decode_change, decode_content, decode_node, encode_node},
 };
 use std::{collections::BTreeMap, sync::atomic::Ordering};
-use tidings_domain::{commit_log::*, model::*, store::*};
+use tidings_domain::{
+    commit_log::*,
+    installation::InstallationId,
+    model::*,
+    node_settings::{KnownSettings, NodeSettings},
+    store::*,
+};
+use tokio_postgres::Row;
 
 const ENTRIES: &str = "SELECT position, conversation, seq, at, content FROM entries \
      WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3";
@@ -29,7 +37,14 @@ const LEAD: &str = concat!(
     ") END, boot_id = $1, lease_until = now() + $2 * interval '1 millisecond' WHERE $3 AND (boot_id = $1 OR lease_until < now())"
 );
 const LEADER: &str = "SELECT boot_id, term FROM leader WHERE lease_until >= now() AND boot_id <> 0";
-const NODES: &str = "SELECT card FROM nodes WHERE lease_until >= now() ORDER BY name";
+const NODES: &str = "SELECT card, name, boot_id FROM nodes WHERE lease_until >= now() ORDER BY name";
+const GATES: &str = "SELECT name FROM gates ORDER BY name";
+/// Opens the gates $1, if only the nodes $2 live. With the first one, programs that do not know gates cannot go on.
+const OPEN_GATES: &str = "WITH g AS (INSERT INTO gates (name) SELECT unnest($1::text[]) \
+     WHERE NOT EXISTS (SELECT FROM nodes WHERE lease_until >= now() AND boot_id <> ALL ($2::bigint[])) \
+     ON CONFLICT DO NOTHING RETURNING 1) \
+     UPDATE migrations SET needs_program = version WHERE name = 'gates' AND EXISTS (SELECT FROM g)";
+const HOLDER: &str = "SELECT card FROM nodes WHERE name = $1 AND lease_until >= now()";
 const GOODBYE: &str = "WITH l AS (UPDATE leader SET lease_until = now() - interval '1 millisecond' WHERE boot_id = $1) \
      DELETE FROM nodes WHERE boot_id = $1";
 /// Changes that one statement removes: some ten milliseconds of work.
@@ -40,13 +55,13 @@ const NEVER_PRUNED: i64 = 10_000;
 /// Removes changes from where the last removal ended up to the first change that is too young, so that the remaining
 /// changes have no hole.
 const PRUNE: &str = concat!(
-    "WITH piece AS MATERIALIZED (SELECT c.position, c.at FROM changes c \
+    "WITH chunk AS MATERIALIZED (SELECT c.position, c.at FROM changes c \
        WHERE c.position > (SELECT changes_pruned FROM history) \
        AND c.position <= (SELECT position FROM counters) - $2::bigint ORDER BY c.position LIMIT $3::bigint), \
-     young AS (SELECT min(position) AS position FROM piece WHERE at >= ",
+     young AS (SELECT min(position) AS position FROM chunk WHERE at >= ",
     now_ms!(),
     " - $1::bigint), \
-     gone AS (DELETE FROM changes c USING piece p, young y \
+     gone AS (DELETE FROM changes c USING chunk p, young y \
        WHERE c.position = p.position AND (y.position IS NULL OR p.position < y.position) RETURNING c.position), \
      h AS (UPDATE history SET changes_pruned = greatest(changes_pruned, (SELECT max(position) FROM gone)) \
        WHERE EXISTS (SELECT FROM gone)) SELECT count(*) FROM gone"
@@ -57,7 +72,7 @@ const STAND: &str = "SELECT c.position, (extract(epoch FROM pg_postmaster_start_
      FROM counters c, history h";
 
 /// A boot id as the database holds it: all of its bits.
-fn boot(id: u64) -> i64 {
+pub(super) fn boot(id: u64) -> i64 {
     id as i64
 }
 
@@ -96,7 +111,7 @@ impl CommitLog for PostgresStore {
         for row in &changes {
             let position = number(row, 0);
             let at = records.entry(position).or_insert(LogRecord { position, entry: None, change: None });
-            at.change = Some(decode::<Change>(row.get(1))?);
+            at.change = Some(decode_change(row.get(1))?);
         }
         let records = records.into_values().filter(|record| record.position <= through).collect();
         Ok(LogPage { span: PositionRange { after, through }, records })
@@ -138,7 +153,7 @@ impl CommitLog for PostgresStore {
         takes_name: bool,
     ) -> Result<ClusterView, HeartbeatError> {
         let (id, lease) = (boot(me.boot_id), lease_ms as f64);
-        let taken = self.query(BEAT, &[&me.name, &id, &encode(me), &lease, &takes_name])?;
+        let taken = self.query(BEAT, &[&me.name, &id, &encode_node(me), &lease, &takes_name])?;
         if taken.is_empty() {
             return Err(HeartbeatError::Displaced);
         }
@@ -146,12 +161,51 @@ impl CommitLog for PostgresStore {
         let leads = self.query(LEADER, &[])?.first().map(|row| (row.get::<_, i64>(0) as u64, Term(number(row, 1))));
         let (leader, term) = leads.map_or_else(Default::default, |(leader, term)| (Some(leader), term));
         let term = self.terms.on_heartbeat(id, leader.map(boot), term);
-        let nodes =
-            self.query(NODES, &[])?.iter().map(|row| decode::<NodeInfo>(row.get(0))).collect::<Result<_, _>>()?;
-        Ok(ClusterView { nodes, leader, term })
+        let node = |row: &Row| {
+            let (name, boot_id) = (row.get(1), row.get::<_, i64>(2) as u64);
+            // A later version may describe itself in another form: it is a node all the same.
+            decode_node(row.get(0)).unwrap_or_else(|_| NodeInfo { name, boot_id, ..NodeInfo::default() })
+        };
+        let nodes = self.query(NODES, &[])?.iter().map(node).collect();
+        let open_gates = self.query(GATES, &[])?.iter().map(|row| row.get(0)).collect();
+        Ok(ClusterView { nodes, leader, term, open_gates })
+    }
+
+    fn open_gates(&self, gates: &[&'static str], known_by: &[u64]) -> StoreResult<()> {
+        let known_by: Vec<i64> = known_by.iter().copied().map(boot).collect();
+        self.query(OPEN_GATES, &[&gates, &known_by]).map(drop)
+    }
+
+    fn name_holder(&self, name: &str) -> StoreResult<Option<NodeInfo>> {
+        self.query(HOLDER, &[&name])?.first().map(|row| decode_node(row.get(0))).transpose()
+    }
+
+    fn installation(&self) -> InstallationId {
+        self.installation
+    }
+
+    fn put_node_settings(&self, boot_id: u64, settings: &NodeSettings) -> StoreResult<()> {
+        self.put_settings(boot(boot_id), settings)
+    }
+
+    fn node_settings(&self) -> StoreResult<KnownSettings> {
+        self.read_settings()
+    }
+
+    fn has_life_signs(&self) -> bool {
+        true
+    }
+
+    fn life_signs(&self, boot_id: u64) -> StoreResult<LifeSigns> {
+        self.look_at_life_signs(boot_id)
+    }
+
+    fn succeed(&self, boot_id: u64, lease_ms: u64, lost: LeaderSign) -> StoreResult<bool> {
+        self.succeed_leader(boot_id, lease_ms, lost)
     }
 
     fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
-        self.query(GOODBYE, &[&boot(boot_id)]).map(drop)
+        self.query(GOODBYE, &[&boot(boot_id)])?;
+        self.query(FORGET, &[&boot(boot_id)]).map(drop)
     }
 }

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{runtime::Runtime, time::timeout};
-use tokio_postgres::{Client, Config, Row, Statement, types::ToSql};
+use tokio_postgres::{Client, Config, Row, SimpleQueryMessage, Statement, types::ToSql};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// For so long after a failed attempt to connect, further attempts fail with its error at once, so that a database that
@@ -120,10 +120,7 @@ impl Connector {
     /// # Errors
     /// The database is silent: no statement may be sent.
     pub(crate) fn check_liveness(&self) -> Result<(), Failure> {
-        match self.liveness.is_silent() {
-            true => Err(Failure::NotConnected("PostgreSQL does not answer".into())),
-            false => Ok(()),
-        }
+        if self.liveness.is_silent() { Err(Failure::NotConnected("PostgreSQL does not answer".into())) } else { Ok(()) }
     }
 
     /// Waits on the caller's thread. Unlike a runtime's own `block_on` this may be called on any thread, also on one of a
@@ -230,6 +227,28 @@ impl Connection {
     /// Executes statements without parameters or results.
     pub(crate) async fn batch(&self, sql: &str) -> Result<(), Failure> {
         self.in_time(self.client.batch_execute(sql)).await
+    }
+
+    /// Executes a whole transaction that is one message, and so one round trip; answers the rows that each of its statements
+    /// returned or changed.
+    pub(crate) async fn transaction(&self, sql: &str) -> Result<Vec<u64>, Failure> {
+        let messages = self.in_time(self.client.simple_query(sql)).await?;
+        let count = |message: &SimpleQueryMessage| match message {
+            SimpleQueryMessage::CommandComplete(rows) => Some(*rows),
+            _ => None,
+        };
+        Ok(messages.iter().filter_map(count).collect())
+    }
+
+    /// Executes scripts without parameters or results: sends all before it waits for the first answer.
+    ///
+    /// # Errors
+    /// The place of the first script that failed, and its failure.
+    pub(crate) async fn pipeline_scripts(&self, scripts: &[&str]) -> Result<(), (usize, Failure)> {
+        let sent = scripts.iter().map(|script| self.client.batch_execute(script));
+        let answers = self.in_time(async { Ok(join_all(sent).await) }).await.map_err(|failure| (0, failure))?;
+        let failed = answers.into_iter().enumerate().find_map(|(place, answer)| Some((place, answer.err()?)));
+        failed.map_or(Ok(()), |(place, error)| Err((place, error.into())))
     }
 
     pub(crate) async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, Failure> {

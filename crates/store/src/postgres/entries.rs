@@ -2,14 +2,30 @@
 
 use super::connection::bigint;
 use crate::rows::encode_content;
+use std::borrow::Cow;
 use tidings_domain::model::*;
 
+/// By whom a first result is kept: by its author, or by the conversation if there is none.
+pub(crate) fn kept_by(conversation: ConversationNo, author: UserNo) -> i64 {
+    match author {
+        UserNo::NOBODY => -bigint(conversation.0),
+        author => bigint(author.0),
+    }
+}
+
+/// The id of a first result where the id alone is taken by another conversation. `qualified_id_sql!` is the same in SQL.
+pub(crate) fn qualified_id(conversation: ConversationNo, client_msg_id: &str) -> String {
+    format!("{}/{client_msg_id}", conversation.0)
+}
+
 /// The columns of entries that do not depend on their sequence and position.
+#[derive(Default)]
 pub(crate) struct Contents<'a> {
     pub rows: Vec<Vec<u8>>,
-    /// The dedupe keys of entries with a client message id: senders and ids.
+    /// Of entries with a client message id: by whom their first results are kept, the ids, and the digests of the requests.
     pub senders: Vec<Option<i64>>,
-    pub client_msg_ids: Vec<Option<&'a str>>,
+    pub client_msg_ids: Vec<Option<Cow<'a, str>>>,
+    pub requests: Vec<Option<&'a [u8]>>,
     /// The senders of all entries, also of those without a client message id.
     pub authors: Vec<Option<i64>>,
     /// Which of them await offline push.
@@ -17,15 +33,18 @@ pub(crate) struct Contents<'a> {
 }
 
 impl<'a> Contents<'a> {
-    pub(crate) fn of(entries: impl Iterator<Item = &'a NewEntry>, outbox: bool) -> Contents<'a> {
-        let mut columns =
-            Contents { rows: vec![], senders: vec![], client_msg_ids: vec![], authors: vec![], pushed: vec![] };
-        for entry in entries {
+    pub(crate) fn of(
+        entries: impl Iterator<Item = (ConversationNo, &'a NewEntry, Option<Cow<'a, str>>)>,
+        outbox: bool,
+    ) -> Contents<'a> {
+        let mut columns = Contents::default();
+        for (conversation, entry, id) in entries {
             let send = entry.idempotency_key();
             let may_be_pushed = entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push;
             columns.rows.push(encode_content(entry));
-            columns.senders.push(send.map(|(author, _)| bigint(author.0)));
-            columns.client_msg_ids.push(send.map(|(_, id)| id));
+            columns.senders.push(send.map(|(author, _)| kept_by(conversation, author)));
+            columns.client_msg_ids.push(id.or(send.map(|(_, id)| id.into())));
+            columns.requests.push(entry.request.digest.as_ref().map(|digest| &digest.0[..]));
             columns.authors.push(entry.sender.as_ref().map(|sender| bigint(sender.no.0)));
             columns.pushed.push(outbox && may_be_pushed);
         }
@@ -33,14 +52,22 @@ impl<'a> Contents<'a> {
     }
 }
 
+/// The ids under which the first result of `$row` may be kept: the plain one, and the qualified one.
+macro_rules! qualified_id_sql {
+    ($row:literal) => {
+        concat!("(", $row, ".conversation || '/' || ", $row, ".client_msg_id)")
+    };
+}
+pub(crate) use qualified_id_sql;
+
 /// Writes the entries of `fresh`: rows with their conversation, seq, at, part, position and the columns of [`Contents`]. A
 /// send that another node stored meanwhile violates the unique key of `dedupe`, so that the whole batch fails.
 macro_rules! write_entries {
     () => {
         "e AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
            SELECT conversation, seq, part, position, at, content FROM fresh), \
-         d AS (INSERT INTO dedupe (sender, client_msg_id, conversation, seq, at, position) \
-           SELECT sender, client_msg_id, conversation, seq, at, position FROM fresh WHERE sender IS NOT NULL), \
+         d AS (INSERT INTO dedupe (sender, client_msg_id, conversation, seq, at, position, request) \
+           SELECT sender, client_msg_id, conversation, seq, at, position, request FROM fresh WHERE sender IS NOT NULL), \
          o AS (INSERT INTO outbox (position, conversation, seq) \
            SELECT position, conversation, seq FROM fresh WHERE pushed), \
          h AS (UPDATE heads SET last_seq = x.seq, last_at = x.at, last_position = x.position FROM \

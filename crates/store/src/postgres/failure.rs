@@ -10,6 +10,8 @@ pub(crate) enum Failure {
     Database { code: SqlState, message: String },
     /// The connection broke: the statements sent last may or may not have been executed.
     Disconnected(String),
+    /// The database ended the connection, and its transaction before: nothing was stored.
+    RolledBack(String),
     /// No answer came in time: the statements may or may not be executed. The connection must be closed.
     TimedOut,
     /// No connection could be made: no statement was sent.
@@ -21,7 +23,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// Whether the connection must not be used again.
     pub(crate) fn breaks_connection(&self) -> bool {
-        matches!(self, Failure::Disconnected(_) | Failure::TimedOut)
+        matches!(self, Failure::Disconnected(_) | Failure::RolledBack(_) | Failure::TimedOut)
     }
 
     pub(crate) fn is(&self, state: &SqlState) -> bool {
@@ -33,6 +35,9 @@ impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
         // The error's detail is left out: it quotes stored rows.
         match error.as_db_error() {
+            Some(error) if *error.code() == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => {
+                Failure::RolledBack(format!("{} ({})", error.message(), error.code().code()))
+            }
             Some(error) if ends_connection(error) => {
                 Failure::Disconnected(format!("{} ({})", error.message(), error.code().code()))
             }
@@ -69,7 +74,9 @@ impl From<Failure> for StoreError {
             Failure::Database { code, message } => {
                 StoreError::Unavailable(format!("PostgreSQL: {message} ({})", code.code()))
             }
-            Failure::Disconnected(why) => StoreError::Unavailable(format!("the connection to PostgreSQL broke: {why}")),
+            Failure::Disconnected(why) | Failure::RolledBack(why) => {
+                StoreError::Unavailable(format!("the connection to PostgreSQL broke: {why}"))
+            }
             Failure::TimedOut => StoreError::Unavailable("PostgreSQL did not answer in time".into()),
             Failure::NotConnected(why) => StoreError::Unavailable(format!("no connection to PostgreSQL: {why}")),
             Failure::Incompatible(why) => StoreError::Unavailable(why),
@@ -81,7 +88,10 @@ impl From<Failure> for StoreError {
 pub(crate) fn failure_text(failure: &Failure) -> String {
     match failure {
         Failure::Database { message, code } => format!("{message} ({})", code.code()),
-        Failure::Disconnected(why) | Failure::NotConnected(why) | Failure::Incompatible(why) => why.clone(),
+        Failure::Disconnected(why)
+        | Failure::RolledBack(why)
+        | Failure::NotConnected(why)
+        | Failure::Incompatible(why) => why.clone(),
         Failure::TimedOut => "no answer in time".into(),
     }
 }

@@ -1,15 +1,18 @@
-//! Locks and loads the rows that a batch touches, in one round trip and in the one order of locks.
+//! Loads the rows that a batch touches, in one round trip. The locks are taken in their one order when the batch is written:
+//! [`CheckedRead::check`] reads each row again there, under its lock, and fails if another batch has changed one.
 
 use super::{
+    checked_read::{CheckedRead, Loaded, Locking, OwnedParam, ReadStatement, RowReader, checked_read},
     clock::recently_left,
     connection::{Call, Connection, bigint, number},
+    entries::{kept_by, qualified_id_sql},
     failure::Failure,
     staged_batch::LoadedState,
 };
-use crate::rows::{damaged, decode_content, decode_conversation, decode_user};
+use crate::rows::{decode_content, decode_conversation, decode_user};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
-use tidings_domain::{chat_rows, decide::chat_row_keys, model::*, store::*};
+use tidings_domain::{chat_rows, decide::chat_row_keys, model::*, request_digest::RequestDigest, store::*};
 use tokio_postgres::Row;
 
 /// The keys of the rows that a batch's proposals read or write.
@@ -21,7 +24,7 @@ pub(crate) struct TouchedKeys<'a> {
     cards: BTreeSet<ConversationNo>,
     pub conversation_ids: BTreeSet<&'a str>,
     memberships: BTreeSet<(ConversationNo, UserNo)>,
-    sends: FxHashSet<(UserNo, &'a str)>,
+    sends: FxHashSet<(ConversationNo, UserNo, &'a str)>,
     /// The senders of each conversation.
     authors: BTreeSet<(ConversationNo, UserNo)>,
     /// Entries that are changed.
@@ -31,8 +34,8 @@ pub(crate) struct TouchedKeys<'a> {
     untold: BTreeSet<ConversationNo>,
     /// Conversations that members leave in this batch.
     left: FxHashSet<ConversationNo>,
-    /// Whether a proposal names users by number, so that the number of users must be state.
-    counters: bool,
+    /// Users whom proposals name by number as members to be.
+    named_users: BTreeSet<UserNo>,
 }
 
 impl<'a> TouchedKeys<'a> {
@@ -57,8 +60,7 @@ impl<'a> TouchedKeys<'a> {
             Proposal::Append { conversation, entry } => {
                 self.entry(*conversation, entry);
                 self.authors.extend(entry.sender.as_ref().map(|sender| (*conversation, sender.no)));
-                self.entries
-                    .extend(Some(entry.details().reply_to).filter(|seq| *seq != 0).map(|seq| (*conversation, seq)));
+                self.entries.extend(entry.reply_to().map(|seq| (*conversation, seq)));
             }
             Proposal::React { conversation, target, user, .. } => {
                 self.heads.insert(*conversation);
@@ -73,7 +75,14 @@ impl<'a> TouchedKeys<'a> {
             Proposal::PutUsers(patches) => self.user_ids.extend(patches.iter().map(|patch| patch.id.as_str())),
             Proposal::CreateConversation(new) => {
                 self.conversation_ids.insert(&new.id);
-                self.counters = true;
+                self.named_users.extend(new.members.iter().map(|(user, _)| *user));
+            }
+            Proposal::OpenDirect { new, entry } => {
+                self.conversation_ids.insert(&new.id);
+                self.named_users.extend(new.members.iter().map(|(user, _)| *user));
+                // A new conversation has no first results, but others may have taken the id.
+                let send = entry.idempotency_key().map(|(author, id)| (ConversationNo(0), author, id));
+                self.sends.extend(send);
             }
             Proposal::UpdateConversation { conversation, notice, .. } => {
                 self.heads.insert(*conversation);
@@ -83,7 +92,7 @@ impl<'a> TouchedKeys<'a> {
             Proposal::ChangeMembers { conversation, add, remove, notice, .. } => {
                 self.heads.insert(*conversation);
                 self.cards.insert(*conversation);
-                self.counters = true;
+                self.named_users.extend(add.iter().map(|(user, _)| *user));
                 if !remove.is_empty() {
                     self.left.insert(*conversation);
                 }
@@ -107,7 +116,7 @@ impl<'a> TouchedKeys<'a> {
             Proposal::SetDoNotDisturb { user, .. }
             | Proposal::Revoke { user, .. }
             | Proposal::SetReceipts { user, .. }
-            | Proposal::SetReach { user, .. } => drop(self.users.insert(*user)),
+            | Proposal::SetNotificationPreferences { user, .. } => drop(self.users.insert(*user)),
             // A user's chat rows are changed under the lock of the user: another node may change the same ones.
             Proposal::SetStored(told) => self.users.extend(told.iter().map(|(user, _)| *user)),
             Proposal::SetPushToken { user, owner, .. } => {
@@ -115,86 +124,94 @@ impl<'a> TouchedKeys<'a> {
                 self.users.extend(owner.iter().map(|(user, _)| *user));
             }
             Proposal::SetLastSeen(_)
-            | Proposal::SetReachCounts(_)
+            | Proposal::SetNotificationCounts(_)
             | Proposal::Kick { .. }
             | Proposal::AdvanceOutbox { .. }
-            | Proposal::DeleteDeadLetters { .. } => {}
+            | Proposal::DeleteStoredNotifications { .. } => {}
         }
     }
 
     fn entry(&mut self, conversation: ConversationNo, entry: &'a NewEntry) {
         self.heads.insert(conversation);
-        self.sends.extend(entry.idempotency_key());
+        self.sends.extend(entry.idempotency_key().map(|(author, id)| (conversation, author, id)));
     }
 
-    /// Begins the transaction, takes the locks and loads the rows.
-    pub(crate) async fn load(&self, connection: &Connection) -> Result<LoadedState, Failure> {
-        let user_nos = column(self.users.iter().map(|user| user.0));
-        let user_ids: Vec<&str> = self.user_ids.iter().copied().collect();
-        let heads = column(self.heads.iter().map(|conversation| conversation.0));
-        let cards = column(self.cards.iter().map(|conversation| conversation.0));
-        let conversation_ids: Vec<&str> = self.conversation_ids.iter().copied().collect();
-        let (of, members): (Vec<i64>, Vec<i64>) =
-            self.memberships.iter().map(|(c, u)| (bigint(c.0), bigint(u.0))).unzip();
-        let (entries_of, entry_seqs) = columns(self.entries.iter());
-        let chat_rows: Vec<&[u8]> = self.chat_rows.iter().map(Vec::as_slice).collect();
-        let (senders, sends): (Vec<i64>, Vec<&str>) = self.sends.iter().map(|(user, id)| (bigint(user.0), *id)).unzip();
-
-        let mut state = LoadedState::default();
-        let mut calls = vec![Call::new("BEGIN", &[])];
-        let mut readers: Vec<fn(&mut LoadedState, &Row) -> StoreResult<()>> = vec![|_, _| Ok(())];
-        let mut read = |call, reader| {
-            calls.push(call);
+    /// Loads the rows. With `Locking::First` it begins the transaction, and takes the locks in it.
+    pub(crate) async fn load(&self, connection: &Connection, locking: Locking) -> Result<Loaded<'a>, Failure> {
+        let mut loaded = Loaded::default();
+        let mut reads = Vec::new();
+        let mut readers: Vec<RowReader> = Vec::new();
+        let mut read = |statement, params: Vec<OwnedParam<'a>>, reader| {
+            reads.push(CheckedRead::new(statement, params));
             readers.push(reader);
         };
+        let user_nos = column(self.users.iter().map(|user| user.0));
+        let user_ids: Vec<&'a str> = self.user_ids.iter().copied().collect();
         if !user_nos.is_empty() || !user_ids.is_empty() {
-            read(Call::new(LOCK_USERS, &[&user_nos, &user_ids]), read_user);
+            read(&USERS, vec![Box::new(user_nos), Box::new(user_ids)], read_user as RowReader);
         }
-        if !heads.is_empty() {
-            read(Call::new(LOCK_HEADS, &[&heads]), read_head);
+        if !self.heads.is_empty() {
+            read(&HEADS, vec![Box::new(column(self.heads.iter().map(|head| head.0)))], read_head);
         }
-        if !cards.is_empty() || !conversation_ids.is_empty() {
-            read(Call::new(CARDS, &[&cards, &conversation_ids]), read_card);
+        if !self.cards.is_empty() || !self.conversation_ids.is_empty() {
+            let cards = column(self.cards.iter().map(|conversation| conversation.0));
+            let ids: Vec<&'a str> = self.conversation_ids.iter().copied().collect();
+            read(&CARDS, vec![Box::new(cards), Box::new(ids)], read_card);
         }
-        if !of.is_empty() {
-            read(Call::new(MEMBERSHIPS, &[&of, &members]), read_membership);
+        if !self.memberships.is_empty() {
+            let (of, members) = user_columns(self.memberships.iter());
+            read(&MEMBERSHIPS, vec![Box::new(of), Box::new(members)], read_membership);
         }
-        if !sends.is_empty() {
-            read(Call::new(SENDS, &[&senders, &sends]), read_send);
+        if !self.sends.is_empty() {
+            let of = column(self.sends.iter().map(|(conversation, ..)| conversation.0));
+            let senders: Vec<i64> = self.sends.iter().map(|(of, author, _)| kept_by(*of, *author)).collect();
+            let ids: Vec<&'a str> = self.sends.iter().map(|(.., id)| *id).collect();
+            read(&SENDS, vec![Box::new(of), Box::new(senders), Box::new(ids)], read_send);
         }
-        if !entry_seqs.is_empty() {
-            read(Call::new(ENTRIES, &[&entries_of, &entry_seqs]), read_entry);
+        if !self.entries.is_empty() {
+            let (of, seqs) = columns(self.entries.iter());
+            read(&ENTRIES, vec![Box::new(of), Box::new(seqs)], read_stored_entry);
         }
-        if !chat_rows.is_empty() {
-            read(Call::new("SELECT key, value FROM chat_rows WHERE key = ANY($1)", &[&chat_rows]), |state, row| {
+        if !self.chat_rows.is_empty() {
+            let keys: Vec<Vec<u8>> = self.chat_rows.iter().cloned().collect();
+            read(&CHAT_ROWS, vec![Box::new(keys)], |state, row| {
                 state.chat_rows.insert(row.get(0), row.get(1));
                 Ok(())
             });
         }
-        if self.counters {
-            read(Call::new("SELECT users FROM counters", &[]), |state, row| {
-                state.user_count = number(row, 0);
+        if !self.named_users.is_empty() {
+            // Users are never removed, so that this read need not be looked at again.
+            let nos = column(self.named_users.iter().map(|user| user.0));
+            read(&NAMED_USERS, vec![Box::new(nos)], |state, row| {
+                state.named_users.insert(UserNo(number(row, 0)));
                 Ok(())
             });
         }
+        let mut calls: Vec<Call<'_>> = match locking {
+            Locking::First => vec![Call::new("BEGIN", &[])],
+            Locking::AtCommit => vec![],
+        };
+        let first = calls.len();
+        calls.extend(reads.iter().map(|read| read.call(locking)));
         let answers = connection.pipeline(&calls).await?;
-        for (rows, reader) in answers.iter().zip(readers) {
-            for row in rows {
-                reader(&mut state, row).map_err(|error| Failure::Incompatible(error.to_string()))?;
-            }
+        drop(calls);
+        for ((rows, reader), read) in answers.iter().skip(first).zip(readers).zip(&mut reads) {
+            read.take(rows, &mut loaded.state, reader)?;
         }
-        self.load_non_members(connection, &mut state).await?;
-        self.load_mentioned_entries(connection, &mut state).await?;
-        Ok(state)
+        loaded.reads = reads;
+        self.load_non_members(connection, &mut loaded).await?;
+        self.load_mentioned_entries(connection, &mut loaded).await?;
+        Ok(loaded)
     }
 
     /// Loads the entries that loaded rows name: those by which the loaded messages were edited, whose bodies a change may
     /// remove, and those whose reactions are yet to be told.
-    async fn load_mentioned_entries(&self, connection: &Connection, state: &mut LoadedState) -> Result<(), Failure> {
+    async fn load_mentioned_entries(&self, connection: &Connection, loaded: &mut Loaded<'a>) -> Result<(), Failure> {
+        let state = &loaded.state;
         let damaged = |error: StoreError| Failure::Incompatible(error.to_string());
         let mut named = BTreeSet::new();
         for ((conversation, _), (_, entry)) in &state.entries {
-            named.extend(entry.content.details().edits.iter().map(|seq| (*conversation, *seq)));
+            named.extend(entry.content.message_details().edits.iter().map(|seq| (*conversation, *seq)));
         }
         for conversation in &self.untold {
             let row = state.chat_rows.get(&chat_rows::untold_key(*conversation));
@@ -202,29 +219,28 @@ impl<'a> TouchedKeys<'a> {
             named.extend(untold.iter().map(|seq| (*conversation, *seq)));
         }
         named.retain(|key| !state.entries.contains_key(key));
-        if !named.is_empty() {
-            let (conversations, seqs) = columns(named.iter());
-            for row in connection.query(ENTRIES, &[&conversations, &seqs]).await? {
-                read_entry(state, &row).map_err(damaged)?;
-            }
+        if named.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let (of, seqs) = columns(named.iter());
+        loaded.read_more(connection, &ENTRIES, vec![Box::new(of), Box::new(seqs)], read_stored_entry).await
     }
 
     /// Loads which senders are not members, for conversations that a member has just left or leaves in this batch. Other
     /// batches send no statement for it.
-    async fn load_non_members(&self, connection: &Connection, state: &mut LoadedState) -> Result<(), Failure> {
-        let senders = self
-            .authors
-            .iter()
-            .filter(|(conversation, _)| state.recently_left.contains(conversation) || self.left.contains(conversation));
-        let (of, who): (Vec<i64>, Vec<i64>) = senders.map(|(c, u)| (bigint(c.0), bigint(u.0))).unzip();
-        if !of.is_empty() {
-            for row in connection.query(NON_MEMBERS, &[&of, &who]).await? {
-                state.non_members.insert((ConversationNo(number(&row, 0)), UserNo(number(&row, 1))));
-            }
+    async fn load_non_members(&self, connection: &Connection, loaded: &mut Loaded<'a>) -> Result<(), Failure> {
+        let recently_left = &loaded.state.recently_left;
+        let left = |conversation| recently_left.contains(conversation) || self.left.contains(conversation);
+        let (of, who) = user_columns(self.authors.iter().filter(|(conversation, _)| left(conversation)));
+        if of.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        loaded
+            .read_more(connection, &NON_MEMBERS, vec![Box::new(of), Box::new(who)], |state, row| {
+                state.non_members.insert((ConversationNo(number(row, 0)), UserNo(number(row, 1))));
+                Ok(())
+            })
+            .await
     }
 }
 
@@ -232,36 +248,67 @@ fn columns<'a>(entries: impl Iterator<Item = &'a (ConversationNo, u64)>) -> (Vec
     entries.map(|(conversation, seq)| (bigint(conversation.0), bigint(*seq))).unzip()
 }
 
+fn user_columns<'a>(keys: impl Iterator<Item = &'a (ConversationNo, UserNo)>) -> (Vec<i64>, Vec<i64>) {
+    keys.map(|(conversation, user)| (bigint(conversation.0), bigint(user.0))).unzip()
+}
+
 fn column(numbers: impl Iterator<Item = u64>) -> Vec<i64> {
     numbers.map(bigint).collect()
 }
 
-const LOCK_USERS: &str = "SELECT no, card FROM users WHERE no = ANY($1) OR id = ANY($2) ORDER BY no FOR UPDATE";
-const LOCK_HEADS: &str = concat!(
+const USERS: ReadStatement =
+    checked_read!("$3", " FOR UPDATE", "SELECT no, card FROM users WHERE no = ANY($1) OR id = ANY($2) ORDER BY no");
+const HEADS: ReadStatement = checked_read!(
+    "$2",
+    " FOR UPDATE OF h",
     "SELECT h.conversation, h.last_seq, h.last_at, h.last_position, ",
     recently_left!(),
-    " FROM heads h WHERE h.conversation = ANY($1) ORDER BY h.conversation FOR UPDATE"
+    " AS recently_left FROM heads h WHERE h.conversation = ANY($1) ORDER BY h.conversation"
 );
-const NON_MEMBERS: &str = "SELECT k.conversation, k.user_no FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
-     WHERE NOT EXISTS (SELECT FROM members m WHERE m.conversation = k.conversation AND m.user_no = k.user_no)";
-const CARDS: &str = "SELECT no, card FROM conversations WHERE no = ANY($1) OR id = ANY($2)";
-const MEMBERSHIPS: &str = "SELECT m.conversation, m.user_no, m.role, m.joined_at, m.joined_seq, m.read_seq, m.muted_until \
+const NON_MEMBERS: ReadStatement = checked_read!(
+    "$3",
+    "",
+    "SELECT k.conversation, k.user_no FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
+     WHERE NOT EXISTS (SELECT FROM members m WHERE m.conversation = k.conversation AND m.user_no = k.user_no)"
+);
+const CARDS: ReadStatement =
+    checked_read!("$3", "", "SELECT no, card FROM conversations WHERE no = ANY($1) OR id = ANY($2)");
+const MEMBERSHIPS: ReadStatement = checked_read!(
+    "$3",
+    "",
+    "SELECT m.conversation, m.user_no, m.role, m.joined_at, m.joined_seq, m.read_seq, m.muted_until \
      FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
-     JOIN members m ON m.conversation = k.conversation AND m.user_no = k.user_no";
-/// First results, each with whether its entry is still there: only then it counts.
-const SENDS: &str = "SELECT d.sender, d.client_msg_id, d.conversation, d.seq, d.at, d.position, \
-     EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq) \
-     FROM unnest($1::bigint[], $2::text[]) AS k (sender, client_msg_id) \
-     JOIN dedupe d ON d.sender = k.sender AND d.client_msg_id = k.client_msg_id";
-
+     JOIN members m ON m.conversation = k.conversation AND m.user_no = k.user_no"
+);
+/// First results under the ids of sends and their qualified ids, each with whether its entry is still there: only then it counts.
+const SENDS: ReadStatement = checked_read!(
+    "$4",
+    "",
+    "SELECT d.sender, k.client_msg_id, d.conversation, d.seq, d.at, d.position, \
+     EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq) AS is_there, \
+     d.request, d.client_msg_id AS kept_as \
+     FROM unnest($1::bigint[], $2::bigint[], $3::text[]) AS k (conversation, sender, client_msg_id) \
+     JOIN dedupe d ON d.sender = k.sender AND d.client_msg_id = ANY (ARRAY[k.client_msg_id, ",
+    qualified_id_sql!("k"),
+    "])"
+);
 /// Entries by conversation and sequence, under the locks of their conversations' heads.
-const ENTRIES: &str = "SELECT k.conversation, k.seq, e.part, e.position, e.at, e.content \
+const ENTRIES: ReadStatement = checked_read!(
+    "$3",
+    "",
+    "SELECT k.conversation, k.seq, e.part, e.position, e.at, e.content \
      FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, seq) \
      JOIN LATERAL (SELECT part FROM chapters WHERE conversation = k.conversation AND first_seq <= k.seq \
        ORDER BY first_seq DESC LIMIT 1) c ON true \
-     JOIN entries e ON e.part = c.part AND e.conversation = k.conversation AND e.seq = k.seq";
+     JOIN entries e ON e.part = c.part AND e.conversation = k.conversation AND e.seq = k.seq"
+);
+const CHAT_ROWS: ReadStatement = checked_read!("$2", "", "SELECT key, value FROM chat_rows WHERE key = ANY($1)");
+const NAMED_USERS: ReadStatement = {
+    let sql = "SELECT no FROM users WHERE no = ANY($1)";
+    ReadStatement { load: sql, lock_and_load: sql, check: None }
+};
 
-fn read_entry(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
+fn read_stored_entry(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
     let (conversation, seq) = (ConversationNo(number(row, 0)), number(row, 1));
     let entry = decode_content(seq, number(row, 3), number(row, 4), row.get(5))?;
     state.entries.insert((conversation, seq), (row.get(2), entry));
@@ -303,15 +350,20 @@ fn read_membership(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
 }
 
 fn read_send(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
-    let (sender, client_msg_id) = (UserNo(number(row, 0)), row.get::<_, String>(1));
+    let (kept_by, client_msg_id) = (row.get::<_, i64>(0), row.get::<_, String>(1));
     let conversation = ConversationNo(number(row, 2));
     let (seq, at, position) = (number(row, 3), number(row, 4), number(row, 5));
-    match row.get(6) {
-        true => {
-            let first = Appended { conversation, seq, at, position, duplicate: true };
-            state.first_results.insert((sender, client_msg_id), first);
+    let kept_as: String = row.get(8);
+    if row.get(6) {
+        let appended = Appended { conversation, seq, at, position, duplicate: true };
+        let request = row.get::<_, Option<&[u8]>>(7).and_then(RequestDigest::from_stored);
+        let author = UserNo(u64::try_from(kept_by).unwrap_or(UserNo::NOBODY.0));
+        if kept_as == client_msg_id {
+            state.taken_ids.insert((kept_by, kept_as));
         }
-        false => state.expired_results.push((sender, client_msg_id, position)),
+        state.first_results.insert((conversation, author, client_msg_id), FirstResult { appended, request });
+    } else {
+        state.expired_results.push((kept_by, kept_as, position))
     }
     Ok(())
 }
@@ -319,10 +371,10 @@ fn read_send(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
 /// A membership from five columns, `first` and those behind it.
 pub(crate) fn membership(row: &Row, first: usize) -> StoreResult<Membership> {
     let role = match row.get::<_, i16>(first) {
-        0 => Role::Member,
         1 => Role::Admin,
         2 => Role::Owner,
-        other => return Err(damaged(format_args!("a member's role is {other}"))),
+        // A role of a later version gives no right that is known here.
+        _ => Role::Member,
     };
     let mute = match row.get::<_, i64>(first + 4) {
         0 => MuteState::Off,

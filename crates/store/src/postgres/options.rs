@@ -24,8 +24,8 @@ pub struct PostgresOptions {
     pub statement_timeout: Duration,
     /// How long a statement waits for another's locks.
     pub lock_timeout: Duration,
-    /// How long a transaction may hold its locks while this node sends no statement. A node that is frozen holds up the others for as
-    /// long.
+    /// How long a transaction that took its locks first may hold them while this node sends no statement. A node that stops
+    /// there holds up others for as long; the batch of one that was only slow is tried again.
     pub idle_in_transaction_timeout: Duration,
     /// How long the liveness probe waits for an answer. After that the database counts as silent, and statements are
     /// refused until it answers. A busy database is slow, but not silent.
@@ -45,7 +45,7 @@ impl PostgresOptions {
             connect_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(15),
             lock_timeout: Duration::from_secs(5),
-            idle_in_transaction_timeout: Duration::from_secs(5),
+            idle_in_transaction_timeout: Duration::from_millis(250),
             silent_after: Duration::from_secs(3),
             part_days: 7,
         }

@@ -14,6 +14,7 @@ use crate::rows::{DAY_MS, day_of};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use tidings_domain::store::{Retention, StoreResult};
+use tokio_postgres::error::SqlState;
 
 /// The partition of newest entries whose own partition was dropped.
 const KEPT: i32 = 0;
@@ -143,25 +144,18 @@ impl PostgresStore {
         let part = stats.number;
         let removed = self.connector.block_on(async {
             // A connection of its own: while it waits for locks it must hold up neither commits nor reads.
-            let connection = self.connector.connect(Purpose::Commit).await?;
-            // These statements read a whole table, unlike all others.
-            let set_up = "BEGIN; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; \
-                          SET LOCAL plan_cache_mode = auto; SET LOCAL lock_timeout = 1000";
-            connection.batch(set_up).await?;
-            connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK_KEY]).await?;
-            if connection.query("DELETE FROM parts WHERE part = $1 RETURNING part", &[&part]).await?.is_empty() {
+            let connection = self.connector.connect(Purpose::Maintenance).await?;
+            match connection.transaction(&drop_partition(part)).await {
+                Ok(counts) => match counts[..] {
+                    [.., swept, kept, _chapters, _detached, _dropped, _committed] => {
+                        Ok(stats.entries.saturating_sub(kept) + swept)
+                    }
+                    _ => Ok(0),
+                },
                 // Another node has dropped the partition first.
-                return Ok(0);
+                Err(failure) if failure.is(&SqlState::DIVISION_BY_ZERO) => Ok(0),
+                Err(failure) => Err(failure),
             }
-            let swept = connection.query(DROP_KEPT, &[]).await?.len() as u64;
-            let kept = connection.query(KEEP_NEWEST, &[&part]).await?.len() as u64;
-            connection.query("DELETE FROM chapters WHERE part = $1", &[&part]).await?;
-            // Last: from here on until the commit no transaction can read or write the timeline.
-            connection
-                .batch(&format!("ALTER TABLE entries DETACH PARTITION entries_{part}; DROP TABLE entries_{part}"))
-                .await?;
-            connection.batch("COMMIT").await?;
-            Ok(stats.entries.saturating_sub(kept) + swept)
         });
         self.partitions.state.lock().existing.remove(&part);
         removed.map_err(|failure: Failure| failure.into())
@@ -180,6 +174,20 @@ impl PostgresStore {
         }
         Ok(())
     }
+}
+
+/// Drops a partition in one transaction that is one message: no lock is held while it waits for this node. It divides by zero if
+/// there is no such partition. The statements read a whole table, unlike all others. The last ones keep all transactions from
+/// the timeline until the commit.
+fn drop_partition(part: i32) -> String {
+    format!(
+        "BEGIN; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL plan_cache_mode = auto; \
+         SET LOCAL lock_timeout = 1000; SELECT pg_advisory_xact_lock({LOCK_KEY}); \
+         WITH gone AS (DELETE FROM parts WHERE part = {part} RETURNING part) SELECT 1 / count(*) FROM gone; \
+         {DROP_KEPT}; {}; DELETE FROM chapters WHERE part = {part}; \
+         ALTER TABLE entries DETACH PARTITION entries_{part}; DROP TABLE entries_{part}; COMMIT",
+        KEEP_NEWEST.replace("$1", &part.to_string()),
+    )
 }
 
 /// Removes entries that were kept as the newest of their conversation, and are not the newest any more.

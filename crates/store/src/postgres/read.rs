@@ -5,8 +5,9 @@ use super::{
     connection::{Purpose, bigint, number},
     failure::Failure,
     load::membership,
+    notification_tables::Statements,
 };
-use crate::rows::{DeadRow, decode, decode_content, decode_conversation, decode_user, kind_byte, kind_of};
+use crate::rows::{NotificationRow, decode, decode_content, decode_conversation, decode_user, kind_byte, kind_of};
 use std::sync::atomic::Ordering;
 use tidings_domain::{
     chat_rows::{UserSettings, settings_key},
@@ -35,7 +36,7 @@ macro_rules! entries {
     };
 }
 /// The tables whose rows hold bodies: messages, and webhook events that wait or have failed.
-const VACUUM: &str = "VACUUM entries, dead_notifications";
+const VACUUM: &str = "VACUUM entries, dead_notifications, notification_retries";
 const FROM_OLDEST: &str = entries!("ASC");
 const FROM_NEWEST: &str = entries!("DESC");
 const HEAD: &str = "SELECT h.last_seq, h.last_at, h.last_position, \
@@ -225,10 +226,18 @@ impl Store for PostgresStore {
         Ok(self.first_number("SELECT outbox_done FROM counters", &[])?.unwrap_or(0))
     }
 
-    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
-        let sql = "SELECT id, row FROM dead_notifications WHERE id > $1 ORDER BY id LIMIT $2";
-        let rows = self.query(sql, &[&after.map_or(-1, bigint), &rows_max(limit)])?;
-        rows.iter().map(|row| Ok(decode::<DeadRow>(row.get(1))?.notification(number(row, 0)))).collect()
+    fn stored_notifications(
+        &self,
+        table: NotificationTable,
+        after: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<StoredNotification>> {
+        let rows = self.query(Statements::of(table).read, &[&after.map_or(-1, bigint), &rows_max(limit)])?;
+        let notification = |row: &Row| {
+            let key = NotificationKey { table, id: number(row, 0) };
+            Ok(decode::<NotificationRow>(row.get(1))?.notification(key))
+        };
+        rows.iter().map(notification).collect()
     }
 
     fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {

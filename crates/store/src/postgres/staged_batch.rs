@@ -1,6 +1,10 @@
 //! A batch that is decided in memory, over the rows that were locked and loaded. Positions are not known yet: an entry has
 //! its offset in the batch instead.
 
+use super::{
+    entries::{kept_by, qualified_id},
+    numbers::Numbers,
+};
 use crate::rows::encode;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
@@ -26,8 +30,10 @@ pub(crate) struct LoadedState {
     pub conversations: FxHashMap<ConversationNo, Conversation>,
     pub conversation_nos: FxHashMap<String, ConversationNo>,
     pub memberships: FxHashMap<(ConversationNo, UserNo), Membership>,
-    /// The results of first sends, by sender and client message id.
-    pub first_results: FxHashMap<(UserNo, String), Appended>,
+    /// The results of first sends, by conversation, author and client message id.
+    pub first_results: FxHashMap<(ConversationNo, UserNo, String), FirstResult>,
+    /// By whom and under which plain id first results are kept, whichever conversation they are of.
+    pub taken_ids: FxHashSet<(i64, String)>,
     /// Entries that proposals change, each with the partition that it is in.
     pub entries: FxHashMap<(ConversationNo, u64), (i32, StoredEntry)>,
     pub chat_rows: FxHashMap<Vec<u8>, Vec<u8>>,
@@ -36,13 +42,11 @@ pub(crate) struct LoadedState {
     /// Senders to such conversations who are not members.
     pub non_members: FxHashSet<(ConversationNo, UserNo)>,
     /// First results whose entries retention removed: their ids may be used again.
-    pub expired_results: Vec<(UserNo, String, Position)>,
-    /// Users have the numbers from 1 to this.
-    pub user_count: u64,
-    /// The last number given to a conversation.
-    pub conversation_count: u64,
-    /// Whether the batch may give out numbers: it holds the lock of the counters.
-    pub counters_locked: bool,
+    pub expired_results: Vec<(i64, String, Position)>,
+    /// Those users that exist, of the ones whom proposals name by number as members to be.
+    pub named_users: FxHashSet<UserNo>,
+    /// The numbers for new users and conversations; as many as the batch can need.
+    pub numbers: Numbers,
 }
 
 /// An entry with its sequence in its conversation.
@@ -53,6 +57,8 @@ pub(crate) struct Entry<'a> {
     pub seq: u64,
     pub at: u64,
     pub content: Cow<'a, NewEntry>,
+    /// The id under which the first result is kept; `None`: its own, if it has one.
+    pub kept_as: Option<String>,
 }
 
 /// What is to be written: entries, and the keys of changed rows, whose values are in [`LoadedState`].
@@ -68,6 +74,8 @@ pub(crate) struct Changes<'a> {
     /// The encoded changes for the commit log, each with its offset in the batch.
     pub logged: Vec<(u64, Vec<u8>)>,
     pub users: BTreeSet<UserNo>,
+    /// Those of them that are new.
+    pub new_users: BTreeSet<UserNo>,
     pub conversations: BTreeSet<ConversationNo>,
     pub created: BTreeSet<ConversationNo>,
     pub memberships: BTreeSet<(ConversationNo, UserNo)>,
@@ -79,7 +87,8 @@ pub(crate) struct Changes<'a> {
     /// Times of revocation: tokens of the user that were issued before are refused.
     pub revoked: BTreeMap<UserNo, u64>,
     pub outbox_done: Option<Position>,
-    pub dead: BTreeMap<u64, Option<&'a DeadNotification>>,
+    /// Notifications to store; `None`: to remove.
+    pub notifications: BTreeMap<NotificationKey, Option<&'a StoredNotification>>,
 }
 
 impl Changes<'_> {
@@ -115,30 +124,21 @@ impl<'a> StagedBatch<'a> {
     /// Adds the change that other nodes must learn to the commit log, at the position of the proposal's entry if it has one.
     fn log(&mut self, proposal: &Proposal, outcome: &Outcome) {
         let Some(change) = Change::of(proposal, outcome) else { return };
-        let at_entry = match outcome {
-            Outcome::Appended(appended)
-            | Outcome::MessageChanged { appended, .. }
-            | Outcome::Replied { appended, .. }
-            | Outcome::Reacted { told: Some((appended, _)), .. }
-            | Outcome::Assigned { told: Some((appended, _)) }
-            | Outcome::MembersChanged { notice: Some(appended), .. } => {
-                Some(appended.position).filter(|position| position & BATCH_RELATIVE != 0).map(|p| p & !BATCH_RELATIVE)
-            }
-            _ => None,
-        };
+        let at_entry = outcome.appended().map(|appended| appended.position);
+        let at_entry = at_entry.filter(|position| position & BATCH_RELATIVE != 0).map(|p| p & !BATCH_RELATIVE);
         let offset = at_entry.unwrap_or_else(|| self.changes.next_offset());
         self.changes.logged.push((offset, encode(&change)));
     }
 }
 
 impl<'a> StagedRows<'a> for StagedBatch<'a> {
-    type SendKey = (UserNo, String);
+    type SendKey = (ConversationNo, UserNo, String);
 
-    fn send_key(&self, sender: UserNo, client_msg_id: &'a str) -> (UserNo, String) {
-        (sender, client_msg_id.to_owned())
+    fn send_key(&self, conversation: ConversationNo, author: UserNo, client_msg_id: &'a str) -> Self::SendKey {
+        (conversation, author, client_msg_id.to_owned())
     }
 
-    fn first_result(&self, key: &(UserNo, String)) -> StoreResult<Option<Appended>> {
+    fn first_result(&self, key: &Self::SendKey) -> StoreResult<Option<FirstResult>> {
         Ok(self.state.first_results.get(key).copied())
     }
 
@@ -161,14 +161,21 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
         content: Cow<'a, NewEntry>,
         appended: Appended,
         head: Head,
-        send: Option<(UserNo, String)>,
+        send: Option<Self::SendKey>,
     ) -> StoreResult<()> {
         let Appended { conversation, seq, at, position, .. } = appended;
         self.state.heads.insert(conversation, head);
-        self.changes.entries.push(Entry { offset: position & !BATCH_RELATIVE, conversation, seq, at, content });
+        let mut kept_as = None;
         if let Some(send) = send {
-            self.state.first_results.insert(send, Appended { duplicate: true, ..appended });
+            let (_, author, id) = &send;
+            if !self.state.taken_ids.insert((kept_by(conversation, *author), id.clone())) {
+                kept_as = Some(qualified_id(conversation, id));
+            }
+            let appended = Appended { duplicate: true, ..appended };
+            self.state.first_results.insert(send, FirstResult { appended, request: content.request.digest });
         }
+        let offset = position & !BATCH_RELATIVE;
+        self.changes.entries.push(Entry { offset, conversation, seq, at, content, kept_as });
         Ok(())
     }
 
@@ -206,8 +213,8 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
         self.changes.chat_rows.insert(key);
     }
 
-    fn user_count(&self) -> u64 {
-        self.state.user_count
+    fn is_user(&self, no: UserNo) -> StoreResult<bool> {
+        Ok(self.state.named_users.contains(&no) || self.state.users.contains_key(&no))
     }
 
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
@@ -219,8 +226,8 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
     }
 
     fn new_user_no(&mut self, id: &'a str) -> UserNo {
-        self.state.user_count += 1;
-        let no = UserNo(self.state.user_count);
+        let no = UserNo(self.state.numbers.users.take());
+        self.changes.new_users.insert(no);
         self.state.user_nos.insert(id.to_owned(), no);
         no
     }
@@ -248,8 +255,7 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
     }
 
     fn new_conversation_no(&mut self, id: &'a str) -> ConversationNo {
-        self.state.conversation_count += 1;
-        let no = ConversationNo(self.state.conversation_count);
+        let no = ConversationNo(self.state.numbers.conversations.take());
         self.state.conversation_nos.insert(id.to_owned(), no);
         no
     }
@@ -288,28 +294,20 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
         self.changes.left.insert(conversation);
     }
 
-    fn advance_outbox(&mut self, through: Position, dead: &'a [DeadNotification]) -> StoreResult<()> {
+    fn advance_outbox(&mut self, through: Position, dead: &'a [StoredNotification]) -> StoreResult<()> {
         self.changes.outbox_done = self.changes.outbox_done.max(Some(through));
-        self.changes.dead.extend(dead.iter().map(|dead| (dead.id, Some(dead))));
+        self.changes.notifications.extend(dead.iter().map(|notification| (notification.key, Some(notification))));
         Ok(())
     }
 
-    fn delete_dead_letters(&mut self, ids: &'a [u64]) {
-        self.changes.dead.extend(ids.iter().map(|id| (*id, None)));
+    fn delete_notifications(&mut self, keys: &'a [NotificationKey]) {
+        self.changes.notifications.extend(keys.iter().map(|key| (*key, None)));
     }
 }
 
 /// Replaces an outcome's offset in the batch by its position, now that the position before the batch (`base`) is known.
 pub(crate) fn resolve_position(outcome: &mut Outcome, base: Position) {
-    let appended = match outcome {
-        Outcome::Appended(appended)
-        | Outcome::MessageChanged { appended, .. }
-        | Outcome::Replied { appended, .. }
-        | Outcome::Reacted { told: Some((appended, _)), .. }
-        | Outcome::Assigned { told: Some((appended, _)) }
-        | Outcome::MembersChanged { notice: Some(appended), .. } => appended,
-        _ => return,
-    };
+    let Some(appended) = outcome.appended_mut() else { return };
     if appended.position & BATCH_RELATIVE != 0 {
         appended.position = base + (appended.position & !BATCH_RELATIVE);
     }

@@ -38,18 +38,16 @@ fn roots_from_file(file: &Path) -> Result<RootCertStore, String> {
         let certificate = certificate.map_err(|error| error.to_string())?;
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
-    match roots.is_empty() {
-        true => Err("the file holds no certificate".into()),
-        false => Ok(roots),
-    }
+    if roots.is_empty() { Err("the file holds no certificate".into()) } else { Ok(roots) }
 }
 
 fn system_roots() -> Result<RootCertStore, PostgresOpenError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
-    match roots.is_empty() {
-        true => Err(PostgresOpenError::Tls(format!("the system has no trusted certificates: {:?}", found.errors))),
-        false => Ok(roots),
+    if roots.is_empty() {
+        Err(PostgresOpenError::Tls(format!("the system has no trusted certificates: {:?}", found.errors)))
+    } else {
+        Ok(roots)
     }
 }

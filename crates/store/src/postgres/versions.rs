@@ -1,7 +1,7 @@
 //! The versions of the tables: the migrations that lead from one to the next, and which version a program must know.
 //!
-//! Each file in `migrations/` has a line `needs program`: the lowest version of the tables that a running program must know
-//! to go on. A migration that the previous program can work with names the previous version, and nodes that run it go on.
+//! Each file in `migrations/` has a line `needs program`: the lowest version of the tables that a program must know to start
+//! with them, or to go on. A migration that the previous program can work with names the previous version, and nodes that run it go on.
 
 /// A change of the tables.
 pub(crate) struct Migration {
@@ -18,6 +18,14 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 4, name: "left", sql: include_str!("migrations/0004_left.sql") },
     Migration { version: 5, name: "revoked", sql: include_str!("migrations/0005_revoked.sql") },
     Migration { version: 6, name: "chat rows", sql: include_str!("migrations/0006_chat_rows.sql") },
+    Migration { version: 7, name: "requests", sql: include_str!("migrations/0007_requests.sql") },
+    Migration { version: 8, name: "installation", sql: include_str!("migrations/0008_installation.sql") },
+    Migration { version: 9, name: "gates", sql: include_str!("migrations/0009_gates.sql") },
+    Migration {
+        version: 10,
+        name: "notification tables",
+        sql: include_str!("migrations/0010_notification_tables.sql"),
+    },
 ];
 
 /// The version of the tables that this program knows.
@@ -28,12 +36,13 @@ pub(crate) const NEEDS_PROGRAM: &str = "SELECT max(needs_program) FROM tidings.m
 
 /// Whether this program, while it runs, can go on with tables that need a program of version `needs`.
 pub(crate) fn check_running(needs: u64) -> Result<(), String> {
-    match needs > KNOWN {
-        true => Err(format!(
+    if needs > KNOWN {
+        Err(format!(
             "the database's tables were changed for programs that know version {needs} of them; this program knows \
              {KNOWN} and must be replaced"
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

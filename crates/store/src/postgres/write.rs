@@ -1,25 +1,25 @@
 //! Writes a decided batch: one statement per table, whatever the number of rows.
 
 use super::{
+    checked_read::CheckedRead,
     clock::now_ms,
     connection::{Call, Connection, bigint, number},
     entries::{Contents, write_entries},
     failure::Failure,
     load::MUTED_FOR_GOOD,
+    notification_tables::NotificationColumns,
     partitions::Partitions,
     staged_batch::{BATCH_RELATIVE, Changes, LoadedState},
 };
-use crate::rows::{DeadRow, encode, encode_content, encode_conversation, encode_user, kind_byte};
-use std::collections::BTreeSet;
-use tidings_domain::{
-    desks::{INDEX, indexed},
-    model::*,
-};
+use crate::rows::{encode_content, encode_conversation, encode_user, kind_byte};
+use std::{borrow::Cow, collections::BTreeSet};
+use tidings_domain::{chat_row_kind::ChatRowKind, desks::indexed, model::*};
 use tokio_postgres::types::ToSql;
 
 /// The rows to be written, as the columns that the statements take.
 struct Columns<'a> {
-    users: (Vec<i64>, Vec<&'a str>, Vec<Vec<u8>>),
+    new_users: (Vec<i64>, Vec<&'a str>, Vec<Vec<u8>>),
+    users: (Vec<i64>, Vec<Vec<u8>>),
     conversations: (Vec<i64>, Vec<&'a str>, Vec<Vec<u8>>),
     created: Vec<i64>,
     members: Members,
@@ -37,8 +37,7 @@ struct Columns<'a> {
     chat_rows_gone: Vec<&'a [u8]>,
     logged: (Vec<i64>, Vec<&'a [u8]>),
     outbox_done: Option<i64>,
-    dead: (Vec<i64>, Vec<Vec<u8>>),
-    dead_gone: Vec<i64>,
+    notifications: NotificationColumns,
 }
 
 #[derive(Default)]
@@ -86,6 +85,7 @@ struct Entries<'a> {
 impl<'a> Columns<'a> {
     fn of(state: &'a LoadedState, changes: &'a Changes<'a>, partitions: &Partitions, outbox: bool) -> Columns<'a> {
         let users = changes.users.iter().filter_map(|no| state.users.get(no));
+        let (new_users, users): (Vec<_>, Vec<_>) = users.partition(|user| changes.new_users.contains(&user.no));
         let conversations = changes.conversations.iter().filter_map(|no| state.conversations.get(no));
         let place = |(user, conversation): &(UserNo, ConversationNo)| {
             let kind = state.conversations.get(conversation).map_or(0, |card| kind_byte(card.kind));
@@ -94,10 +94,13 @@ impl<'a> Columns<'a> {
         let places = |joined: bool| changes.joined.iter().filter(move |(_, is)| **is == joined).map(|(key, _)| key);
         let gone = changes.memberships.iter().filter(|key| !state.memberships.contains_key(key));
         Columns {
-            users: unzip3(users.map(|user| (bigint(user.no.0), user.id.as_str(), encode_user(user)))),
-            conversations: unzip3(
+            new_users: unzip3(by_id(
+                new_users.iter().map(|user| (bigint(user.no.0), user.id.as_str(), encode_user(user))),
+            )),
+            users: users.into_iter().map(|user| (bigint(user.no.0), encode_user(user))).unzip(),
+            conversations: unzip3(by_id(
                 conversations.map(|card| (bigint(card.no.0), card.id.as_str(), encode_conversation(card))),
-            ),
+            )),
             created: changes.created.iter().map(|no| bigint(no.0)).collect(),
             members: Members::of(state, &changes.memberships),
             members_gone: gone.map(|(conversation, user)| (bigint(conversation.0), bigint(user.0))).unzip(),
@@ -107,10 +110,7 @@ impl<'a> Columns<'a> {
             revoked: changes.revoked.iter().map(|(user, at)| (bigint(user.0), bigint(*at))).unzip(),
             last_seen: changes.last_seen.iter().map(|(user, at)| (bigint(user.0), bigint(*at))).unzip(),
             expired_results: unzip3(
-                state
-                    .expired_results
-                    .iter()
-                    .map(|(sender, id, position)| (bigint(sender.0), id.as_str(), bigint(*position))),
+                state.expired_results.iter().map(|(kept_by, id, position)| (*kept_by, id.as_str(), bigint(*position))),
             ),
             entries: Entries::of(changes, partitions, outbox),
             rewritten: Rewritten::of(state, &changes.rewritten),
@@ -135,12 +135,7 @@ impl<'a> Columns<'a> {
                 .collect(),
             logged: changes.logged.iter().map(|(offset, change)| (bigint(*offset), change.as_slice())).unzip(),
             outbox_done: changes.outbox_done.map(bigint),
-            dead: changes
-                .dead
-                .iter()
-                .filter_map(|(id, dead)| Some((bigint(*id), encode(&DeadRow::of((*dead)?)))))
-                .unzip(),
-            dead_gone: changes.dead.iter().filter(|(_, dead)| dead.is_none()).map(|(id, _)| bigint(*id)).collect(),
+            notifications: NotificationColumns::of(&changes.notifications),
         }
     }
 }
@@ -148,13 +143,21 @@ impl<'a> Columns<'a> {
 /// The parts of a key in the index of an account's conversations whose position is yet to be known: what is before it, its
 /// offset in the batch, and what is behind it.
 fn in_index(key: &[u8]) -> Option<(&[u8], i64, &[u8])> {
-    let (position, _) = indexed(key).filter(|_| key.first() == Some(&INDEX))?;
+    let (position, _) = indexed(key).filter(|_| ChatRowKind::AccountIndex.has(key))?;
     let (before, rest) = key.split_at_checked(INDEX_POSITION_AT)?;
     (position & BATCH_RELATIVE != 0).then(|| (before, bigint(position & !BATCH_RELATIVE), &rest[8..]))
 }
 
 /// Where the position begins in a key of the index.
 const INDEX_POSITION_AT: usize = 17;
+
+/// Rows in the order of their ids: two nodes that create the same users at once, each under numbers of its own, wait for each
+/// other at the ids, and must come to them in one order.
+fn by_id<'a>(rows: impl Iterator<Item = (i64, &'a str, Vec<u8>)>) -> impl Iterator<Item = (i64, &'a str, Vec<u8>)> {
+    let mut rows: Vec<_> = rows.collect();
+    rows.sort_unstable_by_key(|(_, id, _)| *id);
+    rows.into_iter()
+}
 
 fn unzip3<A, B, C>(rows: impl Iterator<Item = (A, B, C)>) -> (Vec<A>, Vec<B>, Vec<C>) {
     let mut columns = (Vec::new(), Vec::new(), Vec::new());
@@ -195,24 +198,38 @@ impl<'a> Entries<'a> {
             seqs: entries.iter().map(|entry| bigint(entry.seq)).collect(),
             at: entries.iter().map(|entry| bigint(entry.at)).collect(),
             partitions: entries.iter().map(|entry| partitions.of(entry.at)).collect(),
-            contents: Contents::of(entries.iter().map(|entry| entry.content.as_ref()), outbox),
+            contents: Contents::of(
+                entries.iter().map(|entry| {
+                    (entry.conversation, entry.content.as_ref(), entry.kept_as.as_deref().map(Cow::Borrowed))
+                }),
+                outbox,
+            ),
         }
     }
 }
 
 /// Writes the batch and commits, in one round trip; answers the position before the batch's first one, if it takes any.
+/// `unlocked`: reads whose rows are not locked yet; they are locked, and must return what they returned.
 pub(crate) async fn write(
     connection: &Connection,
     state: &LoadedState,
+    unlocked: Option<&[CheckedRead<'_>]>,
     changes: &Changes<'_>,
     partitions: &Partitions,
     outbox: bool,
 ) -> Result<Option<Position>, Failure> {
     let columns = Columns::of(state, changes, partitions, outbox);
     let mut calls = Vec::new();
-    let Columns { users, conversations, members, entries, logged, .. } = &columns;
+    if let Some(reads) = unlocked {
+        calls.push(Call::new("BEGIN", &[]));
+        calls.extend(reads.iter().filter_map(CheckedRead::check));
+    }
+    let Columns { users, new_users, conversations, members, entries, logged, .. } = &columns;
     if !users.0.is_empty() {
-        calls.push(Call::new(PUT_USERS, &[&users.0, &users.1, &users.2]));
+        calls.push(Call::new(CHANGE_USERS, &[&users.0, &users.1]));
+    }
+    if !new_users.0.is_empty() {
+        calls.push(Call::new(CREATE_USERS, &[&new_users.0, &new_users.1, &new_users.2]));
     }
     if !conversations.0.is_empty() {
         calls.push(Call::new(PUT_CONVERSATIONS, &[&conversations.0, &conversations.1, &conversations.2]));
@@ -243,12 +260,7 @@ pub(crate) async fn write(
     if !columns.revoked.0.is_empty() {
         calls.push(Call::new(REVOKE, &[&columns.revoked.0, &columns.revoked.1]));
     }
-    if !columns.dead.0.is_empty() {
-        calls.push(Call::new(PUT_DEAD, &[&columns.dead.0, &columns.dead.1]));
-    }
-    if !columns.dead_gone.is_empty() {
-        calls.push(Call::new("DELETE FROM dead_notifications WHERE id = ANY($1)", &[&columns.dead_gone]));
-    }
+    columns.notifications.add_calls(&mut calls);
     let Rewritten { partitions: parts, conversations: rewritten_of, seqs: rewritten_seqs, contents } =
         &columns.rewritten;
     if !parts.is_empty() {
@@ -264,18 +276,13 @@ pub(crate) async fn write(
     if !senders.is_empty() {
         calls.push(Call::new(DROP_RESULTS, &[senders, client_msg_ids, result_positions]));
     }
-    let (user_count, conversation_count) = (bigint(state.user_count), bigint(state.conversation_count));
-    if state.counters_locked {
-        let sql = "UPDATE counters SET users = $1, conversations = $2";
-        calls.push(Call::new(sql, &[&user_count, &conversation_count]));
-    }
-    // The next statement locks the counters, if they are not locked yet, until the commit. No statement after it waits.
+    // The next statement locks the counters until the commit. No statement after it waits.
     let append_call = calls.len();
     let count = bigint(changes.positions);
     if !entries.offsets.is_empty() {
         let Entries { offsets, conversations, seqs, at, partitions, contents } = entries;
-        let Contents { rows, senders, client_msg_ids, pushed, .. } = contents;
-        let params: [&(dyn ToSql + Sync); 12] = [
+        let Contents { rows, senders, client_msg_ids, requests, pushed, .. } = contents;
+        let params: [&(dyn ToSql + Sync); 13] = [
             &count,
             offsets,
             conversations,
@@ -288,6 +295,7 @@ pub(crate) async fn write(
             pushed,
             &logged.0,
             &logged.1,
+            requests,
         ];
         calls.push(Call::new(APPEND, &params));
     } else if count > 0 {
@@ -306,8 +314,11 @@ pub(crate) async fn write(
     Ok((count > 0).then(|| answers[append_call].first().map_or(0, |row| number(row, 0))))
 }
 
-const PUT_USERS: &str = "INSERT INTO users (no, id, card) SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) \
-     ON CONFLICT (no) DO UPDATE SET card = excluded.card";
+/// A number that is taken already violates the key: after a failover that lost commits another node may have reserved the same.
+const CREATE_USERS: &str =
+    "INSERT INTO users (no, id, card) SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[])";
+const CHANGE_USERS: &str = "UPDATE users u SET card = k.card FROM unnest($1::bigint[], $2::bytea[]) AS k (no, card) \
+     WHERE u.no = k.no";
 const PUT_CONVERSATIONS: &str = "INSERT INTO conversations (no, id, card) \
      SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) ON CONFLICT (no) DO UPDATE SET card = excluded.card";
 const PUT_MEMBERS: &str = "INSERT INTO members (conversation, user_no, role, joined_at, joined_seq, read_seq, muted_until) \
@@ -325,8 +336,6 @@ const PUT_LAST_SEEN: &str = "INSERT INTO last_seen (user_no, at) SELECT * FROM u
      ON CONFLICT (user_no) DO UPDATE SET at = excluded.at";
 const REVOKE: &str = "UPDATE users u SET revoked_at = greatest(u.revoked_at, k.before) \
      FROM unnest($1::bigint[], $2::bigint[]) AS k (no, before) WHERE u.no = k.no";
-const PUT_DEAD: &str = "INSERT INTO dead_notifications (id, row) SELECT * FROM unnest($1::bigint[], $2::bytea[]) \
-     ON CONFLICT (id) DO UPDATE SET row = excluded.row";
 /// The heads of the conversations are locked, so that no other node changes the same entries.
 const REWRITE: &str = "UPDATE entries e SET content = k.content \
      FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::bytea[]) AS k (part, conversation, seq, content) \
@@ -344,8 +353,8 @@ const DROP_RESULTS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::
 const APPEND: &str = concat!(
     "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position FROM base, \
-       unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::bytea[], $8::bigint[], $9::text[], $10::boolean[]) \
-       AS n (place, conversation, seq, at, part, content, sender, client_msg_id, pushed)), \
+       unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::bytea[], $8::bigint[], $9::text[], $10::boolean[], $13::bytea[]) \
+       AS n (place, conversation, seq, at, part, content, sender, client_msg_id, pushed, request)), \
      l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, ",
     now_ms!(),
     ", n.change \

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use std::fs;
-use tidings_domain::store::Store;
+use tidings_domain::{gates::Gate, model::*, store::*};
 use tidings_store::{EmbeddedStore, OpenError, check, repair};
 
 #[test]
@@ -42,6 +42,48 @@ fn a_newer_format_is_refused() {
     }
     fs::write(&format, "1\n").unwrap();
     open(folder.path());
+}
+
+#[test]
+fn a_folder_in_which_an_unknown_gate_is_open_is_refused() {
+    let folder = scratch();
+    let store = open(folder.path());
+    store.open_gates().unwrap();
+    store.open_gates().unwrap();
+    drop(store);
+    let gates = |change: &dyn Fn(&fjall::Keyspace)| {
+        std::fs::remove_file(folder.path().join("closed")).unwrap();
+        let database = fjall::Database::builder(folder.path().join("store")).open().unwrap();
+        let meta = database.keyspace("meta", fjall::KeyspaceCreateOptions::default).unwrap();
+        change(&meta);
+        database.persist(fjall::PersistMode::SyncAll).unwrap();
+    };
+    gates(&|meta| assert!(Gate::ALL.iter().all(|gate| meta.contains_key(format!("g{}", gate.name())).unwrap())));
+    drop(open(folder.path()));
+    gates(&|meta| meta.insert("gof_a_later_version", "").unwrap());
+    let refusals = [
+        EmbeddedStore::open(options(folder.path())).err().unwrap(),
+        check::check(folder.path(), tidings_popups::check_popups).err().unwrap(),
+    ];
+    for refusal in refusals {
+        assert!(refusal.to_string().contains("newer program has written"), "{refusal}");
+        assert!(matches!(refusal, OpenError::UnknownGate(name) if name == "of_a_later_version"));
+    }
+}
+
+#[test]
+fn entries_of_a_later_version_are_no_fault() {
+    let folder = scratch();
+    let store = open(folder.path());
+    let room = populate(&store);
+    say(&store, room, ["a"], NOON);
+    let later = NewEntry { kind: EntryKind::Opaque(200), body: format!("\"{:a>9000}\"", 1).into(), ..message("b") };
+    store.commit(&[Proposal::Append { conversation: room, entry: later }], NOON).unwrap();
+    say(&store, room, ["c"], NOON);
+    drop(store);
+    let report = check::check(folder.path(), tidings_popups::check_popups).unwrap();
+    assert_eq!((report.fault_count, report.entries), (0, 3), "{report}");
+    assert!(report.to_string().contains("1 entries were written by a newer version"), "{report}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_domain::{
-    commit_log::{CommitLog, NodeInfo},
+    commit_log::{CommitLog, NodeDetails, NodeInfo},
     store::*,
 };
 use tidings_store::{PostgresOptions, PostgresStore};
@@ -120,7 +120,15 @@ fn value(store: &PostgresStore) -> Vec<u8> {
 
 fn node(boot_id: u64) -> NodeInfo {
     let (address, link) = Default::default();
-    NodeInfo { name: boot_id.to_string(), boot_id, address, link, version: "1".into(), roles: "all".into() }
+    NodeInfo {
+        name: boot_id.to_string(),
+        boot_id,
+        address,
+        link,
+        version: "1".into(),
+        roles: "all".into(),
+        details: NodeDetails::of_this_program(),
+    }
 }
 
 fn lead(store: &PostgresStore) -> Term {

@@ -5,7 +5,7 @@ use crate::chat_store::ChatStore;
 use crate::support::{postgres::*, *};
 use std::{sync::Arc, time::Instant};
 use tidings_domain::{clock::SystemClock, model::*, store::*};
-use tidings_engine::{Engine, config::EngineConfig, engine::EngineParts, shards::Wake};
+use tidings_engine::{Engine, EngineParts, config::EngineConfig, shards::Wake};
 use tidings_store::{PostgresOptions, PostgresStore};
 use tidings_testkit::MemoryStore;
 
@@ -27,8 +27,6 @@ impl Node {
             config: EngineConfig::default(),
             clock: Arc::new(SystemClock),
             store: Arc::new(ChatStore { chat: store.clone(), rest: MemoryStore::default(), singly }),
-            webhook: None,
-            vendors: None,
             wakes: vec![Arc::new(Asleep)],
             cluster: None,
         };

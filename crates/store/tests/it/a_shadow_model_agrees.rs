@@ -10,9 +10,13 @@ use tidings_domain::{
     desks::{DeskPatch, OpenTo},
     model::*,
     push_tokens::TokenDigest,
+    request_digest::RequestHasher,
     store::*,
 };
-use tidings_protocol::http::{PushToken, ReachPreferences};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::{NotificationPreferences, PushToken},
+};
 use tidings_testkit::MemoryStore;
 
 const USERS: u64 = 6;
@@ -82,9 +86,7 @@ fn in_rooms_of_account(mut proposal: Proposal) -> Proposal {
     if ROOMS_OF_ACCOUNT.contains(&conversation) {
         let agent = (entry.body.len() % 2 == 0).then(|| sender(1 + entry.body.len() as u64 / 2 % USERS));
         let entry_is_offer = entry.kind == EntryKind::Message && entry.body.len() % 3 == 0;
-        let details = entry.details_mut();
-        (details.desk, details.agent) = (Some(ACCOUNT), agent);
-        details.for_customer = entry_is_offer;
+        entry.details_mut().desk = Some(EntryDesk { account: ACCOUNT, agent, for_customer: entry_is_offer });
     }
     proposal
 }
@@ -115,7 +117,15 @@ fn entry() -> impl Strategy<Value = NewEntry> {
         silent: flags[0] && kind < 4,
         skip_push: flags[1] && kind < 4,
         details: details(kind, reply_to),
+        request: request(kind, flags),
     })
+}
+
+/// Some ids stand for other requests than before, and some entries may only be retries.
+fn request(kind: u8, flags: [bool; 2]) -> EntryRequest {
+    let digest = flags[0].then(|| RequestHasher::new(if kind.is_multiple_of(4) { "a" } else { "b" }).digest());
+    let refusal = (kind == 1 && flags[1]).then(|| Box::new(Refusal::new(ErrorCode::Forbidden, "not any more")));
+    EntryRequest { digest, refusal }
 }
 
 /// Some messages answer another one, and some grow.
@@ -123,9 +133,9 @@ fn details(kind: u8, reply_to: Option<u64>) -> Option<Box<EntryDetails>> {
     if kind == 0 || (kind < 5 && reply_to.is_none()) {
         return None;
     }
-    let (stream, stream_node) = if kind < 5 { (StreamState::Whole, 0) } else { (StreamState::Open, 7) };
-    let reply_to = reply_to.unwrap_or(0);
-    Some(Box::new(EntryDetails { reply_to, stream, stream_node, ..EntryDetails::NONE }))
+    let stream = if kind < 5 { StreamState::Whole } else { StreamState::Open { node: 7 } };
+    let reply_to = reply_to.filter(|seq| *seq != 0).map(AnsweredMessage::at);
+    Some(MessageDetails { reply_to, stream, ..MessageDetails::NONE }.into())
 }
 
 /// An edit, an end or a recall of one of the first messages, so that the same one is changed again and again.
@@ -189,6 +199,7 @@ fn settings(set: bool) -> ConversationSettings {
         receipts: set.then_some(ReceiptsMode::Counts),
         history: set.then_some(HistoryVisibility::Last(3)),
         mention_all: set.then_some(MentionAll::Nobody),
+        reactions: set.then(|| AllowedReactions::Only(vec!["👍".into()])),
     }
 }
 
@@ -210,9 +221,13 @@ fn new_conversation() -> impl Strategy<Value = NewConversation> {
     })
 }
 
-fn dead() -> impl Strategy<Value = Vec<DeadNotification>> {
-    let one = (0..6u64, 1..9u32).prop_map(|(id, attempts)| DeadNotification {
-        id,
+fn notification_key() -> impl Strategy<Value = NotificationKey> {
+    (0..3usize, 0..6u64).prop_map(|(table, id)| NotificationKey { table: NotificationTable::ALL[table], id })
+}
+
+fn dead() -> impl Strategy<Value = Vec<StoredNotification>> {
+    let one = (notification_key(), 1..9u32).prop_map(|(key, attempts)| StoredNotification {
+        key,
         failed_at: NOON,
         attempts,
         last_error: "refused".into(),
@@ -259,8 +274,8 @@ fn proposal() -> impl Strategy<Value = Proposal> {
             .prop_map(Proposal::SetStored),
         1 => (user(), any::<bool>()).prop_map(|(user, send)| Proposal::SetReceipts { user, send }),
         1 => (user(), prop::option::of(1..9u64)).prop_map(|(user, snooze_until)| {
-            let preferences = Box::new(ReachPreferences { snooze_until, ..ReachPreferences::default() });
-            Proposal::SetReach { user, preferences }
+            let preferences = Box::new(NotificationPreferences { snooze_until, ..NotificationPreferences::default() });
+            Proposal::SetNotificationPreferences { user, preferences }
         }),
         3 => (room(), user(), preferences())
             .prop_map(|(conversation, user, patch)| Proposal::SetPreferences { conversation, user, patch }),
@@ -274,7 +289,7 @@ fn proposal() -> impl Strategy<Value = Proposal> {
             .prop_map(|(conversation, user, mute)| Proposal::SetMute { conversation, user, mute }),
         1 => (user(), window).prop_map(|(user, window)| Proposal::SetDoNotDisturb { user, window }),
         2 => (0..60u64, dead()).prop_map(|(through, dead)| Proposal::AdvanceOutbox { through, dead }),
-        1 => prop::collection::vec(0..6u64, 0..3).prop_map(|ids| Proposal::DeleteDeadLetters { ids }),
+        1 => prop::collection::vec(notification_key(), 0..3).prop_map(|keys| Proposal::DeleteStoredNotifications { keys }),
         4 => set_desk(),
         4 => assign(),
         5 => set_push_token(),
@@ -332,8 +347,11 @@ fn compare(store: &dyn Store, model: &dyn Store) {
     for (after, limit) in [(0, 1_000), (3, 4), (40, 9)] {
         assert_eq!(store.outbox(after, limit).unwrap(), model.outbox(after, limit).unwrap());
     }
-    for (after, limit) in [(None, 100), (Some(2), 2)] {
-        assert_eq!(store.dead_notifications(after, limit).unwrap(), model.dead_notifications(after, limit).unwrap());
+    for (table, (after, limit)) in
+        NotificationTable::ALL.into_iter().flat_map(|table| [(None, 100), (Some(2), 2)].map(|page| (table, page)))
+    {
+        let [found, expected] = [store, model].map(|store| store.stored_notifications(table, after, limit).unwrap());
+        assert_eq!(found, expected);
     }
     let chat_rows = [store, model].map(|s| s.rows(RowSpace::Chat, &[], &[255], 10_000).unwrap());
     assert_eq!(chat_rows[0], chat_rows[1]);
@@ -370,7 +388,7 @@ fn compare(store: &dyn Store, model: &dyn Store) {
     }
 }
 
-/// The whole commit log behind a position, read in pieces of `limit`.
+/// The whole commit log behind a position, read in chunks of `limit`.
 fn read_back(log: &dyn CommitLog, mut after: Position, limit: usize) -> (Position, Vec<LogRecord>) {
     let mut all = Vec::new();
     loop {

@@ -4,7 +4,7 @@
 use crate::support::postgres::*;
 use std::time::Duration;
 use tidings_domain::{
-    commit_log::{ClusterView, CommitLog, NodeInfo},
+    commit_log::{ClusterView, CommitLog, NodeDetails, NodeInfo},
     push_store::*,
     store::*,
 };
@@ -14,7 +14,15 @@ const LEASE_MS: u64 = 300;
 
 fn node(name: &str, boot_id: u64) -> NodeInfo {
     let (address, link) = Default::default();
-    NodeInfo { name: name.into(), boot_id, address, link, version: "1".into(), roles: "all".into() }
+    NodeInfo {
+        name: name.into(),
+        boot_id,
+        address,
+        link,
+        version: "1".into(),
+        roles: "all".into(),
+        details: NodeDetails::of_this_program(),
+    }
 }
 
 fn beat(store: &PostgresStore, node: &NodeInfo) -> ClusterView {

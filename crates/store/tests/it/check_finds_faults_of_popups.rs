@@ -3,7 +3,7 @@
 use crate::support::*;
 use std::{path::Path, sync::Arc};
 use tidings_domain::{model::Actor, store::*};
-use tidings_engine::{Engine, config::EngineConfig, engine::EngineParts, shards::Wake};
+use tidings_engine::{Engine, EngineParts, config::EngineConfig, shards::Wake};
 use tidings_popups::{Precondition, QuestionBody, parse_segment};
 use tidings_protocol::http::{PopupEvent, PopupEventKind};
 use tidings_store::check::{CheckReport, check};
@@ -24,15 +24,8 @@ fn populate_popups(folder: &Path) {
     clock.set(NOON);
     let config = EngineConfig { shards: 1, ..EngineConfig::default() };
     let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
-    let (engine, _receivers) = Engine::start(EngineParts {
-        config,
-        clock,
-        store: Arc::new(open(folder)),
-        webhook: None,
-        vendors: None,
-        wakes,
-        cluster: None,
-    });
+    let (engine, _receivers) =
+        Engine::start(EngineParts { config, clock, store: Arc::new(open(folder)), wakes, cluster: None });
     engine.popups.flush().unwrap();
     let users: String = (0..500).map(|n| format!("u{n}\n")).collect();
     engine.popups.put_segment("many", parse_segment(users.as_bytes()).unwrap()).unwrap();
@@ -144,7 +137,7 @@ fn missing_versions_and_segments_of_a_popup_are_found() {
             assert_eq!(key, [1, 0, 0, 0, 1]);
             change(store, &[1, 0, 0, 0, 9], Some(&head));
         },
-        &["popup \"p\" is there twice", "version 1 is missing", "version 2 is missing", "number was not given out"],
+        &["popup \"p\" appears twice", "version 1 is missing", "version 2 is missing", "number was not given out"],
     );
 }
 

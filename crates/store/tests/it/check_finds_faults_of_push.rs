@@ -38,6 +38,7 @@ fn sound_rows() -> Vec<PushRow> {
         targets: 1,
         refused_full: 0,
         unknown: 0,
+        request: None,
     };
     let pending = StoredPending {
         device: DEVICE,
@@ -53,7 +54,7 @@ fn sound_rows() -> Vec<PushRow> {
         PushRow::Device(device),
         PushRow::Push(push),
         PushRow::Part { push: 1, part: 0, bytes: b"{}".to_vec() },
-        PushRow::ClientPushId { client_push_id: "a".into(), push: 1 },
+        PushRow::ClientPushId { client_push_id: "a".into(), push: 1, request: None },
         PushRow::Timer { at: NOON + 1, push: 1 },
         PushRow::Pending(pending),
         PushRow::Target(StoredTarget { push: 1, device: DEVICE, state, delivered_at, ended_at }),

@@ -24,7 +24,7 @@ fn meta_key(kind: u8, of: &[u64]) -> Vec<u8> {
 }
 
 fn dedupe_key(client_msg_id: &str) -> Vec<u8> {
-    [&numbers(&[1])[..], client_msg_id.as_bytes()].concat()
+    [&[1], &numbers(&[1, 1])[..], client_msg_id.as_bytes()].concat()
 }
 
 /// A room of five messages, the fourth with a large body.
@@ -279,9 +279,10 @@ fn answered(folder: &Path) {
     let steps = [create("shop", ConversationKind::Official, None, &[user.no]), set_desk];
     store.commit(&steps, NOON + 2).unwrap();
     let shop = store.user_no("shop").unwrap().unwrap();
-    let details = || Some(Box::new(EntryDetails { desk: Some(account), ..EntryDetails::NONE }));
-    let said = NewEntry { details: details(), ..message("s") };
-    let notice = NewEntry { kind: EntryKind::Assignment, client_msg_id: None, details: details(), ..message("") };
+    let details = |kind| Some(Box::new(EntryDetails { desk: Some(EntryDesk::of(account)), ..EntryDetails::of(kind) }));
+    let said = NewEntry { details: details(EntryKind::Message), ..message("s") };
+    let kind = EntryKind::Assignment;
+    let notice = NewEntry { kind, client_msg_id: None, details: details(kind), ..message("") };
     let steps = [
         create("ann~shop", ConversationKind::Direct, Some((user.no, shop)), &[user.no, shop]),
         Proposal::Append { conversation, entry: said },
@@ -304,7 +305,7 @@ fn a_list_of_an_account_that_differs_from_its_conversations_is_found() {
     finds_in(answered, plant, &["conversation 1 is in the list of an account, and has no entry of one"]);
 }
 
-/// A store in which the first user's phone is reached by a vendor.
+/// A store in which the first user's phone is reached by a provider.
 fn with_push_token(folder: &Path) {
     let store = open(folder);
     populate(&store);

@@ -39,19 +39,19 @@ fn a_read_mark_that_does_not_move_is_not_logged() {
 }
 
 #[test]
-fn old_changes_are_pruned_in_pieces_and_the_newest_are_kept() {
+fn old_changes_are_pruned_in_chunks_and_the_newest_are_kept() {
     let server = PostgresServer::shared();
     let url = server.database();
     let store = open_at(&url);
     kick(&store, 34_000, NOON);
     assert_eq!(store.prune(HOUR).unwrap(), PruneProgress { removed: 0, more: false }, "no change is an hour old");
     server.sql(&url, "UPDATE tidings.changes SET at = at - 2 * 3600000");
-    let mut pieces = Vec::new();
+    let mut chunks = Vec::new();
     while {
-        pieces.push(store.prune(HOUR).unwrap());
-        pieces.last().unwrap().more
+        chunks.push(store.prune(HOUR).unwrap());
+        chunks.last().unwrap().more
     } {}
-    assert_eq!(pieces.iter().map(|piece| piece.removed).collect::<Vec<_>>(), [10_000, 10_000, 4_000]);
+    assert_eq!(chunks.iter().map(|chunk| chunk.removed).collect::<Vec<_>>(), [10_000, 10_000, 4_000]);
     assert_eq!(pruned(&server, &url), 24_000);
     assert!(matches!(store.committed_after(23_999, 10), Err(StoreError::Pruned(_))));
     assert_eq!(store.committed_after(24_000, 20_000).unwrap().records.len(), 10_000);

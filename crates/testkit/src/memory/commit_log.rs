@@ -3,18 +3,41 @@
 use super::State;
 use crate::MemoryStore;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
-use tidings_domain::{commit_log::*, model::*, store::*};
+use tidings_domain::{
+    commit_log::*,
+    gates::Gate,
+    model::*,
+    node_settings::{KnownNode, KnownSettings, NodeSettings},
+    store::*,
+};
 
 /// The logged changes beside timelines, and the nodes with their leases.
-#[derive(Default)]
 pub(super) struct MemoryLog {
     changes: BTreeMap<Position, Change>,
     nodes: BTreeMap<String, (NodeInfo, Instant)>,
     leader: Option<(u64, Instant)>,
     term: Term,
+    settings: BTreeMap<u64, NodeSettings>,
+    pub(super) now_ms: Option<u64>,
+    pub(super) open_gates: BTreeSet<String>,
+}
+
+impl Default for MemoryLog {
+    /// As in a database that no other program has worked with, all gates are open.
+    fn default() -> Self {
+        MemoryLog {
+            changes: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            leader: None,
+            term: Term::default(),
+            settings: BTreeMap::new(),
+            now_ms: None,
+            open_gates: Gate::names().into_iter().collect(),
+        }
+    }
 }
 
 impl State {
@@ -92,7 +115,34 @@ impl CommitLog for MemoryStore {
         }
         let nodes = log.nodes.values().filter(|(_, until)| *until >= now).map(|(node, _)| node.clone()).collect();
         let leader = log.leader.filter(|(_, until)| *until >= now).map(|(boot_id, _)| boot_id);
-        Ok(ClusterView { nodes, leader, term: log.term })
+        Ok(ClusterView { nodes, leader, term: log.term, open_gates: log.open_gates.iter().cloned().collect() })
+    }
+
+    fn open_gates(&self, gates: &[&'static str], known_by: &[u64]) -> StoreResult<()> {
+        let mut state = self.0.lock();
+        let log = state.log.get_or_insert_default();
+        let now = Instant::now();
+        if log.nodes.values().all(|(node, until)| *until < now || known_by.contains(&node.boot_id)) {
+            log.open_gates.extend(gates.iter().map(|gate| (*gate).to_owned()));
+        }
+        Ok(())
+    }
+
+    fn put_node_settings(&self, boot_id: u64, settings: &NodeSettings) -> StoreResult<()> {
+        self.0.lock().log.get_or_insert_default().settings.insert(boot_id, settings.clone());
+        Ok(())
+    }
+
+    fn node_settings(&self) -> StoreResult<KnownSettings> {
+        let mut state = self.0.lock();
+        let log = state.log.get_or_insert_default();
+        let alive = log.nodes.values().filter(|(_, until)| *until >= Instant::now());
+        let node = |(node, _): &(NodeInfo, Instant)| KnownNode {
+            name: node.name.clone(),
+            boot_id: node.boot_id,
+            settings: log.settings.get(&node.boot_id).cloned(),
+        };
+        Ok(KnownSettings { store_now_ms: log.now_ms, nodes: alive.map(node).collect() })
     }
 
     fn release_lease(&self, boot_id: u64) -> StoreResult<()> {

@@ -16,9 +16,10 @@ impl State {
     pub(super) fn set_desk(
         &mut self,
         account: ConversationNo,
-        (id, adopts_user): (&str, bool),
+        id: &str,
         patch: &DeskPatch,
         agents_max: u32,
+        adopts_user: bool,
         now_ms: u64,
     ) -> Result<Outcome, Rejection> {
         if index(account.0) >= self.conversations.len() {
@@ -76,9 +77,8 @@ impl State {
 
     /// Whether an entry is of an agent who is none, or none any more.
     pub(super) fn is_of_stranger(&self, entry: &NewEntry) -> bool {
-        let details = entry.details();
-        let (Some(account), Some(agent)) = (details.desk, &details.agent) else { return false };
-        !self.is_agent(account, agent.no)
+        let Some(EntryDesk { account, agent: Some(agent), .. }) = entry.desk() else { return false };
+        !self.is_agent(*account, agent.no)
     }
 
     fn is_agent(&self, account: ConversationNo, user: UserNo) -> bool {
@@ -114,7 +114,7 @@ impl State {
             None => drop(self.assigned.remove(&conversation)),
         }
         let mut entry = entry.clone();
-        entry.details_mut().assigned_to = to.cloned();
+        entry.details_mut().of_kind = KindDetails::Assignment { to: to.cloned() };
         let appended = self.append(conversation, &entry, now_ms)?;
         Ok(Outcome::Assigned { told: Some((appended, Box::new(entry))) })
     }

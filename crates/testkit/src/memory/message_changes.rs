@@ -1,8 +1,8 @@
 //! Changes of messages, as plainly as possible: which entries have a body is recomputed from the whole timeline after
 //! each change.
 
-use super::{State, index, numbers, send_of};
-use tidings_domain::{model::*, store::*};
+use super::{State, index, numbers};
+use tidings_domain::{model::*, request_digest::digest_of_end, store::*};
 
 impl State {
     pub(super) fn change_message(
@@ -14,16 +14,10 @@ impl State {
         now_ms: u64,
     ) -> Result<Outcome, Rejection> {
         let stored = self.timelines.get(&conversation).and_then(|timeline| timeline.get(&target)).cloned();
-        let version = stored.as_ref().map_or(1, |stored| stored.content.details().body_version());
-        if let Some(first) = send_of(entry).and_then(|send| self.first_results.get(&send)) {
-            return match first.conversation == conversation {
-                true => Ok(Outcome::MessageChanged {
-                    appended: Appended { duplicate: true, ..*first },
-                    entry: None,
-                    version,
-                }),
-                false => Err(Rejection::ClientMsgIdReused),
-            };
+        let version = stored.as_ref().map_or(1, |stored| stored.content.message_details().body_version());
+        if let Some(appended) = self.first_result(conversation, entry)? {
+            let version = self.version_made_at(conversation, appended.seq).unwrap_or(version);
+            return Ok(Outcome::MessageChanged { appended, entry: None, version });
         }
         let is_interruption = matches!(change, MessageChange::EndStream { interrupted: true });
         let open_row = (RowSpace::Chat, open_stream_key(conversation, target));
@@ -55,24 +49,33 @@ impl State {
         let head = self.head(conversation);
         let (seq, at) = (head.last_seq + 1, now_ms.max(head.last_at));
         let mut appended = entry.clone();
-        let mut of_entry = EntryDetails { target, ..appended.details().clone() };
-        let mut details = message.content.details().clone();
+        let mut details = message.content.message_details().clone();
+        let (of_message, of_entry) = (message.content.desk(), entry.desk());
         let listed_for = self.listed.get(&conversation).copied();
-        of_entry.desk = details.desk.or(of_entry.desk).or(listed_for);
-        of_entry.for_customer = details.for_customer;
-        match change {
+        let account = of_message.or(of_entry).map(|desk| desk.account).or(listed_for);
+        let desk = account.map(|account| EntryDesk {
+            account,
+            agent: of_entry.and_then(|desk| desk.agent.clone()),
+            for_customer: of_message.is_some_and(|desk| desk.for_customer),
+        });
+        let of_kind = match change {
             MessageChange::Edit { .. } | MessageChange::EndStream { .. } if details.recalled.is_some() => {
                 return Err(Rejection::MessageRecalled(target));
             }
-            MessageChange::Edit { .. } if details.stream == StreamState::Open => {
+            MessageChange::Edit { .. } if details.stream.is_open() => {
                 return Err(Rejection::StreamOpen(target));
             }
-            MessageChange::EndStream { .. } if details.stream != StreamState::Open => {
+            MessageChange::EndStream { .. } if !details.stream.is_open() => {
                 let timeline = &self.timelines[&conversation];
-                return match timeline.get(&details.stream_end) {
-                    Some(end) if !is_interruption && end.content.details().stream != StreamState::Interrupted => {
+                return match details.stream_end.and_then(|end| timeline.get(&end)) {
+                    Some(end)
+                        if !is_interruption
+                            && end.content.edit_details().is_some_and(|end| !end.interrupted)
+                            && (&*end.content.body == "null" || is_same_end(entry, &end.content)) =>
+                    {
                         let (seq, at) = (end.seq, end.at);
                         let appended = Appended { conversation, seq, at, position: 0, duplicate: true };
+                        let version = end.content.edit_details().map_or(0, |end| end.version);
                         Ok(Outcome::MessageChanged { appended, entry: None, version })
                     }
                     _ => Err(Rejection::StreamEnded(target)),
@@ -82,13 +85,12 @@ impl State {
                 let ended = if *interrupted { StreamState::Interrupted } else { StreamState::Whole };
                 appended.content_type = message.content.content_type.clone();
                 appended.mentions = message.content.mentions.clone();
-                of_entry.version = version + 1;
-                of_entry.stream = ended;
-                details = EntryDetails { version: version + 1, stream: ended, stream_end: seq, ..details };
-                details.stream_node = 0;
+                let version = version + 1;
+                details = MessageDetails { version, stream: ended, stream_end: Some(seq), ..details };
                 details.edits.push(seq);
                 message.content.body = entry.body.clone();
                 self.rows.remove(&open_row);
+                KindDetails::Edit(EditDetails { target, version, replaced: None, interrupted: *interrupted })
             }
             MessageChange::Edit { if_version: Some(expected), .. } if *expected != version => {
                 return Err(Rejection::VersionConflict { expected: *expected, actual: version });
@@ -97,21 +99,25 @@ impl State {
                 return Err(Rejection::TooManyEdits { limit: *edits_max as u64 });
             }
             MessageChange::Edit { keep_replaced, .. } => {
-                let (made_at, by) = match details.edited_at {
-                    0 => (message.at, message.content.sender.clone()),
-                    _ => (details.edited_at, details.edited_by.clone()),
+                let (made_at, by) = match details.edited {
+                    None => (message.at, message.content.sender.clone()),
+                    Some(Edited { at, by }) => (at, by),
                 };
                 let NewEntry { content_type, body, .. } = message.content.clone();
-                of_entry.replaced = keep_replaced.then_some(ReplacedBody { content_type, body, at: made_at, by });
-                of_entry.version = version + 1;
+                let replaced = keep_replaced.then_some(ReplacedBody { content_type, body, at: made_at, by });
                 details.version = version + 1;
                 details.stream = StreamState::Whole;
-                details.edited_at = at;
-                details.edited_by = entry.sender.clone();
+                details.edited = Some(Edited { at, by: entry.sender.clone() });
                 details.edits.push(seq);
                 message.content.content_type = entry.content_type.clone();
                 message.content.body = entry.body.clone();
+                // Who was mentioned all along; `None` if those are all whom the message names now.
+                let all_along = details.mentioned.as_ref().unwrap_or(&message.content.mentions);
+                let (still, added): (Vec<String>, Vec<String>) =
+                    entry.mentions.iter().cloned().partition(|id| all_along.contains(id));
+                details.mentioned = if added.is_empty() { None } else { Some(still) };
                 message.content.mentions = entry.mentions.clone();
+                KindDetails::Edit(EditDetails { target, version: version + 1, replaced, interrupted: false })
             }
             MessageChange::Pin { .. } if details.recalled.is_some() => return Err(Rejection::MessageRecalled(target)),
             MessageChange::Pin { pinned, .. } if *pinned == details.pinned.is_some() => return Ok(Outcome::Done),
@@ -121,8 +127,8 @@ impl State {
                     return Err(Rejection::TooManyPins { limit: *pins_max as u64 });
                 }
                 details.pinned = pinned.then(|| Pinned { at, by: entry.sender.clone() });
-                of_entry.pinned = details.pinned.clone();
                 self.put_pins(conversation, target, *pinned);
+                KindDetails::Pins { target, pinned: details.pinned.clone() }
             }
             MessageChange::Recall => {
                 if let Some(Recalled { at, entry, .. }) = details.recalled {
@@ -135,17 +141,19 @@ impl State {
                     self.put_pins(conversation, target, false);
                 }
                 details.stream = StreamState::Whole;
-                details.stream_node = 0;
                 self.rows.remove(&open_row);
                 message.content.body = "null".into();
                 message.content.mentions.clear();
+                details.mentioned = None;
+                message.content.details_mut().unknown = None;
+                KindDetails::Recall { target }
             }
-        }
+        };
         let version = details.version.max(1);
         let is_recalled = details.recalled.is_some();
         let is_edit = matches!(change, MessageChange::Edit { .. });
-        message.content.details = Some(Box::new(details));
-        appended.details = Some(Box::new(of_entry));
+        message.content.details_mut().of_kind = KindDetails::Message(details);
+        appended.details = Some(Box::new(EntryDetails { desk, ..of_kind.into() }));
         let place = self.append(conversation, &appended, now_ms)?;
         if *change == MessageChange::Recall {
             let note = [b"R".to_vec(), numbers(&[place.at, conversation.0, target])].concat();
@@ -154,17 +162,23 @@ impl State {
         let timeline = self.timelines.entry(conversation).or_default();
         timeline.insert(target, message);
         for (seq, other) in timeline.iter_mut() {
-            if other.content.kind == EntryKind::Edit && other.content.details().target == target {
+            if other.content.kind == EntryKind::Edit && other.content.target() == Some(target) {
                 if is_recalled || (is_edit && *seq < place.seq) {
                     other.content.body = "null".into();
                     other.content.mentions.clear();
                 }
-                if is_recalled {
-                    other.content.details_mut().replaced = None;
+                if is_recalled && let KindDetails::Edit(edit) = &mut other.content.details_mut().of_kind {
+                    edit.replaced = None;
                 }
             }
         }
         Ok(Outcome::MessageChanged { appended: place, entry: Some(Box::new(appended)), version })
+    }
+
+    /// The version that the edit with this `seq` has made; `None` for entries that are no edits.
+    fn version_made_at(&self, conversation: ConversationNo, seq: u64) -> Option<u32> {
+        let entry = self.timelines.get(&conversation)?.get(&seq)?;
+        entry.content.edit_details().map(|edit| edit.version)
     }
 
     fn put_pins(&mut self, conversation: ConversationNo, seq: u64, pinned: bool) {
@@ -174,9 +188,10 @@ impl State {
             pins.push(seq);
         }
         let row = (RowSpace::Chat, [b"P".to_vec(), numbers(&[conversation.0])].concat());
-        match pins.is_empty() {
-            true => drop(self.rows.remove(&row)),
-            false => drop(self.rows.insert(row, serde_json::to_vec(pins).unwrap_or_default())),
+        if pins.is_empty() {
+            self.rows.remove(&row);
+        } else {
+            self.rows.insert(row, serde_json::to_vec(pins).unwrap_or_default());
         }
     }
 
@@ -192,15 +207,20 @@ impl State {
         }
         let message = self.timelines.get_mut(&conversation).and_then(|timeline| timeline.get_mut(&target));
         let message = message.ok_or(Rejection::NoSuchEntry(target))?;
-        match message.content.details() {
+        match message.content.message_details() {
             details if details.recalled.is_some() => Err(Rejection::MessageRecalled(target)),
-            details if details.stream == StreamState::Open => {
+            details if details.stream.is_open() => {
                 message.content.body = body.into();
                 Ok(Outcome::Done)
             }
             _ => Err(Rejection::StreamEnded(target)),
         }
     }
+}
+
+/// Whether an end without a body of its own, or with this one, is a retry of `end`.
+fn is_same_end(entry: &NewEntry, end: &NewEntry) -> bool {
+    entry.request.digest.is_none_or(|again| again == digest_of_end(&end.body))
 }
 
 /// The key of the row that lists a message as growing.

@@ -19,10 +19,7 @@ impl State {
             return Err(Rejection::NoSuchConversation);
         }
         let last_seq = self.head(conversation).last_seq;
-        let key = [&b"p"[..], &user.0.to_be_bytes(), &conversation.0.to_be_bytes()].concat();
-        let key = (RowSpace::Chat, key);
-        let row = self.rows.get(&key).cloned().unwrap_or_else(|| b"{}".to_vec());
-        let before: Map<String, Value> = serde_json::from_slice(&row).unwrap_or_default();
+        let before = self.preferences(conversation, user);
         let mut now = before.clone();
         let mut set = |name: &str, value: Value| match value {
             Value::Null | Value::Bool(false) => drop(now.remove(name)),
@@ -52,11 +49,43 @@ impl State {
             set("cleared_seq", json!(cleared));
         }
         let moved = now != before;
-        match now.is_empty() {
-            true => drop(self.rows.remove(&key)),
-            // The fields of a map are in the order of their names.
-            false => drop(self.rows.insert(key, serde_json::to_vec(&now).unwrap_or_default())),
-        }
+        self.put_preferences(conversation, user, &now);
         Ok(Outcome::Preferences { moved })
     }
+
+    /// Keeps for the next membership what the one that ends leaves.
+    pub(super) fn keep_of_membership(&mut self, conversation: ConversationNo, user: UserNo, mute: MuteState) {
+        let mut kept = self.preferences(conversation, user);
+        kept.insert("left_seq".into(), json!(self.head(conversation).last_seq));
+        match mute.to_number() {
+            0 => drop(kept.remove("left_with_mute")),
+            mute => drop(kept.insert("left_with_mute".into(), json!(mute))),
+        }
+        self.put_preferences(conversation, user, &kept);
+    }
+
+    /// The mute with which the user left the conversation last.
+    pub(super) fn kept_mute(&self, conversation: ConversationNo, user: UserNo) -> MuteState {
+        let kept = self.preferences(conversation, user);
+        MuteState::of_number(kept.get("left_with_mute").and_then(Value::as_u64).unwrap_or(0))
+    }
+
+    fn preferences(&self, conversation: ConversationNo, user: UserNo) -> Map<String, Value> {
+        let row = self.rows.get(&row_of(conversation, user));
+        row.and_then(|row| serde_json::from_slice(row).ok()).unwrap_or_default()
+    }
+
+    fn put_preferences(&mut self, conversation: ConversationNo, user: UserNo, now: &Map<String, Value>) {
+        let key = row_of(conversation, user);
+        if now.is_empty() {
+            self.rows.remove(&key);
+        } else {
+            // The fields of a map are in the order of their names.
+            self.rows.insert(key, serde_json::to_vec(now).unwrap_or_default());
+        }
+    }
+}
+
+fn row_of(conversation: ConversationNo, user: UserNo) -> (RowSpace, Vec<u8>) {
+    (RowSpace::Chat, [&b"p"[..], &user.0.to_be_bytes(), &conversation.0.to_be_bytes()].concat())
 }

@@ -4,15 +4,20 @@ use super::{State, index};
 use tidings_domain::{model::*, push_tokens::*, store::*};
 use tidings_protocol::http::PushToken;
 
+/// What a proposal says of a device's push token.
+pub(super) struct Registration<'a> {
+    pub user: UserNo,
+    pub device: &'a str,
+    /// Absent: the device has none any more.
+    pub token: Option<&'a PushToken>,
+    pub former: Option<TokenDigest>,
+    pub owner: Option<&'a (UserNo, String)>,
+    pub additions: Option<u64>,
+}
+
 impl State {
-    pub(super) fn set_push_token(
-        &mut self,
-        (user, device): (UserNo, &str),
-        token: Option<&PushToken>,
-        former: Option<TokenDigest>,
-        owner: Option<&(UserNo, String)>,
-        (additions, now_ms): (Option<u64>, u64),
-    ) -> Result<Outcome, Rejection> {
+    pub(super) fn set_push_token(&mut self, registration: Registration<'_>, now_ms: u64) -> Result<Outcome, Rejection> {
+        let Registration { user, device, token, former, owner, additions } = registration;
         self.users.get(index(user.0)).ok_or(Rejection::NoSuchUser(user))?;
         let all: Vec<RegisteredToken> = self
             .rows

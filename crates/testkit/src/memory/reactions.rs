@@ -3,15 +3,26 @@
 use super::{State, index, numbers};
 use tidings_domain::{model::*, store::*};
 
+/// A reaction that a user gives or takes back.
+#[derive(Clone, Copy)]
+pub(super) struct Reaction<'a> {
+    /// The message's `seq`.
+    pub target: u64,
+    pub user: &'a Sender,
+    pub key: &'a str,
+    pub add: bool,
+}
+
 impl State {
     pub(super) fn react(
         &mut self,
         conversation: ConversationNo,
-        (target, user, key, add): (u64, &Sender, &str, bool),
+        reaction: Reaction<'_>,
         keys_max: usize,
         interval_ms: u64,
         now_ms: u64,
     ) -> Result<Outcome, Rejection> {
+        let Reaction { target, user, key, add } = reaction;
         let has_left = self.left.contains(&conversation) && !self.members.contains_key(&(conversation, user.no));
         if self.log.is_some() && has_left {
             return Err(Rejection::NotAMember);
@@ -20,10 +31,10 @@ impl State {
             return Err(Rejection::NoSuchConversation);
         }
         let message = self.message(conversation, target)?;
-        if message.content.details().recalled.is_some() {
+        if message.content.is_recalled() {
             return Err(Rejection::MessageRecalled(target));
         }
-        let before = message.content.details().reactions.clone();
+        let before = message.content.message_details().reactions.clone();
         let given = self.reactions.entry((conversation, target)).or_default();
         let place = given.iter().position(|(by, what)| by.no == user.no && what == key);
         match place {
@@ -36,15 +47,17 @@ impl State {
             None => given.push((user.clone(), key.to_owned())),
         }
         let given = given.clone();
-        let reactions = summary(&before, &given, (user, key, add));
+        let reactions = summary(&before, &given, reaction);
         let own: Vec<&String> = given.iter().filter(|(by, _)| by.no == user.no).map(|(_, what)| what).collect();
         let row = (RowSpace::Chat, [b"r".to_vec(), numbers(&[conversation.0, target, user.no.0])].concat());
-        match own.is_empty() {
-            true => drop(self.rows.remove(&row)),
-            false => drop(self.rows.insert(row, serde_json::to_vec(&own).unwrap_or_default())),
+        if own.is_empty() {
+            self.rows.remove(&row);
+        } else {
+            self.rows.insert(row, serde_json::to_vec(&own).unwrap_or_default());
         }
-        if let Some(message) = self.timelines.get_mut(&conversation).and_then(|timeline| timeline.get_mut(&target)) {
-            message.content.details_mut().reactions = reactions.clone();
+        let message = self.timelines.get_mut(&conversation).and_then(|timeline| timeline.get_mut(&target));
+        if let Some(details) = message.and_then(|message| message.content.message_details_mut()) {
+            details.reactions = reactions.clone();
         }
         let (told_at, messages) = self.untold.entry(conversation).or_default();
         if !messages.contains(&target) {
@@ -80,10 +93,11 @@ impl State {
         *told_at = now_ms;
         let messages = std::mem::take(messages);
         let timeline = self.timelines.entry(conversation).or_default();
-        let reactions = |seq: u64| Some((seq, timeline.get(&seq)?.content.details().reactions.clone()));
-        let of_messages = messages.iter().find_map(|seq| timeline.get(seq)?.content.details().desk);
-        let desk = self.listed.get(&conversation).copied().or(of_messages);
-        let reaction_changes = messages.into_iter().filter_map(reactions).collect();
+        let reactions = |seq: u64| Some((seq, timeline.get(&seq)?.content.message_details().reactions.clone()));
+        let of_messages = messages.iter().find_map(|seq| Some(timeline.get(seq)?.content.desk()?.account));
+        let account = self.listed.get(&conversation).copied().or(of_messages);
+        let desk = account.map(EntryDesk::of);
+        let of_kind = KindDetails::Reactions(messages.into_iter().filter_map(reactions).collect());
         let entry = NewEntry {
             kind: EntryKind::Reactions,
             sender: None,
@@ -93,7 +107,8 @@ impl State {
             mentions: vec![],
             silent: true,
             skip_push: true,
-            details: Some(Box::new(EntryDetails { reaction_changes, desk, ..EntryDetails::NONE })),
+            details: Some(Box::new(EntryDetails { desk, ..of_kind.into() })),
+            request: EntryRequest::default(),
         };
         let appended = self.append(conversation, &entry, now_ms)?;
         Ok(Some((appended, Box::new(entry))))
@@ -105,9 +120,10 @@ impl State {
         if told_at > 0 {
             self.rows.insert(row(b"T"), told_at.to_string().into_bytes());
         }
-        match messages.is_empty() {
-            true => drop(self.rows.remove(&row(b"D"))),
-            false => drop(self.rows.insert(row(b"D"), serde_json::to_vec(&messages).unwrap_or_default())),
+        if messages.is_empty() {
+            self.rows.remove(&row(b"D"));
+        } else {
+            self.rows.insert(row(b"D"), serde_json::to_vec(&messages).unwrap_or_default());
         }
     }
 }
@@ -117,11 +133,8 @@ fn unchanged(reactions: Vec<ReactionCount>) -> Outcome {
 }
 
 /// The summary after one change: counts are counted anew; the newest users are those before with the change.
-fn summary(
-    before: &[ReactionCount],
-    given: &[(Sender, String)],
-    (user, changed, add): (&Sender, &str, bool),
-) -> Vec<ReactionCount> {
+fn summary(before: &[ReactionCount], given: &[(Sender, String)], reaction: Reaction<'_>) -> Vec<ReactionCount> {
+    let Reaction { user, key: changed, add, .. } = reaction;
     let mut keys: Vec<&str> = before.iter().map(|reaction| reaction.key.as_str()).collect();
     if !keys.contains(&changed) {
         keys.push(changed);

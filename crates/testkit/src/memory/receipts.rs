@@ -2,8 +2,8 @@
 
 use super::{State, index};
 use std::collections::BTreeMap;
-use tidings_domain::{model::*, store::*};
-use tidings_protocol::http::ReachPreferences;
+use tidings_domain::{model::*, store::*, stored_names};
+use tidings_protocol::http::NotificationPreferences;
 
 impl State {
     pub(super) fn set_stored(&mut self, told: &[(UserNo, [Position; LANES])]) -> Outcome {
@@ -29,11 +29,16 @@ impl State {
         Ok(Outcome::Done)
     }
 
-    pub(super) fn set_reach(&mut self, user: UserNo, preferences: &ReachPreferences) -> Result<Outcome, Rejection> {
-        let is_set = *preferences != ReachPreferences::default();
+    pub(super) fn set_notification_preferences(
+        &mut self,
+        user: UserNo,
+        preferences: &NotificationPreferences,
+    ) -> Result<Outcome, Rejection> {
+        let is_set = *preferences != NotificationPreferences::default();
         let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(user))?;
-        found.reach = is_set.then(|| Box::new(preferences.clone()));
-        let setting = serde_json::to_value(preferences).ok().filter(|_| is_set);
+        found.notifications = is_set.then(|| Box::new(preferences.clone()));
+        let setting =
+            stored_names::preferences::serialize(preferences, serde_json::value::Serializer).ok().filter(|_| is_set);
         self.set_setting(user, "reach", setting);
         Ok(Outcome::Done)
     }

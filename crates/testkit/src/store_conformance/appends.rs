@@ -1,13 +1,18 @@
 //! Appending entries: sequences without a hole, and each send once.
 
 use super::*;
+use tidings_domain::request_digest::RequestHasher;
+use tidings_protocol::error::{ErrorCode, Refusal};
 
 pub(super) const CHECKS: &[Check] = &[
     ("sequences have no hole across interleaved conversations", interleaved),
     ("a retry answers the first result", retry),
     ("a retry inside its own batch answers the first result", retry_in_batch),
     ("two senders may use the same client message id", same_id_of_two_senders),
-    ("a client message id of another conversation is refused", id_reused),
+    ("a client message id stands for one request in each conversation", same_id_in_conversations),
+    ("another request with a client message id is refused", id_reused),
+    ("an id without an author is the conversation's", same_id_without_author),
+    ("what the author may not do any more is refused unless it is a retry", refused_unless_retry),
     ("equal entries without a client message id are stored each", without_ids),
     ("a conversation that does not exist is refused", nowhere),
     ("a refused proposal does not affect the rest of its batch", refused_alone),
@@ -73,15 +78,107 @@ fn same_id_of_two_senders(store: &dyn Store) {
     }
 }
 
+/// The entry of a request that asks for `body`.
+pub(super) fn asking(body: &str, entry: NewEntry) -> NewEntry {
+    let digest = Some(RequestHasher::new("send").json("body", body).digest());
+    NewEntry { request: EntryRequest { digest, refusal: None }, ..entry }
+}
+
+/// Commits in one batch, and one by one: a store may decide the two in different ways.
+fn same_id_in_conversations(store: &dyn Store) {
+    let users = users(store, 2);
+    let rooms = [group(store, "one", &users), group(store, "two", &users), group(store, "three", &users)];
+    let send = |room: usize, id: &str| append(rooms[room], asking(&room.to_string(), message(users[0], id)));
+    let places = |outcomes: Vec<Outcome>| -> Vec<_> {
+        let place = |a: Appended| (a.conversation, a.seq, a.duplicate);
+        outcomes.iter().map(|outcome| place(appended(outcome))).collect()
+    };
+    let [one, two, three] = rooms;
+    let alone: Vec<_> = (0..3).map(|room| commit(store, send(room, "id"))).collect();
+    assert_eq!(places(alone), [(one, 1, false), (two, 1, false), (three, 1, false)]);
+    let batch = [send(0, "new"), send(1, "new"), send(0, "new"), send(1, "id"), send(2, "new"), send(1, "new")];
+    let expected =
+        [(one, 2, false), (two, 2, false), (one, 2, true), (two, 1, true), (three, 2, false), (two, 2, true)];
+    assert_eq!(places(store.commit(&batch, NOON).unwrap()), expected);
+    for id in ["id", "new"] {
+        let again: Vec<_> = [2, 1, 0].map(|room| commit(store, send(room, id))).into();
+        let seq = if id == "id" { 1 } else { 2 };
+        assert_eq!(places(again), [(three, seq, true), (two, seq, true), (one, seq, true)]);
+    }
+    // Beside a proposal of another kind.
+    let mixed = [Proposal::MarkRead { conversation: one, user: users[1], seq: 1 }, send(0, "mixed"), send(1, "mixed")];
+    let outcomes = store.commit(&mixed, NOON).unwrap();
+    assert_eq!(places(outcomes[1..].to_vec()), [(one, 3, false), (two, 3, false)]);
+    let mixed = [send(1, "mixed"), send(0, "mixed"), Proposal::MarkRead { conversation: one, user: users[1], seq: 1 }];
+    let outcomes = store.commit(&mixed, NOON).unwrap();
+    assert_eq!(places(outcomes[..2].to_vec()), [(two, 3, true), (one, 3, true)]);
+}
+
 fn id_reused(store: &dyn Store) {
+    let users = users(store, 2);
+    let room = group(store, "g", &users);
+    let send = |body: &str, id: &str| append(room, asking(body, message(users[0], id)));
+    let reused = Outcome::Rejected(Rejection::ClientMsgIdReused);
+    let first = appended(&commit(store, send("1", "id")));
+    let again = Appended { duplicate: true, ..first };
+    assert_eq!(commit(store, send("2", "id")), reused);
+    assert_eq!(appended(&commit(store, send("1", "id"))), again);
+    let batch = [send("3", "new"), send("4", "new"), send("3", "new"), send("2", "id")];
+    let outcomes = store.commit(&batch, NOON).unwrap();
+    assert_eq!((appended(&outcomes[0]).seq, &outcomes[1]), (2, &reused), "within one batch too");
+    assert_eq!((appended(&outcomes[2]).seq, &outcomes[3]), (2, &reused));
+    let mark = Proposal::MarkRead { conversation: room, user: users[1], seq: 1 };
+    let outcomes = store.commit(&[mark, send("2", "id"), send("1", "id")], NOON).unwrap();
+    assert_eq!((&outcomes[1], appended(&outcomes[2])), (&reused, again), "beside other proposals");
+    let unknown = append(room, message(users[0], "id"));
+    assert_eq!(appended(&commit(store, unknown)), again, "a request of which nothing is known is alike");
+    commit(store, append(room, message(users[0], "old")));
+    assert!(appended(&commit(store, send("5", "old"))).duplicate, "so is one after a first of which nothing is known");
+    assert!(appended(&commit(store, append(room, asking("1", message(users[1], "id"))))).seq == 4, "another author");
+    assert_eq!(store.head(room).unwrap().last_seq, 4);
+    assert_eq!(store.entries(room, 1, 1, 1, End::Oldest).unwrap()[0].content, message(users[0], "id"));
+}
+
+fn same_id_without_author(store: &dyn Store) {
     let users = users(store, 1);
     let (one, two) = (group(store, "one", &users), group(store, "two", &users));
-    commit(store, append(one, message(users[0], "id")));
-    let reused = Outcome::Rejected(Rejection::ClientMsgIdReused);
-    assert_eq!(commit(store, append(two, message(users[0], "id"))), reused);
-    let batch = [append(two, message(users[0], "new")), append(one, message(users[0], "new"))];
-    assert_eq!(store.commit(&batch, NOON).unwrap()[1], reused, "within one batch too");
-    assert_eq!((store.head(one).unwrap().last_seq, store.head(two).unwrap().last_seq), (1, 1));
+    let send = |room, body: &str| append(room, asking(body, NewEntry { sender: None, ..message(users[0], "id") }));
+    let first = appended(&commit(store, send(one, "1")));
+    let again = Appended { duplicate: true, ..first };
+    assert_eq!(appended(&commit(store, send(one, "1"))), again);
+    assert_eq!(commit(store, send(one, "2")), Outcome::Rejected(Rejection::ClientMsgIdReused));
+    let batch = [send(two, "1"), send(one, "1"), send(two, "1"), append(one, message(users[0], "id"))];
+    let found: Vec<_> = store.commit(&batch, NOON).unwrap().iter().map(appended).collect();
+    assert_eq!((found[0].seq, found[0].duplicate, found[1]), (1, false, again), "another conversation");
+    assert_eq!((found[2].seq, found[2].duplicate), (1, true));
+    assert_eq!((found[3].seq, found[3].duplicate), (2, false), "an author's id is another one");
+}
+
+fn refused_unless_retry(store: &dyn Store) {
+    let users = users(store, 1);
+    let room = group(store, "g", &users);
+    let refusal = Box::new(Refusal::new(ErrorCode::NotAMember, "gone"));
+    let refused = Outcome::Rejected(Rejection::Refused(refusal.clone()));
+    let gone = |entry: NewEntry| NewEntry {
+        request: EntryRequest { refusal: Some(refusal.clone()), ..entry.request.clone() },
+        ..entry
+    };
+    let send = |body: &str, id: &str| asking(body, message(users[0], id));
+    let first = appended(&commit(store, append(room, send("1", "a"))));
+    let batch = [append(room, gone(send("1", "a"))), append(room, gone(send("1", "b"))), append(room, send("1", "c"))];
+    let outcomes = store.commit(&batch, NOON).unwrap();
+    assert_eq!((appended(&outcomes[0]), &outcomes[1]), (Appended { duplicate: true, ..first }, &refused));
+    assert_eq!(appended(&outcomes[2]).seq, 2, "others of the batch are stored");
+    let other = append(room, gone(send("2", "a")));
+    assert_eq!(commit(store, other), Outcome::Rejected(Rejection::ClientMsgIdReused));
+    let details = MessageDetails { reply_to: Some(AnsweredMessage::at(1)), ..MessageDetails::NONE };
+    let reply = gone(NewEntry { details: Some(details.into()), ..send("1", "d") });
+    assert_eq!(commit(store, append(room, reply)), refused);
+    let edit = gone(NewEntry { kind: EntryKind::Edit, ..send("1", "e") });
+    let change = MessageChange::Edit { if_version: None, keep_replaced: false, edits_max: 9 };
+    let edit = Proposal::ChangeMessage { conversation: room, target: 1, change, entry: edit };
+    assert_eq!(commit(store, edit), refused);
+    assert_eq!(store.head(room).unwrap().last_seq, 2);
 }
 
 fn without_ids(store: &dyn Store) {

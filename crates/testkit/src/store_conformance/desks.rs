@@ -49,20 +49,23 @@ impl Shop {
         Shop { users, account, room, own }
     }
 
+    fn details(&self, kind: EntryKind, agent: Option<Sender>) -> Option<Box<EntryDetails>> {
+        let desk = Some(EntryDesk { agent, ..EntryDesk::of(self.account) });
+        Some(Box::new(EntryDetails { desk, ..EntryDetails::of(kind) }))
+    }
+
     fn of_customer(&self, id: &str) -> NewEntry {
-        let details = EntryDetails { desk: Some(self.account), ..EntryDetails::NONE };
-        NewEntry { details: Some(Box::new(details)), ..message(self.users[0], id) }
+        NewEntry { details: self.details(EntryKind::Message, None), ..message(self.users[0], id) }
     }
 
     fn of_agent(&self, agent: UserNo, id: &str) -> NewEntry {
-        let details = EntryDetails { desk: Some(self.account), agent: Some(user(agent)), ..EntryDetails::NONE };
         let sender = Some(self.own.clone());
-        NewEntry { sender, details: Some(Box::new(details)), ..message(agent, id) }
+        NewEntry { sender, details: self.details(EntryKind::Message, Some(user(agent))), ..message(agent, id) }
     }
 
     fn assign(&self, to: Option<UserNo>, expected: Option<Option<UserNo>>) -> Proposal {
-        let details = EntryDetails { desk: Some(self.account), ..EntryDetails::NONE };
-        let entry = NewEntry { details: Some(Box::new(details)), ..notice(EntryKind::Assignment) };
+        let kind = EntryKind::Assignment;
+        let entry = NewEntry { details: self.details(kind, None), ..notice(kind) };
         let to = to.map(user);
         Proposal::Assign { conversation: self.room, account: self.account, to, expected, entry }
     }
@@ -134,7 +137,8 @@ fn assigned(store: &dyn Store) {
     else {
         panic!("not assigned")
     };
-    assert_eq!((appended.seq, entry.details().assigned_to.clone()), (2, Some(user(first))));
+    let assigned = KindDetails::Assignment { to: Some(user(first)) };
+    assert_eq!((appended.seq, &entry.details.as_ref().unwrap().of_kind), (2, &assigned));
     let again = commit(store, shop.assign(Some(first), Some(None)));
     assert_eq!(again, Outcome::Assigned { told: None }, "a retry");
     let late = commit(store, shop.assign(Some(second), Some(None)));
@@ -200,7 +204,7 @@ fn for_customer(store: &dyn Store) {
     let offer = |id: &str| {
         let mut entry = shop.of_customer(id);
         (entry.sender, entry.client_msg_id) = (Some(shop.own.clone()), Some(id.to_owned()));
-        entry.details_mut().for_customer = true;
+        entry.details_mut().desk.as_mut().unwrap().for_customer = true;
         append(shop.room, entry)
     };
     let edit = |target| Proposal::ChangeMessage {

@@ -1,6 +1,6 @@
 //! Edits and recalls: where bodies are and where they are no longer, retries, and what is refused.
 
-use super::*;
+use super::{appends::asking, *};
 
 pub(super) const CHECKS: &[Check] = &[
     ("an edit gives its message another body and appends an entry", edits),
@@ -64,10 +64,12 @@ fn edits(store: &dyn Store) {
     assert_eq!((message.at, &*message.content.body), (NOON, "\"new\""));
     assert_eq!((&*message.content.content_type, &message.content.mentions[..]), ("card", &["u1".to_owned()][..]));
     assert_eq!(message.content.sender, Some(Sender { no: u[0], id: "u1".into() }), "the sender stays");
-    let details = message.content.details();
-    assert_eq!((details.version, details.edited_at, &details.edits[..]), (2, NOON + 5, &[2][..]));
-    assert_eq!(details.edited_by, Some(Sender { no: u[1], id: "u2".into() }));
-    assert_eq!((edit.content.details().target, edit.content.details().version), (1, 2));
+    let details = message.content.message_details();
+    assert_eq!((details.version, &details.edits[..]), (2, &[2][..]));
+    let by = Some(Sender { no: u[1], id: "u2".into() });
+    assert_eq!(details.edited, Some(Edited { at: NOON + 5, by }));
+    let of_edit = EditDetails { target: 1, version: 2, ..EditDetails::default() };
+    assert_eq!(edit.content.edit_details(), Some(&of_edit));
     let Outcome::MessageChanged { entry: Some(told), .. } = outcome else { panic!("the entry is told") };
     assert_eq!(*told, edit.content, "nodes are told what is stored");
     assert_eq!(store.head(room).unwrap().last_seq, 2);
@@ -83,7 +85,7 @@ fn superseded(store: &dyn Store) {
     ];
     steps.into_iter().for_each(|step| drop(commit(store, step)));
     assert_eq!(bodies(store, room), ["\"third\"", "null", "\"third\""]);
-    assert_eq!(all_entries(store, room)[0].content.details().edits, [2, 3]);
+    assert_eq!(all_entries(store, room)[0].content.message_details().edits, [2, 3]);
 }
 
 fn kept(store: &dyn Store) {
@@ -92,13 +94,14 @@ fn kept(store: &dyn Store) {
     commit(store, append(room, message(u[0], "a")));
     commit_at(store, change(room, 1, KEEP_ALL, edit(u[1], "second")), NOON + 1);
     commit_at(store, change(room, 1, KEEP_ALL, edit(u[0], "third")), NOON + 2);
-    let replaced = |seq: usize| all_entries(store, room)[seq - 1].content.details().replaced.clone().unwrap();
-    assert_eq!((&*replaced(2).body, replaced(2).at), ("{\"text\":\"a\"}", NOON));
-    assert_eq!(replaced(2).by.unwrap().no, u[0]);
-    assert_eq!((&*replaced(3).body, replaced(3).at), ("\"second\"", NOON + 1));
-    assert_eq!(replaced(3).by.unwrap().no, u[1]);
+    let replaced = |entry: &StoredEntry| entry.content.edit_details().and_then(|edit| edit.replaced.clone());
+    let replaced_by = |seq: usize| replaced(&all_entries(store, room)[seq - 1]).unwrap();
+    assert_eq!((&*replaced_by(2).body, replaced_by(2).at), ("{\"text\":\"a\"}", NOON));
+    assert_eq!(replaced_by(2).by.unwrap().no, u[0]);
+    assert_eq!((&*replaced_by(3).body, replaced_by(3).at), ("\"second\"", NOON + 1));
+    assert_eq!(replaced_by(3).by.unwrap().no, u[1]);
     commit(store, change(room, 1, MessageChange::Recall, recall(u[0])));
-    assert!(all_entries(store, room).iter().all(|entry| entry.content.details().replaced.is_none()));
+    assert!(all_entries(store, room).iter().all(|entry| replaced(entry).is_none()));
 }
 
 fn recalls(store: &dyn Store) {
@@ -112,7 +115,7 @@ fn recalls(store: &dyn Store) {
     let message = &all_entries(store, room)[0].content;
     assert_eq!(message.mentions, [""; 0]);
     let by = Some(Sender { no: u[0], id: "u1".into() });
-    assert_eq!(message.details().recalled, Some(Recalled { at: NOON + 9, by, entry: 3 }));
+    assert_eq!(message.message_details().recalled, Some(Recalled { at: NOON + 9, by, entry: 3 }));
 }
 
 fn large_bodies(store: &dyn Store) {
@@ -153,13 +156,23 @@ fn retries(store: &dyn Store) {
     let (room, other) = (group(store, "g", &u), group(store, "h", &u));
     commit(store, append(room, message(u[0], "a")));
     commit(store, append(other, message(u[0], "b")));
-    let named = NewEntry { client_msg_id: Some("edit-1".into()), ..edit(u[0], "second") };
+    let named = asking("1", NewEntry { client_msg_id: Some("edit-1".into()), ..edit(u[0], "second") });
     let (first, _) = changed(&commit(store, change(room, 1, KEEP_NONE, named.clone())));
     let (again, version) = changed(&commit(store, change(room, 1, KEEP_NONE, named.clone())));
     assert_eq!((again, version), (Appended { duplicate: true, ..first }, 2));
     assert_eq!(store.head(room).unwrap().last_seq, 2, "nothing was appended");
-    let reused = commit(store, change(other, 1, KEEP_NONE, named));
-    assert_eq!(reused, Outcome::Rejected(Rejection::ClientMsgIdReused));
+    commit(store, change(room, 1, KEEP_NONE, edit(u[1], "third")));
+    let (again, version) = changed(&commit(store, change(room, 1, KEEP_NONE, named.clone())));
+    assert_eq!(
+        (again, version),
+        (Appended { duplicate: true, ..first }, 2),
+        "the version of this edit, not the newest"
+    );
+    let reused = Outcome::Rejected(Rejection::ClientMsgIdReused);
+    assert_eq!(commit(store, change(room, 1, KEEP_NONE, asking("2", named.clone()))), reused);
+    assert_eq!(commit(store, append(room, asking("2", named.clone()))), reused);
+    let (elsewhere, _) = changed(&commit(store, change(other, 1, KEEP_NONE, named)));
+    assert_eq!((elsewhere.seq, elsewhere.duplicate), (2, false), "the id in another conversation");
     let (first, _) = changed(&commit_at(store, change(room, 1, MessageChange::Recall, recall(u[0])), NOON + 1));
     let (again, _) = changed(&commit_at(store, change(room, 1, MessageChange::Recall, recall(u[1])), NOON + 2));
     assert_eq!((again.seq, again.at, again.duplicate), (first.seq, first.at, true), "a recall needs no id");

@@ -1,4 +1,4 @@
-//! The outbox: entries that await offline push, and dead notifications.
+//! The outbox: entries that await offline push, and notifications that are stored.
 
 use super::*;
 
@@ -7,7 +7,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("the outbox drops consumed items", done),
     ("the outbox is read in pages", pages),
     ("the outbox's progress never goes back", never_back),
-    ("dead notifications are kept, listed and dropped", dead),
+    ("notifications are kept, listed and removed, each in its table", notifications),
 ];
 
 fn positions(items: &[OutboxItem]) -> Vec<Position> {
@@ -83,35 +83,46 @@ fn never_back(store: &dyn Store) {
     assert_eq!(positions(&store.outbox(0, 100).unwrap()), all[6..]);
 }
 
-fn dead(store: &dyn Store) {
-    let given_up = |id| DeadNotification {
-        id,
+fn notifications(store: &dyn Store) {
+    for table in NotificationTable::ALL {
+        notifications_of(store, table);
+    }
+    // What one table has is not in another.
+    for table in NotificationTable::ALL {
+        let found = store.stored_notifications(table, None, 10).unwrap();
+        assert_eq!(found.iter().map(|found| found.key.table).collect::<Vec<_>>(), [table, table]);
+    }
+}
+
+fn notifications_of(store: &dyn Store, table: NotificationTable) {
+    let key = |id| NotificationKey { table, id };
+    let given_up = |id| StoredNotification {
+        key: key(id),
         failed_at: NOON + id % 1_000,
         attempts: 12,
         last_error: "503 ünavailable".into(),
         event: "{\"n\":1}".into(),
     };
+    let stored = |after, limit| store.stored_notifications(table, after, limit).unwrap();
     commit(store, Proposal::AdvanceOutbox { through: 0, dead: vec![given_up(3), given_up(1)] });
     commit(store, Proposal::AdvanceOutbox { through: 0, dead: vec![given_up(7)] });
-    assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 3, 7].map(given_up));
-    assert_eq!(store.dead_notifications(Some(1), 1).unwrap(), [given_up(3)]);
-    assert_eq!(commit(store, Proposal::DeleteDeadLetters { ids: vec![3, 99] }), Outcome::Done);
-    assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
-    let batch = [
-        Proposal::DeleteDeadLetters { ids: vec![7] },
-        Proposal::AdvanceOutbox { through: 0, dead: vec![given_up(7), given_up(8)] },
-        Proposal::DeleteDeadLetters { ids: vec![8] },
-    ];
+    assert_eq!(stored(None, 10), [1, 3, 7].map(given_up));
+    assert_eq!(stored(Some(1), 1), [given_up(3)]);
+    let delete = |ids: &[u64]| Proposal::DeleteStoredNotifications { keys: ids.iter().map(|id| key(*id)).collect() };
+    assert_eq!(commit(store, delete(&[3, 99])), Outcome::Done);
+    assert_eq!(stored(None, 10), [1, 7].map(given_up));
+    let batch =
+        [delete(&[7]), Proposal::AdvanceOutbox { through: 0, dead: vec![given_up(7), given_up(8)] }, delete(&[8])];
     store.commit(&batch, NOON).unwrap();
-    assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
-    // Ids up to 2^63 are listed in order: notifications that wait for another attempt have higher ids than dead ones.
+    assert_eq!(stored(None, 10), [1, 7].map(given_up));
+    // Ids up to 2^63 are listed in order.
     let above = [1 << 62, 1 << 62 | 5, 1 << 62 | 1 << 61, (1 << 63) - 2];
     commit(store, Proposal::AdvanceOutbox { through: 0, dead: above.iter().rev().map(|id| given_up(*id)).collect() });
-    assert_eq!(store.dead_notifications(Some(7), 10).unwrap(), above.map(given_up));
-    assert_eq!(store.dead_notifications(Some((1 << 62) - 1), 2).unwrap(), [above[0], above[1]].map(given_up));
-    let again = DeadNotification { attempts: 3, ..given_up(above[1]) };
+    assert_eq!(stored(Some(7), 10), above.map(given_up));
+    assert_eq!(stored(Some((1 << 62) - 1), 2), [above[0], above[1]].map(given_up));
+    let again = StoredNotification { attempts: 3, ..given_up(above[1]) };
     commit(store, Proposal::AdvanceOutbox { through: 0, dead: vec![again.clone()] });
-    assert_eq!(store.dead_notifications(Some(above[1] - 1), 1).unwrap(), [again]);
-    commit(store, Proposal::DeleteDeadLetters { ids: above.to_vec() });
-    assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
+    assert_eq!(stored(Some(above[1] - 1), 1), [again]);
+    commit(store, delete(&above));
+    assert_eq!(stored(None, 10), [1, 7].map(given_up));
 }

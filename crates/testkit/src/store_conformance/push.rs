@@ -1,7 +1,7 @@
 //! The rows of push: writes, reads in order, and the longest rows.
 
 use super::*;
-use tidings_domain::push_store::*;
+use tidings_domain::{push_store::*, request_digest::RequestHasher};
 
 pub(super) const CHECKS: &[Check] = &[
     ("a push row has the value last put, until it is dropped", put_and_drop),
@@ -46,7 +46,11 @@ fn every_row() -> Vec<PushRow> {
     let mut rows = vec![
         PushRow::Counters { push: 9, device: 3, epoch: 1 },
         PushRow::LastBound { device: DeviceNo(1), at: NOON },
-        PushRow::ClientPushId { client_push_id: "order 7".into(), push: 3 },
+        PushRow::ClientPushId {
+            client_push_id: "order 7".into(),
+            push: 3,
+            request: Some(RequestHasher::new("push").digest()),
+        },
         PushRow::Push(StoredPush {
             push: 3,
             stage: PushStage::Running,
@@ -68,6 +72,7 @@ fn every_row() -> Vec<PushRow> {
             targets: 2,
             refused_full: 0,
             unknown: 1,
+            request: None,
         }),
         PushRow::Part { push: 3, part: 0, bytes: b"{}".to_vec() },
         PushRow::RecoveryIndex { index: RecoveryIndex::Scheduled, push: 4 },

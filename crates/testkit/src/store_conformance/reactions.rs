@@ -56,7 +56,7 @@ fn once(store: &dyn Store) {
     assert_eq!((summary, changed), (vec![("+1".to_owned(), 4, vec![u[4].0, u[2].0])], true));
     assert!(!reacted(commit(store, react(room, 1, u[3], "+1", false))).1, "taken back already");
     let stored = store.entries(room, 1, 1, 1, End::Oldest).unwrap().remove(0);
-    assert_eq!(stored.content.details().reactions[0].count, 4);
+    assert_eq!(stored.content.message_details().reactions[0].count, 4);
     let own = store.row(RowSpace::Chat, &chat_rows::reactions_key(room, 1, u[0])).unwrap();
     assert_eq!(chat_rows::decode::<Vec<String>>(own.as_deref()).unwrap(), ["+1"]);
     assert_eq!(store.row(RowSpace::Chat, &chat_rows::reactions_key(room, 1, u[3])).unwrap(), None);
@@ -77,7 +77,7 @@ fn told(store: &dyn Store) {
     let told = commit_at(store, Proposal::TellReactions { conversation: room }, NOON + INTERVAL_MS);
     assert_eq!(tell_at(told.clone()), (Some(4), None));
     let Outcome::Reacted { told: Some((_, entry)), .. } = told else { panic!("told") };
-    let changes = &entry.details().reaction_changes;
+    let changes = entry.reaction_changes();
     let counts: Vec<_> = changes.iter().map(|(seq, all)| (*seq, all[0].count)).collect();
     assert_eq!(counts, [(1, 2), (2, 1)]);
     let nothing = commit_at(store, Proposal::TellReactions { conversation: room }, NOON + INTERVAL_MS + 1);
@@ -111,7 +111,8 @@ fn recalled(store: &dyn Store) {
     let change = MessageChange::Recall;
     commit(store, Proposal::ChangeMessage { conversation: room, target: 1, change, entry: recall });
     let stored = store.entries(room, 1, 1, 1, End::Oldest).unwrap().remove(0);
-    assert_eq!((&stored.content.details().reactions[..], &stored.content.details().pinned), (&[][..], &None));
+    let details = stored.content.message_details();
+    assert_eq!((&details.reactions[..], &details.pinned), (&[][..], &None));
     assert_eq!(store.row(RowSpace::Chat, &chat_rows::pins_key(room)).unwrap(), None);
     let late = commit(store, react(room, 1, u[0], "+1", true));
     assert_eq!(late, Outcome::Rejected(Rejection::MessageRecalled(1)));
@@ -133,15 +134,15 @@ fn pins(store: &dyn Store) {
     commit(store, change(3, pin(false, 2)));
     assert_eq!(listed(), [1]);
     let stored = store.entries(room, 1, 3, 3, End::Oldest).unwrap();
-    let pinned: Vec<bool> = stored.iter().map(|entry| entry.content.details().pinned.is_some()).collect();
+    let pinned: Vec<bool> = stored.iter().map(|entry| entry.content.message_details().pinned.is_some()).collect();
     assert_eq!(pinned, [true, false, false]);
 }
 
 fn replies(store: &dyn Store) {
     let (room, u) = room_with_message(store, 2);
     let reply = |id: &str, to: u64| {
-        let details = EntryDetails { reply_to: to, ..EntryDetails::NONE };
-        append(room, NewEntry { details: Some(Box::new(details)), ..message(u[1], id) })
+        let details = MessageDetails { reply_to: Some(AnsweredMessage::at(to)), ..MessageDetails::NONE };
+        append(room, NewEntry { details: Some(details.into()), ..message(u[1], id) })
     };
     let Outcome::Replied { appended, preview: Some(preview) } = commit(store, reply("b", 1)) else { panic!("replied") };
     assert_eq!((appended.seq, preview.from.as_deref()), (2, Some("u1")));

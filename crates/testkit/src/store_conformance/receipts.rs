@@ -2,14 +2,14 @@
 
 use super::*;
 use tidings_domain::chat_rows::{decode_stored, stored_key};
-use tidings_protocol::http::{KindPreferences, PolicyRoad, ReachPreferences};
+use tidings_protocol::http::{KindPreferences, NotificationPreferences, PolicyChannel};
 
 pub(super) const CHECKS: &[Check] = &[
     ("stored positions move forward in each lane, and never back", stored),
     ("a user's read receipts are turned off and on", receipts_off),
-    ("a user's preferences about roads are set and removed", reach_preferences),
+    ("a user's preferences about channels are set and removed", notification_preferences),
     ("a conversation keeps its settings", settings),
-    ("what nodes count on roads is kept by hour, node and road, the newest row of each", reach_counts),
+    ("what nodes count on channels is kept by hour, node and channel, the newest row of each", notification_counts),
 ];
 
 fn stored(store: &dyn Store) {
@@ -40,31 +40,35 @@ fn receipts_off(store: &dyn Store) {
         assert_eq!(commit(store, Proposal::SetReceipts { user: u[0], send }), Outcome::Done);
         assert_eq!((is_off(u[0]), is_off(u[1])), (!send, false));
     }
-    // A change of the user's card keeps the setting.
+    // A change of the user's profile keeps the setting.
     commit(store, Proposal::PutUsers(vec![UserPatch { id: "u1".into(), ..UserPatch::default() }]));
     assert!(is_off(u[0]));
     let unknown = Proposal::SetReceipts { user: UserNo(5), send: false };
     assert_eq!(commit(store, unknown), Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
 }
 
-fn reach_preferences(store: &dyn Store) {
+fn notification_preferences(store: &dyn Store) {
     let u = users(store, 2);
-    let of = |user| store.user(user).unwrap().unwrap().reach.map(|reach| *reach);
-    let set = |user, preferences: &ReachPreferences| {
-        commit(store, Proposal::SetReach { user, preferences: Box::new(preferences.clone()) })
+    let of = |user| store.user(user).unwrap().unwrap().notifications.map(|notifications| *notifications);
+    let set = |user, preferences: &NotificationPreferences| {
+        commit(store, Proposal::SetNotificationPreferences { user, preferences: Box::new(preferences.clone()) })
     };
-    let group = Some(KindPreferences { off: vec![PolicyRoad::Vendors], only_mentions: true });
-    let preferences =
-        ReachPreferences { off: vec![PolicyRoad::Popup], group, snooze_until: Some(NOON), ..Default::default() };
+    let group = Some(KindPreferences { off: vec![PolicyChannel::Providers], only_mentions: true });
+    let preferences = NotificationPreferences {
+        off: vec![PolicyChannel::Popup],
+        group,
+        snooze_until: Some(NOON),
+        ..Default::default()
+    };
     assert_eq!(set(u[0], &preferences), Outcome::Done);
     assert_eq!((of(u[0]), of(u[1])), (Some(preferences.clone()), None));
     // Each setting of a user leaves the others alone.
     commit(store, Proposal::SetReceipts { user: u[0], send: false });
     assert_eq!(of(u[0]), Some(preferences));
-    assert_eq!(set(u[0], &ReachPreferences::default()), Outcome::Done);
+    assert_eq!(set(u[0], &NotificationPreferences::default()), Outcome::Done);
     let user = store.user(u[0]).unwrap().unwrap();
-    assert_eq!((user.reach, user.receipts_off), (None, true));
-    let unknown = set(UserNo(5), &ReachPreferences::default());
+    assert_eq!((user.notifications, user.receipts_off), (None, true));
+    let unknown = set(UserNo(5), &NotificationPreferences::default());
     assert_eq!(unknown, Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
 }
 
@@ -74,8 +78,9 @@ fn settings(store: &dyn Store) {
         receipts: Some(ReceiptsMode::Members),
         history: Some(HistoryVisibility::Last(5)),
         mention_all: Some(MentionAll::Members),
+        reactions: Some(AllowedReactions::Only(vec!["+1".into()])),
     };
-    let new = NewConversation { settings: members, ..new_conversation("g", ConversationKind::Group, &u[..2]) };
+    let new = NewConversation { settings: members.clone(), ..new_conversation("g", ConversationKind::Group, &u[..2]) };
     let Outcome::Conversation { conversation, created: true } = commit(store, Proposal::CreateConversation(new)) else {
         panic!("it is new");
     };
@@ -98,28 +103,31 @@ fn settings(store: &dyn Store) {
     };
     commit(store, update(Some("new"), ConversationSettings::default()));
     commit(store, add);
-    let card = store.conversation(room).unwrap().unwrap();
-    assert_eq!((card.settings, card.member_count), (members, 3), "what is not given stays");
+    let details = store.conversation(room).unwrap().unwrap();
+    assert_eq!((details.settings, details.member_count), (members.clone(), 3), "what is not given stays");
     let none = ConversationSettings { receipts: Some(ReceiptsMode::None), ..members };
-    commit(store, update(None, ConversationSettings { history: None, mention_all: None, ..none }));
-    let card = store.conversation(room).unwrap().unwrap();
-    assert_eq!((card.settings, card.name.as_deref()), (none, Some("new")));
-    assert_eq!(store.conversations(&[room]).unwrap()[0].as_ref().map(|card| card.settings), Some(none));
+    commit(
+        store,
+        update(None, ConversationSettings { history: None, mention_all: None, reactions: None, ..none.clone() }),
+    );
+    let details = store.conversation(room).unwrap().unwrap();
+    assert_eq!((details.settings, details.name.as_deref()), (none.clone(), Some("new")));
+    assert_eq!(store.conversations(&[room]).unwrap()[0].as_ref().map(|details| details.settings.clone()), Some(none));
 }
 
-fn reach_counts(store: &dyn Store) {
-    use tidings_domain::chat_rows::reach_counts_of;
-    use tidings_protocol::http::ReachRoad;
+fn notification_counts(store: &dyn Store) {
+    use tidings_domain::chat_rows::notification_counts_of;
+    use tidings_protocol::http::Channel;
     let row = |text: &str| text.as_bytes().to_vec();
-    let counts = vec![(1, u64::MAX, ReachRoad::Fcm, row("a")), (2, 7, ReachRoad::Fcm, row("b"))];
-    assert_eq!(commit(store, Proposal::SetReachCounts(counts)), Outcome::Done);
+    let counts = vec![(1, u64::MAX, Channel::Fcm, row("a")), (2, 7, Channel::Fcm, row("b"))];
+    assert_eq!(commit(store, Proposal::SetNotificationCounts(counts)), Outcome::Done);
     let batch = [
-        Proposal::SetReachCounts(vec![(2, 7, ReachRoad::Fcm, row("c"))]),
-        Proposal::SetReachCounts(vec![(2, 8, ReachRoad::Fcm, row("d")), (3, 7, ReachRoad::Popup, row("e"))]),
+        Proposal::SetNotificationCounts(vec![(2, 7, Channel::Fcm, row("c"))]),
+        Proposal::SetNotificationCounts(vec![(2, 8, Channel::Fcm, row("d")), (3, 7, Channel::Popup, row("e"))]),
     ];
     assert_eq!(store.commit(&batch, NOON).unwrap(), [Outcome::Done, Outcome::Done]);
     let rows = |first, last| {
-        let (from, to) = reach_counts_of(first, last);
+        let (from, to) = notification_counts_of(first, last);
         let rows = store.rows(RowSpace::Chat, &from, &to, 100).unwrap();
         rows.into_iter().map(|(_, row)| String::from_utf8(row).unwrap()).collect::<Vec<_>>().concat()
     };

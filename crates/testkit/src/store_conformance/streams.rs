@@ -9,6 +9,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("the end of a message that grew is the entry of a second version", ends),
     ("an interrupted message is ended without its sender, and made whole by an edit", interruptions),
     ("the recall of a message that grows ends it", recalls),
+    ("an answer that grows is listed as any message is, and its retry is one", answers),
     ("a message is begun, checkpointed and ended in one batch", in_one_batch),
     ("what does not grow takes no checkpoint and no end", refused),
 ];
@@ -17,14 +18,14 @@ const END: MessageChange = MessageChange::EndStream { interrupted: false };
 const INTERRUPT: MessageChange = MessageChange::EndStream { interrupted: true };
 const EDIT: MessageChange = MessageChange::Edit { if_version: None, keep_replaced: true, edits_max: 100 };
 
-/// A message that grows, and whose pieces node 7 takes.
+/// A message that grows, and whose chunks node 7 takes.
 fn growing(sender: UserNo, client_msg_id: &str) -> NewEntry {
-    let details = EntryDetails { stream: StreamState::Open, stream_node: 7, ..EntryDetails::NONE };
+    let details = MessageDetails { stream: StreamState::Open { node: 7 }, ..MessageDetails::NONE };
     let mentions = vec!["u2".into()];
     NewEntry {
         content_type: "answer".into(),
         mentions,
-        details: Some(Box::new(details)),
+        details: Some(details.into()),
         ..message(sender, client_msg_id)
     }
 }
@@ -86,7 +87,7 @@ fn checkpoints(store: &dyn Store) {
         assert_eq!(span.after, span.through, "a checkpoint takes no position");
         let stored = entry(store, room, 1);
         assert_eq!((&*stored.content.body, stored.at, stored.position), (&*body, begun.at, begun.position));
-        assert_eq!(stored.content.details().stream, StreamState::Open);
+        assert_eq!(stored.content.message_details().stream, StreamState::Open { node: 7 });
         assert_eq!(stored.content.mentions, ["u2"]);
     }
     assert_eq!(store.head(room).unwrap().last_seq, 1);
@@ -106,12 +107,12 @@ fn ends(store: &dyn Store) {
         (&*message.body, &*message.content_type, &message.mentions[..]),
         ("\"whole\"", "answer", &["u2".into()][..])
     );
-    let details = message.details();
-    assert_eq!((details.version, details.edited_at, &details.edits[..]), (2, 0, &[2][..]), "not shown as edited");
-    assert_eq!((details.stream, details.stream_node, details.stream_end), (StreamState::Whole, 0, 2));
+    let details = message.message_details();
+    assert_eq!((details.version, &details.edited, &details.edits[..]), (2, &None, &[2][..]), "not shown as edited");
+    assert_eq!((details.stream, details.stream_end), (StreamState::Whole, Some(2)));
     let end = entry(store, room, 2).content;
     assert_eq!((&*end.body, &*end.content_type, &end.mentions[..]), ("\"whole\"", "answer", &["u2".into()][..]));
-    assert_eq!((end.details().target, end.details().version, end.details().stream), (1, 2, StreamState::Whole));
+    assert_eq!(end.edit_details(), Some(&EditDetails { target: 1, version: 2, ..EditDetails::default() }));
     let Outcome::MessageChanged { entry: Some(told), .. } = first else { panic!("the entry is told") };
     assert_eq!(*told, end, "nodes are told what is stored");
     let (again, version) = changed(&commit_at(store, change(room, 1, END, u[0], "\"other\""), NOON + 9));
@@ -119,9 +120,28 @@ fn ends(store: &dyn Store) {
     assert_eq!(&*entry(store, room, 1).content.body, "\"whole\"", "the first end counts");
     // An edit replaces what the message grew to.
     commit_at(store, change(room, 1, EDIT, u[0], "\"edited\""), NOON + 10);
-    let replaced = entry(store, room, 3).content.details().replaced.clone().unwrap();
+    let replaced = entry(store, room, 3).content.edit_details().and_then(|edit| edit.replaced.clone()).unwrap();
     assert_eq!((&*replaced.body, replaced.at), ("\"whole\"", NOON));
-    assert_eq!(entry(store, room, 1).content.details().edited_at, NOON + 10);
+    let edited = entry(store, room, 1).content.message_details().edited.clone();
+    assert_eq!(edited.map(|edited| edited.at), Some(NOON + 10));
+    let (again, version) = changed(&commit_at(store, change(room, 1, END, u[0], "\"other\""), NOON + 11));
+    assert_eq!((again.seq, version), (2, 2), "the version of the end, not the newest");
+}
+
+fn answers(store: &dyn Store) {
+    let u = users(store, 2);
+    let room = group(store, "g", &u);
+    commit(store, append(room, message(u[1], "question")));
+    let mut answer = growing(u[0], "a");
+    answer.message_details_mut().unwrap().reply_to = Some(AnsweredMessage::at(1));
+    let outcome = commit(store, append(room, answer.clone()));
+    let first = *outcome.appended().expect("an entry");
+    assert_eq!((first.seq, first.duplicate), (2, false));
+    assert_eq!(open(store), [(room, 2, 7)]);
+    let again = commit(store, append(room, answer));
+    assert_eq!(again.appended(), Some(&Appended { duplicate: true, ..first }));
+    commit(store, change(room, 2, END, u[0], "{}"));
+    assert_eq!(open(store), []);
 }
 
 fn interruptions(store: &dyn Store) {
@@ -133,16 +153,15 @@ fn interruptions(store: &dyn Store) {
     commit(store, leave);
     let (place, _) = changed(&commit(store, change(room, 1, INTERRUPT, u[0], "\"half\"")));
     assert_eq!((place.seq, place.duplicate), (2, false));
-    for seq in [1, 2] {
-        assert_eq!(entry(store, room, seq).content.details().stream, StreamState::Interrupted, "{seq}");
-    }
+    assert_eq!(entry(store, room, 1).content.message_details().stream, StreamState::Interrupted);
+    assert!(entry(store, room, 2).content.edit_details().unwrap().interrupted);
     assert_eq!(open(store), []);
     for again in [END, INTERRUPT] {
         let outcome = commit(store, change(room, 1, again, u[1], "\"x\""));
         assert_eq!(outcome, Outcome::Rejected(Rejection::StreamEnded(1)));
     }
     let (_, version) = changed(&commit(store, change(room, 1, EDIT, u[1], "\"whole\"")));
-    assert_eq!((version, entry(store, room, 1).content.details().stream), (3, StreamState::Whole));
+    assert_eq!((version, entry(store, room, 1).content.message_details().stream), (3, StreamState::Whole));
 }
 
 fn recalls(store: &dyn Store) {
@@ -153,7 +172,7 @@ fn recalls(store: &dyn Store) {
     commit(store, change(room, 1, MessageChange::Recall, u[0], "null"));
     assert_eq!(open(store), []);
     let message = entry(store, room, 1).content;
-    assert_eq!((&*message.body, message.details().stream), ("null", StreamState::Whole));
+    assert_eq!((&*message.body, message.message_details().stream), ("null", StreamState::Whole));
     for late in [checkpoint(room, 1, "\"more\""), change(room, 1, END, u[0], "\"whole\"")] {
         assert_eq!(commit(store, late), Outcome::Rejected(Rejection::MessageRecalled(1)));
     }

@@ -1,6 +1,6 @@
 //! Users, conversations and memberships.
 
-use super::*;
+use super::{appends::asking, *};
 
 pub(super) const CHECKS: &[Check] = &[
     ("an upsert keeps the fields that it does not name", upsert),
@@ -198,19 +198,19 @@ fn update(store: &dyn Store) {
     let noticed = commit(store, update(room, None, Some("g.png"), Some(notice(EntryKind::ConversationChange))));
     assert_eq!(appended(&noticed).seq, 1);
     assert_eq!(commit(store, update(room, Some("new"), None, None)), Outcome::Done);
-    let card = store.conversation(room).unwrap().unwrap();
-    assert_eq!((card.name.as_deref(), card.avatar.as_deref()), (Some("new"), Some("g.png")));
-    assert_eq!((card.member_count, store.head(room).unwrap().last_seq), (1, 1));
+    let details = store.conversation(room).unwrap().unwrap();
+    assert_eq!((details.name.as_deref(), details.avatar.as_deref()), (Some("new"), Some("g.png")));
+    assert_eq!((details.member_count, store.head(room).unwrap().last_seq), (1, 1));
     let nowhere = commit(store, update(ConversationNo(9), None, None, None));
     assert_eq!(nowhere, Outcome::Rejected(Rejection::NoSuchConversation));
 }
 
 fn refused_notice(store: &dyn Store) {
     let u = users(store, 3);
-    let (room, other) = (group(store, "g", &u[..2]), group(store, "h", &u[..1]));
-    commit(store, append(other, message(u[0], "used")));
+    let room = group(store, "g", &u[..2]);
+    commit(store, append(room, asking("1", message(u[0], "used"))));
     let before = (store.conversation(room).unwrap(), store.members(room, None, 10).unwrap());
-    let notice = || Some(message(u[0], "used"));
+    let notice = || Some(asking("2", message(u[0], "used")));
     let update = Proposal::UpdateConversation {
         conversation: room,
         name: Some("new".into()),
@@ -234,7 +234,7 @@ fn refused_notice(store: &dyn Store) {
         refused.for_each(|outcome| assert_eq!(*outcome, Outcome::Rejected(Rejection::ClientMsgIdReused)));
         assert_eq!((store.conversation(room).unwrap(), store.members(room, None, 10).unwrap()), before);
     }
-    assert_eq!(store.head(room).unwrap().last_seq, 1, "the send alone is stored");
+    assert_eq!(store.head(room).unwrap().last_seq, 2, "the send alone is stored");
     assert_eq!(store.conversations_of(u[2], true, 10).unwrap(), []);
 }
 
@@ -296,7 +296,7 @@ fn locale(store: &dyn Store) {
     };
     assert_eq!(put(Some("de-AT"), None, None), known("de-AT", ""));
     assert_eq!(put(None, Some("Europe/Vienna"), None), known("de-AT", "Europe/Vienna"));
-    // Other changes of the card, and of the user's settings, keep them.
+    // Other changes of the details, and of the user's settings, keep them.
     assert_eq!(put(None, None, Some("Ada")), known("de-AT", "Europe/Vienna"));
     let window = DailyWindow { start: "22:00".into(), end: "07:30".into(), time_zone: "UTC".into() };
     commit(store, Proposal::SetDoNotDisturb { user: u[0], window: Some(window.clone()) });
@@ -320,7 +320,7 @@ fn revoke(store: &dyn Store) {
     assert_eq!(revoked_at(u[0]), NOON);
     store.commit(&[revoke(NOON + 7), revoke(NOON + 5)], NOON).unwrap();
     assert_eq!(revoked_at(u[0]), NOON + 7);
-    // A change of the user's card keeps the time of revocation.
+    // A change of the user's profile keeps the time of revocation.
     let patch =
         UserPatch { id: store.user(u[0]).unwrap().unwrap().id, name: Some("Ada".into()), ..UserPatch::default() };
     commit(store, Proposal::PutUsers(vec![patch]));
@@ -360,8 +360,8 @@ fn rejoin(store: &dyn Store) {
     let batch = [change(room, &[], &[u[1]], 10), change(room, &[(u[1], Role::Admin)], &[], 10)];
     store.commit(&batch, NOON + 7).unwrap();
     let member = store.membership(room, u[1]).unwrap().unwrap();
-    let expected =
-        Membership { role: Role::Admin, joined_at: NOON + 7, joined_seq: 4, read_seq: 4, mute: MuteState::Off };
+    let mute = MuteState::Forever;
+    let expected = Membership { role: Role::Admin, joined_at: NOON + 7, joined_seq: 4, read_seq: 4, mute };
     assert_eq!(member, expected);
     assert_eq!(store.conversations_of(u[1], true, 9).unwrap().len(), 1);
 }

@@ -3,6 +3,7 @@
 use crate::{
     commands::listen::running_server,
     development::Keys,
+    file_access,
     settings::{SettingArgs, Settings},
 };
 use anyhow::{Context, Result, bail};
@@ -11,7 +12,7 @@ use std::{
     process::ExitCode,
     time::Duration,
 };
-use tidings_store::{EmbeddedOptions, EmbeddedStore, OpenError};
+use tidings_store::{EmbeddedOptions, EmbeddedStore, FolderView, OpenError};
 
 /// A backup takes as long as copying the data takes.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(6 * 60 * 60);
@@ -26,6 +27,7 @@ pub(crate) struct Backup {
 
 impl Backup {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        file_access::keep_to_this_account();
         let settings = self.settings.load()?;
         settings
             .needs_folder("backup", "Back the database up with PostgreSQL's own tools: pg_dump or pg_basebackup.")?;
@@ -34,8 +36,9 @@ impl Backup {
             bail!("{} is not a data folder", settings.data_dir.display());
         }
         // The folder's lock, unlike the `listening` file, shows for certain whether a server has the folder open.
-        let bytes = match EmbeddedStore::open(EmbeddedOptions::new(&settings.data_dir)) {
-            Ok(store) => store.backup(&folder)?.bytes,
+        // A view: the backup of a folder changes nothing in it, not even its format.
+        let bytes = match FolderView::of(&settings.data_dir) {
+            Ok(view) => EmbeddedStore::open(EmbeddedOptions::new(view.path()))?.backup(&folder)?.bytes,
             Err(OpenError::Locked(_)) => self.ask_the_server(&settings, &folder)?,
             Err(error) => return Err(error.into()),
         };

@@ -1,6 +1,6 @@
-//! `tidings check`: verifies a data folder.
+//! `tidings check`: verifies a data folder. Without `--repair` nothing in the folder is changed.
 
-use crate::settings::SettingArgs;
+use crate::{file_access, settings::SettingArgs};
 use anyhow::Result;
 use std::{path::PathBuf, process::ExitCode};
 use tidings_store::RepairReport;
@@ -22,6 +22,7 @@ pub(crate) struct Check {
 impl Check {
     /// Exits with 1 when the folder is not sound.
     pub(crate) fn run(self) -> Result<ExitCode> {
+        file_access::keep_to_this_account();
         let folder = match self.folder {
             Some(folder) => folder,
             None => {
@@ -78,11 +79,12 @@ fn tell(repair: &RepairReport) {
         );
     }
     let RepairReport { messages_lost, batches_lost, retries_forgotten, read_marks_set_back, .. } = repair;
-    match repair.repaired.is_empty() {
-        true => println!("nothing to repair"),
-        false => println!(
+    if repair.repaired.is_empty() {
+        println!("nothing to repair");
+    } else {
+        println!(
             "lost: {messages_lost} messages, {batches_lost} batches; {retries_forgotten} retries forgotten, \
              {read_marks_set_back} read marks set back"
-        ),
+        )
     }
 }

@@ -1,4 +1,4 @@
-//! `tidings cluster`: starts a cluster of local processes and waits until it is told to stop.
+//! `tidings cluster`: starts a cluster of local processes and waits until it is asked to stop.
 
 use crate::settings::Settings;
 use anyhow::{Context, Result};

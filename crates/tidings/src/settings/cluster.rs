@@ -7,8 +7,8 @@ use super::{
 };
 use anyhow::{Context, Result, bail};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
-use tidings_bus_redis::RedisBusConfig;
-use tidings_domain::commit_log::NodeInfo;
+use tidings_bus_redis::{ConfigError, RedisBusConfig};
+use tidings_domain::commit_log::{NodeDetails, NodeInfo};
 
 settings! {
     /// Several alike nodes on the database of `[store] url`. Each has a name of its own.
@@ -16,9 +16,10 @@ settings! {
         /// This node's name among the others, such as its host's. Unset: this node has the database to itself.
         name: Option<String> = None,
         /// Redis 7 (or Valkey), which carries messages between nodes: some nodes of a Redis Cluster, or one server.
-        /// `redis://user:password@host:port`, `rediss://` for TLS. Nothing is stored there.
+        /// `redis://user:password@host:port`, `rediss://` for TLS, without a path. Nothing is stored there, and several installations
+        /// may share it: each hears its own messages alone.
         redis: Vec<String> = Vec::new(),
-        /// The prefix of channel names: two installations on one Redis need different ones.
+        /// The prefix of channel names, for a Redis user that may use these channels alone. The same on all nodes.
         redis_prefix: String = RedisBusConfig::default().prefix,
         /// The authorities that sign the certificates of Redis (PEM). Unset: those that the system trusts.
         redis_ca_file: Option<PathBuf> = None,
@@ -72,6 +73,9 @@ impl Settings {
                 "[cluster] redis: each address must be like redis://user:password@10.0.0.31:6379 (rediss:// for TLS)"
             );
         }
+        if let Some(index) = cluster.redis.iter().position(|url| tidings_bus_redis::names_database(url)) {
+            bail!("[cluster] redis: {}", ConfigError::NamesDatabase(index));
+        }
         if cluster.secret.as_deref().unwrap_or_default().len() < SECRET_BYTES_MIN {
             bail!(
                 "[cluster] secret must be set, and have at least {SECRET_BYTES_MIN} bytes. Set TIDINGS_CLUSTER_SECRET"
@@ -85,7 +89,7 @@ impl Settings {
         }
         if cluster.advertise.is_none() && self.http_listen.ip().is_unspecified() {
             bail!(
-                "[cluster] advertise is not set, and {} is no address that others could use. Set TIDINGS_CLUSTER_ADVERTISE",
+                "[cluster] advertise is not set, and {} is not an address that others can use. Set TIDINGS_CLUSTER_ADVERTISE",
                 self.http_listen
             );
         }
@@ -104,6 +108,7 @@ impl Settings {
             link: String::new(),
             version: env!("CARGO_PKG_VERSION").into(),
             roles: self.role.show().1.trim_matches('"').into(),
+            details: NodeDetails::of_this_program(),
         })
     }
 

@@ -2,17 +2,22 @@
 
 use super::{Retention, Settings};
 use anyhow::Result;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tidings_api::ApiConfig;
 use tidings_domain::store::Retention as Kept;
 use tidings_engine::{
     config::{EngineConfig, MessagesConfig},
-    outbox::OutboxConfig,
     presence::PresenceConfig,
     streams::StreamsConfig,
 };
 use tidings_gateway::SessionConfig;
+use tidings_listen::{OutboundBudget, OutboundBudgetConfig};
+use tidings_notifications::{NotificationsConfig, webhook_push::WebhookPushConfig};
 use tidings_push::PushConfig;
+
+/// No setting, since nobody but the lab has a reason to change it: `off` serves popup requests by the HTTP library, so that
+/// `bench popup --set` can measure what the fast path gives.
+pub(super) const POPUP_FAST_PATH_VARIABLE: &str = "TIDINGS_LAB_POPUP_FAST_PATH";
 
 impl Settings {
     fn shards(&self) -> usize {
@@ -32,21 +37,15 @@ impl Settings {
             lane_queue: engine.lane_queue,
             shard_queue: engine.shard_queue,
             cache_entries: engine.cache_entries,
-            presence: PresenceConfig {
-                grace_ms: self.presence.grace_ms,
-                watches_max: self.presence.watches_max,
-                webhook: self.webhook.presence,
-            },
+            presence: PresenceConfig { grace_ms: self.presence.grace_ms, watches_max: self.presence.watches_max },
             sessions_per_kind: self.session.per_device_kind_max,
+            sessions_per_user: self.session.per_user_max,
             sends_per_second: engine.sends_per_second,
             sends_burst: engine.sends_burst,
             limits: self.limits_config(),
             messages: self.messages_config(),
             streams: self.streams_config(),
             public_attributes: self.public_attributes.clone(),
-            reach_trace_days: self.reach.trace_days,
-            road_plan: self.road_plan(),
-            internal_roads: self.internal_roads_config(),
             push: PushConfig {
                 pending_per_device: self.push.pending_per_device_max.min(usize::from(u16::MAX)),
                 running_to_many: self.push.running_to_many_max,
@@ -83,19 +82,34 @@ impl Settings {
         }
     }
 
-    pub(crate) fn outbox_config(&self) -> OutboxConfig {
-        let webhook = &self.webhook;
-        OutboxConfig {
-            secret: webhook.secret.clone().unwrap_or_default(),
-            messages: self.webhook_tells(),
-            attempts_max: webhook.attempts_max,
-            backoff_min: Duration::from_millis(webhook.backoff_min_ms),
-            backoff_max: Duration::from_millis(webhook.backoff_max_ms),
-            ..OutboxConfig::default()
+    pub(crate) fn notifications_config(&self) -> NotificationsConfig {
+        NotificationsConfig {
+            notification_log_days: self.notifications.log_days,
+            channel_plan: self.channel_plan(),
+            internal_channels: self.internal_channels_config(),
         }
     }
 
-    pub(crate) fn session_config(&self) -> SessionConfig {
+    pub(crate) fn webhook_push_config(&self) -> WebhookPushConfig {
+        let webhook = &self.webhook;
+        WebhookPushConfig {
+            secret: webhook.secret.clone().unwrap_or_default(),
+            messages: self.webhook_tells(),
+            presence: webhook.presence,
+            attempts_max: webhook.attempts_max,
+            backoff_min: Duration::from_millis(webhook.backoff_min_ms),
+            backoff_max: Duration::from_millis(webhook.backoff_max_ms),
+            ..WebhookPushConfig::default()
+        }
+    }
+
+    /// The memory for what clients have not read: one for the process.
+    pub(crate) fn outbound_budget(&self) -> Arc<OutboundBudget> {
+        let (bytes_max, user_bytes_max) = (self.unread_bytes_max, self.unread_bytes_per_user_max);
+        OutboundBudget::new(OutboundBudgetConfig { bytes_max, user_bytes_max })
+    }
+
+    pub(crate) fn session_config(&self, outbound_budget: Arc<OutboundBudget>) -> SessionConfig {
         let session = &self.session;
         SessionConfig {
             shards: self.shards(),
@@ -104,13 +118,15 @@ impl Settings {
             heartbeat_max: Duration::from_secs(session.heartbeat_s_max),
             probe_after: Duration::from_millis(session.probe_after_ms),
             probe_timeout: Duration::from_millis(session.probe_timeout_ms),
-            ack_timeout: Duration::from_millis(self.reach.ack_timeout_ms),
+            ack_timeout: Duration::from_millis(self.notifications.ack_timeout_ms),
             keep_alive: Duration::from_millis(session.keep_alive_ms),
             bind_timeout: Duration::from_millis(session.bind_timeout_ms),
             session_buffer_bytes: session.buffer_bytes,
             session_requests: session.requests_max,
             session_reads: session.reads_max,
+            outbound_budget,
             connections_max: session.connections_max,
+            unbound_per_address_max: session.unbound_per_address_max,
             flush_interval: Duration::from_micros(session.flush_interval_us),
             ..SessionConfig::default()
         }
@@ -120,10 +136,12 @@ impl Settings {
         Ok(ApiConfig {
             connections_max: self.http_connections_max,
             connections_per_address_max: self.http_connections_per_address_max,
+            connections_per_user_max: self.http_connections_per_user_max,
             body_bytes_max: self.http_body_bytes_max,
             reads_max: self.http_reads_max,
             backup_dir: self.backup_dir.clone(),
             cors: self.cors()?,
+            popup_fast_path: std::env::var_os(POPUP_FAST_PATH_VARIABLE).is_none_or(|value| value != "off"),
             ..ApiConfig::default()
         })
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidings_api::routes::{SettingSource, SettingView};
 
 /// Settings of free text that are no secret. Any other is hidden: a new one is shown once it stands here.
-const SHOWN: [&str; 23] = [
+const SHOWN: [&str; 24] = [
     "public_attributes",
     "log.level",
     "cors.origins",
@@ -16,13 +16,14 @@ const SHOWN: [&str; 23] = [
     "link.name",
     "cluster.name",
     "cluster.redis_prefix",
-    "reach.no_text",
-    "reach.direct_title",
-    "reach.direct_body",
-    "reach.group_title",
-    "reach.group_body",
-    "reach.official_title",
-    "reach.official_body",
+    "notifications.no_text",
+    "notifications.recalled_text",
+    "notifications.direct_title",
+    "notifications.direct_body",
+    "notifications.group_title",
+    "notifications.group_body",
+    "notifications.official_title",
+    "notifications.official_body",
     "apns.topic",
     "huawei.app_id",
     "huawei.category",
@@ -116,10 +117,7 @@ fn shown_value(name: &str, setting: &SettingDescription) -> (Option<String>, boo
     if !setting.is_free_text || is_empty || SHOWN.contains(&name) {
         return (Some(setting.value.clone()), false);
     }
-    match ADDRESSES.contains(&name) {
-        true => (Some(without_credentials(&setting.value)), false),
-        false => (None, true),
-    }
+    if ADDRESSES.contains(&name) { (Some(without_credentials(&setting.value)), false) } else { (None, true) }
 }
 
 /// The address of a TOML value, or the addresses of a list, each with its scheme and host alone.

@@ -14,6 +14,7 @@ use tidings_gateway::{
     link_listener::LinkConfig,
     relay::{CoreLocator, RelayConfig},
 };
+use tidings_listen::OutboundBudget;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -28,8 +29,8 @@ one_of!(Role { "all": Role::All, "api": Role::Api, "worker": Role::Worker, "gate
 settings! {
     /// Links between a core and the gateways that hold connections for it.
     Link {
-        /// Where gateways attach to this core (one address). Empty: nowhere; in a cluster, at a free port of the advertised
-        /// host. Links are not encrypted: use a network of your own.
+        /// Where gateways, and in a cluster all other nodes, attach to this core (one address). Empty: nowhere; in a cluster, at port
+        /// 8090 of the advertised host. Links are not encrypted: use a network of your own.
         listen: Vec<SocketAddr> = Vec::new(),
         /// The core that this gateway attaches to, as `host:port`; of a cluster some nodes, with commas between.
         to: Option<String> = None,
@@ -44,6 +45,8 @@ settings! {
     }
 }
 
+/// Where a cluster's nodes attach to each other. It is fixed, so that firewalls and network policies can name it.
+const CLUSTER_LINK_PORT: u16 = 8090;
 /// The shortest secret: whoever guesses it could open any session.
 pub(super) const SECRET_BYTES_MIN: usize = 16;
 
@@ -64,14 +67,14 @@ impl Settings {
             core.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
         };
         if let Some(core) = self.cores().iter().find(|core| !is_core(core)) {
-            bail!("[link] to: {core:?} is no host and port, such as 10.0.0.1:8090");
+            bail!("[link] to: {core:?} is not a host and port, such as 10.0.0.1:8090");
         }
         Ok(())
     }
 
     /// The listener for gateways; `None` if none may attach.
     pub(crate) fn link_config(&self) -> Option<LinkConfig> {
-        let in_cluster = || self.cluster_node().map(|_| SocketAddr::new(self.advertised_ip(), 0));
+        let in_cluster = || self.cluster_node().map(|_| SocketAddr::new(self.advertised_ip(), CLUSTER_LINK_PORT));
         Some(LinkConfig {
             listen: self.link.listen.first().copied().or_else(in_cluster)?,
             secret: self.link_secret()?,
@@ -98,14 +101,19 @@ impl Settings {
     }
 
     /// The configuration of a gateway that listens for devices at these addresses.
-    pub(crate) fn relay_config(&self, cores: impl CoreLocator, addresses: &[SocketAddr]) -> RelayConfig {
+    pub(crate) fn relay_config(
+        &self,
+        cores: impl CoreLocator,
+        addresses: &[SocketAddr],
+        outbound_budget: Arc<OutboundBudget>,
+    ) -> RelayConfig {
         let address = addresses.first().map(SocketAddr::to_string).unwrap_or_default();
         RelayConfig {
             cores: Arc::new(cores),
             secret: self.link_secret().unwrap_or_default(),
             name: self.link.name.clone().unwrap_or_else(|| address.clone()),
             address,
-            sessions: self.session_config(),
+            sessions: self.session_config(outbound_budget),
         }
     }
 }

@@ -84,7 +84,7 @@ macro_rules! settings {
         }
 
         impl $table {
-            /// Sets one setting of this table from text. `None`: there is no such setting here.
+            /// Sets one setting of this table from text. `None`: this table has no such setting.
             pub(crate) fn set(&mut self, name: &str, text: &str) -> Option<Result<(), String>> {
                 match name {
                     $(stringify!($field) => Some($crate::settings::macros::Value::read(text).map(|value| self.$field = value)),)*
@@ -145,8 +145,8 @@ value_by_from_str! {
     SocketAddr, "an IP address and a port, such as 127.0.0.1:8080", toml::Value::String(_) => |address| format!("\"{address}\"");
     IpNet, "a network, such as 10.0.0.0/8", toml::Value::String(_) => |network| format!("\"{network}\"");
     bool, "true or false", toml::Value::Boolean(_) => bool::to_string;
-    usize, "a whole number from 0 on, such as 1000", toml::Value::Integer(_) => usize::to_string;
-    u64, "a whole number from 0 on, such as 1000", toml::Value::Integer(_) => u64::to_string;
+    usize, "a whole number of at least 0, such as 1000", toml::Value::Integer(_) => usize::to_string;
+    u64, "a whole number of at least 0, such as 1000", toml::Value::Integer(_) => u64::to_string;
     u32, "a whole number from 0 to 4294967295", toml::Value::Integer(_) => u32::to_string;
     u8, "a whole number from 0 to 255", toml::Value::Integer(_) => u8::to_string;
     f64, "a number, such as 0.5", toml::Value::Integer(_) | toml::Value::Float(_) => f64::to_string;
@@ -199,7 +199,7 @@ impl<T: Value + ToString> Value for Vec<T> {
     fn of_toml(value: &toml::Value) -> Result<Self, String> {
         match value {
             toml::Value::Array(parts) => parts.iter().map(T::of_toml).collect(),
-            _ => Err(format!("{value} is no list: write [{value}]")),
+            _ => Err(format!("{value} is not a list: write [{value}]")),
         }
     }
 
@@ -215,7 +215,7 @@ macro_rules! one_of {
             fn read(text: &str) -> Result<Self, String> {
                 match text {
                     $($name => Ok($value),)+
-                    _ => Err(format!("{text:?} is none of {}", [$($name),+].join(", "))),
+                    _ => Err(format!("{text:?} is not one of {}", [$($name),+].join(", "))),
                 }
             }
 

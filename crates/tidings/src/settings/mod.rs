@@ -3,6 +3,7 @@
 mod cluster;
 mod component_configs;
 mod disclosure;
+mod fingerprints;
 mod flags;
 mod link;
 mod listeners;
@@ -24,7 +25,7 @@ use ipnet::IpNet;
 use link::Link;
 use listeners::{AdmissionSettings, Cors, Tls};
 use macros::{SettingDescription, flag, one_of, settings};
-use offline_push::{ApnsSettings, FcmSettings, HuaweiSettings, Reach, WebPushSettings};
+use offline_push::{ApnsSettings, FcmSettings, HuaweiSettings, Notifications, WebPushSettings};
 use popups::Popups;
 use std::{net::SocketAddr, path::PathBuf};
 use store::Store;
@@ -35,6 +36,7 @@ use tidings_engine::{
     streams::StreamsConfig,
 };
 use tidings_gateway::SessionConfig;
+use tidings_listen::OutboundBudgetConfig;
 use tidings_push::PushConfig;
 use tokens::{Limits, TokenSettings};
 
@@ -61,7 +63,7 @@ settings! {
         /// Where only health and metrics are answered, beside `http_listen`, with a connection limit of its own; none: nowhere. Without TLS and
         /// PROXY headers.
         health_listen: Vec<SocketAddr> = Vec::new(),
-        /// Every connection, at any address, begins with a load balancer's PROXY header (version 2); others are closed.
+        /// Every connection, at any address, begins with a load balancer's PROXY header (version 1 or 2); others are closed.
         proxy_protocol: bool = false,
         /// The networks of the load balancers whose PROXY headers are trusted, such as `10.0.0.0/8`.
         proxy_protocol_from: Vec<IpNet> = Vec::new(),
@@ -80,15 +82,24 @@ settings! {
         /// The folder that backups may be written to. Unset: `tidings backup` works only while the server is stopped.
         backup_dir: Option<PathBuf> = None,
         /// Open HTTP connections; one that became a WebSocket no longer counts. Full: the longest idle connection without an accepted credential
-        /// is closed for the next; without such a connection the next gets 503. A few more are accepted for health and metrics alone.
+        /// is closed for the next, or else that of a user's token; without such a connection the next gets 503. A few more are accepted for
+        /// health, metrics and requests with an API key.
         http_connections_max: usize = ApiConfig::default().connections_max,
         /// Of these, connections of one address (IPv6: of one /64; behind a load balancer with PROXY headers: the client's); 0: half, and all for
         /// this machine itself. Full: as above, among that address's own. Behind a remote load balancer without such headers: set it to
         /// `http_connections_max`.
         http_connections_per_address_max: usize = ApiConfig::default().connections_per_address_max,
+        /// Of these, connections of one user, by token; 0: an eighth. Above: the user's own idle connections are closed, and requests on further
+        /// ones are refused with `rate_limited`.
+        http_connections_per_user_max: usize = ApiConfig::default().connections_per_user_max,
         /// Memory for all request bodies that are being read, in bytes; long bodies may use three quarters of it. Full: refused with
         /// `queue_full`.
         http_body_bytes_max: usize = ApiConfig::default().body_bytes_max,
+        /// Memory for what clients have not read, in bytes: answers, messages and pushes of sessions, and responses of HTTP, beyond what the
+        /// kernel holds. Full: the connection that has left bytes unread for longest is closed.
+        unread_bytes_max: usize = OutboundBudgetConfig::default().bytes_max,
+        /// Of these, bytes of one user's connections. Above: as before, among those of the user; the only one stays.
+        unread_bytes_per_user_max: usize = OutboundBudgetConfig::default().user_bytes_max,
         /// Reads (history, lists, sync) that run at once. Full: refused with `queue_full`.
         http_reads_max: usize = ApiConfig::default().reads_max,
         /// Threads that serve HTTP; 0: one per core.
@@ -121,7 +132,7 @@ settings! {
             popups: Popups,
             retention: Retention,
             webhook: Webhook,
-            reach: Reach,
+            notifications: Notifications,
             apns: ApnsSettings,
             fcm: FcmSettings,
             huawei: HuaweiSettings,
@@ -133,7 +144,8 @@ settings! {
 settings! {
     /// What is logged, and how. Message bodies, keys and tokens never are.
     Log {
-        /// `text` or `json`.
+        /// `text` or `json`: a line for each event, on standard error. Plain in either are the addresses on standard output
+        /// (`listening …`), which are for other programs to read, and the last words of a program that ends (`tidings: …`).
         format: LogFormat = LogFormat::Text,
         /// `off`, `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,tidings_api=debug`.
         level: String = "info,fjall=warn,lsm_tree=warn".into(),
@@ -164,12 +176,18 @@ settings! {
         requests_max: u8 = SessionConfig::default().session_requests,
         /// Reads of all sessions (history, presence) that wait or run. Full: refused with `queue_full`.
         reads_max: usize = SessionConfig::default().session_reads,
-        /// Connections, bound or not. Above: closed at once.
+        /// Connections, bound or not. Above: the one that has not bound for longest is closed for the next; without such a connection the next
+        /// is closed at once.
         connections_max: usize = SessionConfig::default().connections_max,
+        /// Of these, connections of one address that have not bound (IPv6: of one /64; behind a load balancer with PROXY headers: the
+        /// client's); 0: half, and all for this machine itself. Above: as before, among that address's own.
+        unbound_per_address_max: usize = SessionConfig::default().unbound_per_address_max,
         /// A session that was written to less than this ago gathers more messages before the next write, in microseconds.
         flush_interval_us: u64 = SessionConfig::default().flush_interval.as_micros() as u64,
-        /// Sessions of one user and device kind. Above: the oldest is told `replaced` and closed.
+        /// Sessions of one user and device kind. Above: the oldest gets `replaced` and is closed.
         per_device_kind_max: usize = EngineConfig::default().sessions_per_kind,
+        /// Sessions of one user, of all device kinds and on all nodes. Above: the oldest gets `replaced` and is closed.
+        per_user_max: usize = EngineConfig::default().sessions_per_user,
     }
 }
 
@@ -191,8 +209,9 @@ settings! {
         shard_queue: usize = EngineConfig::default().shard_queue,
         /// Users, conversations and memberships kept in memory, each.
         cache_entries: usize = EngineConfig::default().cache_entries,
-        /// Messages that one user may send in a second by token; 0: no limit. App servers are not limited. The default is more
-        /// than a person types or taps, and so little that a flood of a hundred users is a tenth of what one core commits.
+        /// Messages that one user may send in a second by token, with all else that others are told of: edits, recalls, reactions,
+        /// pins, new conversations, changes of members, roles and details. 0: no limit. App servers are not limited. The default is
+        /// more than a person types or taps, and so little that a flood of a hundred users is a tenth of what one core commits.
         sends_per_second: u32 = 20,
         /// Messages that a user may send at once after a quiet time, such as those that an app gathered while it was offline.
         sends_burst: u32 = 100,
@@ -232,12 +251,12 @@ settings! {
         open_per_user_max: usize = StreamsConfig::default().open_per_user_max,
         /// Of these, messages in one conversation.
         open_per_conversation_max: usize = StreamsConfig::default().open_per_conversation_max,
-        /// Memory for the texts of all of them. Full: further pieces are refused with `queue_full`. Copies of other nodes' messages take as
+        /// Memory for the texts of all of them. Full: further chunks are refused with `queue_full`. Copies of other nodes' messages take as
         /// much again at most; beyond that, clients of this node get such messages when they end.
         bytes_max: usize = StreamsConfig::default().bytes_max,
         /// A message to which nothing is appended for this long is ended as interrupted.
         timeout_ms: u64 = StreamsConfig::default().timeout.as_millis() as u64,
-        /// Pieces that one user may append in a second by token. 0: no limit.
+        /// Chunks that one user may append in a second by token. 0: no limit.
         appends_per_second: u32 = StreamsConfig::default().appends_per_second,
     }
 }
@@ -385,7 +404,7 @@ impl Settings {
             "popups" => self.popups.set(name, text),
             "retention" => self.retention.set(name, text),
             "webhook" => self.webhook.set(name, text),
-            "reach" => self.reach.set(name, text),
+            "notifications" => self.notifications.set(name, text),
             "apns" => self.apns.set(name, text),
             "fcm" => self.fcm.set(name, text),
             "huawei" => self.huawei.set(name, text),
@@ -418,7 +437,7 @@ impl Settings {
         if self.webhook.url.is_some() && self.webhook.secret.as_deref().unwrap_or_default().is_empty() {
             bail!("[webhook] url needs a secret: without one your server could not verify that a call is ours");
         }
-        self.check_vendors()?;
+        self.check_providers()?;
         self.check_tokens()?;
         self.check_store()?;
         self.check_cluster()?;

@@ -1,4 +1,4 @@
-//! The settings of offline push: by which way users are told, what they are shown, and the vendors.
+//! The settings of offline push: by which way users are notified, what they are shown, and the providers.
 
 use super::{
     Settings,
@@ -12,16 +12,17 @@ use std::{
 };
 use tidings_domain::{
     clock::{Clock, SystemClock},
-    vendors::Vendor,
-};
-use tidings_engine::{
-    config::EngineConfig,
-    internal_roads::InternalRoadsConfig,
-    road_plan::{PlanRoad, PlannedRoad, RoadPlan},
-    vendor_push::{Template, Templates, VendorPushConfig, VendorPushParts},
+    providers::Provider,
 };
 use tidings_gateway::SessionConfig;
-use tidings_vendors::{
+use tidings_notifications::{
+    NotificationsConfig,
+    channel_plan::{ChannelPlan, PlannedChannel},
+    internal_channels::InternalChannelsConfig,
+    provider_push::{ProviderPushConfig, ProviderPushParts, Template, Templates},
+};
+use tidings_protocol::http::PolicyChannel;
+use tidings_providers::{
     PoolConfig,
     apns::{Apns, ApnsConfig, ApnsCredentials},
     fcm::{Fcm, FcmConfig},
@@ -35,23 +36,25 @@ const WEBHOOK_AFTER_S_MAX: u64 = 30 * 24 * 60 * 60;
 settings! {
     /// Reaching users who are not connected. The templates say what a device shows: `{sender}`, `{conversation}` and `{text}` stand for the names
     /// and the text of the message.
-    Reach {
-        /// Who tells them: `webhook`, `vendors`, or `both`. Those whose settings are missing tell nobody.
+    Notifications {
+        /// Who notifies them: `webhook`, `providers`, or `both`. Those whose settings are missing notify nobody.
         via: Via = Via::Both,
-        /// Seconds after a message before the webhook is told of it, at most 30 days; by then it is told of those alone whom vendors did not reach
+        /// Seconds after a message before the webhook is notified of it, at most 30 days; by then it is notified of those alone whom providers did not reach
         /// and who have not read it. 0: at once, and of all.
         webhook_after_s: u64 = 0,
-        /// Whether the reach policy may tell users by pushes to their devices (`device_push`), which hold a connection to this server or come back.
+        /// Whether the notification policy may notify users by pushes to their devices (`device_push`), which hold a connection to this server or come back.
         device_push: bool = false,
-        /// Whether the reach policy may tell users by popups at their next visit (`popup`): by an event of the user on which popups and journeys react.
+        /// Whether the notification policy may notify users by popups at their next visit (`popup`): by an event of the user on which popups and journeys react.
         popup: bool = false,
         /// Messages that a client has not stored by then go out by offline push though its session lives, if the client says what it has
         /// stored. 0: they do not.
         ack_timeout_ms: u64 = SessionConfig::default().ack_timeout.as_millis() as u64,
-        /// Whether devices show `no_text` in place of a message's text, so that vendors do not get it.
+        /// Whether devices show `no_text` in place of a message's text, so that providers do not get it.
         hide_text: bool = false,
         /// What is shown in place of the text of a message that has none.
         no_text: String = Templates::default().no_text,
+        /// What browsers show in place of a message that was recalled; other devices take its notification away.
+        recalled_text: String = Templates::default().recalled_text,
         /// The title of a direct message.
         direct_title: String = Templates::default().direct.title,
         /// The text of a direct message.
@@ -69,22 +72,22 @@ settings! {
         /// A device that was notified of a conversation is notified of it again after this time at the earliest, of the newest message then, which
         /// takes the place of those before it; 0: at once. In a busy group a phone would show dozens a second.
         repeat_after_ms: u64 = 1_000,
-        /// From the message on, in seconds. A notification that no vendor took by then is given up, and vendors give up one that no device took.
+        /// From the message on, in seconds. A notification that no provider took by then is given up, and providers give up one that no device took.
         time_to_live_s: u64 = 86_400,
-        /// Requests of one vendor that wait for their answers at the same time. Full: the next ones wait for these.
+        /// Requests of one provider that wait for their answers at the same time. Full: the next ones wait for these.
         in_flight_max: usize = 100,
-        /// Requests to one vendor in a second; 0: no limit. Full: the next ones wait.
+        /// Requests to one provider in a second; 0: no limit. Full: the next ones wait.
         requests_per_second: u32 = 0,
         /// A request that takes longer has failed.
         timeout_ms: u64 = 10_000,
-        /// The first wait after a failed attempt; it doubles each time, with jitter. A vendor may ask for a longer one.
+        /// The first wait after a failed attempt; it doubles each time, with jitter. A provider may ask for a longer one.
         backoff_min_ms: u64 = 1_000,
         /// The longest wait between attempts.
         backoff_max_ms: u64 = 300_000,
-        /// For how many days it is recorded who was told of a message, and why others were not, and how often each road was tried; 0: it is not. A record names users and devices
+        /// For how many days it is recorded who was notified of a message, and why others were not, and how often each channel was tried; 0: it is not. A record names users and devices
         /// and no texts. Of conversations with more than 1,000 members, who was left out is not recorded.
-        trace_days: u32 = EngineConfig::default().reach_trace_days,
-        /// For how many days notifications are kept that vendors did not take, at most 10,000 of them; 0: they are not.
+        log_days: u32 = NotificationsConfig::default().notification_log_days,
+        /// For how many days notifications are kept that providers did not take, at most 10,000 of them; 0: they are not.
         dead_letter_days: u32 = 7,
         /// A file of certificate authorities in PEM that are trusted beside those of the system, as for a proxy.
         ca_file: Option<PathBuf> = None,
@@ -154,49 +157,49 @@ settings! {
     }
 }
 
-/// Who tells users that are not connected.
+/// Who notifies users that are not connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Via {
     Webhook,
-    Vendors,
+    Providers,
     Both,
 }
 
-one_of!(Via { "webhook": Via::Webhook, "vendors": Via::Vendors, "both": Via::Both });
+one_of!(Via { "webhook": Via::Webhook, "providers": Via::Providers, "both": Via::Both });
 
 impl Settings {
     /// Whether the store keeps the list of entries that await offline push.
     pub(super) fn has_offline_push(&self) -> bool {
-        self.webhook_tells() || self.has_vendors() || self.reach.device_push || self.reach.popup
+        self.webhook_tells() || self.has_providers() || self.notifications.device_push || self.notifications.popup
     }
 
-    /// Whether the webhook is told of messages.
+    /// Whether the webhook is notified of messages.
     pub(crate) fn webhook_tells(&self) -> bool {
-        self.webhook.url.is_some() && self.reach.via != Via::Vendors
+        self.webhook.url.is_some() && self.notifications.via != Via::Providers
     }
 
-    /// By which roads, and when.
-    pub(super) fn road_plan(&self) -> RoadPlan {
-        let after_s = self.reach.webhook_after_s.min(WEBHOOK_AFTER_S_MAX);
+    /// By which channels, and when.
+    pub(super) fn channel_plan(&self) -> ChannelPlan {
+        let after_s = self.notifications.webhook_after_s.min(WEBHOOK_AFTER_S_MAX);
         if after_s == 0 {
-            return RoadPlan::default();
+            return ChannelPlan::default();
         }
-        let planned = |road, after_ms, stops_others| PlannedRoad { road, after_ms, stops_others };
-        let vendors = planned(PlanRoad::Vendors, 0, true);
-        RoadPlan { roads: vec![vendors, planned(PlanRoad::Webhook, after_s * 1_000, false)] }
+        let planned = |channel, after_ms, stops_others| PlannedChannel { channel, after_ms, stops_others };
+        let providers = planned(PolicyChannel::Providers, 0, true);
+        ChannelPlan { channels: vec![providers, planned(PolicyChannel::Webhook, after_s * 1_000, false)] }
     }
 
-    fn has_vendors(&self) -> bool {
+    fn has_providers(&self) -> bool {
         let is_any = self.apns.topic.is_some()
             || self.fcm.service_account_file.is_some()
             || self.huawei.app_id.is_some()
             || self.web_push.private_key.is_some()
             || self.web_push.public_key.is_some();
-        is_any && self.reach.via != Via::Webhook
+        is_any && self.notifications.via != Via::Webhook
     }
 
-    /// Refuses vendors that are set up halfway.
-    pub(super) fn check_vendors(&self) -> Result<()> {
+    /// Refuses providers that are set up halfway.
+    pub(super) fn check_providers(&self) -> Result<()> {
         let (apns, web_push) = (&self.apns, &self.web_push);
         if apns.topic.is_some() {
             match (&apns.key_file, &apns.certificate_file) {
@@ -228,19 +231,19 @@ impl Settings {
         Ok(())
     }
 
-    /// The vendors that the settings name, if users are told by them. Call within the runtime that is to do the requests.
-    pub(crate) fn vendors(&self) -> Result<Option<VendorPushParts>> {
-        if !self.has_vendors() {
+    /// The providers that the settings name, if users are notified by them. Call within the runtime that is to do the requests.
+    pub(crate) fn providers(&self) -> Result<Option<ProviderPushParts>> {
+        if !self.has_providers() {
             return Ok(None);
         }
-        let (reach, clock) = (&self.reach, Arc::new(SystemClock) as Arc<dyn Clock>);
+        let (notifications, clock) = (&self.notifications, Arc::new(SystemClock) as Arc<dyn Clock>);
         let pool = PoolConfig {
-            in_flight_max: reach.in_flight_max,
-            requests_per_second: reach.requests_per_second,
-            timeout: Duration::from_millis(reach.timeout_ms),
-            authorities: reach.ca_file.as_deref().map(read).transpose()?,
+            in_flight_max: notifications.in_flight_max,
+            requests_per_second: notifications.requests_per_second,
+            timeout: Duration::from_millis(notifications.timeout_ms),
+            authorities: notifications.ca_file.as_deref().map(read).transpose()?,
         };
-        let mut vendors: Vec<Arc<dyn Vendor>> = Vec::new();
+        let mut providers: Vec<Arc<dyn Provider>> = Vec::new();
         let apns = &self.apns;
         if let Some(topic) = &apns.topic {
             let credentials = match (&apns.key_file, &apns.certificate_file) {
@@ -254,11 +257,11 @@ impl Settings {
             };
             let (url, topic, pool) = (apns.url.clone(), topic.clone(), pool.clone());
             let config = ApnsConfig { url, credentials, topic, pool };
-            vendors.push(Arc::new(Apns::new(config, clock.clone()).context("[apns]")?));
+            providers.push(Arc::new(Apns::new(config, clock.clone()).context("[apns]")?));
         }
         if let Some(file) = &self.fcm.service_account_file {
             let config = FcmConfig { url: self.fcm.url.clone(), service_account: read(file)?, pool: pool.clone() };
-            vendors.push(Arc::new(Fcm::new(config, clock.clone()).context("[fcm]")?));
+            providers.push(Arc::new(Fcm::new(config, clock.clone()).context("[fcm]")?));
         }
         let huawei = &self.huawei;
         if let (Some(app_id), Some(app_secret)) = (huawei.app_id.clone(), huawei.app_secret.clone()) {
@@ -271,7 +274,7 @@ impl Settings {
                 badge_class: huawei.badge_class.clone(),
                 pool: pool.clone(),
             };
-            vendors.push(Arc::new(Huawei::new(config, clock.clone()).context("[huawei]")?));
+            providers.push(Arc::new(Huawei::new(config, clock.clone()).context("[huawei]")?));
         }
         let web_push = &self.web_push;
         if let (Some(private_key), Some(public_key), Some(subject)) =
@@ -279,45 +282,46 @@ impl Settings {
         {
             let services = web_push.services.clone();
             let config = WebPushConfig { private_key, public_key, subject, services, pool };
-            vendors.push(Arc::new(WebPush::new(config, clock).context("[web_push]")?));
+            providers.push(Arc::new(WebPush::new(config, clock).context("[web_push]")?));
         }
-        Ok(Some(VendorPushParts { vendors, config: self.vendor_push_config() }))
+        Ok(Some(ProviderPushParts { providers, config: self.provider_push_config() }))
     }
 
-    fn vendor_push_config(&self) -> VendorPushConfig {
-        let reach = &self.reach;
-        VendorPushConfig {
+    fn provider_push_config(&self) -> ProviderPushConfig {
+        let notifications = &self.notifications;
+        ProviderPushConfig {
             templates: self.templates(),
-            time_to_live: Duration::from_secs(reach.time_to_live_s),
-            badge: reach.badge,
-            repeat_after: Duration::from_millis(reach.repeat_after_ms),
-            backoff_min: Duration::from_millis(reach.backoff_min_ms),
-            backoff_max: Duration::from_millis(reach.backoff_max_ms),
-            dead_letters_kept: Duration::from_secs(u64::from(reach.dead_letter_days) * 24 * 60 * 60),
+            time_to_live: Duration::from_secs(notifications.time_to_live_s),
+            badge: notifications.badge,
+            repeat_after: Duration::from_millis(notifications.repeat_after_ms),
+            backoff_min: Duration::from_millis(notifications.backoff_min_ms),
+            backoff_max: Duration::from_millis(notifications.backoff_max_ms),
+            dead_letters_kept: Duration::from_secs(u64::from(notifications.dead_letter_days) * 24 * 60 * 60),
         }
     }
 
-    /// The roads that need no service elsewhere.
-    pub(super) fn internal_roads_config(&self) -> InternalRoadsConfig {
-        let reach = &self.reach;
-        InternalRoadsConfig {
-            device_push: reach.device_push,
-            popup: reach.popup,
+    /// The channels that need no service elsewhere.
+    pub(super) fn internal_channels_config(&self) -> InternalChannelsConfig {
+        let notifications = &self.notifications;
+        InternalChannelsConfig {
+            device_push: notifications.device_push,
+            popup: notifications.popup,
             templates: self.templates(),
-            badge: reach.badge,
-            time_to_live: Duration::from_secs(reach.time_to_live_s),
+            badge: notifications.badge,
+            time_to_live: Duration::from_secs(notifications.time_to_live_s),
         }
     }
 
     fn templates(&self) -> Templates {
-        let reach = &self.reach;
+        let notifications = &self.notifications;
         let template = |title: &str, body: &str| Template { title: title.to_owned(), body: body.to_owned() };
         Templates {
-            direct: template(&reach.direct_title, &reach.direct_body),
-            group: template(&reach.group_title, &reach.group_body),
-            official: template(&reach.official_title, &reach.official_body),
-            hidden_text: reach.hide_text.then(|| reach.no_text.clone()),
-            no_text: reach.no_text.clone(),
+            direct: template(&notifications.direct_title, &notifications.direct_body),
+            group: template(&notifications.group_title, &notifications.group_body),
+            official: template(&notifications.official_title, &notifications.official_body),
+            hidden_text: notifications.hide_text.then(|| notifications.no_text.clone()),
+            no_text: notifications.no_text.clone(),
+            recalled_text: notifications.recalled_text.clone(),
         }
     }
 }
@@ -342,9 +346,9 @@ mod tests {
     const PUBLIC: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
 
     #[test]
-    fn vendors_that_are_set_up_halfway_are_refused() {
+    fn providers_that_are_set_up_halfway_are_refused() {
         let check = |set: &[(&str, &str, &str)], expected: Option<&str>| {
-            let refusal = settings(set).check_vendors().err().map(|why| why.to_string());
+            let refusal = settings(set).check_providers().err().map(|why| why.to_string());
             match expected {
                 None => assert_eq!(refusal, None, "{set:?}"),
                 Some(expected) => {
@@ -382,19 +386,19 @@ mod tests {
         ];
         let check = |set: &[(&str, &str, &str)], expected: (bool, usize, bool)| {
             let settings = settings(set);
-            let vendors = settings.vendors().expect("they are sound").map_or(0, |parts| parts.vendors.len());
-            assert_eq!((settings.webhook_tells(), vendors, settings.has_offline_push()), expected, "{set:?}");
+            let providers = settings.providers().expect("they are sound").map_or(0, |parts| parts.providers.len());
+            assert_eq!((settings.webhook_tells(), providers, settings.has_offline_push()), expected, "{set:?}");
         };
         check(&[], (false, 0, false));
         check(&[webhook], (true, 0, true));
         check(&keys, (false, 1, true));
         let both = [&keys[..], &[webhook]].concat();
         check(&both, (true, 1, true));
-        check(&[&both[..], &[("reach", "via", "webhook")]].concat(), (true, 0, true));
-        check(&[&both[..], &[("reach", "via", "vendors")]].concat(), (false, 1, true));
-        check(&[&keys[..], &[("reach", "via", "webhook")]].concat(), (false, 0, false));
+        check(&[&both[..], &[("notifications", "via", "webhook")]].concat(), (true, 0, true));
+        check(&[&both[..], &[("notifications", "via", "providers")]].concat(), (false, 1, true));
+        check(&[&keys[..], &[("notifications", "via", "webhook")]].concat(), (false, 0, false));
         let wrong = [&keys[..1], &[("web_push", "public_key", PRIVATE)], &keys[2..]].concat();
-        let why = settings(&wrong).vendors().err().expect("no pair");
+        let why = settings(&wrong).providers().err().expect("no pair");
         assert!(!format!("{why:#}").contains(PRIVATE), "{why:#}");
     }
 }

@@ -17,7 +17,7 @@ settings! {
         events_max: usize = PopupsConfig::default().pending_events_max,
         /// How long events are kept for export, in days; for as long, a second event with the same id is a duplicate.
         events_kept_days: u64 = 30,
-        /// How long counts are kept, in days.
+        /// How long counts are kept, in days; assignments as well, and those at most 400.
         counts_kept_days: u64 = 400,
     }
 }
@@ -33,6 +33,7 @@ impl Settings {
             undurable_max: Duration::from_millis(popups.durable_within_ms),
             pending_exposures_max: popups.showings_max,
             pending_events_max: popups.events_max,
+            events_per_user: self.popup_events(),
             event_retention: Duration::from_secs(popups.events_kept_days * DAY_S),
             count_retention: Duration::from_secs(popups.counts_kept_days * DAY_S),
         }

@@ -19,7 +19,8 @@ const BY_UNIT: [(&str, f64); 6] = [
 const COUNT_MAX: f64 = 1e9;
 
 /// (table, name, least, most) of settings that the rules of [`bounds`] do not fit.
-const CUSTOM_RANGES: [(&str, &str, f64, f64); 21] = [
+const CUSTOM_RANGES: [(&str, &str, f64, f64); 22] = [
+    ("", "unread_bytes_per_user_max", 1.0, (1_u64 << 50) as f64),
     // Long bodies may take three quarters of it, and the longest batch must fit into that.
     ("", "http_body_bytes_max", (HTTP_BODY_BYTES_MAX / 3 * 4 + 4) as f64, (1_u64 << 50) as f64),
     ("", "otlp_sample_ratio", 0.0, 1.0),
@@ -61,7 +62,12 @@ impl Settings {
         let pairs = [
             ("session.heartbeat_s_min", self.session.heartbeat_s_min, "heartbeat_s_max", self.session.heartbeat_s_max),
             ("webhook.backoff_min_ms", self.webhook.backoff_min_ms, "backoff_max_ms", self.webhook.backoff_max_ms),
-            ("reach.backoff_min_ms", self.reach.backoff_min_ms, "backoff_max_ms", self.reach.backoff_max_ms),
+            (
+                "notifications.backoff_min_ms",
+                self.notifications.backoff_min_ms,
+                "backoff_max_ms",
+                self.notifications.backoff_max_ms,
+            ),
         ];
         for (name, least, of_most, most) in pairs {
             if least > most {

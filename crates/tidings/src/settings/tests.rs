@@ -67,11 +67,11 @@ fn a_wrong_value_is_refused_with_what_is_expected_from_any_source() {
     };
     check("http_listen = \"localhost\"", "\"localhost\" is not an IP address and a port, such as 127.0.0.1:8080");
     check("miop_listen = [\"8081\"]", "\"8081\" is not an IP address and a port, such as 127.0.0.1:8080");
-    check("miop_listen = \"127.0.0.1:8081\"", "is no list: write [\"127.0.0.1:8081\"]");
+    check("miop_listen = \"127.0.0.1:8081\"", "is not a list: write [\"127.0.0.1:8081\"]");
     check("proxy_protocol_from = [\"10.0.0.0/33\"]", "\"10.0.0.0/33\" is not a network, such as 10.0.0.0/8");
-    check("role = \"node\"", "\"node\" is none of all, api, worker, gateway");
-    check("log.format = \"xml\"", "\"xml\" is none of text, json");
-    check("http_threads = -1", "is not a whole number from 0 on");
+    check("role = \"node\"", "\"node\" is not one of all, api, worker, gateway");
+    check("log.format = \"xml\"", "\"xml\" is not one of text, json");
+    check("http_threads = -1", "is not a whole number of at least 0");
     check("session.requests_max = 256", "is not a whole number from 0 to 255");
     check("proxy_protocol = \"yes\"", "is not true or false");
     check("api_key = 7", "7 is not a text");

@@ -10,6 +10,7 @@ use tidings_engine::{
     config::LimitsConfig,
 };
 use tidings_listen::throttle::ThrottleConfig;
+use tidings_popups::PopupsConfig;
 use tidings_push::PushConfig;
 
 settings! {
@@ -59,6 +60,10 @@ settings! {
         devices_per_minute: u32 = PushConfig::default().new_devices.count,
         /// New devices that one user may bind for pushes at once, after a quiet time.
         devices_burst: u32 = PushConfig::default().new_devices.burst,
+        /// Popup events that one user may report in a minute. One with properties counts once more for each whole KiB of them.
+        popup_events_per_minute: u32 = PopupsConfig::default().events_per_user.count,
+        /// Popup events that one user may report at once, after a quiet time.
+        popup_events_burst: u32 = PopupsConfig::default().events_per_user.burst,
     }
 }
 
@@ -95,6 +100,10 @@ impl Settings {
 
     pub(crate) fn new_devices(&self) -> PerMinute {
         PerMinute { count: self.limits.devices_per_minute, burst: self.limits.devices_burst }
+    }
+
+    pub(crate) fn popup_events(&self) -> PerMinute {
+        PerMinute { count: self.limits.popup_events_per_minute, burst: self.limits.popup_events_burst }
     }
 
     pub(crate) fn limits_config(&self) -> LimitsConfig {

@@ -1,13 +1,12 @@
 //! Mistakes in settings that are well-formed each by itself: some are refused, others cause a warning.
 
-use super::Settings;
+use super::{Settings, component_configs::POPUP_FAST_PATH_VARIABLE};
 use anyhow::{Result, bail};
 use std::ffi::OsString;
+use tidings_api::auth::{API_KEY_BYTES_MIN, is_unguessable};
 
 /// RFC 7518, section 3.2: a key of HS256 is as long as its hash at least.
 const TOKEN_KEY_BYTES_MIN: usize = 32;
-/// An API key allows everything, so it must not be guessed.
-const API_KEY_BYTES_MIN: usize = 16;
 
 /// What `log.level` may hold.
 const LEVELS: &str =
@@ -40,7 +39,7 @@ impl Settings {
             let Some(url) = url else { continue };
             let read = reqwest::Url::parse(url).ok();
             if !read.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
-                bail!("{name} is no http:// or https:// address, such as {example}");
+                bail!("{name} is not an http:// or https:// address, such as {example}");
             }
         }
         if self.all_api_keys().any(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
@@ -63,7 +62,7 @@ impl Settings {
         let all = Settings::describe();
         for (name, value) in variables {
             let setting = all.iter().find(|setting| setting.variable() == *name).with_context(|| {
-                format!("--set {name}: there is no such setting; `tidings serve --help-settings` lists them all")
+                format!("--set {name}: unknown setting; `tidings serve --help-settings` lists them all")
             })?;
             let set = Settings::default().set_any(setting.table, setting.name, value);
             set.with_context(|| format!("--set {name}"))?;
@@ -74,8 +73,11 @@ impl Settings {
     /// The warnings about these settings, one sentence each. None holds a value: it may be a secret.
     pub(crate) fn warnings(&self, variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
         let mut warnings = unknown_variables(variables);
-        if self.all_api_keys().any(|key| key.len() < API_KEY_BYTES_MIN) {
-            warnings.push(format!("an API key is shorter than {API_KEY_BYTES_MIN} bytes: it can be guessed"));
+        if self.all_api_keys().any(|key| !is_unguessable(&key)) {
+            warnings.push(format!(
+                "an API key is shorter than {API_KEY_BYTES_MIN} bytes or has few different characters: it can be guessed, and is \
+                 refused as well while its caller's address is"
+            ));
         }
         let token_key = self.token_key.as_deref().unwrap_or_default();
         if !token_key.is_empty() && token_key.len() < TOKEN_KEY_BYTES_MIN {
@@ -106,7 +108,7 @@ fn unknown_variables(variables: impl Iterator<Item = (OsString, OsString)>) -> V
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, value)| name.starts_with("TIDINGS_") && !is_of_kubernetes(name, &value.to_string_lossy()))
         .map(|(name, _)| name)
-        .filter(|name| name != "TIDINGS_CONFIG" && !known.contains(name))
+        .filter(|name| !["TIDINGS_CONFIG", POPUP_FAST_PATH_VARIABLE].contains(&name.as_str()) && !known.contains(name))
         .map(|name| format!("the variable {name} names no setting; `tidings serve --help-settings` lists them all"))
         .collect();
     unknown.sort();
@@ -176,6 +178,9 @@ mod tests {
             assert!(redis(url).is_some_and(|why| why.contains("[cluster] redis") && !why.contains("hush")), "{url}");
         }
         assert_eq!(redis("rediss://user:hush@10.0.0.31:6379"), None);
+        for url in ["redis://10.0.0.31/1", "rediss://user:hush@10.0.0.31:6379/0"] {
+            assert!(redis(url).is_some_and(|why| why.contains("names a database") && !why.contains("hush")), "{url}");
+        }
         assert!(check("data_dir", "").is_some_and(|why| why.contains("data_dir")));
     }
 
@@ -184,7 +189,7 @@ mod tests {
         let check = |name: &str, value: &str| Settings::check_variables(&[(name.to_owned(), value.to_owned())]);
         assert!(check("TIDINGS_LOG_LEVEL", "debug").is_ok());
         let told = |name, value| format!("{:#}", check(name, value).expect_err(name));
-        assert!(told("TIDINGS_LOG_LEVL", "debug").contains("TIDINGS_LOG_LEVL: there is no such setting"));
+        assert!(told("TIDINGS_LOG_LEVL", "debug").contains("TIDINGS_LOG_LEVL: unknown setting"));
         assert!(told("TIDINGS_ENGINE_LANE_QUEUE", "many").contains("\"many\" is not a whole number"));
     }
 
@@ -202,6 +207,7 @@ mod tests {
         let mut variables: Vec<(&str, &str)> = known.iter().map(|name| (name.as_str(), "1")).collect();
         variables.extend([
             ("TIDINGS_CONFIG", "/etc/tidings.toml"),
+            ("TIDINGS_LAB_POPUP_FAST_PATH", "off"),
             ("TIDINGS_SERVICE_HOST", "10.0.0.1"),
             ("TIDINGS_SERVICE_PORT_HTTP", "8080"),
             ("TIDINGS_PORT", "tcp://10.0.0.1:8080"),
@@ -212,10 +218,12 @@ mod tests {
 
     #[test]
     fn short_keys_cause_a_warning() {
-        let key = |length| Some("k".repeat(length));
+        let key = |length| Some("0123456789abcdef".repeat(3)[..length].to_owned());
         let short = Settings { api_key: key(15), token_key: key(31), ..Settings::default() };
         assert_eq!(warnings(&short, &[]).lines().count(), 2);
         let long = Settings { api_key: key(16), token_key: key(32), ..Settings::default() };
         assert_eq!(warnings(&long, &[]), "");
+        let dull = Settings { api_key: Some("k".repeat(40)), ..long };
+        assert_eq!(warnings(&dull, &[]).lines().count(), 1);
     }
 }

@@ -120,7 +120,7 @@ fn devices_are_refused_before_http_at_the_descriptor_limit() {
     let folder = Folder::new();
     let server = serve(&folder, "--admission-descriptors-reserved 220 --http-connections-max 8");
     populate(&server);
-    let address = server.door(&folder, "miop");
+    let address = server.listener(&folder, "miop");
     let mut let_in: Vec<TcpStream> = (0..100).map_while(|user| device(address, user)).collect();
     assert!(let_in.len() > 3 && let_in.len() < 100, "{} were let in", let_in.len());
     assert!(device(address, 200).is_none());
@@ -138,7 +138,7 @@ fn connections_are_refused_cleanly_without_a_descriptor_reserve() {
     let folder = Folder::new();
     let server = serve(&folder, "--admission-descriptors-reserved 0 --http-connections-per-address-max 75");
     populate(&server);
-    let address = server.door(&folder, "miop");
+    let address = server.listener(&folder, "miop");
     let mut open = known(&server);
     assert_eq!(refusals(&mut open), 0);
     let mut devices: Vec<TcpStream> = (0..224).map(|user| device(address, user).unwrap()).collect();

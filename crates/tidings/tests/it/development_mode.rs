@@ -46,7 +46,8 @@ fn the_printed_commands_work() {
 /// An answer's head in lower case, and its body.
 fn get(address: SocketAddr, path: &str, headers: &str) -> (String, Vec<u8>) {
     let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nconnection: close\r\n{headers}\r\n").unwrap();
+    let host = if headers.contains("host: ") { String::new() } else { format!("host: {address}\r\n") };
+    write!(stream, "GET {path} HTTP/1.1\r\nconnection: close\r\n{host}{headers}\r\n").unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
@@ -146,7 +147,7 @@ fn openapi_examples_work_with_the_demo_users() {
             let path = path.replace("{device_id}", "phone");
             let answer = http.exchange(&method.to_uppercase(), &path, example.to_string().as_bytes()).unwrap();
             if path.ends_with("/push_token") {
-                // A vendor is set up with keys that the vendor gives.
+                // A provider is set up with keys that the provider gives.
                 assert!(text(&answer.body).contains("is not set up"), "{}", text(&answer.body));
                 continue;
             }

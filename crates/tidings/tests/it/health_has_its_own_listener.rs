@@ -22,7 +22,7 @@ fn a_health_listener_answers_only_health_and_metrics() {
     let folder = Folder::new();
     let mut serve = folder.program(&["serve", "--health-listen", "127.0.0.1:0"]);
     let server = Server::start(serve.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY));
-    let health = server.door(&folder, "health");
+    let health = server.listener(&folder, "health");
     for path in ["/healthz", "/readyz", "/metrics"] {
         assert_eq!(ask(health, path), "200", "{path}");
     }

@@ -82,8 +82,8 @@ fn listen_prints_and_acknowledges_over_miop() {
 fn listen_prints_why_it_was_refused() {
     let folder = Folder::new();
     let _server = folder.serve();
-    for door in ["ws", "miop"] {
-        let mut command = folder.program(&["listen", "zoe", "--via", door]);
+    for listener in ["ws", "miop"] {
+        let mut command = folder.program(&["listen", "zoe", "--via", listener]);
         let output = command.env("TIDINGS_TOKEN_KEY", TOKEN_KEY).output().unwrap();
         let said = text(&output.stderr);
         assert!(!output.status.success() && said.contains("ended with not_found: no user \"zoe\""), "{said}");

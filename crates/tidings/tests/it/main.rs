@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod a_backup_is_restored_as_documented;
+mod a_node_ends_when_it_cannot_go_on;
 mod a_server_stores_everything_in_postgres;
 mod agents_load_a_real_server;
 mod brokers_are_compared;
@@ -11,16 +12,21 @@ mod descriptor_limit_refuses_new_connections_only;
 mod development_mode;
 mod docs_match_the_code;
 mod every_file_of_tests_is_run;
-mod everybody_is_reached_by_the_roads_that_are_due;
+mod everybody_is_notified_by_the_channels_that_are_due;
 mod health_has_its_own_listener;
 mod listen_prints_what_arrives;
 mod local_cluster_lifecycle;
 mod memory_is_returned_after_a_peak;
 mod modules_form_no_circles;
-mod overlong_input_harms_nobody;
+mod no_input_harms_anybody;
+mod nodes_notice_what_they_differ_in;
 #[allow(dead_code)]
 #[path = "../../../store/tests/it/support/postgres.rs"]
 mod postgres;
+mod reading_a_folder_changes_nothing;
+#[allow(dead_code)]
+#[path = "../../../bus-redis/tests/it/support/redis.rs"]
+mod redis;
 mod scenarios_run;
 mod server_lifecycle;
 mod settings_sources_have_a_precedence;

@@ -30,9 +30,12 @@ fn messages_that_grow_reach_their_readers_whole() {
 }
 
 #[test]
-fn members_who_are_offline_are_told_by_webhook() {
+fn members_who_are_offline_are_notified_by_webhook() {
     let printed = bench("group --members 10 --offline-share 50% --senders 2 --rate 20 --duration 2s");
-    assert!(printed.contains("webhook      told 200 of 200  lost 0  doubled 0  unentitled 0"), "members are not told");
+    assert!(
+        printed.contains("webhook      notified 200 of 200  lost 0  doubled 0  unentitled 0"),
+        "members are not notified"
+    );
 }
 
 #[test]
@@ -42,24 +45,24 @@ fn everybodys_receipts_balance() {
 }
 
 #[test]
-fn members_who_are_offline_are_told_by_vendors() {
+fn members_who_are_offline_are_notified_by_providers() {
     let printed = bench("group --members 9 --offline-share 70% --offline-via both --senders 2 --rate 20 --duration 2s");
-    assert!(printed.contains("webhook      told 240 of 240  lost 0  doubled 0"), "members are not told");
-    for vendor in ["apns", "fcm", "web_push"] {
-        let line = printed.lines().find(|line| line.trim_start().starts_with(vendor)).unwrap();
-        assert!(line.contains(" of 80  lost 0  doubled 0") && !line.contains("told 0 "), "{line}");
+    assert!(printed.contains("webhook      notified 240 of 240  lost 0  doubled 0"), "members are not notified");
+    for provider in ["apns", "fcm", "web_push"] {
+        let line = printed.lines().find(|line| line.trim_start().starts_with(provider)).unwrap();
+        assert!(line.contains(" of 80  lost 0  doubled 0") && !line.contains("notified 0 "), "{line}");
     }
 }
 
 #[test]
-fn recipients_who_are_offline_are_told() {
+fn recipients_who_are_offline_are_notified() {
     let printed =
         bench("direct --pairs 4 --offline-share 50% --offline-via both --rate 20 --connections 4 --duration 2s");
-    assert!(printed.contains("webhook      told 20 of 20  lost 0  doubled 0"), "recipients are not told");
+    assert!(printed.contains("webhook      notified 20 of 20  lost 0  doubled 0"), "recipients are not notified");
     let printed = bench("broadcast --members 10 --offline-share 50% --rounds 4 --pause 50ms");
-    assert!(printed.contains("webhook      told 20 of 20  lost 0  doubled 0"), "followers are not told");
+    assert!(printed.contains("webhook      notified 20 of 20  lost 0  doubled 0"), "followers are not notified");
     let line = "isolation --pairs 4 --members 6 --offline-share 50% --direct-rate 10 --duration 1s --floods official,user --share 0.02";
     let printed = bench(line);
     let told = printed.lines().find(|line| line.trim_start().starts_with("webhook")).unwrap();
-    assert!(told.contains("lost 0  doubled 0  unentitled 0") && !told.contains("told 0 "), "{told}");
+    assert!(told.contains("lost 0  doubled 0  unentitled 0") && !told.contains("notified 0 "), "{told}");
 }

@@ -31,6 +31,18 @@ fn numbers_out_of_range_are_refused_at_startup() {
 }
 
 #[test]
+fn an_address_of_redis_with_a_path_is_refused_at_startup() {
+    let told = refused(&[
+        ("TIDINGS_STORE_URL", "postgres://nowhere/x"),
+        ("TIDINGS_CLUSTER_NAME", "a"),
+        ("TIDINGS_CLUSTER_SECRET", "a secret of the nodes"),
+        ("TIDINGS_CLUSTER_REDIS", "redis://10.0.0.1:6379,redis://:hush@10.0.0.2:6379/1"),
+    ]);
+    let parts = ["[cluster] redis", "address 2 of Redis names a database", "leave the path out"];
+    assert!(parts.iter().all(|part| told.contains(part)) && !told.contains("hush"), "{told}");
+}
+
+#[test]
 fn an_invalid_settings_file_is_refused_with_line_and_reason() {
     let folder = Folder::new();
     fs::write(folder.path().join("tidings.toml"), "# ours\nmiop_listen = []\nhttp_listen = \"localhost\"\n").unwrap();
@@ -84,7 +96,7 @@ fn an_invalid_cluster_setting_is_refused_before_anything_starts() {
     };
     assert!(refused("TIDINGS_STORE_URL=postgres://elsewhere").contains("TIDINGS_STORE_URL is what joins the nodes"));
     assert!(refused("TIDINGS_DATA_DIR=/tmp/x").contains("TIDINGS_DATA_DIR is chosen for each server"));
-    assert!(refused("TIDINGS_API_KYE=x").contains("TIDINGS_API_KYE: there is no such setting"));
+    assert!(refused("TIDINGS_API_KYE=x").contains("TIDINGS_API_KYE: unknown setting"));
     assert!(refused("TIDINGS_HTTP_THREADS=many").contains("\"many\" is not a whole number"));
 }
 
@@ -100,7 +112,7 @@ fn a_server_serves_even_if_it_cannot_write_the_listening_file() {
     let command = command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY).stderr(log);
     let mut server = Server::start(command);
     assert!(server.http().is_ready());
-    assert!(!folder.data().join("listening").exists(), "what is there names a door of nobody's");
+    assert!(!folder.data().join("listening").exists(), "what is there names a listener of nobody's");
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(log.contains("the server's addresses cannot be written"), "{log}");
     server.signal("TERM");

@@ -41,6 +41,21 @@ fn outside_development_mode_the_console_is_served_under_a_strict_policy() {
     assert!(!page.contains("<style") && page.contains("src=\"/console/app.js\"") && !page.contains("/page/"), "{page}");
 }
 
+/// The page at `/docs` asks for the API key.
+#[test]
+fn the_description_page_is_framed_by_nobody_and_runs_only_its_own_scripts() {
+    let folder = Folder::new();
+    let server = folder.serve();
+    for path in ["/docs/", "/docs/index.html", "/docs/swagger-ui-bundle.js", "/docs/swagger-initializer.js", "/docs"] {
+        let (head, _) = request(server.address, &format!("GET {path}"), "");
+        assert!(head.starts_with("http/1.1 200") || head.starts_with("http/1.1 303"), "{path}: {head}");
+        for directive in ["default-src 'none'", "script-src 'self';", "connect-src 'self';", "frame-ancestors 'none'"] {
+            assert!(head.contains(directive), "{path}: no {directive} in {head}");
+        }
+        assert!(head.contains("x-content-type-options: nosniff"), "{path}: {head}");
+    }
+}
+
 #[test]
 fn the_settings_name_their_sources_and_hold_no_secret() {
     let folder = Folder::new();

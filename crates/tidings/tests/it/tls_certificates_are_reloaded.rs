@@ -55,10 +55,10 @@ fn a_sighup_loads_a_new_certificate_and_keeps_open_connections() {
     let mut command =
         folder.program(&["serve", "--http-tls-listen", "127.0.0.1:0", "--miop-tls-listen", "127.0.0.1:0"]);
     let server = Server::start(command.args(TLS).env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY));
-    let https = server.door(&folder, "https");
+    let https = server.listener(&folder, "https");
     let mut stays = connect(https, &old).unwrap();
     assert_eq!(asks(&mut stays).unwrap(), "HTTP/1.1 200");
-    connect(server.door(&folder, "miop_tls"), &old).unwrap();
+    connect(server.listener(&folder, "miop_tls"), &old).unwrap();
 
     let new = renew(&folder);
     server.signal("HUP");
@@ -66,7 +66,7 @@ fn a_sighup_loads_a_new_certificate_and_keeps_open_connections() {
     while connect(https, &new).is_err() {
         assert!(Instant::now() < deadline, "the new certificate was not taken");
     }
-    connect(server.door(&folder, "miop_tls"), &new).unwrap();
+    connect(server.listener(&folder, "miop_tls"), &new).unwrap();
     assert!(connect(https, &old).is_err());
     let mut rest = [0; 4_096];
     let _ = stays.read(&mut rest).unwrap();

@@ -14,7 +14,7 @@ import type { Core } from "./core.js";
 import { directId } from "./direct.js";
 import { Emitter } from "./emitter.js";
 import { ConversationHandle, type Parts } from "./handle.js";
-import { query, type HttpDoor } from "./http.js";
+import { query, type HttpListener } from "./http.js";
 import { actorOf, messageOf } from "./items.js";
 import { ListKeeper } from "./list-keeper.js";
 import { OfflinePushDesk } from "./offline-push.js";
@@ -33,7 +33,7 @@ export interface ClientOptions {
   /** The device that the session binds with. */
   readonly deviceId: string;
   readonly link: WakeableLink;
-  readonly http: HttpDoor;
+  readonly http: HttpListener;
   readonly clock: Clock;
   readonly keeper: Keeper;
   /** Called once when the app closes the client. */
@@ -184,6 +184,7 @@ export class Client implements Tidings {
     this.conversations.refreshAll();
     this.presence.up();
     timelines.up();
+    for (const { messages } of this.#handles.values()) messages.retry();
     outbox.unpause();
   }
 
@@ -192,6 +193,7 @@ export class Client implements Tidings {
     this.#keeper.forget();
     this.conversations.clear();
     this.#parts.receipts.clear();
+    for (const handle of this.#handles.values()) handle.forgetMarks();
     this.#readAnew();
     this.#parts.core.emitter.emit("reset", {});
   }
@@ -255,7 +257,9 @@ export class Client implements Tidings {
     const { core, list, timelines } = this.#parts;
     list.membership(conversation, member);
     timelines.forget(conversation);
-    this.#handles.get(conversation)?.messages.restart();
+    const handle = this.#handles.get(conversation);
+    handle?.forgetMarks();
+    handle?.messages.restart();
     core.emitter.emit("membership", { conversation, member });
   }
 

@@ -12,7 +12,7 @@ export class GrowingSend implements GrowingMessage {
   readonly #endListening: () => void;
   #text: string;
   #offset: number;
-  /** Pieces may have been lost with a connection: the end then carries the whole body. */
+  /** Chunks may have been lost with a connection: the end then carries the whole body. */
   #isBroken = false;
 
   constructor(core: Core, receipt: SendReceipt, body: Json) {

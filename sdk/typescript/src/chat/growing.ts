@@ -1,19 +1,20 @@
-// The pieces of a message that grows while it is read.
+// The chunks of a message that grows while it is read.
+import { textOfBytes } from "../platform.js";
 import type { Json, JsonObject } from "../wire/json.js";
 import type { StreamFrame } from "../wire/server-frames.js";
 import type { MessageSlot } from "./slots.js";
 
-/** Adds a piece to a message; undefined: pieces before it are missing, so the message has to be read again. */
-export function grow(slot: MessageSlot, piece: StreamFrame): MessageSlot | undefined {
+/** Adds a chunk to a message; undefined: chunks before it are missing, so the message has to be read again. */
+export function grow(slot: MessageSlot, chunk: StreamFrame): MessageSlot | undefined {
   const { entry } = slot;
-  if (entry.stream === undefined || entry.recalled) return slot; // it has ended: a late piece
+  if (entry.stream === undefined || entry.recalled) return slot; // it has ended: a late chunk
   const text = growingText(entry.body);
   const bytes = new TextEncoder().encode(text);
-  if (piece.offset > bytes.length) return undefined;
-  const added = new TextEncoder().encode(piece.text);
-  const known = bytes.length - piece.offset;
+  if (chunk.offset > bytes.length) return undefined;
+  const added = new TextEncoder().encode(chunk.text);
+  const known = bytes.length - chunk.offset;
   if (known >= added.length) return slot; // it came before
-  const news = new TextDecoder().decode(added.subarray(known));
+  const news = textOfBytes(added.subarray(known));
   return { ...slot, entry: { ...entry, stream: "open", body: withText(entry.body, text + news) } };
 }
 

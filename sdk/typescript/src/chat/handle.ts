@@ -10,7 +10,7 @@ import type { Json } from "../wire/json.js";
 import type { Core } from "./core.js";
 import { directPeer } from "./direct.js";
 import { GrowingSend } from "./growing-message.js";
-import type { HttpDoor } from "./http.js";
+import type { HttpListener } from "./http.js";
 import { randomId } from "./ids.js";
 import type { ListKeeper } from "./list-keeper.js";
 import type { Outbox } from "./outbox.js";
@@ -23,7 +23,7 @@ import { Window } from "./window.js";
 /** The parts that all conversations share. */
 export interface Parts {
   readonly core: Core;
-  readonly http: HttpDoor;
+  readonly http: HttpListener;
   readonly timelines: Timelines;
   readonly outbox: Outbox;
   readonly list: ListKeeper;
@@ -37,6 +37,8 @@ export class ConversationHandle implements Conversation {
   readonly #parts: Parts;
   readonly #questions: Questions;
   #readTo = 0;
+  /** There is a mark to be told. */
+  #hasRead = false;
   #reading: Promise<void> | undefined;
 
   constructor(id: string, parts: Parts) {
@@ -64,11 +66,11 @@ export class ConversationHandle implements Conversation {
   }
 
   retry(clientMsgId: string): void {
-    this.#parts.outbox.retry(clientMsgId);
+    this.#parts.outbox.retry(this.id, clientMsgId);
   }
 
   discard(clientMsgId: string): boolean {
-    return this.#parts.outbox.discard(clientMsgId);
+    return this.#parts.outbox.discard(this.id, clientMsgId);
   }
 
   async stream(body: Json, options: SendOptions = {}): Promise<GrowingMessage> {
@@ -91,24 +93,23 @@ export class ConversationHandle implements Conversation {
       ...(ifVersion !== undefined && { if_version: ifVersion }),
       client_msg_id: randomId(), // the same in every attempt of this edit
     });
-    // Shown at once. A server that does not tell the version made the next one, or a later one, which the entry then brings.
-    const { at } = receipt;
+    const { at, version } = receipt;
+    // A server that does not tell the version: the entry brings it.
+    if (version === undefined) return receipt;
     const held = this.#parts.timelines.of(this.id).message(seq);
-    const version = receipt.version ?? (held?.entry.version ?? 1) + 1;
-    const entry: Entry = {
+    this.#show({
       conversation: this.id, seq: receipt.seq, kind: "edit", at, from: this.#parts.core.me, target: seq, body,
       type: type ?? held?.entry.type ?? "text",
       ...(mentions && { mentions }),
       version,
-    };
-    this.#apply(entry);
+    });
     return receipt;
   }
 
   async recall(seq: number): Promise<SendReceipt> {
     const { core } = this.#parts;
     const receipt = await core.asker.ask({ t: "recall", conversation: this.id, seq });
-    this.#apply({ conversation: this.id, seq: receipt.seq, kind: "recall", at: receipt.at, from: core.me, target: seq, type: "", body: null });
+    this.#show({ conversation: this.id, seq: receipt.seq, kind: "recall", at: receipt.at, from: core.me, target: seq, type: "", body: null });
     return receipt;
   }
 
@@ -131,24 +132,25 @@ export class ConversationHandle implements Conversation {
   async markRead(seq?: number): Promise<void> {
     const { list, timelines } = this.#parts;
     const newest = seq ?? Math.max(list.viewOf(this.id).get()?.last_seq ?? 0, timelines.of(this.id).high ?? 0);
-    if (newest <= this.#readTo) return this.#reading;
-    this.#readTo = newest;
+    // A line that the user has marked as unread is read by reading up to anywhere.
+    if (newest <= this.#readTo && list.viewOf(this.id).get()?.marked_unread !== true) return this.#reading;
+    this.#readTo = Math.max(this.#readTo, newest);
+    this.#hasRead = true;
     list.read(this.id, newest);
     // Marks that are set while one is on its way, or while there is no connection, are told as one.
     if (!this.#reading) {
       this.#reading = this.#tellRead().finally(() => (this.#reading = undefined));
-      // An app that marks as it scrolls does not wait for each mark.
-      this.#reading.catch(() => undefined);
+      // An app that marks as it scrolls does not wait for each mark. One that was refused may be set again.
+      this.#reading.catch(() => (this.#readTo = 0));
     }
     return this.#reading;
   }
 
   async #tellRead(): Promise<void> {
-    for (let told = 0; told < this.#readTo; ) {
+    while (this.#hasRead) {
       await this.#parts.core.asker.untilUp();
-      const seq = this.#readTo;
-      await this.#parts.core.asker.ask({ t: "read", conversation: this.id, seq });
-      told = seq;
+      this.#hasRead = false;
+      await this.#parts.core.asker.ask({ t: "read", conversation: this.id, seq: this.#readTo });
     }
   }
 
@@ -157,16 +159,15 @@ export class ConversationHandle implements Conversation {
   }
 
   async mute(options: { readonly until?: number } = {}): Promise<void> {
-    await this.#questions.mute(true, options.until);
-    this.#parts.list.patch(this.id, { muted: true, ...(options.until !== undefined && { muted_until: options.until }) });
+    await this.#questions.mute(true, options.until); // the line that the server then tells shows it
   }
 
   async unmute(): Promise<void> {
     await this.#questions.mute(false, undefined);
-    this.#parts.list.patch(this.id, { muted: false });
   }
 
   async setPreferences(preferences: Preferences): Promise<void> {
+    if (preferences.marked_unread === true) this.#readTo = 0; // the next mark takes it back, wherever it stands
     await this.#parts.core.asker.ask({ t: "preferences", conversation: this.id, ...preferences });
   }
 
@@ -218,9 +219,15 @@ export class ConversationHandle implements Conversation {
     await this.#parts.core.asker.ask({ t: "assign", conversation: this.id, assigned_to: agent, ...condition });
   }
 
-  /** What the server has answered is shown at once; the entry that follows is then no news. */
-  #apply(entry: Entry): void {
-    if (this.#parts.timelines.of(this.id).apply(entry)) this.messages.refresh();
+  /** Marks are to be told anew: of another store, or after a return. */
+  forgetMarks(): void {
+    this.#readTo = 0;
+    this.#hasRead = false;
+  }
+
+  /** What the server has answered is shown at once, until the entry that tells of it comes. */
+  #show(entry: Entry): void {
+    if (this.#parts.timelines.of(this.id).answer(entry)) this.messages.refresh();
   }
 }
 

@@ -5,8 +5,8 @@ import type { Clock } from "../session/clock.js";
 // A token that ends sooner may end on the way.
 const LEFT_MS_MIN = 10_000;
 
-/** The HTTP door with the user's token, for what no frame is for. */
-export class HttpDoor {
+/** The HTTP listener with the user's token, for what no frame is for. */
+export class HttpListener {
   readonly #base: string;
   readonly #token: () => Promise<string | null>;
   readonly #fetch: typeof fetch;
@@ -80,6 +80,6 @@ export function path(parts: TemplateStringsArray, ...names: readonly (string | n
 
 /** `?name=value…` of those that are given. */
 export function query(values: { readonly [name: string]: string | number | undefined }): string {
-  const given = Object.entries(values).flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)]]));
-  return given.length === 0 ? "" : `?${new URLSearchParams(given).toString()}`;
+  const given = Object.entries(values).flatMap(([name, value]) => (value === undefined ? [] : [`${name}=${encodeURIComponent(value)}`]));
+  return given.length === 0 ? "" : `?${given.join("&")}`;
 }

@@ -1,5 +1,6 @@
-/** A random id of 24 letters: also where a page has no secure context, and so no `crypto.randomUUID`. */
+import { randomBytes } from "../platform.js";
+
+/** A random id of 24 letters. */
 export function randomId(): string {
-  const bytes = crypto.getRandomValues(new Uint8Array(12));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return Array.from(randomBytes(12), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

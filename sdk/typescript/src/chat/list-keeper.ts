@@ -4,6 +4,7 @@ import { Cell } from "../observable.js";
 import type { Conversations, ConversationsPage, ConversationsSnapshot } from "../tidings.js";
 import type { ListFilter } from "../wire/client-frames.js";
 import type { ConversationView, Entry } from "../wire/entries.js";
+import type { ConversationsFrame } from "../wire/server-frames.js";
 import type { Core } from "./core.js";
 import { isOfOthers } from "./direct.js";
 import { ConversationList } from "./list.js";
@@ -11,6 +12,8 @@ import { ConversationList } from "./list.js";
 const PAGE_LIMIT = 100;
 // Changes that come together are looked up together.
 const REFRESH_AFTER_MS = 50;
+// The longest time that a timer takes.
+const TIMER_MS_MAX = 2 ** 31 - 1;
 // A line that is stale again after so many readings in a row is left until something else changes.
 const ROUNDS_MAX = 5;
 
@@ -20,11 +23,17 @@ export class ListKeeper implements Conversations {
   readonly #onRead: (view: ConversationView) => void;
   readonly #cell = new Cell<ConversationsSnapshot>({ items: [], unread: 0, mentions: 0, hasMore: false, state: "loading" });
   readonly #views = new Map<string, Cell<ConversationView | undefined>>();
-  readonly #left = new Set<string>();
+  /** How many pages were asked for. */
+  #asked = 0;
+  /** Of each line that something else than a page has told of: how many had been asked for by then. An earlier page may not know it. */
+  readonly #told = new Map<string, number>();
+  /** The same of each line's newest entry: a page merges with it, and a list without the line may be too old. */
+  readonly #moved = new Map<string, number>();
   #next: string | undefined;
   #isRead = false;
   #wantsAll = false;
   #timer: (() => void) | undefined;
+  #muteTimer: (() => void) | undefined;
   #reading: Promise<void> | undefined;
   #isDirty = false;
 
@@ -58,6 +67,7 @@ export class ListKeeper implements Conversations {
 
   take(entry: Entry): void {
     if (this.#isOfAccount(entry.conversation)) return;
+    this.#moved.set(entry.conversation, this.#asked);
     this.#list.take(entry);
     this.#refreshStale();
     this.#changed();
@@ -71,28 +81,18 @@ export class ListKeeper implements Conversations {
 
   put(view: ConversationView): void {
     if (this.#isOfAccount(view.id)) return;
-    this.#left.delete(view.id);
+    this.#told.set(view.id, this.#asked);
     this.#list.put(view);
     this.#onRead(view);
     this.#refreshStale();
     this.#changed();
   }
 
-  patch(id: string, change: Partial<ConversationView>): void {
-    this.#list.patch(id, change);
-    this.#changed();
-  }
-
   membership(id: string, isMember: boolean): void {
     if (this.#isOfAccount(id)) return;
-    if (isMember) {
-      this.#left.delete(id);
-      this.#list.stale.add(id);
-    } else {
-      // A page that is on its way may still have the line.
-      this.#left.add(id);
-      this.#list.remove(id);
-    }
+    this.#told.set(id, this.#asked);
+    if (isMember) this.#list.stale.add(id);
+    else this.#list.remove(id);
     this.#refreshStale();
     this.#changed();
   }
@@ -111,25 +111,22 @@ export class ListKeeper implements Conversations {
 
   close(): void {
     this.#timer?.();
+    this.#muteTimer?.();
   }
 
   async loadMore(): Promise<void> {
     await this.#reading;
     if (this.#next === undefined) return;
-    const page = await this.#core.asker.ask({ t: "conversations", after: this.#next, limit: PAGE_LIMIT });
-    this.#takePage(page.conversations);
+    const page = await this.#ask({ after: this.#next, limit: PAGE_LIMIT });
     this.#next = page.next ?? undefined;
     this.#changed();
   }
 
   async page(filter: ListFilter, after?: string, limit?: number): Promise<ConversationsPage> {
-    const frame = { t: "conversations" as const, filter, ...(after !== undefined && { after }), ...(limit !== undefined && { limit }) };
-    const { conversations, next } = await this.#core.asker.ask(frame);
-    if (filter === "archived") {
-      // Their `view` is kept right like that of any other line: the list only does not show them.
-      this.#takePage(conversations);
-      this.#changed();
-    }
+    const question = { filter, ...(after !== undefined && { after }), ...(limit !== undefined && { limit }) };
+    // Of archived lines the `view` is kept right like that of any other line: the list only does not show them.
+    const { conversations, next } = await (filter === "archived" ? this.#ask(question) : this.#core.asker.ask({ t: "conversations", ...question }));
+    this.#changed();
     return { conversations, ...(next != null && { next }) };
   }
 
@@ -171,11 +168,12 @@ export class ListKeeper implements Conversations {
     this.#wantsAll = false;
     const stale = new Set(this.#list.stale);
     const known = new Set(this.#list.views.map(({ id }) => id));
+    const asked = this.#asked + 1;
     const loaded = Math.max(PAGE_LIMIT, this.#list.size);
     const seen = new Set<string>();
-    for (let after: string | undefined; ; ) {
-      const page = await this.#core.asker.ask({ t: "conversations", limit: PAGE_LIMIT, ...(after !== undefined && { after }) });
-      this.#takePage(page.conversations);
+    let after: string | undefined;
+    for (;;) {
+      const page = await this.#ask({ limit: PAGE_LIMIT, ...(after !== undefined && { after }) });
       for (const { id } of page.conversations) {
         seen.add(id);
         stale.delete(id);
@@ -186,23 +184,41 @@ export class ListKeeper implements Conversations {
     }
     const archived = this.#list.views.filter(({ id, archived }) => archived === true && (isAll ? !seen.has(id) : stale.has(id)));
     if (archived.length > 0) {
-      const page = await this.#core.asker.ask({ t: "conversations", limit: PAGE_LIMIT, filter: "archived" });
-      this.#takePage(page.conversations);
+      const page = await this.#ask({ limit: PAGE_LIMIT, filter: "archived" });
       for (const { id } of page.conversations) seen.add(id);
     }
-    for (const id of stale) this.#list.stale.delete(id); // the server's list has no such line
-    // Lines that came while the pages were read are not in them, and stay.
-    if (isAll) this.#list.keepOnly(new Set([...seen, ...this.#list.views.map(({ id }) => id).filter((id) => !known.has(id))]));
+    const isNews = (id: string): boolean => Math.max(this.#told.get(id) ?? 0, this.#moved.get(id) ?? 0) >= asked;
+    for (const id of stale) if (!isNews(id)) this.#list.stale.delete(id); // the server's list has no such line
+    if (isAll) {
+      // Lines that came or changed while the pages were read may be missing in them: they stay, and are looked for again.
+      const unsure = this.#list.views.map(({ id }) => id).filter((id) => known.has(id) && !seen.has(id) && isNews(id));
+      for (const id of unsure) this.#list.stale.add(id);
+      this.#list.keepOnly(new Set([...seen, ...unsure, ...this.#list.views.map(({ id }) => id).filter((id) => !known.has(id))]));
+    } else if (after === undefined) {
+      // The whole list was read for them, and does not have them.
+      for (const id of stale) if (!seen.has(id) && !isNews(id)) this.#list.remove(id);
+    }
     this.#isRead = true;
     this.#changed();
   }
 
-  #takePage(views: readonly ConversationView[]): void {
-    for (const view of views) {
-      if (this.#left.has(view.id)) continue;
+  /** Asks for a page, and takes its lines, but for those of which something newer was told meanwhile. */
+  async #ask(question: { readonly after?: string; readonly limit?: number; readonly filter?: ListFilter }): Promise<ConversationsFrame> {
+    const asked = ++this.#asked;
+    const page = await this.#core.asker.ask({ t: "conversations", ...question });
+    for (const view of page.conversations) {
+      if ((this.#told.get(view.id) ?? 0) >= asked) continue;
       this.#list.put(view);
       this.#onRead(view);
     }
+    return page;
+  }
+
+  #endMutes(): void {
+    const now = this.#core.clock.now();
+    const next = this.#list.endMutes(now);
+    this.#muteTimer?.();
+    this.#muteTimer = next === undefined ? undefined : this.#core.clock.setTimer(Math.min(next - now, TIMER_MS_MAX), () => this.#changed());
   }
 
   #changed(): void {
@@ -215,10 +231,9 @@ export class ListKeeper implements Conversations {
 
   #show(): void {
     this.#isDirty = false;
-    const now = this.#core.clock.now();
-    const views = this.#list.views.map((view) => (view.muted && view.muted_until != null && view.muted_until <= now ? { ...view, muted: false } : view));
+    this.#endMutes();
     for (const [id, cell] of this.#views) cell.set(this.#list.view(id));
-    const items = views.filter(({ hidden, archived }) => hidden !== true && archived !== true).sort(byActivity);
+    const items = this.#list.views.filter(({ hidden, archived }) => hidden !== true && archived !== true).sort(byActivity);
     this.#cell.set({
       items,
       unread: items.reduce((count, { muted, unread }) => count + (muted ? 0 : unread), 0),

@@ -1,9 +1,10 @@
-// How messages reach this device while its user has no session: by the push service of its vendor.
+// How messages reach this device while its user has no session: by the push service of its provider.
 import { base64urlBytes } from "../base64url.js";
 import { CLIENT_CODES, TidingsError } from "../errors.js";
+import { serviceWorkers } from "../platform.js";
 import type { OfflinePush, WebPushOptions } from "../tidings.js";
 import type { PushToken, WebPushSubscription } from "../wire/push-tokens.js";
-import { path, type HttpDoor } from "./http.js";
+import { path, type HttpListener } from "./http.js";
 
 // A point of P-256, uncompressed.
 const PUBLIC_KEY_BYTES = 65;
@@ -51,7 +52,7 @@ export interface PushSubscriptionLike {
 }
 
 /** What is used of `navigator.serviceWorker`. */
-interface ServiceWorkers {
+export interface ServiceWorkers {
   /** Never resolves in a page without a service worker. */
   readonly ready: Promise<ServiceWorkerRegistrationLike>;
   getRegistration(): Promise<ServiceWorkerRegistrationLike | undefined>;
@@ -59,11 +60,11 @@ interface ServiceWorkers {
 
 export class OfflinePushDesk implements OfflinePush {
   readonly deviceId: string;
-  readonly #http: HttpDoor;
+  readonly #http: HttpListener;
   /** The service worker that subscribed in this page's life. */
   #registration: ServiceWorkerRegistrationLike | undefined;
 
-  constructor(deviceId: string, http: HttpDoor) {
+  constructor(deviceId: string, http: HttpListener) {
     this.deviceId = deviceId;
     this.#http = http;
   }
@@ -75,7 +76,7 @@ export class OfflinePushDesk implements OfflinePush {
   async subscribe({ publicKey, registration }: WebPushOptions): Promise<void> {
     const key = publicKeyBytes(publicKey);
     const subscription = await inBrowser(async () => {
-      this.#registration = registration ?? (await pageServiceWorkers()?.ready);
+      this.#registration = registration ?? (await serviceWorkers()?.ready);
       const manager = this.#registration?.pushManager;
       if (!manager) throw new TidingsError(CLIENT_CODES.notificationsUnsupported, "there is no PushManager here");
       const current = await manager.getSubscription();
@@ -83,7 +84,7 @@ export class OfflinePushDesk implements OfflinePush {
       await current?.unsubscribe(); // a browser refuses to subscribe with a second key
       return wireForm(await newSubscription(manager, { userVisibleOnly: true, applicationServerKey: key.buffer }));
     });
-    await this.register({ vendor: "web_push", subscription });
+    await this.register({ provider: "web_push", subscription });
   }
 
   async forget({ registration }: { readonly registration?: ServiceWorkerRegistrationLike } = {}): Promise<void> {
@@ -93,17 +94,13 @@ export class OfflinePushDesk implements OfflinePush {
   }
 
   async #unsubscribe(registration: ServiceWorkerRegistrationLike | undefined): Promise<void> {
-    const found = registration ?? this.#registration ?? (await pageServiceWorkers()?.getRegistration());
+    const found = registration ?? this.#registration ?? (await serviceWorkers()?.getRegistration());
     await (await found?.pushManager?.getSubscription())?.unsubscribe();
   }
 
   get #path(): string {
     return path`/v1/users/me/devices/${this.deviceId}/push_token`;
   }
-}
-
-function pageServiceWorkers(): ServiceWorkers | undefined {
-  return (globalThis as { readonly navigator?: { readonly serviceWorker?: ServiceWorkers } }).navigator?.serviceWorker;
 }
 
 function publicKeyBytes(text: string): Uint8Array<ArrayBuffer> {

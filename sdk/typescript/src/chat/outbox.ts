@@ -16,6 +16,11 @@ const RETRY_MS = 500;
 const RETRY_MS_MAX = 30_000;
 const BODY_BYTES_MAX = 64 * 1024;
 
+/** An item's name: an id is its sender's within one conversation, and a conversation's id has no `/`. */
+export function nameOf({ conversation, id }: Pick<OutboxItem, "conversation" | "id">): string {
+  return `${conversation}/${id}`;
+}
+
 export interface OutboxItem {
   readonly id: string;
   readonly conversation: string;
@@ -40,6 +45,7 @@ export interface OutboxOwner {
 export class Outbox {
   readonly #core: Core;
   readonly #owner: OutboxOwner;
+  /** Both by the item's name. */
   readonly #items = new Map<string, OutboxItem>();
   readonly #promises = new Map<string, Promised[]>();
   /** By conversation: what ends its pause, and how many refusals for the moment came in a row. */
@@ -66,19 +72,27 @@ export class Outbox {
   send(conversation: string, message: NewMessage & { readonly client_msg_id: string }): Promise<SendReceipt> {
     const id = message.client_msg_id;
     if (this.#closed) return Promise.reject(this.#closed);
+    const name = nameOf({ conversation, id });
+    const known = this.#items.get(name);
+    const isAlike = known === undefined || JSON.stringify(known.message) === JSON.stringify(message);
+    // The server has it, and the timeline is about to show it: the answer is what the server's would be.
+    if (known?.receipt && isAlike) return Promise.resolve({ ...known.receipt, duplicate: true });
     const promise = new Promise<SendReceipt>((resolve, reject) => {
-      this.#promises.set(id, [...(this.#promises.get(id) ?? []), { resolve, reject }]);
+      if (known && !isAlike && known.state !== "refused") {
+        reject(new TidingsError("client_msg_id_reused", `client_msg_id: "${id}" is that of another message of this conversation`));
+      } else this.#promises.set(name, [...(this.#promises.get(name) ?? []), { resolve, reject }]);
     });
     // The message in the timeline tells the same: a promise that nobody looks at is no unhandled rejection.
     promise.catch(() => undefined);
-    if (this.#items.has(id)) {
-      this.retry(id);
+    if (known && (isAlike || known.state !== "refused")) {
+      if (isAlike) this.retry(conversation, id);
       return promise;
     }
     const item: OutboxItem = { id, conversation, message, at: this.#core.clock.now(), order: this.#nextOrder(), state: "queued" };
     const unsent = this.all.filter(({ state }) => state === "queued" || state === "asked").length;
     const bytes = new TextEncoder().encode(JSON.stringify(message.body)).length;
-    this.#items.set(id, item);
+    this.#items.delete(name); // one that was refused: this stands last
+    this.#items.set(name, item);
     if (unsent >= ITEMS_MAX) this.#refuse(item, new TidingsError(CLIENT_CODES.outboxFull, `${ITEMS_MAX} messages wait to be sent`));
     else if (bytes > BODY_BYTES_MAX) {
       this.#refuse(item, new TidingsError("limit_exceeded", `body: at most ${BODY_BYTES_MAX} bytes of JSON, these are ${bytes}`));
@@ -90,15 +104,15 @@ export class Outbox {
   /** Items of an earlier page, or of another tab that has gone. */
   restore(items: readonly OutboxItem[]): void {
     for (const item of items) {
-      if (this.#items.has(item.id)) continue;
-      this.#items.set(item.id, item.state === "refused" ? item : { ...item, state: "queued" });
+      if (this.#items.has(nameOf(item))) continue;
+      this.#items.set(nameOf(item), item.state === "refused" ? item : { ...item, state: "queued" });
       this.#changed(item.conversation);
     }
     this.flush();
   }
 
-  retry(id: string): void {
-    const item = this.#items.get(id);
+  retry(conversation: string, id: string): void {
+    const item = this.#items.get(nameOf({ conversation, id }));
     if (item?.state !== "refused") return;
     const { error: _, ...kept } = item;
     this.#put({ ...kept, state: "queued" });
@@ -106,26 +120,27 @@ export class Outbox {
   }
 
   /** Removes what was refused or not sent yet. */
-  discard(id: string): boolean {
-    const item = this.#items.get(id);
+  discard(conversation: string, id: string): boolean {
+    const item = this.#items.get(nameOf({ conversation, id }));
     if (!item || (item.state !== "refused" && item.state !== "queued")) return false;
-    this.#items.delete(id);
-    this.#promisesOf(id).forEach(({ reject }) => reject(new TidingsError(CLIENT_CODES.discarded, "the app discarded the message")));
+    this.#items.delete(nameOf(item));
+    this.#promisesOf(nameOf(item)).forEach(({ reject }) => reject(new TidingsError(CLIENT_CODES.discarded, "the app discarded the message")));
     this.#changed(item.conversation);
     return true;
   }
 
   /** An entry of this user came: it settles the send that made it, also when the answer got lost. */
   see(entry: Entry): void {
-    const item = entry.client_msg_id == null ? undefined : this.#items.get(entry.client_msg_id);
-    if (item === undefined || entry.kind !== "message" || actorOf(entry) !== this.#core.me || item.conversation !== entry.conversation) return;
+    const { conversation, client_msg_id: id } = entry;
+    const item = id == null ? undefined : this.#items.get(nameOf({ conversation, id }));
+    if (item === undefined || entry.kind !== "message" || actorOf(entry) !== this.#core.me) return;
     if (item.state !== "settled") this.#settle(item, { conversation: entry.conversation, seq: entry.seq, at: entry.at });
   }
 
   /** Settled items that the timeline shows by itself now are needed no more. */
   dropSettled(conversation: string, isShown: (seq: number) => boolean): void {
     for (const item of this.of(conversation)) {
-      if (item.state === "settled" && item.receipt && isShown(item.receipt.seq)) this.#items.delete(item.id);
+      if (item.state === "settled" && item.receipt && isShown(item.receipt.seq)) this.#items.delete(nameOf(item));
     }
   }
 
@@ -152,7 +167,7 @@ export class Outbox {
   close(error: TidingsError): void {
     this.#closed = error;
     for (const cancel of this.#paused.values()) cancel();
-    for (const id of [...this.#promises.keys()]) this.#promisesOf(id).forEach(({ reject }) => reject(error));
+    for (const name of [...this.#promises.keys()]) this.#promisesOf(name).forEach(({ reject }) => reject(error));
   }
 
   async #ask(item: OutboxItem): Promise<void> {
@@ -162,10 +177,10 @@ export class Outbox {
     const destination = peer === undefined ? { conversation: item.conversation } : { to: peer };
     try {
       const receipt = await this.#core.link.request({ t: "send", ...destination, ...item.message });
-      this.#settleById(item.id, receipt);
+      this.#answered(nameOf(item), receipt);
       this.#resume(item.conversation);
     } catch (error) {
-      const now = this.#items.get(item.id);
+      const now = this.#items.get(nameOf(item));
       if (now?.state === "asked") this.#fail(now, error);
     } finally {
       this.#asked -= 1;
@@ -198,25 +213,25 @@ export class Outbox {
     this.#failures.delete(conversation);
   }
 
-  #settleById(id: string, receipt: SendReceipt): void {
-    const item = this.#items.get(id);
+  #answered(name: string, receipt: SendReceipt): void {
+    const item = this.#items.get(name);
     if (item && item.state !== "settled") this.#settle(item, receipt);
   }
 
   #settle(item: OutboxItem, receipt: SendReceipt): void {
     const { error: _, ...kept } = item;
     this.#put({ ...kept, state: "settled", receipt });
-    this.#promisesOf(item.id).forEach(({ resolve }) => resolve(receipt));
+    this.#promisesOf(nameOf(item)).forEach(({ resolve }) => resolve(receipt));
   }
 
   #refuse(item: OutboxItem, error: TidingsError): void {
     this.#put({ ...item, state: "refused", error });
-    this.#promisesOf(item.id).forEach(({ reject }) => reject(error));
+    this.#promisesOf(nameOf(item)).forEach(({ reject }) => reject(error));
   }
 
-  #promisesOf(id: string): readonly Promised[] {
-    const promised = this.#promises.get(id) ?? [];
-    this.#promises.delete(id);
+  #promisesOf(name: string): readonly Promised[] {
+    const promised = this.#promises.get(name) ?? [];
+    this.#promises.delete(name);
     return promised;
   }
 
@@ -226,7 +241,7 @@ export class Outbox {
   }
 
   #put(item: OutboxItem): void {
-    this.#items.set(item.id, item);
+    this.#items.set(nameOf(item), item);
     this.#changed(item.conversation);
   }
 

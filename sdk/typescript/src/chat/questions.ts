@@ -1,7 +1,7 @@
 // What is asked about a conversation over HTTP, where no frame is for it.
 import type { EntriesPage, Member, MembersPage, MessageReceipts, MessageVersion, ReactionsPage, UserReaction } from "../conversation.js";
 import type { Entry, Role } from "../wire/entries.js";
-import { path, query, type HttpDoor } from "./http.js";
+import { path, query, type HttpListener } from "./http.js";
 
 interface Page {
   readonly after?: string;
@@ -9,10 +9,10 @@ interface Page {
 }
 
 export class Questions {
-  readonly #http: HttpDoor;
+  readonly #http: HttpListener;
   readonly #id: string;
 
-  constructor(http: HttpDoor, id: string) {
+  constructor(http: HttpListener, id: string) {
     this.#http = http;
     this.#id = id;
   }

@@ -10,6 +10,12 @@ export interface MessageSlot {
   /** The number of the newest entry that the reactions are known to include; so for the pin. */
   readonly reactionsAt: number;
   readonly pinnedAt: number;
+  /** It shows what this user's own change was answered with. The entry that tells of the change is still to come, and knows better. */
+  readonly isAnswered?: boolean;
+  /** An edit without a body has come: it was made obsolete, or says that there is none. What the message is now, history has. */
+  readonly isUnclear?: boolean;
+  /** The same of the message that this one answers. */
+  readonly isQuoteUnclear?: boolean;
 }
 
 export interface OtherSlot {
@@ -38,29 +44,39 @@ export function slotOf(entry: Entry, asOf: number): Slot {
 // A preview of a message shows at most so much of it, as the server's do.
 const PREVIEW_BYTES_MAX = 1_024;
 
+function isShort(body: Json): boolean {
+  return new TextEncoder().encode(JSON.stringify(body)).length <= PREVIEW_BYTES_MAX;
+}
+
+/** An entry without what it shows of a message that the user has cleared. */
+export function withoutCleared(entry: Entry, cleared: number): Entry {
+  const { reply_to: quote } = entry;
+  return quote && quote.seq <= cleared && Object.keys(quote).length > 1 ? { ...entry, reply_to: { seq: quote.seq } } : entry;
+}
+
 /** What an entry changes in the messages that answer `target`: their preview of it. */
 export function previewChangeOf(entry: Entry): { readonly target: number; readonly change: (slot: MessageSlot) => MessageSlot } | undefined {
   const { target } = entry;
   if (target == null) return undefined;
   if (entry.kind === "recall") {
-    return { target, change: (slot) => requoted(slot, ({ seq, from }) => ({ seq, ...(from != null && { from }), recalled: true })) };
+    return { target, change: (slot) => requoted(slot, ({ body: _, ...kept }) => ({ ...kept, recalled: true })) };
   }
-  if (entry.kind !== "edit" || entry.body === null) return undefined;
-  const isShort = new TextEncoder().encode(JSON.stringify(entry.body)).length <= PREVIEW_BYTES_MAX;
+  if (entry.kind !== "edit") return undefined;
+  if (entry.body === null) return { target, change: (slot) => (slot.entry.reply_to?.recalled ? slot : { ...slot, isQuoteUnclear: true }) };
   return {
     target,
     change: (slot) =>
       requoted(slot, (quote) => {
         if (quote.recalled) return quote;
         const { body: _, ...kept } = quote;
-        return { ...kept, type: entry.type, ...(isShort && { body: entry.body }) };
+        return { ...kept, type: entry.type, ...(isShort(entry.body) && { body: entry.body }) };
       }),
   };
 }
 
 function requoted(slot: MessageSlot, change: (quote: ReplyQuote) => ReplyQuote): MessageSlot {
   const quote = slot.entry.reply_to;
-  return quote ? { ...slot, entry: { ...slot.entry, reply_to: change(quote) } } : slot;
+  return quote ? { ...slot, isQuoteUnclear: false, entry: { ...slot.entry, reply_to: change(quote) } } : slot;
 }
 
 /** What an entry changes: the numbers of messages, each with what becomes of it. */
@@ -81,38 +97,44 @@ export function changesOf(entry: Entry): readonly (readonly [seq: number, change
 
 function edited(slot: MessageSlot, change: Entry): MessageSlot {
   const { entry } = slot;
-  const version = change.version ?? 2;
-  // Without a body this edit was superseded, or the message recalled: the entry that did so tells the rest.
-  if (entry.recalled || version <= (entry.version ?? 1) || change.body === null) return slot;
-  const { stream: _, mentions: __, ...kept } = entry;
+  const [version, known] = [change.version ?? 2, entry.version ?? 1];
+  if (version < known || (version === known && (slot.isAnswered !== true || entry.recalled))) return slot;
+  if (change.body === null) return { ...slot, isUnclear: true };
+  const { stream: _, mentions: __, edited_at, edited_by, ...kept } = entry;
+  const isEnd = entry.stream === "open";
+  const editor = isEnd ? { at: edited_at, by: edited_by } : { at: change.at, by: change.from };
+  const marks = { version, ...(editor.at != null && { edited_at: editor.at }), ...(editor.by != null && { edited_by: editor.by }) };
+  // What was recalled stays so: the edit was made before.
+  if (entry.recalled) return { ...slot, isUnclear: false, entry: { ...kept, ...marks } };
   return {
     ...slot,
+    isAnswered: false,
+    isUnclear: false,
     entry: {
       ...kept,
+      ...marks,
       type: change.type,
       body: change.body,
-      version,
       // The end of a message that grows comes as its edit, too, and is none; one that broke off says so.
       ...(change.stream != null && { stream: change.stream }),
-      ...(entry.stream !== "open" && { edited_at: change.at, ...(change.from != null && { edited_by: change.from }) }),
       ...(change.mentions && { mentions: change.mentions }),
     },
   };
 }
 
 function recalled(slot: MessageSlot, mark: Mark): MessageSlot {
-  if (slot.entry.recalled) return slot;
-  const { mentions: _, stream: __, ...kept } = slot.entry;
-  return { ...slot, entry: { ...kept, body: null, recalled: mark } };
+  if (slot.entry.recalled && slot.isAnswered !== true) return slot;
+  const { mentions: _, stream: __, reactions: ___, pinned: ____, ...kept } = slot.entry;
+  return { ...slot, isAnswered: false, entry: { ...kept, body: null, recalled: mark } };
 }
 
 function reacted(slot: MessageSlot, reactions: readonly Reaction[], at: number): MessageSlot {
-  if (at <= slot.reactionsAt) return slot;
+  if (at <= slot.reactionsAt || slot.entry.recalled) return slot;
   return { ...slot, entry: { ...slot.entry, reactions }, reactionsAt: at };
 }
 
 function pinned(slot: MessageSlot, change: Entry): MessageSlot {
-  if (change.seq <= slot.pinnedAt) return slot;
+  if (change.seq <= slot.pinnedAt || slot.entry.recalled) return slot;
   const { pinned: _, ...kept } = slot.entry;
   const isPinned = fieldOf(change.body, "pinned") === true;
   const entry: Entry = isPinned ? { ...kept, pinned: { at: change.at, ...(change.from != null && { by: change.from }) } } : kept;

@@ -1,12 +1,12 @@
 // Keeps the client's state in a storage: changes are gathered and committed together, the cursor with the entries that it stands for.
 //
 //   user            whose state it is              cursor          up to where
-//   list            lines of the list              outbox/<id>     what is not sent
+//   list            lines of the list              outbox/<conversation>/<id>   what is not sent
 //   timeline/<id>   the newest entries and their place
 import { CLIENT_CODES, TidingsError } from "../errors.js";
 import type { KeyValueStorage } from "../storage/storage.js";
 import type { ConversationView } from "../wire/entries.js";
-import type { OutboxItem } from "./outbox.js";
+import { nameOf, type OutboxItem } from "./outbox.js";
 import type { Slot } from "./slots.js";
 import type { Kept, Keeper } from "./stored.js";
 
@@ -27,7 +27,8 @@ interface StoredTimeline {
 export interface Stored {
   readonly cursor: string | undefined;
   readonly list: readonly ConversationView[];
-  readonly outbox: readonly OutboxItem[];
+  /** By name: in the order of their sends. */
+  readonly outbox: ReadonlyMap<string, OutboxItem>;
   readonly timelines: ReadonlyMap<string, StoredTimeline>;
 }
 
@@ -36,14 +37,14 @@ export async function readStored(storage: KeyValueStorage, user: string): Promis
   const values = await storage.read("");
   if (values.size > 0 && values.get("user") !== user) {
     await storage.clear();
-    return { cursor: undefined, list: [], outbox: [], timelines: new Map() };
+    return { cursor: undefined, list: [], outbox: new Map(), timelines: new Map() };
   }
   const under = <T>(prefix: string): [string, T][] =>
     [...values].flatMap(([name, value]) => (name.startsWith(prefix) ? [[name.slice(prefix.length), value as T] as [string, T]] : []));
   return {
     cursor: values.get("cursor") as string | undefined,
     list: (values.get("list") as readonly ConversationView[] | undefined) ?? [],
-    outbox: under<StoredItem>("outbox/").map(([, item]) => restored(item)).sort((a, b) => a.order - b.order),
+    outbox: restoredOutbox(under<StoredItem>("outbox/")),
     timelines: new Map(under<StoredTimeline>("timeline/")),
   };
 }
@@ -93,13 +94,13 @@ export class StoringKeeper implements Keeper {
     const { cursor, list, outbox, timelines } = this.#stored;
     this.#kept = kept;
     this.#cursor = cursor;
-    for (const { id } of outbox) this.#storedOutbox.add(id);
+    for (const name of outbox.keys()) this.#storedOutbox.add(name);
     for (const [id, { high, hasOlder, slots }] of timelines) {
       kept.timelines.of(id).restore(slots, high, hasOlder);
       this.#storedTimelines.add(id);
     }
     kept.list.restore(list);
-    kept.outbox.restore(outbox);
+    kept.outbox.restore([...outbox.values()]);
     this.#endList = kept.list.subscribe(() => this.listChanged());
     return cursor;
   }
@@ -136,10 +137,10 @@ export class StoringKeeper implements Keeper {
 
   async adopt(gone?: string): Promise<void> {
     try {
-      const items = [...(await this.#storage.read("outbox/")).values()] as readonly StoredItem[];
-      const left = items.filter(({ tab }) => gone === undefined || tab === gone).map(restored);
-      for (const { id } of left) this.#storedOutbox.add(id);
-      this.#kept?.outbox.restore(left.sort((a, b) => a.order - b.order));
+      const items = [...(await this.#storage.read("outbox/"))].map(([name, item]): [string, StoredItem] => [name.slice("outbox/".length), item as StoredItem]);
+      const left = restoredOutbox(items.filter(([, { tab }]) => gone === undefined || tab === gone));
+      for (const name of left.keys()) this.#storedOutbox.add(name);
+      this.#kept?.outbox.restore([...left.values()]);
     } catch (cause) {
       this.#fail(cause);
     }
@@ -193,11 +194,11 @@ export class StoringKeeper implements Keeper {
     if (!this.#isOutboxDirty) return;
     this.#isOutboxDirty = false;
     const unsent = outbox.all.filter(({ state }) => state !== "settled");
-    const now = new Set(unsent.map(({ id }) => id));
-    for (const id of this.#storedOutbox) if (!now.has(id)) changes.set(`outbox/${id}`, undefined);
-    for (const item of unsent) changes.set(`outbox/${item.id}`, storable(item, this.#tab));
+    const now = new Set(unsent.map(nameOf));
+    for (const name of this.#storedOutbox) if (!now.has(name)) changes.set(`outbox/${name}`, undefined);
+    for (const item of unsent) changes.set(`outbox/${nameOf(item)}`, storable(item, this.#tab));
     this.#storedOutbox.clear();
-    for (const id of now) this.#storedOutbox.add(id);
+    for (const name of now) this.#storedOutbox.add(name);
   }
 
   #putState({ timelines, list }: Kept, changes: Map<string, unknown>): string | undefined {
@@ -262,4 +263,9 @@ function storable(item: OutboxItem, tab: string): StoredItem {
 function restored(item: StoredItem): OutboxItem {
   const { error, tab: _, ...rest } = item;
   return error ? { ...rest, error: new TidingsError(error.code, error.message) } : rest;
+}
+
+function restoredOutbox(items: readonly [string, StoredItem][]): ReadonlyMap<string, OutboxItem> {
+  const all = items.map(([name, item]): [string, OutboxItem] => [name, restored(item)]);
+  return new Map(all.sort(([, a], [, b]) => a.order - b.order));
 }

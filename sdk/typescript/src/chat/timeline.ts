@@ -3,7 +3,7 @@
 // Invariant: everything up to `high` was handed on, once and in order; what came too early waits; `slots` is one unbroken range
 // low..=high. So low + slots.length = high + 1.
 import type { Entry, HistoryPage } from "../wire/entries.js";
-import { changesOf, previewChangeOf, slotOf, type MessageSlot, type Slot } from "./slots.js";
+import { changesOf, previewChangeOf, slotOf, withoutCleared, type MessageSlot, type Slot } from "./slots.js";
 
 // What comes early is bounded; what does not fit is read from history.
 const EARLY_MAX = 1_000;
@@ -25,8 +25,12 @@ export class Timeline {
   hasOlder = false;
   /** Whether a page of history stands before what came live. */
   isJoined = false;
+  /** Counts restarts: what was asked before one is of no use after it. */
+  era = 0;
   #slots: Slot[] = [];
   #low = 1;
+  /** The user has cleared the history up to here. */
+  #cleared = 0;
   readonly #early = new Map<number, { readonly entry: Entry; readonly asOf: number }>();
   #wanted = 0;
   /** Up to here entries are held that were never handed on, since a page brought them. */
@@ -85,6 +89,7 @@ export class Timeline {
 
   /** Forgets its place and everything that it holds; what waits stays unless the store is another one. */
   restart(isAnotherStore: boolean): void {
+    this.era += 1;
     this.high = undefined;
     this.#slots = [];
     this.#low = 1;
@@ -92,6 +97,7 @@ export class Timeline {
     this.#silentTo = 0;
     this.isJoined = false;
     this.isOpening = false;
+    this.#cleared = 0;
     if (!isAnotherStore) return;
     this.#early.clear();
     this.#wanted = 0;
@@ -128,7 +134,7 @@ export class Timeline {
     const asOf = page.conversation_last_seq ?? page.last_seq ?? 0;
     const taken: Slot[] = [];
     let seq = this.#low - 1;
-    for (let entry = bySeq.get(seq); entry !== undefined; entry = bySeq.get(--seq)) taken.push(slotOf(entry, Math.max(asOf, entry.seq)));
+    for (let entry = bySeq.get(seq); entry !== undefined; entry = bySeq.get(--seq)) taken.push(this.#slotOf(entry, Math.max(asOf, entry.seq)));
     if (taken.length > 0) {
       this.#slots = [...taken.reverse(), ...this.#slots];
       this.#low -= taken.length;
@@ -150,7 +156,7 @@ export class Timeline {
     const asOf = page.conversation_last_seq ?? page.last_seq ?? 0;
     for (const entry of page.entries) {
       const index = entry.seq - this.#low;
-      if (this.#slots[index] !== undefined) this.#slots[index] = slotOf(entry, Math.max(asOf, entry.seq));
+      if (this.#slots[index] !== undefined) this.#slots[index] = this.#slotOf(entry, Math.max(asOf, entry.seq));
     }
     this.#slots = [...this.#slots];
     this.#applyFrom(asOf + 1);
@@ -159,6 +165,11 @@ export class Timeline {
   message(seq: number): MessageSlot | undefined {
     const slot = this.#slots[seq - this.#low];
     return slot?.is === "message" ? slot : undefined;
+  }
+
+  /** The messages that have to be read again. */
+  get unclear(): readonly number[] {
+    return this.#slots.filter((slot) => slot.is === "message" && (slot.isUnclear || slot.isQuoteUnclear)).map(({ entry }) => entry.seq);
   }
 
   /** Changes a message that is held; answers whether it did. */
@@ -175,22 +186,53 @@ export class Timeline {
   apply(entry: Entry): boolean {
     let isChanged = false;
     for (const [seq, change] of changesOf(entry)) isChanged = this.change(seq, change) || isChanged;
+    return this.#changePreviews(entry) || isChanged;
+  }
+
+  #changePreviews(entry: Entry): boolean {
     const preview = previewChangeOf(entry);
-    if (!preview) return isChanged;
-    for (const slot of this.#slots) {
-      if (slot.entry.reply_to?.seq === preview.target) isChanged = this.change(slot.entry.seq, preview.change) || isChanged;
+    return preview !== undefined && this.#changeAnswers(preview.target, preview.change);
+  }
+
+  /** Changes the messages that answer another one; answers whether there are any. */
+  #changeAnswers(target: number, change: (slot: MessageSlot) => MessageSlot): boolean {
+    if (target <= this.#cleared) return false;
+    const answers = this.#slots.filter(({ entry }) => entry.reply_to?.seq === target);
+    for (const { entry } of answers) this.change(entry.seq, change);
+    return answers.length > 0;
+  }
+
+  /** What this user's own change was answered with: shown until the entry that tells of the change comes. Answers whether it changed something. */
+  answer(entry: Entry): boolean {
+    let isChanged = false;
+    for (const [seq, change] of changesOf(entry)) {
+      const answered = (slot: MessageSlot): MessageSlot => {
+        const after = change(slot);
+        return after === slot ? slot : { ...after, isAnswered: true };
+      };
+      isChanged = this.change(seq, answered) || isChanged;
     }
+    // An answer that is no news of the message is none of its previews.
+    if (isChanged) this.#changePreviews(entry);
     return isChanged;
   }
 
   /** The user has cleared the history up to here; answers whether something was held of it. */
   clearTo(seq: number): boolean {
+    if (seq <= this.#cleared) return false;
+    this.#cleared = seq;
+    const isQuoted = this.#slots.some(({ entry }) => withoutCleared(entry, seq) !== entry);
+    if (isQuoted) this.#slots = this.#slots.map((slot) => ({ ...slot, entry: withoutCleared(slot.entry, seq) }));
     const count = Math.min(this.#slots.length, seq - this.#low + 1);
-    if (count <= 0) return false;
+    if (count <= 0) return isQuoted;
     this.#slots = this.#slots.slice(count);
     this.#low += count;
     this.hasOlder = false;
     return true;
+  }
+
+  #slotOf(entry: Entry, asOf: number): Slot {
+    return slotOf(withoutCleared(entry, this.#cleared), asOf);
   }
 
   /** Lets go of the oldest slots above a number of them. */
@@ -242,7 +284,7 @@ export class Timeline {
       this.#early.delete(this.high);
       handed.push(next.entry);
       if (this.isKept) {
-        this.#slots.push(slotOf(next.entry, next.asOf));
+        this.#slots.push(this.#slotOf(next.entry, next.asOf));
         this.apply(next.entry);
       }
     }

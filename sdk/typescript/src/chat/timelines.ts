@@ -38,7 +38,6 @@ export class Timelines {
   readonly #filling = new Set<string>();
   readonly #waitingToFill = new Set<string>();
   readonly #renewing = new Set<string>();
-  #generation = 0;
 
   constructor(core: Core, owner: TimelinesOwner) {
     this.#core = core;
@@ -89,7 +88,6 @@ export class Timelines {
 
   /** What is held is of another store, or may be: windows read anew. */
   reset(): void {
-    this.#generation += 1;
     this.#waitingToFill.clear();
     for (const timeline of this.#timelines.values()) {
       timeline.restart(true);
@@ -114,14 +112,15 @@ export class Timelines {
       return;
     }
     timeline.isOpening = true;
-    const generation = this.#generation;
+    const { era } = timeline;
     try {
       const page = await this.#history(id, { limit: PAGE_LIMIT });
-      if (generation !== this.#generation || !timeline.isOpening) return;
+      if (era !== timeline.era || !timeline.isOpening) return;
       this.#tell(timeline, timeline.open(page));
+      void this.#renewUnclear(timeline);
       this.#fill(timeline);
     } catch (error) {
-      if (generation !== this.#generation) return;
+      if (era !== timeline.era) return;
       timeline.isOpening = false;
       if (!isUnopenedDirect(error, id, this.#core.me)) throw error;
       // The first message opens it: until then it is empty.
@@ -132,14 +131,20 @@ export class Timelines {
   /** Loads the page before what is held. */
   async older(id: string, limit = PAGE_LIMIT): Promise<void> {
     const timeline = this.of(id);
-    const [generation, low] = [this.#generation, timeline.low];
+    const { era, low } = timeline;
     if (low <= 1) {
       timeline.isJoined = true; // nothing lies before
       return;
     }
     for (let fruitless = 0; ; ) {
-      const page = await this.#history(id, { to_seq: timeline.low - 1, limit: Math.min(Math.max(limit, 1), PAGE_LIMIT_MAX) });
-      if (generation !== this.#generation || timeline.low !== low) return; // it began anew meanwhile
+      let page: HistoryPage;
+      try {
+        page = await this.#history(id, { to_seq: timeline.low - 1, limit: Math.min(Math.max(limit, 1), PAGE_LIMIT_MAX) });
+      } catch (error) {
+        if (era !== timeline.era) return;
+        throw error;
+      }
+      if (era !== timeline.era || timeline.low !== low) return; // it began anew meanwhile
       if (timeline.prepend(page)) break;
       if (++fruitless < FRUITLESS_MAX) continue;
       // What lies before cannot be joined on without a hole.
@@ -148,26 +153,27 @@ export class Timelines {
       break;
     }
     this.#owner.changed(id);
+    void this.#renewUnclear(timeline);
   }
 
-  /** A piece of a growing message. */
-  grow(piece: StreamFrame): void {
-    const timeline = this.#timelines.get(piece.conversation);
-    const slot = timeline?.message(piece.seq);
+  /** A chunk of a growing message. */
+  grow(chunk: StreamFrame): void {
+    const timeline = this.#timelines.get(chunk.conversation);
+    const slot = timeline?.message(chunk.seq);
     if (!timeline || !slot) return;
-    const grown = grow(slot, piece);
-    if (grown === undefined) void this.#renew(timeline, piece.seq);
-    else if (timeline.change(piece.seq, () => grown)) this.#owner.changed(timeline.id);
+    const grown = grow(slot, chunk);
+    if (grown === undefined) void this.#renew(timeline, chunk.seq);
+    else if (timeline.change(chunk.seq, () => grown)) this.#owner.changed(timeline.id);
   }
 
   async #renew(timeline: Timeline, seq: number): Promise<void> {
     const name = `${timeline.id} ${seq}`;
     if (this.#renewing.has(name)) return;
     this.#renewing.add(name);
-    const generation = this.#generation;
+    const { era } = timeline;
     try {
       const page = await this.#history(timeline.id, { from_seq: seq, to_seq: seq });
-      if (generation !== this.#generation) return;
+      if (era !== timeline.era) return;
       timeline.renew(page);
       this.#owner.changed(timeline.id);
     } catch (error) {
@@ -181,14 +187,21 @@ export class Timelines {
     timeline.trim(this.#owner.isWatched(timeline.id) ? SLOTS_MAX : SLOTS_UNWATCHED_MAX);
     if (handed.length > 0) this.#owner.handedOn(timeline.id, handed);
     this.#owner.changed(timeline.id);
+    if (handed.some(({ kind, body }) => kind === "edit" && body === null)) void this.#renewUnclear(timeline);
+  }
+
+  /** Reads again what edits without a body have left unclear, and what the entries that overtook those pages have. */
+  async #renewUnclear(timeline: Timeline): Promise<void> {
+    for (let round = 0; round < FRUITLESS_MAX; round++) for (const seq of timeline.unclear) await this.#renew(timeline, seq);
   }
 
   /** A session is live: what could not be read before is read now. */
   up(): void {
     for (const timeline of this.#timelines.values()) {
       this.#fill(timeline);
-      // Pieces that came meanwhile are not sent again: what still grew is read as it is now.
+      // Chunks that came meanwhile are not sent again: what still grew is read as it is now.
       for (const { entry } of timeline.slots) if (entry.stream === "open") void this.#renew(timeline, entry.seq);
+      void this.#renewUnclear(timeline);
     }
   }
 
@@ -212,8 +225,8 @@ export class Timelines {
   }
 
   async #fillAll(timeline: Timeline): Promise<void> {
-    const generation = this.#generation;
-    const isOver = (): boolean => generation !== this.#generation;
+    const { era } = timeline;
+    const isOver = (): boolean => era !== timeline.era;
     let fruitless = 0;
     for (let gap = timeline.gap(); gap !== undefined; gap = timeline.gap()) {
       if (gap.to - gap.from + 1 > (timeline.isKept ? GAP_KEPT_MAX : GAP_UNSEEN_MAX)) {

@@ -61,6 +61,11 @@ export class Window implements Messages {
     else this.#timelines.of(this.#id).letGo();
   }
 
+  /** What could not be read before may be readable now, such as after the user was added again. */
+  retry(): void {
+    if (this.#state === "failed") this.restart();
+  }
+
   /** What is held is what was stored, and whole as far as it goes. */
   restored(): void {
     this.#state = "ready";

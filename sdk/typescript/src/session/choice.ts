@@ -3,6 +3,7 @@
 //   WebSocket ─fails before a server answers, or is not open in time→ event stream, in the same attempt
 //   WebSocket ─opens twice, and nothing is heard→ event stream first, next time
 //   event stream carried a session where no WebSocket came through → event stream first, for a while
+import { webStorage } from "../platform.js";
 import type { Clock } from "./clock.js";
 import type { OpenedTransport, Transport, TransportHandlers } from "./transport.js";
 
@@ -166,7 +167,7 @@ export function pageMemory(name: string): ChoiceMemory {
   return {
     read: () => {
       try {
-        const stored = Number(globalThis.localStorage?.getItem(key) ?? 0);
+        const stored = Number(webStorage("localStorage")?.getItem(key) ?? 0);
         return Math.max(memory.read(), Number.isFinite(stored) ? stored : 0);
       } catch {
         return memory.read(); // a page without storage
@@ -175,7 +176,7 @@ export function pageMemory(name: string): ChoiceMemory {
     write: (until) => {
       memory.write(until);
       try {
-        globalThis.localStorage?.setItem(key, String(until));
+        webStorage("localStorage")?.setItem(key, String(until));
       } catch {
         // kept as long as the page lives
       }

@@ -1,4 +1,5 @@
 import { base64urlBytes } from "../base64url.js";
+import { textOfBytes } from "../platform.js";
 
 /** What a client reads in its own token. The server verifies tokens; this only tells when to ask for the next. */
 export interface Claims {
@@ -10,8 +11,7 @@ export interface Claims {
 
 export function claimsOf(token: string): Claims {
   try {
-    const payload = base64urlBytes(token.split(".")[1] ?? "");
-    const claims: unknown = JSON.parse(new TextDecoder().decode(payload));
+    const claims: unknown = JSON.parse(textOfBytes(base64urlBytes(token.split(".")[1] ?? "")));
     if (claims === null || typeof claims !== "object") return {};
     const { sub, exp, iat } = claims as { sub?: unknown; exp?: unknown; iat?: unknown };
     return {

@@ -1,4 +1,4 @@
-// Server-sent events (the HTML standard, 9.2.6), from text that comes in pieces of any size.
+// Server-sent events (the HTML standard, 9.2.6), from text that comes in chunks of any size.
 
 export interface ServerEvent {
   /** `message` where the stream names none. */
@@ -11,9 +11,9 @@ export class EventParser {
   #name = "";
   #data: string[] = [];
 
-  /** The events that are complete with this piece. */
-  take(piece: string): readonly ServerEvent[] {
-    const text = this.#rest + piece;
+  /** The events that are complete with this chunk. */
+  take(chunk: string): readonly ServerEvent[] {
+    const text = this.#rest + chunk;
     // A carriage return at the end may be the first half of a line's end.
     const end = text.endsWith("\r") ? text.length - 1 : text.length;
     const lines = text.slice(0, end).split(/\r\n|\n|\r/);

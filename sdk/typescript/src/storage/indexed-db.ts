@@ -1,3 +1,4 @@
+import { databases, keyRange } from "../platform.js";
 import type { KeyValueStorage } from "./storage.js";
 
 const STORE = "values";
@@ -16,7 +17,7 @@ export interface DatabaseFactory {
 export function indexedDbStorage(name = "tidings", factory?: DatabaseFactory): KeyValueStorage {
   let opened: Promise<IDBDatabase> | undefined;
   const open = (): Promise<IDBDatabase> => {
-    opened ??= openDatabase(name, (factory as IDBFactory | undefined) ?? indexedDB, () => (opened = undefined));
+    opened ??= openDatabase(name, (factory as IDBFactory | undefined) ?? databases(), () => (opened = undefined));
     opened.catch(() => (opened = undefined)); // the next call tries again
     return opened;
   };
@@ -25,7 +26,7 @@ export function indexedDbStorage(name = "tidings", factory?: DatabaseFactory): K
     read: async (prefix) => {
       const transaction = (await open()).transaction(STORE, "readonly");
       // U+FFFF sorts after every character that a name has.
-      const range = IDBKeyRange.bound(prefix, `${prefix}\uffff`);
+      const range = keyRange(prefix, `${prefix}\uffff`);
       const store = transaction.objectStore(STORE);
       const [names, values] = await Promise.all([answered(store.getAllKeys(range)), answered<unknown[]>(store.getAll(range))]);
       return new Map(names.map((key, index) => [String(key), values[index]]));
@@ -52,8 +53,9 @@ export function indexedDbStorage(name = "tidings", factory?: DatabaseFactory): K
   };
 }
 
-function openDatabase(name: string, factory: IDBFactory, onGone: () => void): Promise<IDBDatabase> {
+function openDatabase(name: string, factory: IDBFactory | undefined, onGone: () => void): Promise<IDBDatabase> {
   return new Promise((resolve, reject) => {
+    if (!factory) throw new Error("there is no indexedDB here: give `connect` a storage of your own");
     const request = factory.open(name, VERSION);
     request.onupgradeneeded = () => void request.result.createObjectStore(STORE);
     request.onerror = () => reject(request.error ?? new Error("the database did not open"));

@@ -1,3 +1,4 @@
+import { copyOf } from "../platform.js";
 import type { KeyValueStorage } from "./storage.js";
 
 /** Keeps values as long as the page lives: for tests, and in place of a storage that failed. */
@@ -9,7 +10,7 @@ export function memoryStorage(): KeyValueStorage {
     commit: (changes) => {
       for (const [name, value] of changes) {
         if (value === undefined) values.delete(name);
-        else values.set(name, structuredClone(value));
+        else values.set(name, copyOf(value));
       }
       return Promise.resolve();
     },

@@ -1,4 +1,5 @@
 // What of the browser the tabs stand on, and what stands in for it in tests.
+import { isPageSeen, pageLocks, tabChannels } from "../platform.js";
 
 export interface Channel {
   postMessage(message: unknown): void;
@@ -20,11 +21,6 @@ export interface TabSupport {
 
 /** What this page has; undefined: tabs cannot share a connection (an insecure page has no locks). */
 export function tabSupport(): TabSupport | undefined {
-  const locks = (globalThis as { readonly navigator?: { readonly locks?: Locks } }).navigator?.locks;
-  if (locks === undefined || typeof BroadcastChannel === "undefined") return undefined;
-  return {
-    locks,
-    openChannel: (name) => new BroadcastChannel(name),
-    isInFront: () => typeof document === "undefined" || document.visibilityState !== "hidden",
-  };
+  const [locks, openChannel] = [pageLocks(), tabChannels()];
+  return locks && openChannel && { locks, openChannel, isInFront: isPageSeen };
 }

@@ -1,5 +1,6 @@
 // The name of this device: one for all tabs where they share a connection, else one for each tab.
 import { randomId } from "../chat/ids.js";
+import { webStorage } from "../platform.js";
 import { pause, type Clock } from "../session/clock.js";
 import type { Channel } from "./browser.js";
 
@@ -47,7 +48,7 @@ type Place = "localStorage" | "sessionStorage";
 
 function keptId(place: Place, name: string): string | undefined {
   try {
-    const storage = globalThis[place] as Storage | undefined;
+    const storage = webStorage(place);
     const kept = storage?.getItem(name);
     if (kept != null && kept !== "") return kept;
     const made = randomId();
@@ -60,7 +61,7 @@ function keptId(place: Place, name: string): string | undefined {
 
 function keep(place: Place, name: string, value: string): void {
   try {
-    globalThis[place].setItem(name, value);
+    webStorage(place)?.setItem(name, value);
   } catch {
     // Kept as long as the page lives.
   }

@@ -115,7 +115,7 @@ export interface ConversationView {
   readonly last_at: number;
   /** The newest entry, of whatever kind. */
   readonly last_entry?: Entry;
-  /** The newest entry that is a message. */
+  /** The newest message that was not recalled. */
   readonly last_message?: Entry;
   /** This user has read up to here. */
   readonly read_seq: number;
@@ -176,7 +176,7 @@ export interface SendReceipt {
   readonly seq: number;
   /** When the server took it, in milliseconds since 1970 UTC. */
   readonly at: number;
-  /** Of an edit: the version that it made. */
+  /** Of an edit, a recall, or the end of a message that grew: the message's version after it, also when others have edited it since. */
   readonly version?: number;
   /** The server had it already: this is the first result. */
   readonly duplicate?: boolean;

@@ -13,7 +13,7 @@ export interface AppEvent {
 export interface PopupQuestion {
   /** Where in the app a popup could be shown. */
   readonly placement: string;
-  /** The app's session, for caps that count by session. */
+  /** The app's session, for caps that count by session. Absent: this client, for as long as it lives. */
   readonly session?: string;
   /** What the app knows of the user now: conditions may look at it. */
   readonly attributes?: JsonObject;

@@ -1,36 +1,36 @@
-// Where a vendor's push service reaches a device.
+// Where a provider's push service reaches a device.
 
-/** What a device has from the push service of its vendor; `vendor` tells which fields it has. */
+/** What a device has from the push service of its provider; `provider` tells which fields it has. */
 export type PushToken = ApnsToken | FcmToken | WebPushToken | HuaweiToken;
 
 /** Of a device of Apple's. */
 export interface ApnsToken {
-  /** Tells the vendors apart. */
-  readonly vendor: "apns";
+  /** Tells the providers apart. */
+  readonly provider: "apns";
   /** The device token, in hexadecimal. */
   readonly token: string;
 }
 
 /** Of an app that uses Firebase. */
 export interface FcmToken {
-  /** Tells the vendors apart. */
-  readonly vendor: "fcm";
+  /** Tells the providers apart. */
+  readonly provider: "fcm";
   /** The registration token. */
   readonly token: string;
 }
 
 /** Of an app that uses Huawei Push Kit. */
 export interface HuaweiToken {
-  /** Tells the vendors apart. */
-  readonly vendor: "huawei";
+  /** Tells the providers apart. */
+  readonly provider: "huawei";
   /** The push token. */
   readonly token: string;
 }
 
 /** Of a browser. */
 export interface WebPushToken {
-  /** Tells the vendors apart. */
-  readonly vendor: "web_push";
+  /** Tells the providers apart. */
+  readonly provider: "web_push";
   /** Where the browser's push service takes notifications. */
   readonly subscription: WebPushSubscription;
 }

@@ -1,4 +1,4 @@
-// Devices that are notified by vendors, against the real server and a browser's push that is a fake one.
+// Devices that are notified by providers, against the real server and a browser's push that is a fake one.
 import assert from "node:assert/strict";
 import { createECDH, generateKeyPairSync } from "node:crypto";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -12,7 +12,7 @@ import { FakePushManager, PushService } from "../support/fake-push.js";
 import { RealServer } from "../support/real-server.js";
 import { repositoryFile } from "../support/repository.js";
 
-const APNS = { vendor: "apns", token: "740f4707bebcf74f9b7c25d48e3358945f6aa01da5ddb387462c7eaf61bb78ad" } as const;
+const APNS = { provider: "apns", token: "740f4707bebcf74f9b7c25d48e3358945f6aa01da5ddb387462c7eaf61bb78ad" } as const;
 
 function keyPair(): { readonly publicKey: string; readonly privateKey: string } {
   const keys = createECDH("prime256v1");
@@ -65,11 +65,11 @@ async function userOfTest(): Promise<string> {
   return user ?? "";
 }
 
-/** What the server has: device and vendor. */
+/** What the server has: device and provider. */
 async function registered(user: string): Promise<readonly (readonly [string, string])[]> {
   const answer = await server.api("GET", `/v1/users/${user}/push_tokens`);
-  const { push_tokens } = answer as { readonly push_tokens: readonly { readonly device_id: string; readonly vendor: string }[] };
-  return push_tokens.map(({ device_id, vendor }) => [device_id, vendor]);
+  const { push_tokens } = answer as { readonly push_tokens: readonly { readonly device_id: string; readonly provider: string }[] };
+  return push_tokens.map(({ device_id, provider }) => [device_id, provider]);
 }
 
 const refuses = (promise: Promise<unknown>, code: string, retry = false): Promise<void> =>
@@ -98,8 +98,8 @@ test("a device id may hold anything that an id may", async () => {
 
 test("the server's refusals keep their codes", async () => {
   const { offlinePush } = await open(await userOfTest());
-  await refuses(offlinePush.register({ vendor: "apns", token: "no hexadecimal" }), "invalid_field");
-  await refuses(offlinePush.register({ vendor: "fcm", token: "dEviCe:APA91b" }), "conflict"); // no setting names FCM
+  await refuses(offlinePush.register({ provider: "apns", token: "no hexadecimal" }), "invalid_field");
+  await refuses(offlinePush.register({ provider: "fcm", token: "dEviCe:APA91b" }), "conflict"); // no setting names FCM
   const elsewhere = new FakePushManager("http://127.0.0.1:1");
   await refuses(offlinePush.subscribe({ publicKey, registration: { pushManager: elsewhere } }), "invalid_field");
 });

@@ -9,7 +9,7 @@ import { RealServer } from "../support/real-server.js";
 import { repositoryFile } from "../support/repository.js";
 
 test("the program of the README signs in, sends, and shows what comes", async () => {
-  const program = /```js\n(import [\s\S]+?)```/.exec(readFileSync(repositoryFile("sdk/typescript/README.md"), "utf8"))?.[1] ?? "";
+  const program = /```js\n(\/\/ chat\.mjs\n[\s\S]+?)```/.exec(readFileSync(repositoryFile("sdk/typescript/README.md"), "utf8"))?.[1] ?? "";
   assert.ok(program.trim().split("\n").length <= 30, "it is thirty lines");
   const server = await new RealServer().start();
   const folder = mkdtempSync(join(tmpdir(), "tidings-readme-"));

@@ -173,7 +173,8 @@ export class FakeServer {
         return;
       }
       case "edit": {
-        const made = this.truth.edit(conversation, seq, me, frame["body"] as Json, this.clock.now(), frame["mentions"] as readonly string[] | undefined);
+        const [body, mentions, id] = [frame["body"] as Json, frame["mentions"] as readonly string[] | undefined, frame["client_msg_id"] as string | undefined];
+        const made = this.truth.edit(conversation, seq, me, body, this.clock.now(), mentions, id);
         if (!made) return refused("not_found");
         this.flush();
         sent({ conversation, seq: made.seq, at: made.at, version: made.version });
@@ -183,7 +184,7 @@ export class FakeServer {
         const made = this.truth.recall(conversation, seq, me, this.clock.now());
         if (!made) return refused("not_found");
         this.flush();
-        sent({ conversation, seq: made.seq, at: made.at });
+        sent({ conversation, seq: made.seq, at: made.at, version: this.truth.timeline(conversation)[seq - 1]?.version ?? 1 });
         return;
       }
       case "react":

@@ -1,5 +1,5 @@
 import { Client } from "../../src/chat/client.js";
-import { HttpDoor } from "../../src/chat/http.js";
+import { HttpListener } from "../../src/chat/http.js";
 import { forgetfulKeeper, type Keeper } from "../../src/chat/stored.js";
 import { eventStreams } from "../../src/session/event-stream.js";
 import { Session } from "../../src/session/session.js";
@@ -48,7 +48,7 @@ export async function start(options: {
     clock,
     identity: { deviceId, deviceKind: "web", appVersion: undefined, push: false },
   });
-  const http = new HttpDoor("http://fake", token, fetch, clock);
+  const http = new HttpListener("http://fake", token, fetch, clock);
   const client = new Client({ user, deviceId, link: session, http, clock, keeper: options.keeper ?? forgetfulKeeper });
   session.start();
   await clock.pass(20);

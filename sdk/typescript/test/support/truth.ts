@@ -23,7 +23,11 @@ export class Truth {
 
   /** An entry as it stands now. */
   now(entry: Entry): Entry {
-    return this.#timelines.get(entry.conversation)?.[entry.seq - 1] ?? entry;
+    const now = this.#timelines.get(entry.conversation)?.[entry.seq - 1] ?? entry;
+    const answered = now.reply_to && this.#timelines.get(entry.conversation)?.[now.reply_to.seq - 1];
+    if (!answered) return now;
+    const { seq, from, type, body, recalled } = answered;
+    return { ...now, reply_to: { seq, type, ...(from !== undefined && { from }), ...(recalled ? { recalled: true } : { body }) } };
   }
 
   commit(conversation: string, entry: Partial<Entry>): Entry {
@@ -44,21 +48,31 @@ export class Truth {
     return { entry, duplicate: false };
   }
 
-  edit(conversation: string, seq: number, by: string, body: Json, at: number, mentions?: readonly string[]): Entry | undefined {
+  /** Without `by` the app server edits. Of an edit that was made before, the first result. */
+  edit(conversation: string, seq: number, by: string | undefined, body: Json, at: number, mentions?: readonly string[], client_msg_id?: string): Entry | undefined {
     const message = this.#timelines.get(conversation)?.[seq - 1];
+    const id = `${by}/${client_msg_id}`;
+    const first = client_msg_id === undefined ? undefined : this.#byClientMsgId.get(id);
+    if (first) return first;
     if (!message || message.recalled) return undefined;
     const version = (message.version ?? 1) + 1;
-    const { mentions: _, ...kept } = message;
+    const { mentions: _, edited_by: __, ...kept } = message;
     const named = mentions ? { mentions } : {};
-    this.#put({ ...kept, ...named, body, version, edited_at: at, edited_by: by });
+    const editor = by === undefined ? {} : { edited_by: by };
+    this.#put({ ...kept, ...named, ...editor, body, version, edited_at: at });
     this.#emptyEdits(conversation, seq);
-    return this.commit(conversation, { kind: "edit", from: by, target: seq, version, body, ...named, type: message.type, silent: true, at });
+    const from = by === undefined ? {} : { from: by };
+    const entry = this.commit(conversation, { kind: "edit", ...from, target: seq, version, body, ...named, type: message.type, silent: true, at });
+    this.#byClientMsgId.set(id, entry);
+    return entry;
   }
 
   recall(conversation: string, seq: number, by: string, at: number): Entry | undefined {
     const message = this.#timelines.get(conversation)?.[seq - 1];
     if (!message) return undefined;
-    const { mentions: _, ...kept } = message;
+    if (message.recalled) return this.timeline(conversation).find(({ kind, target }) => kind === "recall" && target === seq);
+    const { mentions: _, reactions: __, pinned: ___, stream: ____, ...kept } = message;
+    this.#reactions.delete(`${conversation} ${seq}`);
     this.#put({ ...kept, body: null, recalled: { at, by } });
     this.#emptyEdits(conversation, seq);
     return this.commit(conversation, { kind: "recall", from: by, target: seq, at });
@@ -80,14 +94,14 @@ export class Truth {
     keys.set(key, [...(remove ? [] : [user]), ...(keys.get(key) ?? []).filter((other) => other !== user)]);
     const reactions: Reaction[] = [...keys].filter(([, users]) => users.length > 0).map(([key, users]) => ({ key, count: users.length, users: users.slice(0, 3) }));
     const message = this.#timelines.get(conversation)?.[seq - 1];
-    if (!message) return;
+    if (!message || message.recalled) return;
     this.#put({ ...message, reactions });
     this.commit(conversation, { kind: "reactions", type: "reactions", body: { changes: [{ seq, reactions: reactions as unknown as Json }] }, at });
   }
 
   pin(conversation: string, seq: number, user: string, isPinned: boolean, at: number): void {
     const message = this.#timelines.get(conversation)?.[seq - 1];
-    if (!message) return;
+    if (!message || message.recalled) return;
     const { pinned: _, ...rest } = message;
     this.#put(isPinned ? { ...rest, pinned: { at, by: user } } : rest);
     this.commit(conversation, { kind: "pins", from: user, target: seq, body: { pinned: isPinned }, at });
@@ -119,7 +133,7 @@ export class Truth {
     const range = all.filter(({ seq }) => seq >= (from ?? 1) && seq <= to);
     const entries = from === undefined ? range.slice(-limit) : range.slice(0, limit);
     return {
-      entries: entries.filter(({ seq }) => !this.unavailable.has(`${id} ${seq}`)),
+      entries: entries.filter(({ seq }) => !this.unavailable.has(`${id} ${seq}`)).map((entry) => this.now(entry)),
       more: entries.length < range.length,
       first_seq: 1,
       last_seq: all.length,
@@ -131,7 +145,7 @@ export class Truth {
   view(user: string, id: string): ConversationView {
     const all = this.timeline(id);
     const last = all.at(-1);
-    const lastMessage = all.filter(({ kind }) => kind === "message").at(-1);
+    const lastMessage = all.filter(({ kind, recalled }) => kind === "message" && !recalled).at(-1);
     const read_seq = this.#reads.get(`${user} ${id}`) ?? 0;
     const unread = all.filter((entry) => entry.seq > read_seq && entry.kind === "message" && entry.from !== user && !entry.silent && !entry.recalled);
     return {
@@ -140,8 +154,8 @@ export class Truth {
       role: "member",
       last_seq: all.length,
       last_at: last?.at ?? 0,
-      ...(last && { last_entry: last }),
-      ...(lastMessage && { last_message: lastMessage }),
+      ...(last && { last_entry: this.now(last) }),
+      ...(lastMessage && { last_message: this.now(lastMessage) }),
       read_seq,
       unread: unread.length,
       mentions: unread.filter(({ mentions }) => mentions?.some((name) => name === user || name === "@all")).length,

@@ -67,9 +67,9 @@ export function figuresOf(before: Scrape, now: Scrape): Figures {
     refusedPerSecond: new Map(refused.map(([code, value]) => [code, perSecond(refusedBefore.get(code) ?? 0, value, seconds)])),
     memoryBytes: now.value("process_resident_memory_bytes"),
     cpuCores: growth("process_cpu_seconds_total"),
-    outboxLag: now.value("tidings_outbox_lag"),
-    outboxParked: now.value("tidings_outbox_parked"),
-    isWebhookFailing: now.value("tidings_outbox_failing") > 0,
+    outboxLag: now.value("tidings_webhook_lag"),
+    outboxParked: now.value("tidings_webhook_parked"),
+    isWebhookFailing: now.value("tidings_webhook_failing") > 0,
     queues: [...now.by("tidings_queue_depth", "queue")].map(([name, depth]) => ({ name, depth, limit: limits.get(name) ?? 0 })),
   };
 }

@@ -4,13 +4,13 @@ import { confirmed } from "../parts/confirm.js";
 import { Outcome, SelectField, TextField } from "../parts/form.js";
 import { Card, Failure } from "../parts/layout.js";
 import { change, path } from "../state/api.js";
-import type { ConversationCard } from "../state/types.js";
+import type { ConversationDetails } from "../state/types.js";
 import { useAction } from "../state/use-ask.js";
 
-type Receipts = NonNullable<ConversationCard["receipts"]>;
-type MentionAll = NonNullable<ConversationCard["mention_all"]>;
+type Receipts = NonNullable<ConversationDetails["receipts"]>;
+type MentionAll = NonNullable<ConversationDetails["mention_all"]>;
 type HistoryKind = "all" | "join" | "last";
-type Settings = Pick<ConversationCard, "receipts" | "history" | "mention_all">;
+type Settings = Pick<ConversationDetails, "receipts" | "history" | "mention_all">;
 
 const RECEIPTS: readonly (readonly [Receipts, string])[] = [["members", "Who has a message and who has read it"], ["counts", "How many have it and have read it"], ["none", "Nothing"]];
 const HISTORY: readonly (readonly [HistoryKind, string])[] = [["all", "All of it"], ["join", "Nothing"], ["last", "So many entries"]];
@@ -18,7 +18,7 @@ const MENTION_ALL: readonly (readonly [MentionAll, string])[] = [["admins", "The
 
 const ENTRIES_FIRST = "50";
 
-export function ConversationSettings({ card, onChanged }: { readonly card: ConversationCard; readonly onChanged: () => void }) {
+export function ConversationSettings({ card, onChanged }: { readonly card: ConversationDetails; readonly onChanged: () => void }) {
   const { id, kind } = card;
   const [receipts, setReceipts] = useState<Receipts>(card.receipts ?? "none");
   const [mentionAll, setMentionAll] = useState<MentionAll>(card.mention_all ?? "admins");

@@ -7,7 +7,7 @@ import { PagedTable, usePages } from "../parts/paged-table.js";
 import { ask, path, withQuery } from "../state/api.js";
 import { count, inline } from "../state/format.js";
 import { go, href, type Route } from "../state/route.js";
-import type { ConversationCard, HistoryPage, MemberPage } from "../state/types.js";
+import type { ConversationDetails, HistoryPage, MemberPage } from "../state/types.js";
 import { useAsk } from "../state/use-ask.js";
 import { ConversationSettings } from "./conversation-settings.js";
 
@@ -24,7 +24,7 @@ export function ConversationsPage({ route }: { readonly route: Route }) {
 }
 
 function ConversationPage({ id, seq }: { readonly id: string; readonly seq: string | undefined }) {
-  const card = useAsk(() => ask<ConversationCard>(path`/v1/conversations/${id}`), [id]);
+  const card = useAsk(() => ask<ConversationDetails>(path`/v1/conversations/${id}`), [id]);
   return (
     <Page
       title={<Foreign>{card.data?.name ?? id}</Foreign>}

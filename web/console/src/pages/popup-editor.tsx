@@ -121,7 +121,7 @@ function namedJson({ spec, mistake }: { readonly spec: PopupSpec | undefined; re
 }
 
 /** The fields of the form by the paths of the API; the deepest that a refusal's path begins with shows it. */
-const PLACES = ["popup", "name", "state", "placements", "priority", "starts_at", "ends_at", "time_zone", "windows", "audience", "trigger", "caps.per_session", "caps.per_day", "caps.total", "caps.gap_s", "control_percent", "test_users", "strict"];
+const PLACES = ["popup", "name", "state", "placements", "priority", "starts_at", "ends_at", "time_zone", "windows", "audience", "trigger", "caps.per_session", "caps.per_day", "caps.total", "caps.gap_s", "control_percent", "conversion", "test_users", "strict"];
 const VARIANT_FIELD = /^variants\[\d+\](?:\.(?:id|weight|content\.(?:title|text|image|buttons|data)))?/u;
 
 function fieldPlace(field: string): string | undefined {
@@ -133,7 +133,7 @@ function fieldPlace(field: string): string | undefined {
 function Fields({ draft, mistakes, set }: { readonly draft: Draft; readonly mistakes: Mistakes; readonly set: (part: Partial<Draft>) => void }) {
   const setVariant = (index: number, part: Partial<VariantDraft>): void =>
     set({ variants: draft.variants.map((variant, at) => (at === index ? { ...variant, ...part } : variant)) });
-  const text = (name: Exclude<keyof Draft, "variants" | "strict" | "state">, label: string, more: { readonly help?: string; readonly type?: "text" | "number" | "datetime-local"; readonly field?: string; readonly placeholder?: string } = {}) => {
+  const text = (name: Exclude<keyof Draft, "variants" | "strict" | "state" | "others">, label: string, more: { readonly help?: string; readonly type?: "text" | "number" | "datetime-local"; readonly field?: string; readonly placeholder?: string } = {}) => {
     const { field = name, ...rest } = more;
     return <TextField label={label} {...rest} value={draft[name]} error={mistakes[field]} onInput={(value) => set({ [name]: value } as Partial<Draft>)} />;
   };
@@ -168,6 +168,7 @@ function Fields({ draft, mistakes, set }: { readonly draft: Draft; readonly mist
         />
       ))}
       <div class="row"><button type="button" class="plain" onClick={() => set({ variants: [...draft.variants, emptyVariant(draft.variants.length)] })}>Add a variant</button></div>
+      <AreaField label="Conversion" help="What it is for, as JSON: with it, those who are shown it are compared with those who are not. Empty: no comparison." isCode rows={2} value={draft.conversion} error={mistakes["conversion"]} placeholder={'{"event": "purchase", "within": "7d", "value": "total"}'} onInput={(conversion) => set({ conversion })} />
       <details open={["audience", "trigger", "windows", "test_users"].some((name) => mistakes[name] !== undefined) || draft.audience !== "" || draft.trigger !== ""}>
         <summary>Audience, trigger, windows and test users</summary>
         <div class="stack">

@@ -8,6 +8,7 @@ import type { Popup, PopupPage, PopupState } from "../state/types.js";
 import { useAsk } from "../state/use-ask.js";
 import { PopupEditor } from "./popup-editor.js";
 import { ExplainPage } from "./popup-explain.js";
+import { PopupLiftCard } from "./popup-lift.js";
 import { PopupResults } from "./popup-results.js";
 
 export const STATE_TONES: Readonly<Record<PopupState, Tone>> = { draft: "plain", scheduled: "accent", live: "good", paused: "warn", ended: "plain" };
@@ -65,6 +66,7 @@ function PopupPageOf({ id }: { readonly id: string }) {
         {(found) => (
           <>
             <PopupResults id={id} variants={found.spec.variants.map((variant) => variant.id)} />
+            {found.spec.conversion && <PopupLiftCard id={id} conversion={found.spec.conversion} />}
             <PopupEditor key={found.version} popup={found} saved={saved} onSaved={onSaved} />
             <Versions id={id} version={found.version} />
           </>

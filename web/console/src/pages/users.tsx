@@ -4,11 +4,11 @@ import { confirmed, type Question } from "../parts/confirm.js";
 import { Finder, Outcome } from "../parts/form.js";
 import { Badge, Card, Facts, Failure, Foreign, Loaded, Page, Reload, Table, Time } from "../parts/layout.js";
 import { PagedTable, usePages } from "../parts/paged-table.js";
-import { Reach } from "../parts/reach.js";
+import { NotificationCheck } from "../parts/notification-check.js";
 import { ask, askIfThere, change, path, withQuery, type Request } from "../state/api.js";
 import { count, dateTime, inline, plural } from "../state/format.js";
 import { go, href, type Route } from "../state/route.js";
-import type { ConversationPage, ConversationView, DeviceCard, PresenceViews, SessionView, UserCard } from "../state/types.js";
+import type { ConversationPage, ConversationView, DeviceDetails, PresenceViews, SessionView, UserProfile } from "../state/types.js";
 import { useAction, useAsk, type Asked } from "../state/use-ask.js";
 
 export function UsersPage({ route }: { readonly route: Route }) {
@@ -22,9 +22,9 @@ export function UsersPage({ route }: { readonly route: Route }) {
 }
 
 function UserPage({ id }: { readonly id: string }) {
-  const user = useAsk(() => askIfThere<UserCard>(path`/v1/users/${id}`).then((found) => ({ found })), [id]);
+  const user = useAsk(() => askIfThere<UserProfile>(path`/v1/users/${id}`).then((found) => ({ found })), [id]);
   const presence = useAsk(() => ask<PresenceViews>(withQuery("/v1/admin/presence", { user: id })), [id]);
-  const devices = useAsk(() => askIfThere<{ readonly devices: readonly DeviceCard[] }>(path`/v1/users/${id}/devices`).then((answer) => answer?.devices ?? []), [id]);
+  const devices = useAsk(() => askIfThere<{ readonly devices: readonly DeviceDetails[] }>(path`/v1/users/${id}/devices`).then((answer) => answer?.devices ?? []), [id]);
   const found = user.data?.found;
   return (
     <Page
@@ -36,8 +36,8 @@ function UserPage({ id }: { readonly id: string }) {
       {user.data && !found && <p class="nothing">There is no user with this id. Ids are exact: upper and lower case differ.</p>}
       {found && (
         <>
-          <UserCardView user={found} presence={presence} />
-          <Reach user={found} presence={presence.data} devices={devices.data} />
+          <UserProfileView user={found} presence={presence} />
+          <NotificationCheck user={found} presence={presence.data} devices={devices.data} />
           <div class="columns">
             <Sessions user={id} presence={presence} />
             <Devices user={id} devices={devices} />
@@ -69,7 +69,7 @@ function useConfirmedChange(): {
   };
 }
 
-function UserCardView({ user, presence }: { readonly user: UserCard; readonly presence: Asked<PresenceViews> }) {
+function UserProfileView({ user, presence }: { readonly user: UserProfile; readonly presence: Asked<PresenceViews> }) {
   const { failure, outcome, start } = useConfirmedChange();
   const { id, attributes, do_not_disturb: quiet } = user;
   const closed = ({ sessions }: { readonly sessions: number }): string => `Closed: ${plural(sessions, "session")}.`;
@@ -149,9 +149,9 @@ function Sessions({ presence, user }: { readonly presence: Asked<PresenceViews>;
   );
 }
 
-function Devices({ user, devices }: { readonly user: string; readonly devices: Asked<readonly DeviceCard[]> }) {
+function Devices({ user, devices }: { readonly user: string; readonly devices: Asked<readonly DeviceDetails[]> }) {
   const { failure, outcome, start } = useConfirmedChange();
-  const forget = ({ device_id: device, pending }: DeviceCard): Promise<void> =>
+  const forget = ({ device_id: device, pending }: DeviceDetails): Promise<void> =>
     start(
       { title: "Forget this device?", text: `The device ${device} of ${user} gets no push any more, and what waits for it (${plural(pending, "push", "pushes")}) is dropped. When its app binds again the device is a new one.`, action: "Forget the device", isDangerous: true },
       { method: "DELETE", path: path`/v1/users/${user}/devices/${device}` }, `Forget the device ${device} of ${user}`, () => "The device is forgotten.", devices,

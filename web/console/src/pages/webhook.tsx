@@ -7,12 +7,13 @@ import { confirmed } from "../parts/confirm.js";
 import { Badge, Card, Facts, Failure, Finding, Page, Reload, Time } from "../parts/layout.js";
 import { PagedTable, usePages } from "../parts/paged-table.js";
 import { Plot } from "../parts/plot.js";
-import { ask, change } from "../state/api.js";
+import { ask, change, withQuery } from "../state/api.js";
 import { count, inline, plural } from "../state/format.js";
 import type { DeadLetter, DeadLetterPage, SettingView } from "../state/types.js";
 import { useAction, useAsk } from "../state/use-ask.js";
 
-const DEAD_LETTERS = "/v1/outbox/dead-letters";
+const DEAD_LETTERS = "/v1/notifications/dead-letters";
+const OF_WEBHOOK = { channel: "webhook" };
 
 export function WebhookPage() {
   return (
@@ -28,7 +29,7 @@ function State() {
   const settings = useAsk(() => ask<{ readonly settings: readonly SettingView[] }>("/v1/admin/settings"), []);
   const setting = (name: string): string | undefined => settings.data?.settings.find((one) => one.name === name)?.value;
   const url = setting("webhook.url");
-  const value = (name: string): number => newest?.value(`tidings_outbox_${name}`) ?? 0;
+  const value = (name: string): number => newest?.value(`tidings_webhook_${name}`) ?? 0;
   const isFailing = value("failing") > 0;
   return (
     <>
@@ -62,12 +63,12 @@ function State() {
 }
 
 function DeadLetters() {
-  const page = usePages<DeadLetterPage>(DEAD_LETTERS);
+  const page = usePages<DeadLetterPage>(withQuery(DEAD_LETTERS, OF_WEBHOOK));
   const { isRunning, failure, run } = useAction();
   const [outcome, setOutcome] = useState<string>();
 
   const replay = async (letters: readonly DeadLetter[] | undefined): Promise<void> => {
-    const which = letters === undefined ? "all dead letters" : `dead letter ${letters.map(({ id }) => id).join(", ")}`;
+    const which = letters === undefined ? "all dead letters of the webhook" : `dead letter ${letters.map(({ id }) => id).join(", ")}`;
     const isSure = await confirmed({
       title: letters === undefined ? "Replay all dead letters?" : "Replay this dead letter?",
       text: `The server posts ${which} to the webhook again. Your own server may have taken a part of them before: it tells them apart by their ids. What fails again becomes a dead letter again.`,
@@ -75,7 +76,7 @@ function DeadLetters() {
     });
     if (!isSure) return;
     await run(async () => {
-      const body = letters === undefined ? {} : { ids: letters.map(({ id }) => id) };
+      const body = letters === undefined ? OF_WEBHOOK : { ids: letters.map(({ id }) => id) };
       const { replayed } = await change<{ readonly replayed: number }>(`Replay ${which}`, { method: "POST", path: `${DEAD_LETTERS}/replay`, body });
       setOutcome(`Tried again: ${plural(replayed, "notification")}.`);
     });
@@ -106,7 +107,7 @@ function DeadLetters() {
             key: letter.id,
             cells: [
               letter.id,
-              <span class="failure">{letter.last_error}</span>,
+              <span class="failure">{letter.cause}</span>,
               letter.attempts,
               <Time at={letter.failed_at} />,
               <Event letter={letter} />,
@@ -119,12 +120,10 @@ function DeadLetters() {
   );
 }
 
-function Event({ letter: { event } }: { readonly letter: DeadLetter }) {
-  const { event: kind, conversation } = event;
-  const id = typeof conversation === "object" ? (conversation as { readonly id?: unknown } | null)?.id : conversation;
+function Event({ letter: { event, conversation } }: { readonly letter: DeadLetter }) {
   return (
     <details>
-      <summary>{inline(kind ?? "notification")}{id !== undefined && <> <Badge><bdi>{inline(id)}</bdi></Badge></>}</summary>
+      <summary>{inline(event?.["event"] ?? "notification")} <Badge><bdi>{conversation}</bdi></Badge></summary>
       <pre tabIndex={0}>{JSON.stringify(event, undefined, 2)}</pre>
     </details>
   );

@@ -39,7 +39,7 @@ export function path(parts: TemplateStringsArray, ...ids: readonly (string | num
 /** A path with the parameters that have a value. */
 export function withQuery(base: string, query: Readonly<Record<string, string | number | undefined>>): string {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
-  return given.length === 0 ? base : `${base}?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`;
+  return given.length === 0 ? base : `${base}${base.includes("?") ? "&" : "?"}${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`;
 }
 
 /** A header holds bytes: those of a name in any script go as UTF-8. */
@@ -54,7 +54,12 @@ async function problemOf(answer: Response): Promise<RefusedError> {
   return new RefusedError(answer.status, problem.code ?? "", detail, Number.isFinite(retryAfter) ? retryAfter : undefined);
 }
 
-async function exchange({ key }: Credentials, { method, path: where, body, headers }: Request): Promise<unknown> {
+async function exchange(given: Credentials, request: Request): Promise<unknown> {
+  const answer = await answerTo(given, request);
+  return answer.status === 204 ? undefined : answer.json().catch(() => Promise.reject(new AwayError()));
+}
+
+async function answerTo({ key }: Credentials, { method, path: where, body, headers }: Request): Promise<Response> {
   let answer: Response;
   try {
     answer = await fetch(where, {
@@ -70,7 +75,7 @@ async function exchange({ key }: Credentials, { method, path: where, body, heade
     throw new AwayError();
   }
   if (!answer.ok) throw await problemOf(answer);
-  return answer.status === 204 ? undefined : answer.json().catch(() => Promise.reject(new AwayError()));
+  return answer;
 }
 
 function current(): Credentials {
@@ -88,6 +93,17 @@ export async function ask<T>(where: string, body?: unknown): Promise<T> {
   const method = body === undefined ? "GET" : "POST";
   try {
     return (await exchange(current(), { method, path: where, ...(body !== undefined && { body }) })) as T;
+  } catch (error) {
+    checkKey(error);
+    throw error;
+  }
+}
+
+/** Asks for a text, such as an export. */
+export async function askText(where: string): Promise<string> {
+  try {
+    const answer = await answerTo(current(), { method: "GET", path: where });
+    return await answer.text().catch(() => Promise.reject(new AwayError()));
   } catch (error) {
     checkKey(error);
     throw error;

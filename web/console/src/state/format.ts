@@ -1,6 +1,7 @@
 // Figures and times as people read them.
 
 const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const FIGURE = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
 export function count(value: number): string {
@@ -44,6 +45,17 @@ export function milliseconds(value: number | undefined): string {
 
 export function percent(part: number, whole: number): string {
   return whole === 0 ? "–" : `${((100 * part) / whole).toFixed(1)} %`;
+}
+
+/** A sum of the app's own unit. */
+export function figure(value: number): string {
+  return FIGURE.format(value);
+}
+
+/** A share of one, with its sign. */
+export function share(value: number | null | undefined): string {
+  if (value === undefined || value === null) return "–";
+  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(100 * value).toFixed(1)} %`;
 }
 
 const SPANS: readonly (readonly [number, string])[] = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];

@@ -36,6 +36,9 @@ export interface Draft {
   readonly windows: string;
   readonly audience: string;
   readonly trigger: string;
+  readonly conversion: string;
+  /** What the form has no field for: it is written as it was. */
+  readonly others: Readonly<Record<string, unknown>>;
   readonly test_users: string;
   readonly strict: boolean;
   readonly variants: readonly VariantDraft[];
@@ -79,6 +82,15 @@ function variantDraft({ id, weight, content }: PopupVariant): VariantDraft {
   return { id, weight: written(weight ?? 1), title: title ?? "", text: text ?? "", image: image ?? "", buttons: buttons.map(buttonDraft), data: writtenJson(data) };
 }
 
+const FIELDS: ReadonlySet<string> = new Set([
+  "name", "state", "placements", "priority", "starts_at", "ends_at", "time_zone", "control_percent", "caps", "windows", "audience", "trigger",
+  "conversion", "test_users", "strict", "variants",
+]);
+
+function othersOf(spec: PopupSpec | undefined): Readonly<Record<string, unknown>> {
+  return Object.fromEntries(Object.entries(spec ?? {}).filter(([name]) => !FIELDS.has(name)));
+}
+
 export function draftOf(spec: PopupSpec | undefined): Draft {
   return {
     name: spec?.name ?? "",
@@ -96,6 +108,8 @@ export function draftOf(spec: PopupSpec | undefined): Draft {
     windows: writtenJson(spec?.windows),
     audience: writtenJson(spec?.audience),
     trigger: writtenJson(spec?.trigger),
+    conversion: writtenJson(spec?.conversion),
+    others: othersOf(spec),
     test_users: spec?.test_users?.join(", ") ?? "",
     strict: spec?.strict ?? false,
     variants: spec ? spec.variants.map(variantDraft) : [emptyVariant(0)],
@@ -153,6 +167,7 @@ export function specOf(draft: Draft): { readonly spec: PopupSpec | undefined; re
     total: reader.number("caps.total", draft.total), gap_s: reader.number("caps.gap_s", draft.gap_s),
   }) as PopupCaps;
   const spec = given({
+    ...draft.others,
     name: draft.name,
     state: draft.state,
     placements: words(draft.placements),
@@ -166,6 +181,7 @@ export function specOf(draft: Draft): { readonly spec: PopupSpec | undefined; re
     caps: Object.keys(caps).length > 0 ? caps : undefined,
     variants: draft.variants.map((variant, index) => variantOf(reader, variant, index)),
     control_percent: reader.number("control_percent", draft.control_percent),
+    conversion: reader.json("conversion", draft.conversion),
     strict: draft.strict ? true : undefined,
     test_users: words(draft.test_users).length > 0 ? words(draft.test_users) : undefined,
   });

@@ -16,7 +16,7 @@ export interface NodesAnswer {
   readonly nodes: readonly NodeView[];
 }
 
-export interface UserCard {
+export interface UserProfile {
   readonly id: string;
   readonly name?: string | null;
   readonly avatar?: string | null;
@@ -40,7 +40,7 @@ export interface PresenceViews {
   readonly last_seen?: number | null;
 }
 
-export interface DeviceCard {
+export interface DeviceDetails {
   readonly device_id: string;
   readonly device_kind: string;
   readonly app_version?: string | null;
@@ -75,7 +75,7 @@ export interface Entry {
   readonly stream?: "open" | "interrupted" | null;
 }
 
-export interface ConversationCard {
+export interface ConversationDetails {
   readonly id: string;
   readonly kind: "direct" | "group" | "official";
   readonly name?: string | null;
@@ -137,14 +137,17 @@ export interface BodyVersions {
 }
 
 export interface DeadLetter {
-  readonly id: number;
+  readonly id: string;
+  readonly channel: string;
+  readonly conversation: string;
+  readonly seq: number;
   readonly failed_at: number;
   readonly attempts: number;
-  readonly last_error: string;
-  readonly event: Readonly<Record<string, unknown>>;
+  readonly cause?: string;
+  readonly event?: Readonly<Record<string, unknown>>;
 }
 
-export interface DeadLetterPage extends Paged<number> {
+export interface DeadLetterPage extends Paged {
   readonly dead_letters: readonly DeadLetter[];
 }
 
@@ -177,6 +180,14 @@ export interface PopupCaps {
   readonly gap_s?: number | null;
 }
 
+/** What a popup is for. */
+export interface PopupConversion {
+  readonly event: string;
+  readonly where?: unknown;
+  readonly within: string;
+  readonly value?: string | null;
+}
+
 export interface PopupSpec {
   readonly name?: string | null;
   readonly state?: PopupState;
@@ -191,6 +202,7 @@ export interface PopupSpec {
   readonly caps?: PopupCaps;
   readonly variants: readonly PopupVariant[];
   readonly control_percent?: number;
+  readonly conversion?: PopupConversion | null;
   readonly strict?: boolean;
   readonly test_users?: readonly string[];
 }
@@ -218,6 +230,33 @@ export interface PopupHour {
   readonly buttons: number;
   readonly dismissals: number;
   readonly conversions: number;
+}
+
+export interface LiftGroup {
+  readonly group: "shown" | "control" | "holdout";
+  readonly variant?: string | null;
+  readonly people: number;
+  readonly open: number;
+  readonly converted: number;
+  readonly conversions: number;
+  readonly value: number;
+  readonly value_per_person?: number | null;
+}
+
+export interface PopupLiftComparison {
+  readonly variant?: string | null;
+  readonly against: LiftGroup["group"];
+  readonly against_variant?: string | null;
+  readonly lift?: number | null;
+  readonly low?: number | null;
+  readonly high?: number | null;
+  readonly is_found: boolean;
+}
+
+export interface PopupLift {
+  readonly conversion: PopupConversion;
+  readonly groups: readonly LiftGroup[];
+  readonly lifts: readonly PopupLiftComparison[];
 }
 
 export interface Explanation {

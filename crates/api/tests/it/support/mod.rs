@@ -16,16 +16,15 @@ use tidings_api::{
 use tidings_client::{http::HttpClient, token::sign};
 use tidings_domain::clock::{Clock, SystemClock};
 use tidings_engine::{
-    Engine,
-    access::TokenClaims,
-    config::EngineConfig,
-    engine::EngineParts,
-    outbox::OutboxConfig,
-    presence::compare::SessionSource,
-    webhook::{Webhook, WebhookDelivery, WebhookError},
+    Engine, EngineParts, access::TokenClaims, config::EngineConfig, presence::compare::SessionSource,
 };
 use tidings_gateway::{BodyFraming, MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
-use tidings_listen::{Throttle, ThrottleKey, throttle::ThrottleConfig};
+use tidings_listen::{ClientAddress, OutboundBudget, OutboundBudgetConfig, Throttle, throttle::ThrottleConfig};
+use tidings_notifications::{
+    NotificationParts, Notifications,
+    webhook::{Webhook, WebhookDelivery, WebhookError},
+    webhook_push::WebhookPushConfig,
+};
 use tidings_popups::PopupsConfig;
 use tidings_protocol::{error::Refusal, event_stream::StreamPost, http::Problem};
 use tidings_push::Register;
@@ -46,6 +45,7 @@ pub const TOKEN_KEY: &str = "the secret that the app signs with";
 pub struct Server {
     pub address: SocketAddr,
     pub engine: Arc<Engine>,
+    pub notifications: Arc<Notifications>,
     pub service: RequestService,
     stop: Option<StopHandle>,
     /// The handles of further listeners.
@@ -57,13 +57,13 @@ pub struct Server {
 struct SessionServerAdapter(Arc<SessionServer>);
 
 impl SessionGateway for SessionServerAdapter {
-    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
-        self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key);
+    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, client: ClientAddress) {
+        self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, client);
     }
 
-    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, throttle_key: ThrottleKey) {
+    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, client: ClientAddress) {
         let framing = if is_chunked { BodyFraming::Chunked } else { BodyFraming::UntilClose };
-        self.0.adopt(socket, tidings_gateway::Protocol::EventStream(framing), bind, throttle_key);
+        self.0.adopt(socket, tidings_gateway::Protocol::EventStream(framing), bind, client);
     }
 
     fn post(&self, post: StreamPost) -> oneshot::Receiver<Result<u64, Refusal>> {
@@ -116,6 +116,16 @@ impl Server {
 
     /// With settings of its own, and failed authentications counted by address if there is a throttle.
     pub fn of(config: ApiConfig, engine: EngineConfig, throttle: Option<ThrottleConfig>) -> Self {
+        Server::with_budget(config, engine, throttle, OutboundBudget::new(OutboundBudgetConfig::default()))
+    }
+
+    /// The same with this memory for unread responses.
+    pub fn with_budget(
+        config: ApiConfig,
+        engine: EngineConfig,
+        throttle: Option<ThrottleConfig>,
+        outbound: Arc<OutboundBudget>,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let sessions =
@@ -130,19 +140,22 @@ impl Server {
             },
             clock: Arc::new(WithinAnHour),
             store: Arc::new(MemoryStore::default()),
-            webhook: Some((Arc::new(TakesAll), OutboxConfig::default())),
-            vendors: None,
             wakes,
             cluster: None,
         });
+        let webhook = Some((Arc::new(TakesAll) as Arc<dyn Webhook>, WebhookPushConfig::default()));
+        let parts = NotificationParts { webhook, ..NotificationParts::default() };
+        let notifications = Notifications::start(&engine, parts);
         // Popups are read from the store by a thread of their own.
         engine.popups.flush().unwrap();
         let tokens = Arc::new(TokenVerifier::new(Some(TOKEN_KEY), None).unwrap());
-        let session_server =
-            prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
+        let session_tokens = Arc::new(SessionTokens(tokens.clone()));
+        let session_server = prepared.start(engine.clone(), notifications.clone(), receivers, session_tokens).unwrap();
         let keys = ApiKeys::new([API_KEY.to_owned(), "a-second-key".to_owned()]);
         let sessions = Arc::new(SessionServerAdapter(session_server.clone()));
-        let api = Api::new(engine.clone(), keys, tokens, sessions, Some(Arc::new(NoBackup)), config);
+        let api =
+            Api::new(engine.clone(), notifications.clone(), keys, tokens, sessions, Some(Arc::new(NoBackup)), config);
+        let api = api.with_outbound_budget(outbound);
         let api = match throttle {
             Some(config) => api.with_throttle(Arc::new(Throttle::new(config))),
             None => api,
@@ -152,7 +165,7 @@ impl Server {
         let address = listener.address();
         let stop = Some(listener.start());
         drop(guard);
-        Server { address, engine, service, stop, stops: Vec::new(), session_server, runtime }
+        Server { address, engine, notifications, service, stop, stops: Vec::new(), session_server, runtime }
     }
 
     /// Opens another listener, and returns its address.
@@ -233,6 +246,7 @@ impl Drop for Server {
             self.runtime.block_on(stop.finish(Duration::from_secs(10)));
         }
         self.runtime.block_on(self.session_server.drain(Duration::from_secs(1)));
+        self.notifications.stop();
         self.engine.stop();
     }
 }

@@ -14,6 +14,7 @@ use std::{
 };
 use tidings_domain::{
     commit_log::{Change, LogHead, LogRecord},
+    end_reason::EndReason,
     model::*,
     store::{PositionRange, StoreResult},
 };
@@ -146,15 +147,14 @@ impl Follower {
     /// The store has lost commits that this node has handed out: the node stops following, and cursors from before become
     /// those of another history.
     pub(super) fn declare_diverged(&self, back_to: Position, from: Position) -> Duration {
-        tracing::error!(back_to, from, "the store has gone back: this node drains and must be started again");
         let lost = self.state.lock().divergence.epoch;
         if let Err(error) = self.log.bump_epoch(lost) {
             tracing::error!(%error, "clients could not be told that the history is another one: change its epoch by hand");
         }
         let mut state = self.state.lock();
-        state.trouble =
-            Some(format!("the store has gone back to position {back_to} from {from}: start this node again"));
-        state.diverged = true;
+        let reason = EndReason::StoreWentBack { back_to, from };
+        state.trouble = Some(reason.to_string());
+        state.end_reason = Some(reason);
         UNSCHEDULED
     }
 

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 use tidings_domain::{
     commit_log::{Change, LogPage},
+    end_reason::EndReason,
     model::ConversationNo,
     store::{PositionRange, StoreError, StoreResult},
 };
@@ -24,9 +25,9 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 const READ_MIN: usize = 16;
 
 impl Follower {
-    /// Reads back what did not come, on a thread of its own. Calls `on_divergence` and ends if this node can no longer
-    /// follow the store.
-    pub(crate) fn run(&self, on_divergence: impl Fn()) {
+    /// Reads back what did not come, on a thread of its own. Ends, and calls `end` with the reason, when this node can no
+    /// longer follow the store.
+    pub(crate) fn run(&self, end: impl Fn(EndReason)) {
         let mut state = self.state.lock();
         loop {
             while !state.stopping && Instant::now() < state.next_poll {
@@ -41,12 +42,13 @@ impl Follower {
             if state.backpressured {
                 self.advance(&mut state);
             }
-            let next = match state.backpressured {
-                true => BACKPRESSURE_RETRY,
-                false => MutexGuard::unlocked(&mut state, || self.read_back()),
+            let next = if state.backpressured {
+                BACKPRESSURE_RETRY
+            } else {
+                MutexGuard::unlocked(&mut state, || self.read_back())
             };
-            if state.diverged {
-                MutexGuard::unlocked(&mut state, &on_divergence);
+            if let Some(reason) = state.end_reason.clone() {
+                MutexGuard::unlocked(&mut state, || end(reason));
                 return;
             }
             let due = self.due_request(&mut state);
@@ -89,8 +91,7 @@ impl Follower {
                 self.note_trouble(Some(&error));
                 if matches!(error, StoreError::Pruned(_)) {
                     // The missing records are gone for good. Only a new start takes the store as it is now.
-                    tracing::error!(%error, "this node drains and must be started again");
-                    self.state.lock().diverged = true;
+                    self.state.lock().end_reason = Some(EndReason::AwayTooLong(error.to_string()));
                 }
                 return RETRY_AFTER;
             }
@@ -120,13 +121,8 @@ impl Follower {
     }
 
     fn note_trouble(&self, error: Option<&StoreError>) {
-        let mut state = self.state.lock();
-        if state.trouble.is_none()
-            && let Some(error) = error
-        {
-            tracing::warn!(%error, "the commits of other nodes cannot be read");
-        }
-        state.trouble = error.map(|error| format!("the commits of other nodes cannot be read: {error}"));
+        self.read_failures.note(&error.map_or(Ok(()), Err));
+        self.state.lock().trouble = error.map(|error| format!("the commits of other nodes cannot be read: {error}"));
     }
 
     /// Adds the conversations that the page concerns: fan-out needs them, and the log does not hold them.

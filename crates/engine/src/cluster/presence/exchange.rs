@@ -2,7 +2,7 @@
 
 use super::{PresenceBody, PresenceMessage};
 use crate::presence::{
-    Presence,
+    Presence, SessionLimits,
     deltas::{Delta, DeltaBatch, Digest},
     peers::Peer,
     snapshot::SnapshotCursor,
@@ -72,7 +72,7 @@ pub(super) struct StepContext<'a> {
     pub now_ms: u64,
     /// Whether this node leads.
     pub leads: bool,
-    pub sessions_per_kind: usize,
+    pub session_limits: SessionLimits,
 }
 
 #[derive(Debug)]
@@ -186,6 +186,13 @@ impl Exchange {
             let heartbeat = self.heartbeat(context);
             self.send_to(&name, heartbeat);
         }
+        self.note_unheard(context.presence);
+    }
+
+    /// A peer that lives and has said nothing that this node could read may have the sessions of anybody: the bus does not reach
+    /// it, or it runs a version whose messages have another form.
+    fn note_unheard(&self, presence: &Presence) {
+        presence.set_has_unheard_node(self.peers.values().any(|sync| !sync.was_in_sync));
     }
 
     /// Whether the message comes from a known process. If not, the nodes must be looked up before it is taken.
@@ -253,11 +260,12 @@ impl Exchange {
             sync.state = SyncState::Requested { at: context.now };
         }
         let came = std::mem::take(&mut sync.peer.arrived);
+        self.note_unheard(context.presence);
         if needs_snapshot {
             self.send_to(&from, PresenceBody::SnapshotRequest);
         }
         for user in came {
-            let outranked = context.presence.outranked(user, context.sessions_per_kind);
+            let outranked = context.presence.outranked(user, context.session_limits);
             self.effects.extend(outranked.into_iter().map(|session| Effect::ReplaceSession(user, session)));
         }
     }

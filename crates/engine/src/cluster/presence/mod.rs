@@ -14,6 +14,7 @@
 
 mod exchange;
 #[cfg(test)]
+#[path = "../../../tests/simulations/presence.rs"]
 mod simulation;
 mod worker;
 

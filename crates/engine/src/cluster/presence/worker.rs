@@ -8,15 +8,15 @@ use crate::{
     cluster::{ClusterContext, nodes::ClusterNodes, wire::BusMessage},
     presence::deltas::DeltaQueue,
     shards::Signal,
+    worker_thread::WorkerThread,
 };
 use crossbeam_channel::{Receiver, Sender, bounded, select};
-use parking_lot::Mutex;
 use std::{
+    convert::Infallible,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 use tidings_domain::{bus::Bus, metrics::Metrics};
@@ -61,14 +61,14 @@ pub(crate) struct PresenceThread {
     inbox: PresenceInbox,
     messages: Receiver<Vec<u8>>,
     is_synced: Arc<AtomicBool>,
-    running: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
+    running: OnceLock<WorkerThread>,
 }
 
 impl Default for PresenceThread {
     fn default() -> Self {
         let (sender, messages) = bounded(INBOX_MAX);
         let inbox = PresenceInbox { messages: sender, has_gap: Arc::default() };
-        PresenceThread { inbox, messages, is_synced: Arc::default(), running: Mutex::default() }
+        PresenceThread { inbox, messages, is_synced: Arc::default(), running: OnceLock::new() }
     }
 }
 
@@ -91,8 +91,7 @@ impl PresenceThread {
     ) {
         let (messages, has_gap) = (self.messages.clone(), self.inbox.has_gap.clone());
         let is_synced = self.is_synced.clone();
-        let (stop, stopped) = bounded(1);
-        let run = move || {
+        let run = move |stopped: Receiver<Infallible>| {
             if let Some(deltas) = &context.presence.deltas {
                 let exchange = Exchange::new(nodes.me().clone(), nodes.lease(), Instant::now());
                 ExchangeLoop {
@@ -110,18 +109,12 @@ impl PresenceThread {
                 .run(&messages, &stopped);
             }
         };
-        match std::thread::Builder::new().name("presence-nodes".into()).spawn(run) {
-            Ok(thread) => *self.running.lock() = Some((stop, thread)),
-            Err(error) => tracing::error!(%error, "no thread for presence over nodes"),
-        }
+        let _ = self.running.set(WorkerThread::start("presence-nodes", 1, run));
     }
 
     /// Sends the changes that wait, and ends.
     pub(crate) fn stop(&self) {
-        if let Some((stop, thread)) = self.running.lock().take() {
-            drop(stop);
-            let _ = thread.join();
-        }
+        self.running.get().into_iter().for_each(WorkerThread::stop);
     }
 }
 
@@ -140,7 +133,7 @@ struct ExchangeLoop<'a> {
 }
 
 impl ExchangeLoop<'_> {
-    fn run(mut self, messages: &Receiver<Vec<u8>>, stopped: &Receiver<()>) {
+    fn run(mut self, messages: &Receiver<Vec<u8>>, stopped: &Receiver<Infallible>) {
         let woken = self.deltas.wakeups();
         let mut view_at = Instant::now();
         loop {
@@ -177,7 +170,7 @@ impl ExchangeLoop<'_> {
             now: Instant::now(),
             now_ms: self.context.clock.now_ms(),
             leads: self.nodes.is_leader(),
-            sessions_per_kind: self.context.sessions_per_kind,
+            session_limits: self.context.session_limits,
         };
         step(&mut self.exchange, &context);
         for effect in self.exchange.take_effects() {

@@ -97,7 +97,7 @@ fn rule(random: &mut StdRng, depth: u32) -> Value {
     }
 }
 
-/// A condition that a trigger accepts: it does not test the user's card or messages.
+/// A condition that a trigger accepts: it does not test the user's profile or messages.
 fn rule_of_event(random: &mut StdRng) -> Value {
     loop {
         let rule = rule(random, 1);

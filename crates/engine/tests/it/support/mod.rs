@@ -17,24 +17,21 @@ use std::{
 };
 use tidings_domain::{
     bus::Bus,
-    commit_log::{CommitLog, NodeInfo},
+    commit_log::{CommitLog, NodeDetails, NodeInfo},
     model::*,
     push_store::*,
     store::*,
     stored_id::StoredId,
 };
 use tidings_engine::{
-    Engine,
+    Engine, EngineParts,
     cluster::ClusterParts,
     config::EngineConfig,
-    engine::EngineParts,
-    outbox::OutboxConfig,
     shards::{ShardReceivers, Wake},
-    webhook::Webhook,
 };
 use tidings_popups::PopupsConfig;
 use tidings_protocol::http::*;
-use tidings_testkit::{LocalBus, ManualClock, MemoryStore};
+use tidings_testkit::{ManualClock, MemoryStore};
 
 /// Nothing here takes a second on an idle machine; this is for one that is not.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,28 +55,10 @@ pub struct World {
 
 impl World {
     pub fn new(config: EngineConfig, store: Arc<dyn Store>) -> World {
-        World::with_webhook(config, store, None)
-    }
-
-    pub fn with_webhook(
-        config: EngineConfig,
-        store: Arc<dyn Store>,
-        webhook: Option<(Arc<dyn Webhook>, OutboxConfig)>,
-    ) -> World {
-        World::of(config, store, webhook, None)
+        World::of(config, store, None)
     }
 
     /// One of several nodes on one store.
-    pub fn node(
-        name: &str,
-        store: &Arc<MemoryStore>,
-        log: Arc<dyn CommitLog>,
-        bus: &LocalBus,
-        lease: Duration,
-    ) -> World {
-        World::node_on(name, store, log, Arc::new(bus.clone()), lease)
-    }
-
     pub fn node_on(
         name: &str,
         store: &Arc<MemoryStore>,
@@ -101,22 +80,33 @@ impl World {
     ) -> World {
         let (address, link) = (format!("http://{name}"), String::new());
         let (version, roles) = ("1".into(), "all".into());
-        let node_info = NodeInfo { name: name.into(), boot_id: rand::random(), address, link, version, roles };
-        let cluster = ClusterParts { log, bus, node: node_info, lease, may_lead: true, recent_bytes_max: 1 << 20 };
-        World::of(EngineConfig { shards: 1, popups, ..EngineConfig::default() }, store, None, Some(cluster))
+        let node_info = NodeInfo {
+            name: name.into(),
+            boot_id: rand::random(),
+            address,
+            link,
+            version,
+            roles,
+            details: NodeDetails::of_this_program(),
+        };
+        let cluster = ClusterParts {
+            log,
+            bus,
+            node: node_info,
+            lease,
+            may_lead: true,
+            recent_bytes_max: 1 << 20,
+            fingerprints: Default::default(),
+        };
+        World::of(EngineConfig { shards: 1, popups, ..EngineConfig::default() }, store, Some(cluster))
     }
 
-    fn of(
-        config: EngineConfig,
-        store: Arc<dyn Store>,
-        webhook: Option<(Arc<dyn Webhook>, OutboxConfig)>,
-        cluster: Option<ClusterParts>,
-    ) -> World {
+    fn of(config: EngineConfig, store: Arc<dyn Store>, cluster: Option<ClusterParts>) -> World {
         let config = patient(config);
         let clock = Arc::new(ManualClock::default());
         clock.set(NOON);
         let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
-        let parts = EngineParts { config, clock: clock.clone(), store, webhook, vendors: None, wakes, cluster };
+        let parts = EngineParts { config, clock: clock.clone(), store, wakes, cluster };
         let (engine, receivers) = Engine::start(parts);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
         World { engine, clock, receivers, runtime }
@@ -144,17 +134,20 @@ impl World {
 
     /// The first member is the owner.
     pub fn conversation(&self, kind: ConversationKind, id: &str, members: &[&str]) {
+        // A direct conversation has no owner, and its id of its members.
+        let owners = usize::from(kind != ConversationKind::Direct);
         let new = CreateConversation {
-            id: Some(id.into()),
+            id: (owners == 1).then(|| id.into()),
             kind,
             name: None,
             avatar: None,
             attributes: None,
-            owner: Some(members[0].into()),
-            members: members[1..].iter().map(|m| (*m).into()).collect(),
+            owner: (owners == 1).then(|| members[0].into()),
+            members: members[owners..].iter().map(|m| (*m).into()).collect(),
             receipts: None,
             history: None,
             mention_all: None,
+            reactions: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }
@@ -401,8 +394,13 @@ impl Store for Troubled {
     fn outbox_position(&self) -> StoreResult<Position> {
         self.inner.outbox_position()
     }
-    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
-        self.inner.dead_notifications(after, limit)
+    fn stored_notifications(
+        &self,
+        table: NotificationTable,
+        after: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<StoredNotification>> {
+        self.inner.stored_notifications(table, after, limit)
     }
     fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
         self.inner.retain(retention, now_ms)

@@ -5,6 +5,8 @@ use crate::{
     connection::FIRST_FRAME_BYTES_MAX,
     encoding::fatal_error,
     link::packet::PacketKind,
+    open_connections::EnteredConnection,
+    relay::Command,
     relay::device_connection::{DeviceConnection, Phase, WriteOutcome},
     session_config::silence_max,
     timer_wheel::ticks,
@@ -14,7 +16,7 @@ use std::{
     io::{ErrorKind, Read},
     sync::atomic::Ordering,
 };
-use tidings_listen::MaybeTlsSocket;
+use tidings_listen::{Client, MaybeTlsSocket};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     limits::FRAME_BYTES_MAX,
@@ -24,11 +26,11 @@ use tidings_protocol::{
 /// Readable devices served before the links have their turn.
 const READERS_PER_TURN: usize = 128;
 const READS_PER_TURN: usize = 4;
-/// A device that connects while the core is away is told to retry after this, plus as much again at random.
+/// A device that connects while the core is away is asked to retry after this, plus as much again at random.
 const CORE_AWAY_RETRY_MS: u64 = 1_000;
 
 impl RelayLoop {
-    pub(super) fn adopt(&mut self, socket: MaybeTlsSocket, already_read: Vec<u8>) {
+    pub(super) fn adopt(&mut self, socket: MaybeTlsSocket, already_read: Vec<u8>, entered: EnteredConnection) {
         let tick = self.tick();
         let entry = self.devices.vacant_entry();
         let key = entry.key();
@@ -36,7 +38,7 @@ impl RelayLoop {
             Ok(transport) => transport,
             Err(error) => {
                 tracing::debug!(%error, "a connection could not be registered");
-                self.shared.open.fetch_sub(1, Ordering::Relaxed);
+                self.shared.open.leave();
                 return;
             }
         };
@@ -47,6 +49,11 @@ impl RelayLoop {
             self.readable.push_back(key);
         }
         self.shared.metrics.connections.inc();
+        device.unbound = entered.begin(device.id);
+        if device.unbound.is_none() {
+            let id = device.id;
+            return self.end_unbound(id);
+        }
         self.arm_timer(key, tick + ticks(self.config.bind_timeout));
         if self.draining {
             self.close(
@@ -245,17 +252,52 @@ impl RelayLoop {
     pub(super) fn after_write(&mut self, key: usize, written: WriteOutcome) {
         let device = &mut self.devices[key];
         match written {
+            WriteOutcome::Accepted if !device.unwritten.is_empty() => self.hold_unread(key),
             WriteOutcome::Accepted => {
-                if device.phase == Phase::Closing && device.unwritten.is_empty() {
+                device.holding = None;
+                if device.phase == Phase::Closing {
                     device.transport.finish_writing();
                 }
             }
-            WriteOutcome::BufferFull => {
-                self.shared.metrics.slow_readers_closed.inc();
-                self.shared.metrics.count_refusal(ErrorCode::SlowReader);
-                self.remove(key);
-            }
+            WriteOutcome::BufferFull => self.remove_slow_reader(key),
             WriteOutcome::Disconnected => self.remove(key),
+        }
+    }
+
+    /// Counts what the device has not read against the budget of all connections.
+    fn hold_unread(&mut self, key: usize) {
+        let device = &mut self.devices[key];
+        let holding = device.holding.get_or_insert_with(|| {
+            let client = if device.user == 0 { Client::Unauthenticated } else { Client::User(device.user) };
+            let (thread, id) = (self.attacher.handle.clone(), device.id);
+            let close = Box::new(move || thread.send(Command::CloseSlowReader { id }));
+            Box::new(self.config.outbound_budget.hold(client, close))
+        });
+        holding.set(device.unwritten.len());
+    }
+
+    fn remove_slow_reader(&mut self, key: usize) {
+        self.shared.metrics.slow_readers_closed.inc();
+        self.shared.metrics.count_refusal(ErrorCode::SlowReader);
+        self.remove(key);
+    }
+
+    fn find(&self, id: u64) -> Option<usize> {
+        let key = (id & u64::from(u32::MAX)) as usize;
+        self.devices.get(key).filter(|device| device.id == id).map(|_| key)
+    }
+
+    /// Removes a device that does not read, for the sake of others.
+    pub(super) fn close_slow_reader(&mut self, id: u64) {
+        self.find(id).into_iter().for_each(|key| self.remove_slow_reader(key));
+    }
+
+    /// Removes a device that has not bound, or whose connection is closing, for the sake of another one.
+    pub(super) fn end_unbound(&mut self, id: u64) {
+        let Some(key) = self.find(id) else { return };
+        if matches!(self.devices[key].phase, Phase::Unbound | Phase::Opening | Phase::Closing) {
+            self.shared.metrics.unbound_evictions.inc();
+            self.remove(key);
         }
     }
 
@@ -291,10 +333,15 @@ impl RelayLoop {
         device.phase = Phase::Closing;
         device.last_heard = tick;
         device.partial = Vec::new();
+        if device.unbound.is_none() {
+            let (thread, id) = (self.attacher.handle.clone(), device.id);
+            let end = Box::new(move || thread.send(Command::EndUnbound { id }));
+            device.unbound = Some(Box::new(self.shared.open.unbound.wait_for_end(end)));
+        }
         self.arm_timer(key, tick + ticks(self.config.closing_timeout));
     }
 
-    /// Ends the device's session: its bind is dropped, and the core is told.
+    /// Ends the device's session: its bind is dropped, and the core is notified.
     fn end_session(&mut self, key: usize) {
         let device = &mut self.devices[key];
         device.bind = None;
@@ -313,7 +360,7 @@ impl RelayLoop {
         let device = self.devices.remove(key);
         device.transport.end(self.poll.registry());
         self.shared.metrics.connections.dec();
-        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        self.shared.open.leave();
     }
 
     pub(super) fn drain(&mut self, spread_ms: u64) {

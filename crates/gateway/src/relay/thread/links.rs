@@ -13,7 +13,7 @@ use crate::{
     timer_wheel::ticks,
 };
 use mio::Token;
-use std::{io, net::TcpStream, sync::atomic::Ordering, time::Duration};
+use std::{hash::BuildHasher, io, net::TcpStream, sync::atomic::Ordering, time::Duration};
 use tidings_protocol::miop::{Frame, decode, take_head};
 
 /// Devices bound again in a turn, after the core came back.
@@ -164,7 +164,10 @@ impl RelayLoop {
             && let Ok(Some(head)) = take_head(bytes, usize::MAX)
             && let Ok(Frame::Bound(bound)) = decode(head.kind, &bytes[head.payload.clone()])
         {
-            self.devices[key].phase = Phase::Live;
+            let device = &mut self.devices[key];
+            (device.phase, device.unbound) = (Phase::Live, None);
+            // Which user it is does not matter here, only that it is the same one.
+            device.user = self.shared.hasher.hash_one(bound.user).max(1);
             self.set_heartbeat(key, (bound.heartbeat_s as u32).saturating_mul(1_000));
             if phase == Phase::Opening {
                 self.shared.bound.fetch_add(1, Ordering::Relaxed);
@@ -204,8 +207,8 @@ impl RelayLoop {
             }
         }
         let out = &mut self.upstreams[index].out;
-        for piece in sessions.chunks(packet::PAYLOAD_BYTES_MAX / 8 * 8) {
-            out.put(PacketKind::Sessions, request, piece);
+        for chunk in sessions.chunks(packet::PAYLOAD_BYTES_MAX / 8 * 8) {
+            out.put(PacketKind::Sessions, request, chunk);
         }
         out.put(PacketKind::Sessions, request, &[]);
     }

@@ -1,7 +1,7 @@
 //! Devices that speak MIOP, plain or under TLS, and the certificates that they trust.
 #![allow(unreachable_pub)]
 
-use crate::support::{PATIENCE, Server, token};
+use crate::support::{PATIENCE, Server, token, until};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     crypto::ring,
@@ -13,8 +13,15 @@ use std::{
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
-use tidings_gateway::miop_listener::{MiopListener, MiopListenerConfig, StopHandle};
+use tidings_domain::metrics::Metrics;
+use tidings_gateway::{
+    SessionConfig,
+    link_listener::{LinkConfig, LinkListener},
+    miop_listener::{MiopListener, MiopListenerConfig, StopHandle},
+    relay::{Relay, RelayConfig},
+};
 use tidings_listen::tls::{Certificates, server_config};
 use tidings_protocol::miop::{Bind, Frame, VERSION, decode, take_head};
 
@@ -33,6 +40,39 @@ impl RunningListener {
             address: listener.addresses()[0].0,
             _stop: listener.start(server.session_server.clone()).unwrap(),
         }
+    }
+}
+
+/// A gateway process's part, in this process: a relay that holds devices for the server.
+pub struct RunningRelay {
+    pub address: SocketAddr,
+    pub metrics: Arc<Metrics>,
+    relay: Arc<Relay>,
+    link: LinkListener,
+    _stop: StopHandle,
+}
+
+impl RunningRelay {
+    pub fn open(server: &Server, sessions: SessionConfig) -> Self {
+        let secret = "the secret of the links".to_owned();
+        let lease = Duration::from_secs(60);
+        let config = LinkConfig { listen: LOCAL, secret: secret.clone(), lease };
+        let link = LinkListener::start(config, server.session_server.clone()).unwrap();
+        let listener = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
+        let address = listener.addresses()[0].0;
+        let (cores, metrics) = (Arc::new(vec![link.address().to_string()]), Arc::new(Metrics::new()));
+        let config = RelayConfig { cores, secret, name: "east".into(), address: address.to_string(), sessions };
+        let relay = Relay::start(config, metrics.clone()).unwrap();
+        let _stop = listener.start(relay.clone()).unwrap();
+        until("attached", || relay.is_attached());
+        RunningRelay { address, metrics, relay, link, _stop }
+    }
+}
+
+impl Drop for RunningRelay {
+    fn drop(&mut self) {
+        self.relay.drain(Duration::ZERO);
+        self.link.stop();
     }
 }
 

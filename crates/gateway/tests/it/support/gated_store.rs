@@ -34,9 +34,10 @@ impl Gated {
 impl PushStore for Gated {
     fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
         self.inner.write_push(term, changes)?;
-        match changes.iter().any(|change| matches!(change, PushChange::Delete(PushKey::Device(_)))) {
-            true => Err(StoreError::OutcomeUnknown("the answer was lost".into())),
-            false => Ok(()),
+        if changes.iter().any(|change| matches!(change, PushChange::Delete(PushKey::Device(_)))) {
+            Err(StoreError::OutcomeUnknown("the answer was lost".into()))
+        } else {
+            Ok(())
         }
     }
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
@@ -110,8 +111,13 @@ impl Store for Gated {
     fn outbox_position(&self) -> StoreResult<Position> {
         self.inner.outbox_position()
     }
-    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
-        self.inner.dead_notifications(after, limit)
+    fn stored_notifications(
+        &self,
+        table: NotificationTable,
+        after: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<StoredNotification>> {
+        self.inner.stored_notifications(table, after, limit)
     }
     fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
         self.inner.retain(retention, now_ms)

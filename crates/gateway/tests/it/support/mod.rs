@@ -24,22 +24,20 @@ use tidings_client::{
 use tidings_domain::{
     bus::Bus,
     clock::SystemClock,
-    commit_log::{CommitLog, NodeInfo},
+    commit_log::{CommitLog, NodeDetails, NodeInfo},
     model::Actor,
     store::Store,
 };
 use tidings_engine::{
-    Engine,
+    Engine, EngineParts,
     access::TokenClaims,
     cluster::ClusterParts,
     config::EngineConfig,
-    engine::EngineParts,
-    outbox::OutboxConfig,
     presence::{PresenceConfig, compare::SessionSource},
-    webhook::Webhook,
 };
 use tidings_gateway::{BodyFraming, MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
-use tidings_listen::ThrottleKey;
+use tidings_listen::ClientAddress;
+use tidings_notifications::{NotificationParts, Notifications, webhook::Webhook, webhook_push::WebhookPushConfig};
 use tidings_popups::PopupsConfig;
 use tidings_protocol::{
     entry::Entry,
@@ -59,6 +57,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Server {
     pub address: SocketAddr,
     pub engine: Arc<Engine>,
+    pub notifications: Arc<Notifications>,
     pub session_server: Arc<SessionServer>,
     pub runtime: tokio::runtime::Runtime,
     pub service: RequestService,
@@ -68,13 +67,13 @@ pub struct Server {
 struct SessionServerAdapter(Arc<SessionServer>);
 
 impl SessionGateway for SessionServerAdapter {
-    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
-        self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key);
+    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, client: ClientAddress) {
+        self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, client);
     }
 
-    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, throttle_key: ThrottleKey) {
+    fn adopt_stream(&self, socket: MaybeTlsSocket, is_chunked: bool, bind: Vec<u8>, client: ClientAddress) {
         let framing = if is_chunked { BodyFraming::Chunked } else { BodyFraming::UntilClose };
-        self.0.adopt(socket, tidings_gateway::Protocol::EventStream(framing), bind, throttle_key);
+        self.0.adopt(socket, tidings_gateway::Protocol::EventStream(framing), bind, client);
     }
 
     fn post(&self, post: StreamPost) -> oneshot::Receiver<Result<u64, Refusal>> {
@@ -111,6 +110,7 @@ pub fn session_config() -> SessionConfig {
         heartbeat: FOREVER,
         bind_timeout: FOREVER,
         closing_timeout: FOREVER,
+        unbound_min: FOREVER,
         ..SessionConfig::default()
     }
 }
@@ -133,10 +133,31 @@ impl Server {
         bus: Arc<dyn Bus>,
         lease: Duration,
     ) -> Self {
+        Server::node_that_knows(NodeDetails::of_this_program(), name, store, log, bus, lease)
+    }
+
+    /// The same, of a version that knows these gates.
+    pub fn node_that_knows(
+        details: NodeDetails,
+        name: &str,
+        store: &Arc<MemoryStore>,
+        log: Arc<dyn CommitLog>,
+        bus: Arc<dyn Bus>,
+        lease: Duration,
+    ) -> Self {
         let (address, link) = Default::default();
         let (version, roles) = ("1".into(), "all".into());
-        let node_info = NodeInfo { name: name.into(), boot_id: rand::random(), address, link, version, roles };
-        let cluster = ClusterParts { log, bus, node: node_info, lease, may_lead: true, recent_bytes_max: 1 << 20 };
+        let boot_id = rand::random();
+        let node_info = NodeInfo { name: name.into(), boot_id, address, link, version, roles, details };
+        let cluster = ClusterParts {
+            log,
+            bus,
+            node: node_info,
+            lease,
+            may_lead: true,
+            recent_bytes_max: 1 << 20,
+            fingerprints: Default::default(),
+        };
         Server::of(session_config(), store.clone(), Some(cluster), None)
     }
 
@@ -150,9 +171,25 @@ impl Server {
     ) -> Self {
         let (address, link) = Default::default();
         let (version, roles) = ("1".into(), "all".into());
-        let node_info = NodeInfo { name: name.into(), boot_id: rand::random(), address, link, version, roles };
+        let node_info = NodeInfo {
+            name: name.into(),
+            boot_id: rand::random(),
+            address,
+            link,
+            version,
+            roles,
+            details: NodeDetails::of_this_program(),
+        };
         let (log, bus, lease) = (store.clone(), Arc::new(bus.clone()), Duration::from_secs(10));
-        let cluster = ClusterParts { log, bus, node: node_info, lease, may_lead: true, recent_bytes_max: 1 << 20 };
+        let cluster = ClusterParts {
+            log,
+            bus,
+            node: node_info,
+            lease,
+            may_lead: true,
+            recent_bytes_max: 1 << 20,
+            fingerprints: Default::default(),
+        };
         Server::of(sessions, store.clone(), Some(cluster), Some(webhook))
     }
 
@@ -190,12 +227,13 @@ impl Server {
             },
             clock: Arc::new(SystemClock),
             store,
-            webhook: webhook
-                .map(|webhook| (webhook, OutboxConfig { secret: "secret".into(), ..OutboxConfig::default() })),
-            vendors: None,
             wakes,
             cluster,
         });
+        let outbox = WebhookPushConfig { secret: "secret".into(), ..WebhookPushConfig::default() };
+        let webhook = webhook.map(|webhook| (webhook, outbox));
+        let parts = NotificationParts { webhook, ..NotificationParts::default() };
+        let notifications = Notifications::start(&engine, parts);
         // A thread of their own reads popups from the store.
         if engine.cluster.is_none() {
             engine.popups.flush().unwrap();
@@ -204,11 +242,11 @@ impl Server {
         let mut tokens = TokenVerifier::new(Some(TOKEN_KEY), None).unwrap();
         tokens.trust_nodes(&nodes);
         let tokens = Arc::new(tokens);
-        let session_server =
-            prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
+        let session_tokens = Arc::new(SessionTokens(tokens.clone()));
+        let session_server = prepared.start(engine.clone(), notifications.clone(), receivers, session_tokens).unwrap();
         let keys = ApiKeys::new([API_KEY.to_owned()]);
         let doorway = Arc::new(SessionServerAdapter(session_server.clone()));
-        let api = Api::new(engine.clone(), keys, tokens, doorway, None, ApiConfig::default());
+        let api = Api::new(engine.clone(), notifications.clone(), keys, tokens, doorway, None, ApiConfig::default());
         api.connect_sessions_to_leader(nodes);
         let service = RequestService::new(Arc::new(api));
         let open = ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -219,7 +257,7 @@ impl Server {
             cluster.nodes.announce_addresses(format!("http://{address}"), String::new());
         }
         drop(guard);
-        Server { address, engine, session_server, runtime, service, stop }
+        Server { address, engine, notifications, session_server, runtime, service, stop }
     }
 
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
@@ -248,6 +286,7 @@ impl Server {
             receipts: None,
             history: None,
             mention_all: None,
+            reactions: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }
@@ -296,6 +335,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop_accepting();
         self.runtime.block_on(self.session_server.drain(Duration::from_millis(200)));
+        self.notifications.stop();
         self.engine.stop();
     }
 }

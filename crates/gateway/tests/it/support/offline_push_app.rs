@@ -5,7 +5,7 @@
 use crate::support::PATIENCE;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::sync::Arc;
-use tidings_engine::webhook::{Webhook, WebhookDelivery, WebhookError};
+use tidings_notifications::webhook::{Webhook, WebhookDelivery, WebhookError};
 
 /// A webhook that records the texts and recipients of its deliveries.
 pub struct App(Sender<(String, Vec<String>)>);

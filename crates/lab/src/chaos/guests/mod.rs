@@ -88,9 +88,10 @@ impl Guests {
         };
         let threads = (0..devices.len()).map(start).collect();
         let guests = Guests { devices, config: config.clone(), notices, stopped, threads };
-        match guests.await_all(patience) {
-            true => Ok(guests),
-            false => Err(LabError::Server(format!("not all devices were bound: {:?}", guests.disconnects()))),
+        if guests.await_all(patience) {
+            Ok(guests)
+        } else {
+            Err(LabError::Server(format!("not all devices were bound: {:?}", guests.disconnects())))
         }
     }
 

@@ -14,8 +14,8 @@ use mio::event::Event;
 use rand::RngExt;
 use std::borrow::Cow;
 
-/// The most doors in the list, to which redirects add.
-const DOORS_MAX: usize = 1_000;
+/// The most listeners in the list, to which redirects add.
+const LISTENERS_MAX: usize = 1_000;
 
 impl DevicePool {
     pub(super) fn handle_event(&mut self, index: usize, event: &Event) -> Result<(), ConnectionEnd> {
@@ -50,7 +50,7 @@ impl DevicePool {
             // TLS may have records of its own to send.
             device.flush().map_err(|error| ConnectionEnd::of(&error))?;
             match reading {
-                ReadOutcome::Ended => return Err(ConnectionEnd::new("closed", RetryTarget::SameDoor)),
+                ReadOutcome::Ended => return Err(ConnectionEnd::new("closed", RetryTarget::SameListener)),
                 ReadOutcome::Drained if !closed || filled == 0 => return Ok(()),
                 ReadOutcome::Drained | ReadOutcome::More => {}
             }
@@ -122,15 +122,15 @@ impl DevicePool {
                 }
                 let next = match (retry, retry_after_ms) {
                     (false, _) => RetryTarget::Never,
-                    (true, Some(ms)) => RetryTarget::After { ms, door: None },
-                    (true, None) => RetryTarget::SameDoor,
+                    (true, Some(ms)) => RetryTarget::After { ms, listener: None },
+                    (true, None) => RetryTarget::SameListener,
                 };
                 Err(ConnectionEnd::new(Cow::into_owned(code), next))
             }
             ServerMessage::Redirect { address, after_ms } => {
                 self.counts.redirects += 1;
-                let door = address.and_then(|address| self.door_index(address));
-                Err(ConnectionEnd::new("redirected", RetryTarget::After { ms: after_ms, door }))
+                let listener = address.and_then(|address| self.listener_index(address));
+                Err(ConnectionEnd::new("redirected", RetryTarget::After { ms: after_ms, listener }))
             }
             ServerMessage::Ping { payload } => {
                 self.scratch.clear();
@@ -141,14 +141,14 @@ impl DevicePool {
         }
     }
 
-    /// The index of the door with that address, which is added to the list if it is new.
-    fn door_index(&mut self, address: &str) -> Option<u16> {
+    /// The index of the listener with that address, which is added to the list if it is new.
+    fn listener_index(&mut self, address: &str) -> Option<u16> {
         let address = address.rsplit("://").next()?.parse().ok()?;
-        let doors = &mut self.config.doors;
-        let at = doors.iter().position(|door| *door == address).or_else(|| {
-            (doors.len() < DOORS_MAX).then(|| {
-                doors.push(address);
-                doors.len() - 1
+        let listeners = &mut self.config.listeners;
+        let at = listeners.iter().position(|listener| *listener == address).or_else(|| {
+            (listeners.len() < LISTENERS_MAX).then(|| {
+                listeners.push(address);
+                listeners.len() - 1
             })
         });
         at.map(|at| at as u16)

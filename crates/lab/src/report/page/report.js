@@ -282,12 +282,12 @@
   const received = (part) => (isNumber(part.delivered) ? "delivered" : "answered");
 
   const QUANTILES = [["p50", "p50"], ["p90", "p90"], ["p99", "p99"], ["p99_9", "p99.9"], ["p99_99", "p99.99"], ["max", "p100"]];
-  const rateOf = (part) => (["committed", "answers", "pieces"].map((name) => part[name]).find(isNumber) ?? NaN) / Math.max(1e-9, part.seconds);
+  const rateOf = (part) => (["committed", "answers", "chunks"].map((name) => part[name]).find(isNumber) ?? NaN) / Math.max(1e-9, part.seconds);
 
   function tiles(part) {
     const shown = [];
     const add = (title, value, unit) => shown.push(element("div", { class: "tile" }, element("dt", {}, title), element("dd", {}, value, unit ? element("small", {}, unit.startsWith("/") ? unit : ` ${unit}`) : undefined)));
-    if (isNumber(rateOf(part))) add(isNumber(part.committed) ? "Messages" : isNumber(part.pieces) ? "Pieces" : "Answers", count(rateOf(part)), "/s");
+    if (isNumber(rateOf(part))) add(isNumber(part.committed) ? "Messages" : isNumber(part.chunks) ? "Chunks" : "Answers", count(rateOf(part)), "/s");
     if (isNumber(part.delivered)) add("Deliveries", count(part.delivered / Math.max(1e-9, part.seconds)), "/s");
     add("Latency p50", milliseconds(part.latency.p50));
     add("p99", milliseconds(part.latency.p99));
@@ -368,7 +368,7 @@
 
   function balance(part) {
     const latencies = [[received(part), part.latency], ["acknowledged", part.acknowledged], ["the lab's own lag", part.lateness]].filter(([, figures]) => figures && isNumber(figures.p50) && figures.max > 0);
-    const figures = ["planned", "sent", "committed", "refused", "retried", "expected", "delivered", "lost", "doubled", "out_of_order", "altered", "gaps", "reconnects", "pieces", "frames", "complete", "stored_whole", "answers", "broken", "unsent"];
+    const figures = ["planned", "sent", "committed", "refused", "retried", "expected", "delivered", "lost", "doubled", "out_of_order", "altered", "gaps", "reconnects", "chunks", "frames", "complete", "stored_whole", "answers", "broken", "unsent"];
     const shown = figures.filter((name) => isNumber(part[name]));
     const faults = ["refused", "lost", "doubled", "out_of_order", "altered", "gaps", "broken", "unsent"];
     return [

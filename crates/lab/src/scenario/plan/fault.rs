@@ -34,15 +34,18 @@ impl Fault {
         let offered: Vec<FaultKind> = FaultKind::value_variants()
             .iter()
             .copied()
-            // Partitions take root and network namespaces: `bench chaos` makes them.
-            .filter(|kind| if nodes.is_some() { !kind.needs_partitions() } else { OF_ONE_SERVER.contains(kind) })
+            // Partitions take root and network namespaces, rollbacks a former program: `bench chaos` makes them.
+            .filter(|kind| match nodes {
+                Some(_) => !kind.needs_partitions() && !kind.needs_former_program(),
+                None => OF_ONE_SERVER.contains(kind),
+            })
             .collect();
         let known = FaultKind::from_str(file.kind.get_ref(), false).ok();
         let Some(kind) = known.filter(|kind| offered.contains(kind)) else {
             let offered: Vec<String> = offered.into_iter().map(name).collect();
             let what = match known {
                 Some(_) => "cannot happen to this server",
-                None => "is no kind of fault",
+                None => "is not a kind of fault",
             };
             let what = format!("`{}` {what}; there are {}", file.kind.get_ref(), offered.join(", "));
             return Err(Mistake::at(file.kind.span(), what));

@@ -166,7 +166,7 @@ fn check_use(name: &str, population: &Population, used: &[&Worker]) -> Result<()
     match (uses, &population.members) {
         (0, _) => Err(format!("no phase has work for the population `{name}`")),
         (2.., Members::NewConversations { .. } | Members::PopupUsers { .. }) => {
-            Err("these users do their work once: each piece of work needs a population of its own".into())
+            Err("these users do their work once: each task needs a population of its own".into())
         }
         _ => Ok(()),
     }
@@ -221,8 +221,7 @@ fn set_offline_push(file: &ScenarioFile, server: &mut Server) -> Result<(), Mist
         return Err(Mistake::at(share.span(), "a server with `url` runs already: it does not tell the lab's doubles"));
     }
     if let Some(fault) = file.fault.first() {
-        let what =
-            "a fault may repeat what members who are offline are told: `tidings bench reach --kill` allows for it";
+        let what = "a fault may repeat what members who are offline are told: `tidings bench notifications --kill` allows for it";
         return Err(Mistake::at(fault.span(), what));
     }
     server.offline_via = Some(server.offline_via.unwrap_or_default());

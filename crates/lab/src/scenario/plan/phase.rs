@@ -1,8 +1,8 @@
-//! The phases of a scenario: which pieces of work run at once, how long, and at which rates.
+//! The phases of a scenario: which tasks run at once, how long, and at which rates.
 
 use super::population::{Members, Population};
 use crate::{
-    rate_profile::RateProfile,
+    rate_profile::{BurstTimes, RateProfile},
     report::Threshold,
     scenario::{
         file::{PhaseFile, WorkFile},
@@ -31,7 +31,7 @@ pub(crate) struct Search {
     pub(crate) thresholds: Vec<Threshold>,
 }
 
-/// Who does a piece of work.
+/// Who does a task.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Worker {
     Population(String),
@@ -56,7 +56,7 @@ pub(crate) struct Work {
     pub(crate) thresholds: Vec<Threshold>,
 }
 
-/// When the pieces of a work are due.
+/// When the chunks of a work are due.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Load {
     Planned(RateProfile),
@@ -93,20 +93,18 @@ const PAUSE: Duration = Duration::from_millis(200);
 const STEPS_MAX: usize = 200;
 /// Shares are written with few digits.
 const SHARES_ROUNDING: f64 = 0.001;
-/// Pieces of a profile: a burst more often than this is no burst.
+/// Chunks of a profile: a burst more often than this is no burst.
 const BURSTS_MAX: f64 = 10_000.0;
 
 fn positive(rate: f64, span: &Range<usize>) -> Result<f64, Mistake> {
-    match rate > 0.0 && rate.is_finite() {
-        true => Ok(rate),
-        false => Err(Mistake::at(span.clone(), "a rate must be above 0")),
-    }
+    if rate > 0.0 && rate.is_finite() { Ok(rate) } else { Err(Mistake::at(span.clone(), "a rate must be above 0")) }
 }
 
 fn not_negative(rate: f64, span: &Range<usize>) -> Result<f64, Mistake> {
-    match rate >= 0.0 && rate.is_finite() {
-        true => Ok(rate),
-        false => Err(Mistake::at(span.clone(), "a rate must not be below 0")),
+    if rate >= 0.0 && rate.is_finite() {
+        Ok(rate)
+    } else {
+        Err(Mistake::at(span.clone(), "a rate must not be below 0"))
     }
 }
 
@@ -134,7 +132,7 @@ fn profile_of(rate: &RateFile, span: &Range<usize>, seconds: f64) -> Result<Rate
                 return Err(Mistake::at(span.clone(), "there are more than 10000 bursts in this phase"));
             }
             let (base, peak) = (not_negative(burst.base, span)?, positive(burst.peak, span)?);
-            RateProfile::bursts(base, peak, (every, lasts), seconds)
+            RateProfile::bursts(base, peak, BurstTimes { every, lasts }, seconds)
         }
         RateFile::Max | RateFile::UntilItBreaks(_) => RateProfile::default(),
     };
@@ -252,24 +250,29 @@ impl PhaseFrame<'_> {
     fn work(&self, written: &Spanned<WorkFile>, phase: &Spanned<String>) -> Result<Work, Mistake> {
         let file = written.get_ref();
         let worker = match (&file.population, &file.script) {
-            (Some(name), None) => match self.populations.contains_key(name.get_ref()) {
-                true => Worker::Population(name.get_ref().clone()),
-                false => return Err(unknown("population", name, self.populations.keys())),
-            },
-            (None, Some(name)) => match self.scripts.contains(&name.get_ref()) {
-                true => Worker::Script(name.get_ref().clone()),
-                false => return Err(unknown("script", name, self.scripts.iter().copied())),
-            },
+            (Some(name), None) => {
+                if self.populations.contains_key(name.get_ref()) {
+                    Worker::Population(name.get_ref().clone())
+                } else {
+                    return Err(unknown("population", name, self.populations.keys()));
+                }
+            }
+            (None, Some(name)) => {
+                if self.scripts.contains(&name.get_ref()) {
+                    Worker::Script(name.get_ref().clone())
+                } else {
+                    return Err(unknown("script", name, self.scripts.iter().copied()));
+                }
+            }
             _ => return Err(Mistake::at(written.span(), "work needs either `population` or `script`")),
         };
         let load = match &worker {
             Worker::Script(_) => {
                 let none = file.rate.is_none() && file.share.is_none() && file.rounds.is_none();
-                match none {
-                    true => Load::Script,
-                    false => {
-                        return Err(Mistake::at(written.span(), "a script has no rate: its steps say what is due"));
-                    }
+                if none {
+                    Load::Script
+                } else {
+                    return Err(Mistake::at(written.span(), "a script has no rate: its steps say what is due"));
                 }
             }
             Worker::Population(name) => {
@@ -304,10 +307,13 @@ impl PhaseFrame<'_> {
         }
         let (rate, share) = match (&file.rate, &file.share, self.rate) {
             (Some(rate), ..) => (rate, 1.0),
-            (None, Some(share), Some(rate)) => match *share.get_ref() > 0.0 && *share.get_ref() <= 1.0 {
-                true => (rate, *share.get_ref()),
-                false => return Err(Mistake::at(share.span(), "a share is above 0 and at most 1")),
-            },
+            (None, Some(share), Some(rate)) => {
+                if *share.get_ref() > 0.0 && *share.get_ref() <= 1.0 {
+                    (rate, *share.get_ref())
+                } else {
+                    return Err(Mistake::at(share.span(), "a share is above 0 and at most 1"));
+                }
+            }
             (None, Some(share), None) => return Err(Mistake::at(share.span(), "the phase has no `rate` to share")),
             (None, None, Some(rate)) if self.works == 1 => (rate, 1.0),
             (None, None, _) => return Err(Mistake::at(written.span(), "work needs `rate`, `share` or `rounds`")),
@@ -351,16 +357,20 @@ fn check_load(
         return refuse("beside a rate that runs until it breaks, other work runs at a constant rate".into());
     }
     match (&population.members, load) {
-        (Members::NewConversations { pairs, .. }, Load::Planned(profile)) => match profile.messages() > *pairs as u64 {
-            true => refuse(format!("{} conversations are opened, and there are {pairs} pairs", profile.messages())),
-            false => Ok(()),
-        },
+        (Members::NewConversations { pairs, .. }, Load::Planned(profile)) => {
+            if profile.messages() > *pairs as u64 {
+                refuse(format!("{} conversations are opened, and there are {pairs} pairs", profile.messages()))
+            } else {
+                Ok(())
+            }
+        }
         (Members::NewConversations { .. }, _) => refuse("conversations are opened at a rate that is planned".into()),
         (Members::Connections { users, stay, .. }, Load::Planned(profile)) => {
             let open = stay.map_or(profile.messages() as f64, |stay| profile.highest() * stay.as_secs_f64());
-            match open.min(profile.messages() as f64) > *users as f64 {
-                true => refuse(format!("{open:.0} connections may be open at once, and there are {users} users")),
-                false => Ok(()),
+            if open.min(profile.messages() as f64) > *users as f64 {
+                refuse(format!("{open:.0} connections may be open at once, and there are {users} users"))
+            } else {
+                Ok(())
             }
         }
         (Members::Connections { .. }, Load::Searched { .. }) => Ok(()),

@@ -192,9 +192,10 @@ impl Population {
 fn offline_of(file: &PopulationFile, count: usize) -> Result<usize, Mistake> {
     let Some(share) = &file.offline_share else { return Ok(0) };
     let offline = (count as f64 * share.get_ref()).round() as usize;
-    match (1..count).contains(&offline) {
-        true => Ok(offline),
-        false => Err(Mistake::at(share.span(), "must leave somebody online and somebody offline, such as 0.5")),
+    if (1..count).contains(&offline) {
+        Ok(offline)
+    } else {
+        Err(Mistake::at(share.span(), "must leave somebody online and somebody offline, such as 0.5"))
     }
 }
 

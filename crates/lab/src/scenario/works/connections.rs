@@ -106,32 +106,32 @@ impl Connection {
 }
 
 /// An open connection with the time at which it goes.
-struct Held {
+struct TimedConnection {
     goes_at_ns: u64,
     connection: Connection,
 }
 
-impl PartialEq for Held {
+impl PartialEq for TimedConnection {
     fn eq(&self, other: &Self) -> bool {
         self.goes_at_ns == other.goes_at_ns
     }
 }
 
-impl Eq for Held {}
+impl Eq for TimedConnection {}
 
-impl PartialOrd for Held {
+impl PartialOrd for TimedConnection {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Held {
+impl Ord for TimedConnection {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.goes_at_ns.cmp(&other.goes_at_ns)
     }
 }
 
-/// What the threads of one piece of work share.
+/// What the threads of one task share.
 struct Shared<'a> {
     times: &'a PlannedTimes,
     start_ns: u64,
@@ -204,7 +204,7 @@ impl ConnectionWorker {
 
     /// One thread: opens the connections that fall to it, and closes them when their time is over.
     fn drive(&self, shared: &Shared<'_>) {
-        let mut held: BinaryHeap<Reverse<Held>> = BinaryHeap::new();
+        let mut held: BinaryHeap<Reverse<TimedConnection>> = BinaryHeap::new();
         let mut next_heartbeat_ns = shared.start_ns + HEARTBEAT_NS;
         let mut free_since_ns = shared.start_ns;
         loop {
@@ -242,7 +242,7 @@ impl ConnectionWorker {
         &self,
         number: u64,
         (due_ns, free_since_ns): (u64, u64),
-        held: &mut BinaryHeap<Reverse<Held>>,
+        held: &mut BinaryHeap<Reverse<TimedConnection>>,
         shared: &Shared<'_>,
     ) {
         let began_ns = monotonic_ns();
@@ -257,7 +257,7 @@ impl ConnectionWorker {
                 recorder.done(due_ns, now_ns);
                 let stay_ns = self.stay.map(|stay| stay.as_nanos() as u64);
                 let goes_at_ns = stay_ns.map_or(shared.end_ns, |stay| now_ns + stay);
-                held.push(Reverse(Held { goes_at_ns, connection }));
+                held.push(Reverse(TimedConnection { goes_at_ns, connection }));
             }
             Err(failure) => {
                 let (code, found) = match failure {
@@ -329,8 +329,11 @@ fn ended(error: &ClientError, shared: &Shared<'_>) {
     }
 }
 
-fn send_heartbeats(held: BinaryHeap<Reverse<Held>>, shared: &Shared<'_>) -> BinaryHeap<Reverse<Held>> {
-    let alive = |mut one: Reverse<Held>| match one.0.connection.heartbeat() {
+fn send_heartbeats(
+    held: BinaryHeap<Reverse<TimedConnection>>,
+    shared: &Shared<'_>,
+) -> BinaryHeap<Reverse<TimedConnection>> {
+    let alive = |mut one: Reverse<TimedConnection>| match one.0.connection.heartbeat() {
         Ok(()) => Some(one),
         Err(error) => {
             ended(&error, shared);

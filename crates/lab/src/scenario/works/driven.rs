@@ -39,7 +39,8 @@ impl DrivenWorker {
         driver: Arc<Driver>,
         target: DriverTarget,
         population: &Population,
-        (client_core, lag_max): (Option<usize>, Duration),
+        client_core: Option<usize>,
+        lag_max: Duration,
     ) -> Result<Self, LabError> {
         let (audience, receivers, senders, texts) = match population.members {
             Members::Conversation { online, senders, texts, .. } => (Audience::Everybody, online, senders, texts),
@@ -56,10 +57,7 @@ impl DrivenWorker {
         let (jobs, inbox) = sync_channel::<Command>(1);
         let (tell, results) = sync_channel(1);
         let thread = std::thread::Builder::new().name("driven".into()).spawn(move || {
-            let opened = match is_pinned {
-                true => process::pin_to_core(core).map_err(LabError::from),
-                false => Ok(()),
-            };
+            let opened = if is_pinned { process::pin_to_core(core).map_err(LabError::from) } else { Ok(()) };
             let opened = opened.and_then(|()| DriverClient::open(driver, &target, clients));
             let mut client = match opened {
                 Ok(client) => client,

@@ -121,7 +121,7 @@ impl Recorder {
     }
 }
 
-/// The figures of a piece of work, with the names that the report looks for.
+/// The figures of a task, with the names that the report looks for.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Figures {
     pub(super) title: String,

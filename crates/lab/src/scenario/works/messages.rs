@@ -79,9 +79,10 @@ impl MessageWorker {
     fn phase(&self, job: &Job<'_>) -> Phase {
         let model = model_of(job.load);
         let (body_bytes, senders) = (self.texts.body_bytes, self.senders.clone());
-        let content = match self.recipients.is_empty() {
-            true => Content::Generated { body_bytes, senders },
-            false => Content::FirstMessages { body_bytes, senders, recipients: self.recipients.clone() },
+        let content = if self.recipients.is_empty() {
+            Content::Generated { body_bytes, senders }
+        } else {
+            Content::FirstMessages { body_bytes, senders, recipients: self.recipients.clone() }
         };
         let retry = self.outlives_faults || matches!(job.load, Load::Max { .. });
         Phase { retry, model, content, batch: job.batch, pipeline: self.texts.pipeline, tell_series: false }
@@ -136,9 +137,10 @@ fn pairs_of(
     setup::create_users(&mut http, &recipients)?;
     let mut participants = Participants::default();
     for (number, (sender, recipient)) in senders.iter().zip(&recipients).enumerate() {
-        let conversation = match opened {
-            true => setup::create_direct(&mut http, sender, recipient)?,
-            false => Conversation { id: direct_id(sender, recipient), base_seq: 0 },
+        let conversation = if opened {
+            setup::create_direct(&mut http, sender, recipient)?
+        } else {
+            Conversation { id: direct_id(sender, recipient), base_seq: 0 }
         };
         let is_offline = setup::is_among(number, offline, pairs);
         if let Some(push) = push.filter(|_| is_offline) {

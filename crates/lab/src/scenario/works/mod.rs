@@ -1,4 +1,4 @@
-//! The pieces of work of a phase: each kind of population has a worker that does what is due to it.
+//! The tasks of a phase: each kind of population has a worker that does what is due to it.
 //!
 //! Workers of one phase run at the same time, each in a thread that waits for its load client, or that drives its clients
 //! itself. In reading order: [`messages`], [`driven`], [`connections`], [`pushes`], [`popups`], [`scripted`] are the workers; [`figures`]
@@ -84,9 +84,10 @@ impl Surroundings<'_> {
     /// Where sessions of this kind connect.
     fn addresses(&self, over_websocket: bool) -> Result<Vec<SocketAddr>, LabError> {
         let addresses = if over_websocket { self.target.addresses() } else { self.device_addresses.clone() };
-        match addresses.is_empty() {
-            false => Ok(addresses),
-            true => Err(LabError::Usage("with --url, connections are opened with `via = \"ws\"`".into())),
+        if addresses.is_empty() {
+            Err(LabError::Usage("with --url, connections are opened with `via = \"ws\"`".into()))
+        } else {
+            Ok(addresses)
         }
     }
 }
@@ -109,7 +110,8 @@ impl WorkerClient {
                 driver.clone(),
                 target.clone(),
                 population,
-                (around.args.client_core, around.args.lag_max),
+                around.args.client_core,
+                around.args.lag_max,
             )?;
             return Ok(WorkerClient::Driven(worker));
         }
@@ -125,7 +127,7 @@ impl WorkerClient {
                 WorkerClient::Connections(ConnectionWorker::open(around, *users, *over_websocket, *stay)?)
             }
             Members::PopupUsers { users, popups, connections, keep_alive } => {
-                WorkerClient::Popups(Box::new(PopupWorker::open(around, (*users, *popups), *connections, *keep_alive)?))
+                WorkerClient::Popups(Box::new(PopupWorker::open(around, *users, *popups, *connections, *keep_alive)?))
             }
         })
     }

@@ -39,7 +39,8 @@ pub(crate) struct PopupWorker {
 impl PopupWorker {
     pub(crate) fn open(
         around: &Surroundings<'_>,
-        (users, popups): (u32, usize),
+        users: u32,
+        popups: usize,
         connections: usize,
         keep_alive: bool,
     ) -> Result<Self, LabError> {
@@ -129,10 +130,7 @@ impl PopupWorker {
 
 fn verdict_of(counts: &AnswerCounts, balance: &Balance) -> Verdict {
     let nothing = counts.due_but_nothing as f64 / (counts.asked_due as f64).max(1.0);
-    match counts.is_clean() && balance.wrong == 0 && nothing <= NOTHING_SHARE {
-        true => Verdict::Passed,
-        false => Verdict::Failed,
-    }
+    if counts.is_clean() && balance.wrong == 0 && nothing <= NOTHING_SHARE { Verdict::Passed } else { Verdict::Failed }
 }
 
 fn trouble_of(verdict: Verdict, measured: &Measurement) -> Option<Trouble> {

@@ -51,7 +51,7 @@ impl PushWorker {
             },
             devices,
             via: if over_websocket { DeviceProtocol::Ws } else { DeviceProtocol::Miop },
-            doors: around.addresses(over_websocket)?,
+            listeners: around.addresses(over_websocket)?,
             certificate: None,
             gateways: Gateways::Count(0),
             clients: None,
@@ -141,8 +141,5 @@ impl PushWorker {
 
 fn verdict_of(rounds: &[PushRound], end: &DeviceCounts) -> Verdict {
     let verdict = rounds.iter().map(PushRound::verdict).fold(Verdict::Passed, Verdict::and);
-    match end.altered > 0 || !end.heartbeats_balance() {
-        true => Verdict::Failed,
-        false => verdict,
-    }
+    if end.altered > 0 || !end.heartbeats_balance() { Verdict::Failed } else { verdict }
 }

@@ -186,9 +186,10 @@ impl Player<'_> {
             Action::Expect(expected) => self.expect(expected),
             Action::Acknowledge => {
                 let pushes = std::mem::take(&mut self.unacknowledged);
-                match pushes.is_empty() {
-                    true => Err("no push has come that could be acknowledged".into()),
-                    false => self.open_session()?.acknowledge(&pushes).map_err(|error| error.to_string()),
+                if pushes.is_empty() {
+                    Err("no push has come that could be acknowledged".into())
+                } else {
+                    self.open_session()?.acknowledge(&pushes).map_err(|error| error.to_string())
                 }
             }
             Action::Disconnect => {
@@ -322,9 +323,10 @@ impl Player<'_> {
 
     /// What has come and was not expected, in words.
     fn seen(&self) -> String {
-        match self.inbox.is_empty() {
-            true => "nothing".into(),
-            false => self.inbox.iter().map(Received::to_string).collect::<Vec<_>>().join(", "),
+        if self.inbox.is_empty() {
+            "nothing".into()
+        } else {
+            self.inbox.iter().map(Received::to_string).collect::<Vec<_>>().join(", ")
         }
     }
 }

@@ -164,9 +164,10 @@ impl ForeignServer {
         let id = &request["id"];
         if let Some(connect) = request.get("connect") {
             let is_known = connect["token"].as_str()?.split('.').count() == 3 && self.fault != Fault::RefuseLogin;
-            let answer = match is_known {
-                true => json!({ "id": id, "connect": { "client": "c", "ping": 25, "pong": true } }),
-                false => json!({ "id": id, "error": { "code": 101, "message": "unauthorized" } }),
+            let answer = if is_known {
+                json!({ "id": id, "connect": { "client": "c", "ping": 25, "pong": true } })
+            } else {
+                json!({ "id": id, "error": { "code": 101, "message": "unauthorized" } })
             };
             write_frame(stream, &answer.to_string());
         } else if let Some(subscribe) = request.get("subscribe") {

@@ -9,6 +9,7 @@ use std::{
 };
 use tidings_domain::{
     clock::Clock,
+    gates::OpenGates,
     leadership::Leadership,
     metrics::Metrics,
     model::{Actor, User, UserNo},
@@ -32,11 +33,11 @@ pub const DAY: u64 = 24 * HOUR;
 struct NoUsers;
 
 impl UserContextSource for NoUsers {
-    fn cached_card(&self, _: &str) -> Option<Arc<User>> {
+    fn cached_profile(&self, _: &str) -> Option<Arc<User>> {
         None
     }
 
-    fn card(&self, _: &str) -> Result<Option<Arc<User>>, Refusal> {
+    fn profile(&self, _: &str) -> Result<Option<Arc<User>>, Refusal> {
         Ok(None)
     }
 
@@ -87,6 +88,10 @@ pub struct JourneyWorld {
 
 impl JourneyWorld {
     pub fn new(store: Arc<dyn Store>, pushes: Arc<Pushes>, now_ms: u64) -> JourneyWorld {
+        JourneyWorld::with_gates(store, pushes, now_ms, OpenGates::all())
+    }
+
+    pub fn with_gates(store: Arc<dyn Store>, pushes: Arc<Pushes>, now_ms: u64, gates: OpenGates) -> JourneyWorld {
         let clock = Arc::new(ManualClock::default());
         clock.set(now_ms);
         let popups = PopupService::start(PopupParts {
@@ -96,6 +101,7 @@ impl JourneyWorld {
             store,
             clock: clock.clone(),
             users: Arc::new(NoUsers),
+            gates: Arc::new(gates),
             pushes: pushes.clone(),
             metrics: Arc::new(Metrics::new()),
         });

@@ -32,7 +32,7 @@ const NUMBERS: [u64; 14] = [0, 1, 31, 32, 64, 65, 127, 128, 512, 513, 16_384, 19
 /// The longest input: the decoder's loops have no state that only longer inputs would reach.
 const BYTES_MAX: usize = 4_096;
 
-/// A mutated copy of `bytes`, with pieces taken from `other`.
+/// A mutated copy of `bytes`, with chunks taken from `other`.
 pub fn mutate(random: &mut Random, bytes: &[u8], other: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=random.below(3) {

@@ -62,9 +62,10 @@ impl Store for ChatStore {
         filter: ConversationFilter,
         limit: usize,
     ) -> StoreResult<Vec<ConversationState>> {
-        match self.singly {
-            true => batch_reads::conversation_states(self, user, filter, limit),
-            false => self.chat.conversation_states(user, filter, limit),
+        if self.singly {
+            batch_reads::conversation_states(self, user, filter, limit)
+        } else {
+            self.chat.conversation_states(user, filter, limit)
         }
     }
     fn heads(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Head>> {
@@ -91,8 +92,13 @@ impl Store for ChatStore {
     fn outbox_position(&self) -> StoreResult<Position> {
         self.chat.outbox_position()
     }
-    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
-        self.chat.dead_notifications(after, limit)
+    fn stored_notifications(
+        &self,
+        table: NotificationTable,
+        after: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<StoredNotification>> {
+        self.chat.stored_notifications(table, after, limit)
     }
     fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
         self.chat.retain(retention, now_ms)

@@ -1,5 +1,6 @@
 //! What the store's tests share: a store in a folder of its own, a room, and messages for it.
 
+pub(crate) mod freezable_link;
 pub(crate) mod postgres;
 
 use std::{fs, path::Path};
@@ -32,7 +33,8 @@ pub(crate) fn populate(store: &dyn Store) -> ConversationNo {
 }
 
 pub(crate) fn group(store: &dyn Store, id: &str) -> ConversationNo {
-    let members = (1..=3).map(|n| (UserNo(n), Role::Member)).collect();
+    let member = |n| Some((store.user_no(&format!("u{n}")).unwrap()?, Role::Member));
+    let members = (1..=3).filter_map(member).collect();
     let new = NewConversation {
         id: id.into(),
         kind: ConversationKind::Group,
@@ -59,6 +61,7 @@ pub(crate) fn message(client_msg_id: &str) -> NewEntry {
         silent: false,
         skip_push: false,
         details: None,
+        request: EntryRequest::default(),
     }
 }
 

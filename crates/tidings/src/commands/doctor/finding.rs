@@ -1,4 +1,4 @@
-//! What the doctor tells of one thing: how it is, how it should be, why, and the command.
+//! What the doctor reports of one thing: how it is, how it should be, why, and the command.
 
 use serde::Serialize;
 

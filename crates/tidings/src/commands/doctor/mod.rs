@@ -1,6 +1,6 @@
 //! `tidings doctor`: whether this machine, its disk, and the database and Redis of the settings are fit for a load.
 //!
-//! In reading order: [`finding`]: what is told of each thing; [`kernel`]: limits and settings of the kernel; [`disk`]: how long an
+//! In reading order: [`finding`]: what is reported of each thing; [`kernel`]: limits and settings of the kernel; [`disk`]: how long an
 //! fsync takes; [`services`]: PostgreSQL and Redis. Nothing is changed: each finding has the command that would change it.
 
 mod disk;

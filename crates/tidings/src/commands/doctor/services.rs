@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 type ServerSettings = BTreeMap<String, String>;
 
-/// Connections of one node beside its readers: commits, the liveness probe, maintenance, and one more while a broken one is replaced.
-const OTHER_CONNECTIONS: u64 = 4;
+/// Connections of one node beside its readers: commits, the liveness probe, the sign of life, maintenance, and one more while a broken one is replaced.
+const OTHER_CONNECTIONS: u64 = 5;
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();

@@ -1,6 +1,8 @@
 //! What clients can give, from the documents that describe it: for each field of each operation one input in which that field
 //! is a hole, and all else is as an app would have it.
 
+pub(crate) mod fillings;
+
 use serde_json::{Map, Value, json};
 
 /// Stands in an input for a text that is put in later.
@@ -31,6 +33,14 @@ impl Input {
         self.json.contains(&NUMBER_HOLE.to_string())
     }
 
+    /// The input with a text that stands for any JSON in the place of the hole; see [`with_json`]. `None`: the hole is the name of a
+    /// field, or there is none.
+    pub(crate) fn for_json(&self) -> Option<String> {
+        let hole = Value::from(TEXT_HOLE).to_string();
+        let json = self.json.replace(&NUMBER_HOLE.to_string(), &hole);
+        (json.contains(&hole) && !json.contains(&format!("{hole}:"))).then_some(json)
+    }
+
     /// How deep the field is.
     pub(crate) fn depth(&self) -> usize {
         self.place.matches('.').count()
@@ -42,6 +52,11 @@ impl Input {
         let json = self.json.replace(TEXT_HOLE, &quoted[1..quoted.len() - 1]);
         json.replace(&NUMBER_HOLE.to_string(), &number.to_string())
     }
+}
+
+/// Puts JSON, which need not be valid, into what [`Input::for_json`] answered, or a part of it. Outside JSON it is put in as a text.
+pub(crate) fn with_json(part: &str, json: &str) -> String {
+    part.replace(&Value::from(TEXT_HOLE).to_string(), json).replace(TEXT_HOLE, json)
 }
 
 /// A request over HTTP with a hole in its path, its query, its headers or its body.

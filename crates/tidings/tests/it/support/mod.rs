@@ -67,7 +67,7 @@ pub struct Server {
 
 impl Server {
     /// The address of another listener, from the `listening` file.
-    pub fn door(&self, folder: &Folder, name: &str) -> SocketAddr {
+    pub fn listener(&self, folder: &Folder, name: &str) -> SocketAddr {
         let listening = std::fs::read_to_string(folder.data().join("listening")).unwrap();
         let address = listening.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         address.unwrap_or_else(|| panic!("no {name} in {listening:?}")).parse().unwrap()

@@ -1,0 +1,48 @@
+//! The details of many conversations at once: one read of the store for all that are not cached.
+
+use super::Directory;
+use quick_cache::sync::GuardResult;
+use std::{sync::Arc, time::Duration};
+use tidings_domain::{model::*, store::StoreResult};
+
+impl Directory {
+    /// The details of these conversations, in this order; no conversation may be named twice.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn conversations(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Option<Arc<Conversation>>>> {
+        let mut all_details = Vec::with_capacity(nos.len());
+        let (mut missing, mut guards) = (Vec::new(), Vec::new());
+        for (index, no) in nos.iter().enumerate() {
+            // Never wait for details that another caller loads: two callers that wait for details of each other would
+            // wait for ever.
+            let found = match self.conversations.get_value_or_guard(no, Some(Duration::ZERO)) {
+                GuardResult::Value(details) => Some(details),
+                GuardResult::Guard(guard) => {
+                    missing.push((index, *no));
+                    guards.push(Some(guard));
+                    None
+                }
+                GuardResult::Timeout => {
+                    missing.push((index, *no));
+                    guards.push(None);
+                    None
+                }
+            };
+            all_details.push(found);
+        }
+        if missing.is_empty() {
+            return Ok(all_details);
+        }
+        let nos: Vec<_> = missing.iter().map(|(_, no)| *no).collect();
+        for (((index, _), guard), details) in missing.into_iter().zip(guards).zip(self.store.conversations(&nos)?) {
+            let Some(details) = details.map(Arc::new) else { continue };
+            if let Some(guard) = guard {
+                // Err: the details were invalidated while they were loaded; they serve this caller only.
+                let _ = guard.insert(details.clone());
+            }
+            all_details[index] = Some(details);
+        }
+        Ok(all_details)
+    }
+}

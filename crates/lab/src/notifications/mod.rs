@@ -1,0 +1,284 @@
+//! `bench notifications`: whether every message reaches every member by exactly the channels that an independent model says, once.
+//!
+//! ```text
+//! cast ──▶ stage ──▶ rounds: some move; messages; some change attention or read; the server is killed, a provider goes away
+//!                       │ sessions: clients           │ webhook and providers: doubles
+//!                       └────────▶ records ◀──────────┘ ──▶ audit, message by message, against the model
+//! ```
+//! [`cast`] draws who takes part from a seed, [`stage`] creates them, [`clients`] holds the sessions, [`senders`] sends, [`records`] is
+//! all that the lab saw, which [`recorder`] takes, [`model`] says what was due, [`audit`] and [`removals`] compare, [`balances`] is the result, and
+//! [`planted_fault`] shows that it finds what is wrong.
+
+mod audit;
+mod balances;
+mod cast;
+mod client_session;
+mod clients;
+mod model;
+mod planted_fault;
+mod recorder;
+mod records;
+mod removals;
+mod rounds;
+mod senders;
+mod stage;
+
+pub use planted_fault::PlantedKind;
+
+use crate::{
+    Finished, LabError, Verdict,
+    latency::Percentiles,
+    offline_push::{notice::OfflineChannel, provider_doubles::ProviderDoubles, webhook_double::WebhookDouble},
+    options::{LAG_MAX, parse_duration},
+    process, report,
+    sampler::{Sampler, Watched},
+    server::{OwnServer, Target},
+};
+use audit::Auditor;
+use balances::{Audit, ChannelBalance};
+use cast::{Cast, CastSize, Whereabouts, random_of};
+use clap::Args;
+use model::ChannelTimes;
+use planted_fault::PlantedFault;
+use recorder::Recorder;
+use records::Arrival;
+use removals::RemovalBalance;
+use rounds::Run;
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+#[derive(Debug, Clone, Args)]
+pub struct NotificationArgs {
+    /// Users: a third look at their sessions, a third have one in the background, a third have none
+    #[arg(long, default_value_t = 10_000)]
+    pub users: usize,
+    #[arg(long, default_value_t = 300)]
+    pub group_size: usize,
+    /// Messages a second, half of them to groups, half between two users
+    #[arg(long, default_value_t = 40.0)]
+    pub rate: f64,
+    /// Between rounds some users come, go, or look elsewhere
+    #[arg(long, default_value_t = 3)]
+    pub rounds: usize,
+    /// For how long messages are sent in a round
+    #[arg(long, default_value = "6s", value_parser = parse_duration)]
+    pub round: Duration,
+    /// Kill the server (kill -9) so often while messages are sent, and start it again
+    #[arg(long, value_name = "EVERY", value_parser = parse_duration)]
+    pub kill: Option<Duration>,
+    /// In each round one provider takes nothing for so long: it refuses, or does not answer
+    #[arg(long, alias = "vendor-away", value_name = "TIME", value_parser = parse_duration)]
+    pub provider_away: Option<Duration>,
+    /// The webhook is notified so many seconds after a message, of those alone whom no provider has reached; the server is set to it. 0: at once,
+    /// of all
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub webhook_after: u64,
+    /// How long clients have to acknowledge a message; the server is set to it
+    #[arg(long, default_value = "3s", value_parser = parse_duration)]
+    pub ack_timeout: Duration,
+    /// Without a delivery or a notice for so long, what is missing counts as lost
+    #[arg(long, default_value = "20s", value_parser = parse_duration)]
+    pub patience: Duration,
+    /// Repeats an earlier run's cast, messages and changes
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// The doubles report falsely now and then: the run must fail. Shows that faults of this kind are found
+    #[arg(long, value_enum)]
+    pub plant: Option<PlantedKind>,
+}
+
+impl NotificationArgs {
+    /// The times that the server is set to.
+    fn times(&self) -> ChannelTimes {
+        let webhook_after_ns = Duration::from_secs(self.webhook_after).as_nanos() as u64;
+        ChannelTimes { ack_timeout_ns: self.ack_timeout.as_nanos() as u64, webhook_after_ns }
+    }
+}
+
+/// A provider that keeps a request waiting is given up after this.
+const PROVIDER_TIMEOUT_MS: u64 = 2_000;
+/// The longest wait between two attempts at a provider that is away.
+const BACKOFF_MAX_MS: u64 = 2_000;
+
+pub(crate) fn run(args: &NotificationArgs) -> Result<Finished, LabError> {
+    if args.users < 6 || args.group_size < 2 || args.rounds == 0 || args.rate <= 0.0 {
+        return Err(LabError::Usage(
+            "--users must be at least 6, --group-size 2, --rounds 1, and --rate above 0".into(),
+        ));
+    }
+    if args.webhook_after > 0 && Duration::from_secs(args.webhook_after) <= args.ack_timeout {
+        return Err(LabError::Usage("--webhook-after must be longer than --ack-timeout".into()));
+    }
+    let seed = args.seed.unwrap_or_else(rand::random);
+    println!("seed {seed}");
+    let mut random = random_of(seed);
+    let size = CastSize { users: args.users, group_size: args.group_size };
+    let cast = Arc::new(Cast::draw(&process::run_tag(), size, &mut random));
+    let recorder = Arc::new(Recorder::new(cast.clone(), args.plant.map(PlantedFault::new)));
+    let (webhook, providers) = (WebhookDouble::start(recorder.clone())?, ProviderDoubles::start(recorder.clone())?);
+    let mut settings = [webhook.settings(), providers.settings()].concat();
+    let of_notifications = [
+        ("ACK_TIMEOUT_MS", args.ack_timeout.as_millis() as u64),
+        ("WEBHOOK_AFTER_S", args.webhook_after),
+        ("TIMEOUT_MS", PROVIDER_TIMEOUT_MS),
+        ("BACKOFF_MIN_MS", 200),
+        ("BACKOFF_MAX_MS", BACKOFF_MAX_MS),
+    ];
+    settings.extend(of_notifications.map(|(name, value)| (format!("TIDINGS_NOTIFICATIONS_{name}"), value.to_string())));
+    let mut own = OwnServer::start_with(settings, None)?;
+    own.keep_addresses();
+    let mut target = Target::Own(Box::new(own));
+    stage::set_up(&target, &cast, &providers)?;
+    print_cast(&cast);
+    let sampler = Sampler::start(Watched {
+        server: target.pid().into(),
+        metrics_address: Some(target.address()),
+        lab_pids: Vec::new(),
+    });
+    let mut run = Run::begin(args, &target, &recorder, &providers)?;
+    for round in 0..args.rounds {
+        run.round(round, &mut target, &mut random)?;
+    }
+    let (ack_late, lateness) = run.finish()?;
+    let samples = sampler.finish();
+    let records = recorder.records();
+    let audit = Auditor::new(&cast, &records, args.times()).audit();
+    let (messages, kills) = (records.messages.len() as u64, records.kills.len());
+    drop(records);
+    let server_counts = if kills == 0 { Some(ServerCounts::read(&target)?) } else { None };
+    let check = target.finish()?;
+
+    print_audit(&audit, messages, kills);
+    report::print_check(&check);
+    let mut verdict = if audit.balances() { Verdict::Passed } else { Verdict::Failed };
+    if let Some(counts) = server_counts.filter(|_| args.plant.is_none())
+        && !counts.agree(&recorder)
+    {
+        verdict = Verdict::Failed;
+    }
+    // A server that is away delays sends; that is no fault of the lab's.
+    let is_late = kills == 0 && lateness.p99 > LAG_MAX.as_secs_f64() * 1e3;
+    if is_late || ack_late > args.ack_timeout / 2 {
+        verdict = verdict.and(Verdict::LabFellBehind);
+    }
+    if check.as_ref().is_some_and(|check| !check.passed) {
+        verdict = Verdict::Failed;
+    }
+    let session = &audit.session;
+    let outcome = json!({
+        "title": "sessions", "latency": session.delay, "delivered": session.notified, "expected": session.must,
+        "lost": session.lost, "doubled": session.doubled, "out_of_order": session.out_of_order,
+        "planned": messages, "committed": messages, "seconds": args.round.as_secs_f64() * args.rounds as f64,
+        "lateness": lateness, "samples": samples, "balances": audit.session.must == audit.session.notified,
+    });
+    let channels: Vec<Value> = audit.channels.iter().map(channel_json).collect();
+    let figures = json!({
+        "bench": "notifications", "users": args.users, "seed": seed, "kills": kills, "outcome": outcome, "channels": channels,
+        "removed": audit.removed, "decided_within_ms": audit.decided_within_ms, "problems": audit.problems, "check": check,
+    });
+    Ok(Finished { verdict, figures })
+}
+
+/// A channel as a part of the report.
+fn channel_json(balance: &ChannelBalance) -> Value {
+    let mut value = json!(balance);
+    value["title"] = json!(format!("notified by {}", balance.channel));
+    value["latency"] = json!(balance.delay);
+    (value["delivered"], value["expected"]) = (json!(balance.notified + balance.superseded), json!(balance.must));
+    value["balances"] = json!(balance.balances());
+    value
+}
+
+fn print_cast(cast: &Cast) {
+    let groups = cast.conversations.iter().filter(|conversation| conversation.is_group).count();
+    let devices: usize = cast.users.iter().map(|user| user.devices.len()).sum();
+    println!(
+        "cast           {} users: {} look, {} in the background, {} away; {devices} devices; {groups} groups, {} pairs",
+        cast.users.len(),
+        cast.count(Whereabouts::Foreground),
+        cast.count(Whereabouts::Background),
+        cast.count(Whereabouts::Away),
+        cast.conversations.len() - groups
+    );
+}
+
+fn print_audit(audit: &Audit, messages: u64, kills: usize) {
+    println!("messages       {messages}, kills {kills}, decided within {:.0} ms", audit.decided_within_ms);
+    let session = &audit.session;
+    let print_delay =
+        |delay: &Percentiles| println!("  ms p50 {:.0} p99 {:.0} p100 {:.0}", delay.p50, delay.p99, delay.max);
+    print!(
+        "  sessions     notified {} of {}  lost {}  doubled {}  out of order {}  again {}",
+        session.notified, session.must, session.lost, session.doubled, session.out_of_order, session.again
+    );
+    print_delay(&session.delay);
+    for channel in &audit.channels {
+        let ChannelBalance { notified, must, superseded, lost, doubled, unentitled, overtaken, too_early, .. } =
+            channel;
+        print!(
+            "  {:<10}   notified {notified} of {must}  superseded {superseded}  lost {lost}  doubled {doubled}",
+            channel.channel.name()
+        );
+        print!(
+            "  unentitled {unentitled}  overtaken {overtaken}  too early {too_early}  held up {} of {}",
+            channel.held_up, channel.at_risk
+        );
+        print!("  perhaps {}  again {}", channel.notified_perhaps, channel.again);
+        print_delay(&channel.delay);
+    }
+    for removed in &audit.removed {
+        let RemovalBalance { channel, notified, must, perhaps, again, lost, doubled, unentitled } = removed;
+        print!(
+            "  {:<10}   removed {notified} of {must}  lost {lost}  doubled {doubled}  unentitled {unentitled}",
+            channel.name()
+        );
+        println!("  perhaps {perhaps}  again {again}");
+    }
+    for problem in &audit.problems {
+        println!("  ! {problem}");
+    }
+}
+
+/// What the server counts of providers by itself.
+struct ServerCounts {
+    /// By provider: notifications that it says were accepted, and removals.
+    counts: Vec<(OfflineChannel, [u64; 2])>,
+}
+
+impl ServerCounts {
+    fn read(target: &Target) -> Result<ServerCounts, LabError> {
+        let answer = target.http().exchange("GET", "/metrics", b"")?;
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        let count = |channel: OfflineChannel, outcome: &str| {
+            let is_of = |line: &&str| {
+                line.starts_with("tidings_provider_notifications_total{")
+                    && line.contains(&format!("provider=\"{channel}\""))
+                    && line.contains(&format!("outcome=\"{outcome}\""))
+            };
+            let value = text.lines().find(is_of).and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+            value.unwrap_or(0.0) as u64
+        };
+        let of_channel =
+            |channel: OfflineChannel| (channel, ["accepted", "removed"].map(|outcome| count(channel, outcome)));
+        Ok(ServerCounts { counts: OfflineChannel::PROVIDERS.map(of_channel).to_vec() })
+    }
+
+    fn agree(&self, recorder: &Recorder) -> bool {
+        let records = recorder.records();
+        let count = |all: &[Arrival], channel: OfflineChannel| {
+            all.iter().filter(|arrival| arrival.channel == channel).count() as u64
+        };
+        let mut agree = true;
+        for (channel, notified) in &self.counts {
+            let came = [count(&records.arrivals, *channel), count(&records.removals, *channel)];
+            if came != *notified {
+                let ([accepted, removed], [came, came_removed]) = (notified, came);
+                println!(
+                    "  ! the server counts {accepted} accepted and {removed} removed of {channel}, which took {came} and {came_removed}"
+                );
+                agree = false;
+            }
+        }
+        agree
+    }
+}

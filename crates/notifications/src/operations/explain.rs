@@ -1,0 +1,210 @@
+//! What would become of a message that was not sent, for one person: by the policy, and by the same wishes of the person that
+//! decide about messages that are sent. Nothing is stored.
+
+use crate::{
+    gate::{ConversationMessage, DueChannel, Obstacle, Unwanted, WantedMessage, why_not_of_member},
+    offline_recipients::member,
+    operations::{Notifications, message_notifications::held_back},
+    person_facts::facts_of,
+    policy::{ChannelStep, MessageFacts},
+};
+use tidings_domain::{model::*, push_tokens::tokens_of, refusals::store_refusal};
+use tidings_protocol::{error::Refusal, http::*, ids::direct_id, limits::PUSH_TOKENS_PER_USER_MAX};
+
+/// What a channel comes to.
+#[derive(Default)]
+struct Finding {
+    taken: bool,
+    outcome: Option<NotificationOutcome>,
+    until: Option<u64>,
+    because: Option<String>,
+    devices: Vec<String>,
+    detail: String,
+}
+
+impl Notifications {
+    /// What each channel would do for a person if this message were sent now.
+    ///
+    /// # Errors
+    /// `invalid_field`, `not_found`; `store_unavailable`.
+    pub fn explain_notifications(&self, ask: &ExplainNotifications) -> Result<NotificationExplanation, Refusal> {
+        let conversation = match (&ask.conversation, &ask.to, &ask.from) {
+            (Some(conversation), None, _) => self.context.directory.require_conversation(conversation)?,
+            (None, Some(to), Some(from)) => self.context.directory.require_conversation(&direct_id(from, to))?,
+            (None, Some(_), None) => return Err(Refusal::field("from", "is missing: a direct message has a sender")),
+            _ => return Err(Refusal::field("conversation", "give either conversation or to")),
+        };
+        let user = self.context.directory.require_user(&ask.user)?;
+        let sender = ask.from.as_deref().map(|from| self.context.directory.require_user(from)).transpose()?;
+        let now_ms = self.context.clock.now_ms();
+        let policy = self.policies.current();
+        let message = MessageFacts {
+            kind: conversation.kind,
+            content_type: &ask.content_type,
+            conversation: &conversation.id,
+            sender: ask.from.as_deref(),
+            mentions: &ask.mentions,
+            mentions_all: ask.mentions.iter().any(|id| id == MENTION_ALL),
+        };
+        let person = facts_of(&self.context, &policy, &user).map_err(store_refusal)?;
+        let member = member(&self.context, &conversation, &user).map_err(store_refusal)?;
+        // It is newer than all that there is.
+        let (kind, sender) = (conversation.kind, sender.map(|sender| sender.no));
+        let sent = ConversationMessage { kind, seq: u64::MAX, sender };
+        let unwanted = match &member {
+            None => Some(Unwanted::always(NotificationOutcome::NotAMember)),
+            Some(member) => why_not_of_member(sent, member),
+        };
+        let is_pushed = !ask.silent && !ask.skip_push;
+        let outcome = unwanted.map(|unwanted| unwanted.outcome);
+        let outcome = outcome.or((!is_pushed).then_some(NotificationOutcome::NotPushed));
+        let passed_over = policy.passed_over(&message, &person, now_ms);
+        let rule_at = passed_over.len();
+        let passed_over = passed_over
+            .into_iter()
+            .map(|(rule, why)| PassedOverRule { rule: rule.id.to_string(), because: why.path() });
+        let passed_over = passed_over.collect();
+        let rule = policy.rules.get(rule_at);
+        let wanted = WantedMessage {
+            kind,
+            mentions_person: message.mentions_all || ask.mentions.contains(&user.id),
+            mute: member.map(|member| member.mute).unwrap_or_default(),
+        };
+        let mut channels = Vec::new();
+        for (at, step) in rule.iter().flat_map(|rule| rule.channels.iter().enumerate()) {
+            let due = now_ms + step.after_ms;
+            let path = format!("rules[{rule_at}].channels[{at}]");
+            let held = outcome.filter(|_| step.channel != PolicyChannel::Session).map(Unwanted::always);
+            let channel = DueChannel { policy: &policy, step, message: &message, person: &person };
+            let obstacle = held.map(Obstacle::Unwanted).or_else(|| channel.why_not_taken(wanted, due));
+            let found = match obstacle {
+                Some(Obstacle::Unwanted(Unwanted { outcome, until })) => Finding {
+                    outcome: Some(outcome),
+                    until,
+                    detail: held_back(&user.id, outcome, until),
+                    ..Finding::default()
+                },
+                Some(Obstacle::Condition(why)) => {
+                    let because = format!("{path}.{}", why.path());
+                    let detail = format!("the condition {because} does not hold");
+                    Finding { because: Some(because), detail, ..Finding::default() }
+                }
+                None => self.channel_state(step, &user)?,
+            };
+            let Finding { taken, outcome, until, because, devices, detail } = found;
+            let (channel, on_success) = (step.channel, step.on_success);
+            channels.push(ExplainedChannel {
+                channel,
+                at: due,
+                taken,
+                outcome,
+                until,
+                because,
+                devices,
+                on_success,
+                detail,
+            });
+        }
+        Ok(NotificationExplanation {
+            user: user.id.clone(),
+            conversation: conversation.id.clone(),
+            at: now_ms,
+            policy_version: policy.version,
+            rule: rule.map(|rule| rule.id.to_string()),
+            passed_over,
+            outcome,
+            channels,
+        })
+    }
+
+    /// Whether a channel leads to the person now.
+    fn channel_state(&self, step: &ChannelStep, user: &User) -> Result<Finding, Refusal> {
+        let id = &user.id;
+        let not = |outcome, detail: String| Finding { outcome: Some(outcome), detail, ..Finding::default() };
+        Ok(match step.channel {
+            PolicyChannel::Session => {
+                let (mut behind, mut active) = (Vec::new(), Vec::new());
+                for session in self.context.presence.sessions_of(user.no).into_iter().filter(|session| session.chat) {
+                    let of = if session.background { &mut behind } else { &mut active };
+                    of.push(session.device_id.to_string());
+                }
+                match (active.is_empty(), behind.is_empty()) {
+                    (false, _) => {
+                        let devices = active;
+                        let detail = format!("somebody looks at a session of {id}: {}", devices.join(", "));
+                        Finding {
+                            taken: true,
+                            outcome: Some(NotificationOutcome::Active),
+                            devices,
+                            detail,
+                            ..Finding::default()
+                        }
+                    }
+                    (true, false) => {
+                        let devices = behind;
+                        let detail = format!("nobody looks at the sessions of {id}: {}", devices.join(", "));
+                        Finding { devices, ..not(NotificationOutcome::Background, detail) }
+                    }
+                    (true, true) => {
+                        not(NotificationOutcome::NoDevice, format!("{id} has no session that takes messages"))
+                    }
+                }
+            }
+            PolicyChannel::Providers => self.providers_state(step, user)?,
+            PolicyChannel::Webhook if self.webhook_push.is_none() => {
+                not(NotificationOutcome::NotSetUp, "the webhook is not set up".into())
+            }
+            PolicyChannel::Webhook => {
+                Finding { taken: true, detail: "the webhook is called".into(), ..Finding::default() }
+            }
+            PolicyChannel::DevicePush if !self.internal_channels.has(step.channel) => {
+                not(NotificationOutcome::NotSetUp, "the setting notifications.device_push is off".into())
+            }
+            PolicyChannel::DevicePush => self.device_push_state(user)?,
+            PolicyChannel::Popup if !self.internal_channels.has(step.channel) => {
+                not(NotificationOutcome::NotSetUp, "the setting notifications.popup is off".into())
+            }
+            PolicyChannel::Popup => {
+                let event = step.event.as_deref().unwrap_or_default();
+                let detail =
+                    format!("the event {event:?} of {id} is recorded, on which popups react at the next visit");
+                Finding { taken: true, detail, ..Finding::default() }
+            }
+        })
+    }
+
+    fn device_push_state(&self, user: &User) -> Result<Finding, Refusal> {
+        let devices = self.engine.push.user_devices(&user.id)?.devices;
+        let devices: Vec<String> = devices.into_iter().map(|device| device.device_id).collect();
+        if devices.is_empty() {
+            let detail = format!("no device of {} has bound for pushes", user.id);
+            return Ok(Finding { outcome: Some(NotificationOutcome::NoDevice), detail, ..Finding::default() });
+        }
+        let detail = format!("{} are pushed to, at once or when they connect", devices.join(", "));
+        Ok(Finding { taken: true, devices, detail, ..Finding::default() })
+    }
+
+    fn providers_state(&self, step: &ChannelStep, user: &User) -> Result<Finding, Refusal> {
+        let not = |outcome, detail: String| Finding { outcome: Some(outcome), detail, ..Finding::default() };
+        let is_meant =
+            |provider: &PushProvider| step.providers.as_ref().is_none_or(|providers| providers.contains(provider));
+        let is_set_up = |provider: &PushProvider| self.provider_push.as_ref().is_some_and(|push| push.has(*provider));
+        if !PushProvider::ALL.iter().any(|provider| is_meant(provider) && is_set_up(provider)) {
+            return Ok(not(NotificationOutcome::NotSetUp, "no provider of the channel is set up".into()));
+        }
+        let tokens = tokens_of(&*self.context.store, user.no, PUSH_TOKENS_PER_USER_MAX).map_err(store_refusal)?;
+        let reached = tokens.into_iter().filter(|(_, token)| {
+            let provider = token.token.provider();
+            is_meant(&provider) && is_set_up(&provider)
+        });
+        let devices: Vec<String> = reached.map(|(_, token)| token.device).collect();
+        if devices.is_empty() {
+            return Ok(not(
+                NotificationOutcome::NoDevice,
+                format!("{} has no token of a provider of the channel", user.id),
+            ));
+        }
+        let detail = format!("providers notify {}", devices.join(", "));
+        Ok(Finding { taken: true, devices, detail, ..Finding::default() })
+    }
+}

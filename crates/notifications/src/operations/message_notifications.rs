@@ -1,0 +1,258 @@
+//! Why a user was, or was not, notified of a message: what is recorded of it ([`log`](crate::log)), and what
+//! holds now.
+
+use super::sentences::sentence;
+use crate::{
+    gate::Unwanted, log::Recorded, offline_recipients::OfflineRecipients, operations::Notifications,
+    provider_push::Waiting,
+};
+use std::sync::Arc;
+use tidings_domain::{
+    chat_rows::{self, notification_position_key},
+    model::*,
+    push_tokens::tokens_of,
+    refusals::store_refusal,
+    store::{OutboxItem, RowSpace, StoreResult},
+};
+use tidings_protocol::{
+    error::Refusal,
+    http::{Channel, MessageNotifications, NotificationOutcome, NotificationStep, PolicyChannel, PushProvider},
+    limits::PUSH_TOKENS_PER_USER_MAX,
+};
+
+/// The outcomes in the order in which they decide: the first of them among the steps says why.
+const DECISIVE: [NotificationOutcome; 29] = [
+    NotificationOutcome::Sender,
+    NotificationOutcome::Read,
+    NotificationOutcome::Acknowledged,
+    NotificationOutcome::Accepted,
+    NotificationOutcome::Recalled,
+    NotificationOutcome::NotPushed,
+    NotificationOutcome::Waiting,
+    NotificationOutcome::Retried,
+    NotificationOutcome::Replayed,
+    NotificationOutcome::NotAMember,
+    NotificationOutcome::JoinedLater,
+    NotificationOutcome::Superseded,
+    NotificationOutcome::Refused,
+    NotificationOutcome::TokenGone,
+    NotificationOutcome::Expired,
+    NotificationOutcome::Removed,
+    NotificationOutcome::Cancelled,
+    NotificationOutcome::Active,
+    NotificationOutcome::Muted,
+    NotificationOutcome::DoNotDisturb,
+    NotificationOutcome::Snoozed,
+    NotificationOutcome::ChannelOff,
+    NotificationOutcome::OnlyMentions,
+    NotificationOutcome::ConditionFalse,
+    NotificationOutcome::NoRule,
+    NotificationOutcome::Unacknowledged,
+    NotificationOutcome::NotRecorded,
+    NotificationOutcome::NoDevice,
+    NotificationOutcome::NotSetUp,
+];
+
+/// The step that decided. Of one channel and device the last step counts, and what was recorded before what holds now.
+fn decisive(steps: &[NotificationStep], now_ms: u64) -> Option<&NotificationStep> {
+    let is_overtaken = |at: usize| {
+        let step = &steps[at];
+        let later = |later: &NotificationStep| (later.channel, &later.device) == (step.channel, &step.device);
+        let is_past = step.at.is_some() && step.until.is_some_and(|until| until <= now_ms);
+        match step.outcome {
+            NotificationOutcome::Retried => steps[at + 1..].iter().any(later),
+            NotificationOutcome::Waiting => is_past,
+            _ => false,
+        }
+    };
+    let counting = || (0..steps.len()).filter(|at| !is_overtaken(*at)).map(|at| &steps[at]);
+    DECISIVE.iter().find_map(|outcome| counting().filter(|step| step.outcome == *outcome).max_by_key(|step| step.at))
+}
+
+fn step(outcome: NotificationOutcome, channel: Option<Channel>) -> NotificationStep {
+    NotificationStep { at: None, channel, outcome, device: None, until: None, cause: None, rule: None }
+}
+
+impl From<Recorded> for NotificationStep {
+    fn from(Recorded { at, channel, outcome, cause, device, until, rule }: Recorded) -> NotificationStep {
+        NotificationStep {
+            at: Some(at),
+            channel,
+            outcome,
+            device,
+            until,
+            cause,
+            rule: rule.map(|rule| rule.to_string()),
+        }
+    }
+}
+
+impl Notifications {
+    /// Why a user was, or was not, notified of a message.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_message`; `store_unavailable`.
+    pub fn message_notifications(
+        &self,
+        conversation: &str,
+        seq: u64,
+        user: &str,
+    ) -> Result<MessageNotifications, Refusal> {
+        let conversation = self.context.directory.require_conversation(conversation)?;
+        let user = self.context.directory.require_user(user)?;
+        let message = self.engine.stored_message(&conversation, seq)?;
+        let (id, sent_at) = (conversation.id.clone(), message.at);
+        let steps = self.notification_steps(conversation, message, &user).map_err(store_refusal)?;
+        let decisive = decisive(&steps, self.context.clock.now_ms())
+            .cloned()
+            .unwrap_or_else(|| step(NotificationOutcome::NotRecorded, None));
+        Ok(MessageNotifications {
+            conversation: id,
+            seq,
+            user: user.id.clone(),
+            sent_at,
+            outcome: decisive.outcome,
+            summary: sentence(&user.id, &decisive, &steps, sent_at),
+            steps,
+        })
+    }
+
+    /// What is recorded, the oldest first, and then what holds now.
+    fn notification_steps(
+        &self,
+        conversation: Arc<Conversation>,
+        message: StoredEntry,
+        user: &User,
+    ) -> StoreResult<Vec<NotificationStep>> {
+        let now_ms = self.context.clock.now_ms();
+        let content = &message.content;
+        let recorded = self.context.trace.read(&*self.context.store, conversation.no, &message, user, now_ms)?;
+        let mut steps: Vec<NotificationStep> = recorded.into_iter().map(NotificationStep::from).collect();
+        let is_recorded = !steps.is_empty();
+        let unpushed = match (content.is_recalled(), content.silent || content.skip_push) {
+            (true, _) => Some(NotificationOutcome::Recalled),
+            (false, true) => Some(NotificationOutcome::NotPushed),
+            (false, false) => None,
+        };
+        steps.extend(unpushed.map(|outcome| step(outcome, None)));
+        let (lane, position, sent_at) = (conversation.lane() as usize, message.position, message.at);
+        let found = OfflineRecipients::for_one(conversation, message);
+        let place = found.message();
+        let context = &*self.context;
+        // Sessions are steps of their own. What holds for both of these channels is one step without a channel.
+        let by_providers = found.why_not(context, user, PolicyChannel::Providers, true)?;
+        let by_webhook = found.why_not(context, user, PolicyChannel::Webhook, true)?;
+        let unwanted = by_providers.filter(|_| by_providers == by_webhook);
+        if let Some(Unwanted { outcome, until }) = unwanted {
+            steps.push(NotificationStep { until, ..step(outcome, None) });
+            if matches!(
+                outcome,
+                NotificationOutcome::Sender | NotificationOutcome::NotAMember | NotificationOutcome::JoinedLater
+            ) {
+                return Ok(steps);
+            }
+        } else {
+            let of_providers = PushProvider::ALL.map(|provider| (by_providers, Channel::from(provider)));
+            for (unwanted, channel) in of_providers.into_iter().chain([(by_webhook, Channel::Webhook)]) {
+                let step = |Unwanted { outcome, until }| NotificationStep { until, ..step(outcome, Some(channel)) };
+                steps.extend(unwanted.map(step));
+            }
+        }
+        let stored = self.engine.stored_positions(user.no)?;
+        if stored[lane] >= position {
+            let at = self.engine.acknowledged_at(user.no, Lane::ALL[lane], position);
+            let at = at.filter(|at| *at >= sent_at);
+            steps.push(NotificationStep { at, ..step(NotificationOutcome::Acknowledged, Some(Channel::Session)) });
+        }
+        for session in self.context.presence.sessions_of(user.no).into_iter().filter(|session| session.chat) {
+            let outcome =
+                if session.background { NotificationOutcome::Background } else { NotificationOutcome::Active };
+            let device = Some(session.device_id.to_string());
+            steps.push(NotificationStep { device, ..step(outcome, Some(Channel::Session)) });
+        }
+        if unpushed.is_some() {
+            return Ok(steps);
+        }
+        let is_decided = self.decided_position()? >= position;
+        let has_device = self.add_steps_of_providers(user, place, is_decided, &mut steps)?;
+        self.add_steps_of_webhook(user, position, is_decided, &mut steps)?;
+        for channel in [Channel::DevicePush, Channel::Popup] {
+            if self.internal_channels.is_waiting_for(channel, position, user.no)? {
+                steps.push(step(NotificationOutcome::Waiting, Some(channel)));
+            }
+        }
+        let tells = |step: &NotificationStep| {
+            matches!(step.outcome, NotificationOutcome::Acknowledged | NotificationOutcome::Waiting)
+        };
+        let is_notified = by_providers.or(by_webhook).is_some() || is_recorded || steps.iter().any(tells);
+        if !is_notified && (has_device || self.webhook_push.is_some()) {
+            steps.push(step(NotificationOutcome::NotRecorded, None));
+        }
+        Ok(steps)
+    }
+
+    /// Answers whether the user has a device that a provider reaches.
+    fn add_steps_of_providers(
+        &self,
+        user: &User,
+        message: OutboxItem,
+        is_decided: bool,
+        steps: &mut Vec<NotificationStep>,
+    ) -> StoreResult<bool> {
+        let Some(provider_push) = &self.provider_push else {
+            steps.extend(PushProvider::ALL.map(|provider| step(NotificationOutcome::NotSetUp, Some(provider.into()))));
+            return Ok(false);
+        };
+        let mut has_device = false;
+        let tokens = tokens_of(&*self.context.store, user.no, PUSH_TOKENS_PER_USER_MAX)?;
+        for provider in PushProvider::ALL {
+            let channel = Some(Channel::from(provider));
+            if !provider_push.has(provider) {
+                steps.push(step(NotificationOutcome::NotSetUp, channel));
+            } else if !tokens.iter().any(|(_, token)| token.token.provider() == provider) {
+                steps.push(step(NotificationOutcome::NoDevice, channel));
+            } else if !is_decided {
+                has_device = true;
+                steps.push(step(NotificationOutcome::Waiting, channel));
+            } else {
+                has_device = true;
+                for Waiting { device } in provider_push.waiting_for(provider, message, user.no)? {
+                    steps
+                        .push(NotificationStep { device: Some(device), ..step(NotificationOutcome::Waiting, channel) });
+                }
+            }
+        }
+        Ok(has_device)
+    }
+
+    fn add_steps_of_webhook(
+        &self,
+        user: &User,
+        position: Position,
+        is_decided: bool,
+        steps: &mut Vec<NotificationStep>,
+    ) -> StoreResult<()> {
+        let channel = Some(Channel::Webhook);
+        match &self.webhook_push {
+            None => steps.push(step(NotificationOutcome::NotSetUp, channel)),
+            Some(webhook_push) if !is_decided || webhook_push.is_waiting_for(position, user.no)? => {
+                steps.push(step(NotificationOutcome::Waiting, channel));
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The position through which it is decided who is notified of messages.
+    fn decided_position(&self) -> StoreResult<Position> {
+        let store = &self.context.store;
+        let row = store.row(RowSpace::Chat, &notification_position_key())?;
+        // The list is cut behind what is decided.
+        Ok(chat_rows::decode::<Position>(row.as_deref())?.max(store.outbox_position()?))
+    }
+}
+
+/// The sentence for a person who is not notified now.
+pub(crate) fn held_back(user: &str, outcome: NotificationOutcome, until: Option<u64>) -> String {
+    sentence(user, &NotificationStep { until, ..step(outcome, None) }, &[], 0)
+}

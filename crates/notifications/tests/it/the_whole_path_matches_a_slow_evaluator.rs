@@ -1,0 +1,331 @@
+//! From a message to what providers and the webhook are asked, then to replays: random policies, which are replaced between the decision and
+//! the time of a channel, and people who change their minds. A slow and obvious model says what must come of it. `NOTIFICATION_SEED` replays a run.
+
+use crate::{
+    provider_world::*,
+    the_notification_policy_matches_a_slow_evaluator::{Facts, conditions_hold, decide, policy},
+};
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tidings_domain::{
+    chat_rows::{self, channel_job_key, notification_position_key, waiting_until},
+    providers::{ProviderAnswer, Retry},
+    store::{RowSpace, RowStore},
+};
+use tidings_popups::Precondition;
+use tidings_protocol::http::*;
+use tidings_testkit::MemoryStore;
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const HOUR_MS: u64 = 60 * 60 * 1_000;
+const PEOPLE: [&str; 4] = ["ben", "cleo", "dan", "eve"];
+
+/// A person, as far as notifications go.
+#[derive(Debug, Clone, Default)]
+struct Person {
+    plan: Option<&'static str>,
+    is_muted: bool,
+    only_mentions: bool,
+    off: BTreeSet<PolicyChannel>,
+    snooze_until: u64,
+    has_read: bool,
+}
+
+impl Person {
+    /// Whether the person may be notified by the channel at this time.
+    fn wants(&self, channel: PolicyChannel, is_mentioned: bool, now_ms: u64) -> bool {
+        let is_silent = self.has_read || self.is_muted || self.snooze_until > now_ms;
+        !is_silent && !self.off.contains(&channel) && (is_mentioned || !self.only_mentions)
+    }
+}
+
+struct Message {
+    content_type: &'static str,
+    mentions: Vec<&'static str>,
+}
+
+impl Message {
+    fn mentions(&self, user: &str) -> bool {
+        self.mentions.contains(&user) || self.mentions.contains(&"@all")
+    }
+
+    fn facts(&self, user: &'static str, person: &Person, now_ms: u64) -> Facts {
+        let unread = u64::from(!person.has_read && !person.is_muted);
+        Facts {
+            user,
+            kind: "group",
+            content_type: self.content_type,
+            sender: Some("ada"),
+            mentions: self.mentions.iter().map(|id| (*id).to_owned()).collect(),
+            unread: Some(unread),
+            unread_since: None,
+            language: None,
+            zone: None,
+            attributes: person.plan.map_or(json!({}), |plan| json!({ "plan": plan })),
+            now_ms,
+        }
+    }
+}
+
+/// A policy whose channels come at once or an hour later.
+fn delayed_policy(random: &mut StdRng) -> Value {
+    let mut policy = policy(random);
+    for rule in policy["rules"].as_array_mut().unwrap() {
+        for step in rule["channels"].as_array_mut().unwrap().iter_mut().filter(|step| step["channel"] != "session") {
+            step["on_success"] = json!("continue");
+            if random.random_bool(0.5) {
+                step["after_s"] = json!(3_600);
+            }
+        }
+    }
+    policy
+}
+
+async fn put(world: &World, policy: &Value) {
+    let (policies, text) = (world.notifications.policies.clone(), policy.to_string());
+    let put = move || policies.put(text.as_bytes(), None, Precondition::None).unwrap();
+    tokio::task::spawn_blocking(put).await.unwrap();
+}
+
+/// Some people change their minds.
+async fn change_minds(random: &mut StdRng, world: &World, people: &mut BTreeMap<&'static str, Person>, now_ms: u64) {
+    for (user, person) in people {
+        match random.random_range(0..8) {
+            0 => {
+                person.is_muted = !person.is_muted;
+                let mute = Mute { muted: person.is_muted, until: None };
+                world.engine.set_mute(&world.user(user), "room", mute).await.unwrap();
+            }
+            1 => {
+                world.engine.mark_read(&world.user(user), "room", 1).await.unwrap();
+                person.has_read = true;
+            }
+            2 | 3 => {
+                person.only_mentions = random.random_bool(0.3);
+                let channels = [PolicyChannel::Providers, PolicyChannel::Webhook];
+                person.off = channels.into_iter().filter(|_| random.random_bool(0.2)).collect();
+                person.snooze_until = *[0, 0, now_ms + HOUR_MS / 2, now_ms + 3 * HOUR_MS].choose(random).unwrap();
+                let group = Some(KindPreferences { only_mentions: person.only_mentions, ..Default::default() });
+                let preferences = NotificationPreferences {
+                    off: person.off.iter().copied().collect(),
+                    group,
+                    snooze_until: Some(person.snooze_until).filter(|until| *until > 0),
+                    ..Default::default()
+                };
+                world.notifications.set_notification_preferences(user, preferences).await.unwrap();
+            }
+            4 | 5 => {
+                person.plan = Some(["gold", "free"].choose(random).unwrap());
+                let attributes = Some(json!({ "plan": person.plan }));
+                let upsert = UserUpsert { id: (*user).to_owned(), attributes, ..UserUpsert::default() };
+                world.engine.upsert_users(vec![upsert]).await.unwrap();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Waits until everything through the newest message is decided, and no channel has anything to do before `now_ms` is over.
+async fn settle(world: &World, store: &MemoryStore, now_ms: u64) {
+    let rows = |(from, to): (Vec<u8>, Vec<u8>)| store.rows(RowSpace::Chat, &from, &to, 100).unwrap().len();
+    let jobs = |number| rows((channel_job_key(number, 0, 0), channel_job_key(number, u64::MAX, u64::MAX)));
+    let is_settled = || {
+        let row = store.row(RowSpace::Chat, &notification_position_key()).unwrap();
+        let decided: u64 = chat_rows::decode(row.as_deref()).unwrap();
+        let undecided = world.engine.store.outbox(decided, 1).unwrap();
+        undecided.is_empty()
+            && rows(waiting_until(now_ms)) == 0
+            && jobs(PushProvider::Fcm as u64) == 0
+            && jobs(WEBHOOK_NUMBER) == 0
+    };
+    let settled = async {
+        while !is_settled() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, settled).await.expect("all is decided and tried");
+}
+
+/// The number of the webhook in the keys of jobs.
+const WEBHOOK_NUMBER: u64 = 64;
+
+type Attempts = BTreeSet<(PolicyChannel, String)>;
+
+/// Whom providers and the webhook were asked to notify since the last call, each once.
+fn attempts(world: &World) -> Attempts {
+    let mut found = Attempts::new();
+    for shipment in world.fcm.try_iter() {
+        let user = shipment.token.address().to_owned();
+        assert!(found.insert((PolicyChannel::Providers, user.clone())), "{user} twice");
+    }
+    for delivery in world.webhook.try_iter() {
+        let body: Value = serde_json::from_slice(&delivery.body).unwrap();
+        for event in body["events"].as_array().unwrap() {
+            for user in event["recipients"].as_array().unwrap() {
+                let user = user.as_str().unwrap().to_owned();
+                assert!(found.insert((PolicyChannel::Webhook, user.clone())), "{user} twice");
+            }
+        }
+    }
+    found
+}
+
+/// A channel that is planned for a person: the place of its rule and its own in the policy that decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Planned {
+    user: &'static str,
+    rule: usize,
+    at: usize,
+    channel: PolicyChannel,
+}
+
+/// The channels of each person by the policy: those at once, and those an hour later.
+fn planned(
+    policy: &Value,
+    message: &Message,
+    people: &BTreeMap<&'static str, Person>,
+    now_ms: u64,
+) -> [Vec<Planned>; 2] {
+    let mut found = [Vec::new(), Vec::new()];
+    let all: BTreeSet<(PolicyChannel, bool)> = policy["rules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(channels)
+        .map(|(_, channel, later)| (channel, later))
+        .collect();
+    for (user, person) in people {
+        // Who does not want any of the policy's channels at its time, as far as it is known now, is left out for good.
+        let wants_some = all.iter().any(|(channel, is_later)| {
+            let due = now_ms + u64::from(*is_later) * HOUR_MS;
+            person.wants(*channel, message.mentions(user), due)
+        });
+        let rule = decide(policy, &message.facts(user, person, now_ms), 2).map(|(rule, _)| rule);
+        let Some(rule) = rule.filter(|_| wants_some) else { continue };
+        for (at, channel, is_later) in channels(&policy["rules"][rule]) {
+            found[usize::from(is_later)].push(Planned { user, rule, at, channel });
+        }
+    }
+    found
+}
+
+/// The channels of a rule but for the session, with their places, and whether they come later.
+fn channels(rule: &Value) -> Vec<(usize, PolicyChannel, bool)> {
+    let steps = rule["channels"].as_array().unwrap().iter().enumerate().skip(1);
+    let channel = |step: &Value| serde_json::from_value(step["channel"].clone()).unwrap();
+    steps.map(|(at, step)| (at, channel(step), step.get("after_s").is_some())).collect()
+}
+
+/// Those of the planned channels that are taken at this time: the condition is of the policy that decided, the rest is as it is now.
+fn taken(
+    planned: &[Planned],
+    policy: &Value,
+    message: &Message,
+    people: &BTreeMap<&'static str, Person>,
+    now_ms: u64,
+) -> Vec<Planned> {
+    let is_taken = |planned: &&Planned| {
+        let person = &people[planned.user];
+        let step = &policy["rules"][planned.rule]["channels"][planned.at];
+        planned.channel != PolicyChannel::DevicePush
+            && person.wants(planned.channel, message.mentions(planned.user), now_ms)
+            && conditions_hold(&message.facts(planned.user, person, now_ms), step, 2)
+    };
+    planned.iter().filter(is_taken).copied().collect()
+}
+
+fn asked(taken: &[Planned]) -> Attempts {
+    taken.iter().map(|planned| (planned.channel, planned.user.to_owned())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_and_people_may_change_at_any_time() {
+    let seed = std::env::var("NOTIFICATION_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
+    let mut counts = [0; 5];
+    for seed in (0..30_u64).map(|run| run.wrapping_add(seed)) {
+        println!("NOTIFICATION_SEED={seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let store: Arc<MemoryStore> = Arc::default();
+        let never = || ProviderAnswer::Refused { code: "no".into(), retry: Retry::Never };
+        let setup = Setup {
+            store: store.clone(),
+            answers: (0..100).map(|_| never()).collect(),
+            webhook: Some(true),
+            webhook_attempts_max: 1,
+            ..Setup::default()
+        };
+        let members: Vec<&str> = ["ada"].into_iter().chain(PEOPLE).collect();
+        let refusing = world(setup).with_room(&members).await;
+        let mut people: BTreeMap<&'static str, Person> = PEOPLE.map(|user| (user, Person::default())).into();
+        let message = Message {
+            content_type: ["text", "order"].choose(&mut random).unwrap(),
+            mentions: [vec![], vec!["ben"], vec!["@all"]].choose(&mut random).unwrap().clone(),
+        };
+        let first = delayed_policy(&mut random);
+        put(&refusing, &first).await;
+        for _ in 0..2 {
+            change_minds(&mut random, &refusing, &mut people, NOON).await;
+        }
+        // Nobody has read a message that was not sent.
+        people.values_mut().for_each(|person| person.has_read = false);
+        let (content_type, mentions) = (message.content_type, &message.mentions);
+        refusing
+            .send(json!({ "conversation": "room", "from": "ada", "type": content_type, "body": { "text": "hi" },
+                "mentions": mentions }))
+            .await;
+        settle(&refusing, &store, NOON).await;
+        let [now, later] = planned(&first, &message, &people, NOON);
+        let at_once = taken(&now, &first, &message, &people, NOON);
+        assert_eq!(attempts(&refusing), asked(&at_once), "at once: NOTIFICATION_SEED={seed} {first} {people:?}");
+
+        // Another policy, other wishes: what waits goes by the policy that decided it, and by the wishes of its time.
+        put(&refusing, &delayed_policy(&mut random)).await;
+        change_minds(&mut random, &refusing, &mut people, NOON).await;
+        refusing.clock.advance(HOUR);
+        settle(&refusing, &store, NOON + HOUR_MS).await;
+        let an_hour_later = taken(&later, &first, &message, &people, NOON + HOUR_MS);
+        assert_eq!(attempts(&refusing), asked(&an_hour_later), "later: NOTIFICATION_SEED={seed} {first} {people:?}");
+
+        // Whatever was refused is a dead letter, and is replayed by another engine.
+        change_minds(&mut random, &refusing, &mut people, NOON + HOUR_MS).await;
+        put(&refusing, &delayed_policy(&mut random)).await;
+        refusing.stop();
+        let accepting = world(Setup { store: store.clone(), webhook: Some(false), ..Setup::default() });
+        accepting.clock.advance(HOUR * 2);
+        accepting.replay(SelectDeadLetters::default()).await.unwrap();
+        accepting.until_dead(0).await;
+        settle(&accepting, &store, u64::MAX).await;
+        let dead: Vec<Planned> = at_once.iter().chain(&an_hour_later).copied().collect();
+        let now_ms = NOON + 2 * HOUR_MS;
+        let of_providers: Vec<_> =
+            dead.iter().filter(|dead| dead.channel == PolicyChannel::Providers).copied().collect();
+        let mut expected = asked(&taken(&of_providers, &first, &message, &people, now_ms));
+        // An event of the webhook does not say by which rule it was.
+        let wants = |dead: &&Planned| people[dead.user].wants(dead.channel, message.mentions(dead.user), now_ms);
+        expected.extend(asked(
+            &dead
+                .iter()
+                .filter(|dead| dead.channel == PolicyChannel::Webhook)
+                .filter(wants)
+                .copied()
+                .collect::<Vec<_>>(),
+        ));
+        assert_eq!(attempts(&accepting), expected, "replayed: NOTIFICATION_SEED={seed} {first} {people:?}");
+        accepting.stop();
+        for (count, more) in
+            counts.iter_mut().zip([now.len(), at_once.len(), later.len(), an_hour_later.len(), expected.len()])
+        {
+            *count += more;
+        }
+    }
+    println!(
+        "planned at once {}, taken {}; planned for later {}, taken {}; replayed {}",
+        counts[0], counts[1], counts[2], counts[3], counts[4]
+    );
+    assert!(counts.iter().all(|count| *count > 5), "{counts:?}");
+}

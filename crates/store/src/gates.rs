@@ -1,0 +1,46 @@
+//! Which gates are open in a data folder: a row for each, by which a program that does not know one refuses the folder.
+
+use crate::{
+    embedded::EmbeddedStore,
+    errors::{OpenError, open_error, store_error},
+    kv::*,
+    rows::id_key,
+};
+use tidings_domain::{gates::Gate, store::StoreResult};
+
+/// The kind of these rows in the space `meta`.
+const GATE: u8 = b'g';
+
+impl EmbeddedStore {
+    /// Opens all gates that this program knows: from now on it may write what earlier programs cannot read. A server does so
+    /// when it starts; a command that only looks at the folder does not.
+    ///
+    /// # Errors
+    /// The rows cannot be written now.
+    pub fn open_gates(&self) -> StoreResult<()> {
+        let kv = self.kv()?;
+        let mut batch = Batch::default();
+        for gate in Gate::ALL {
+            let key = id_key(GATE, gate.name());
+            if kv.get(Space::Meta, &key).map_err(store_error)?.is_none() {
+                batch.put(Space::Meta, key, Vec::new());
+            }
+        }
+        drop(kv);
+        if batch.writes.is_empty() { Ok(()) } else { self.write_rows_batch(batch) }
+    }
+}
+
+/// Refuses a folder in which a gate is open that this program does not know.
+pub(crate) fn check_gates(kv: &dyn KvRead) -> Result<(), OpenError> {
+    let mut unknown = None;
+    let scanned = kv.scan(Space::Meta, &[GATE], &[GATE + 1], Order::Ascending, &mut |key, _| {
+        let name = String::from_utf8_lossy(key.get(1..).unwrap_or_default());
+        if key.first() == Some(&GATE) && Gate::of_name(&name).is_none() {
+            unknown = Some(name.into_owned());
+        }
+        unknown.is_none()
+    });
+    scanned.map_err(open_error)?;
+    unknown.map_or(Ok(()), |name| Err(OpenError::UnknownGate(name)))
+}
