@@ -208,7 +208,7 @@ pub struct Troubled {
     inner: Arc<MemoryStore>,
     pub lost_answers: LostAnswers,
     pub side_log: MemorySideLog,
-    row_reads: AtomicUsize,
+    popup_reads: AtomicUsize,
     gate: Mutex<Option<Receiver<()>>>,
     entered: (Sender<()>, Receiver<()>),
     failures: AtomicUsize,
@@ -233,12 +233,12 @@ impl Troubled {
         let (lost_answers, side_log) = Default::default();
         let [gate, push_gate, row_gate] = [(); 3].map(|()| Mutex::new(None));
         let [entered, pushes_entered, rows_entered, rows_written] = [(); 4].map(|()| bounded(1));
-        let [failures, push_failures, row_failures, row_reads] = [(); 4].map(|()| AtomicUsize::new(0));
+        let [failures, push_failures, row_failures, popup_reads] = [(); 4].map(|()| AtomicUsize::new(0));
         Troubled {
             inner,
             lost_answers,
             side_log,
-            row_reads,
+            popup_reads,
             gate,
             entered,
             failures,
@@ -252,15 +252,21 @@ impl Troubled {
         }
     }
 
-    /// How often rows of popups or of push were read so far, each time one or many.
-    pub fn row_reads(&self) -> usize {
-        self.row_reads.load(Ordering::SeqCst)
+    /// How often rows of popups were read so far, each time one or many.
+    pub fn popup_reads(&self) -> usize {
+        self.popup_reads.load(Ordering::SeqCst)
     }
 
     fn read(&self) -> &MemoryStore {
         self.lost_answers.read(&self.inner);
-        self.row_reads.fetch_add(1, Ordering::SeqCst);
         &self.inner
+    }
+
+    fn read_rows(&self, space: RowSpace) -> &MemoryStore {
+        if space == RowSpace::Popups {
+            self.popup_reads.fetch_add(1, Ordering::SeqCst);
+        }
+        self.read()
     }
 }
 
@@ -450,13 +456,13 @@ impl RowStore for Troubled {
         written
     }
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-        self.read().row(space, key)
+        self.read_rows(space).row(space, key)
     }
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
-        self.read().rows(space, from, to, limit)
+        self.read_rows(space).rows(space, from, to, limit)
     }
     fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
-        self.read().rows_of(space, keys)
+        self.read_rows(space).rows_of(space, keys)
     }
     fn has_side_log(&self) -> bool {
         self.side_log.is_enabled()
