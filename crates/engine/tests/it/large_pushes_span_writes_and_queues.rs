@@ -40,9 +40,9 @@ fn a_named_push_to_2_000_devices_is_one_push_with_few_reads() {
     assert_eq!(first.targets, 2_000);
     assert_eq!(shard.handed.len(), 2_000, "each device was handed it");
     shard.acknowledge("u3/phone-7", &[first.push]);
-    let reads = store.row_reads();
+    let reads = store.push_reads();
     let second = shard.push(json!({"users": users}), request);
-    let reads = store.row_reads() - reads;
+    let reads = store.push_reads() - reads;
     assert!(reads < 1_000, "{reads} reads to replace a push that is pending on 2,000 devices");
     let counts = shard.status(first.push).counts;
     assert_eq!((counts.collapsed, counts.acknowledged, counts.delivered), (1_999, 1, 2_000));

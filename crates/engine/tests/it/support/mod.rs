@@ -209,6 +209,7 @@ pub struct Troubled {
     pub lost_answers: LostAnswers,
     pub side_log: MemorySideLog,
     popup_reads: AtomicUsize,
+    push_reads: AtomicUsize,
     gate: Mutex<Option<Receiver<()>>>,
     entered: (Sender<()>, Receiver<()>),
     failures: AtomicUsize,
@@ -233,12 +234,13 @@ impl Troubled {
         let (lost_answers, side_log) = Default::default();
         let [gate, push_gate, row_gate] = [(); 3].map(|()| Mutex::new(None));
         let [entered, pushes_entered, rows_entered, rows_written] = [(); 4].map(|()| bounded(1));
-        let [failures, push_failures, row_failures, popup_reads] = [(); 4].map(|()| AtomicUsize::new(0));
+        let [failures, push_failures, row_failures, popup_reads, push_reads] = [(); 5].map(|()| AtomicUsize::new(0));
         Troubled {
             inner,
             lost_answers,
             side_log,
             popup_reads,
+            push_reads,
             gate,
             entered,
             failures,
@@ -257,16 +259,23 @@ impl Troubled {
         self.popup_reads.load(Ordering::SeqCst)
     }
 
-    fn read(&self) -> &MemoryStore {
-        self.lost_answers.read(&self.inner);
-        &self.inner
+    /// How often rows of push were read so far.
+    pub fn push_reads(&self) -> usize {
+        self.push_reads.load(Ordering::SeqCst)
     }
 
-    fn read_rows(&self, space: RowSpace) -> &MemoryStore {
+    fn read(&self, space: RowSpace) -> &MemoryStore {
+        self.lost_answers.read(&self.inner);
         if space == RowSpace::Popups {
             self.popup_reads.fetch_add(1, Ordering::SeqCst);
         }
-        self.read()
+        &self.inner
+    }
+
+    fn read_push(&self) -> &MemoryStore {
+        self.lost_answers.read(&self.inner);
+        self.push_reads.fetch_add(1, Ordering::SeqCst);
+        &self.inner
     }
 }
 
@@ -430,13 +439,13 @@ impl PushStore for Troubled {
         self.lost_answers.write(&self.inner, Write::Push(term, changes.to_vec()))
     }
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
-        self.read().push_row(key)
+        self.read_push().push_row(key)
     }
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
-        self.read().push_rows(from, to, limit)
+        self.read_push().push_rows(from, to, limit)
     }
     fn push_rows_of(&self, keys: &[PushKey]) -> StoreResult<Vec<Option<PushRow>>> {
-        self.read().push_rows_of(keys)
+        self.read_push().push_rows_of(keys)
     }
 }
 
@@ -456,13 +465,13 @@ impl RowStore for Troubled {
         written
     }
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-        self.read_rows(space).row(space, key)
+        self.read(space).row(space, key)
     }
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
-        self.read_rows(space).rows(space, from, to, limit)
+        self.read(space).rows(space, from, to, limit)
     }
     fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
-        self.read_rows(space).rows_of(space, keys)
+        self.read(space).rows_of(space, keys)
     }
     fn has_side_log(&self) -> bool {
         self.side_log.is_enabled()
