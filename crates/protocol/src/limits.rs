@@ -81,6 +81,8 @@ pub const PUSH_TTL_S_MAX: u64 = 28 * PUSH_TTL_S_DEFAULT;
 pub const PUSH_AHEAD_S_MAX: u64 = 90 * 24 * 60 * 60;
 /// Tags, and kinds, that one push may name.
 pub const PUSH_TAGS_MAX: usize = 100;
+/// Pushes in one page of their list.
+pub const PUSHES_PAGE_MAX: usize = 100;
 /// Devices in one page of a push's states.
 pub const PUSH_DEVICES_PAGE_MAX: usize = 500;
 /// Devices that are kept for one user. Above: the device that bound longest ago is removed.

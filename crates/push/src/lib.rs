@@ -22,6 +22,7 @@ mod audience;
 mod devices;
 mod draft;
 mod frame;
+mod list;
 mod operations;
 mod outgoing;
 mod prepared_push;

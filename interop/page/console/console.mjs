@@ -4,7 +4,8 @@ import WebSocket from "ws";
 import { launch, proxy } from "../../harness/browser.mjs";
 import { assert } from "../../harness/session.mjs";
 
-const { TIDINGS_URL, TIDINGS_API_KEY, TIDINGS_TOKEN_KEY, HELPER } = process.env;
+const { TIDINGS_URL, TIDINGS_API_KEY, TIDINGS_TOKEN_KEY } = process.env;
+export const { HELPER } = process.env;
 const WAIT_MS_MAX = 60_000;
 
 export const KEY = TIDINGS_API_KEY;
@@ -19,14 +20,15 @@ export const network = await proxy(() => target);
 export const origin = `http://${network.address}`;
 
 export async function api(method, path, body) {
-  const headers = { authorization: `Bearer ${KEY}`, "content-type": "application/json" };
-  const answer = await fetch(`http://${target}${path}`, { method, headers, ...(body !== undefined && { body: JSON.stringify(body) }) });
+  const isText = typeof body === "string";
+  const headers = { authorization: `Bearer ${KEY}`, "content-type": isText ? "text/plain" : "application/json" };
+  const answer = await fetch(`http://${target}${path}`, { method, headers, ...(body !== undefined && { body: isText ? body : JSON.stringify(body) }) });
   const text = await answer.text();
   assert(answer.ok, `${method} ${path}: ${answer.status} ${text}`);
   return text ? JSON.parse(text) : undefined;
 }
 
-/** Asks the suite's helper: `take`, `stop`, `start`, or `look`. */
+/** Asks the suite's helper: `take`, `refuse`, `stop`, `start`, or `look`. */
 export async function helper(what) {
   const answer = await (await fetch(`${HELPER}/${what}`, { method: "POST" })).json();
   if (what === "start") target = answer.http;

@@ -27,6 +27,8 @@ class Helper(BaseHTTPRequestHandler):
             return self.answer(200 if Helper.takes else 500, {})
         if self.path == "/take":
             Helper.takes = True
+        elif self.path == "/refuse":
+            Helper.takes = False
         elif self.path == "/stop":
             Helper.tidings.stop()
         elif self.path == "/start":
@@ -45,6 +47,13 @@ class Helper(BaseHTTPRequestHandler):
         pass
 
 
+# The keys by which a push service of browsers knows this server; none is called here.
+NEW_KEYS = """
+const pair = require("crypto").createECDH("prime256v1");
+pair.generateKeys();
+console.log(JSON.stringify([pair.getPrivateKey("base64url"), pair.getPublicKey("base64url")]));
+"""
+private_key, public_key = json.loads(subprocess.check_output(["node", "--eval", NEW_KEYS]))
 helper = ThreadingHTTPServer(("127.0.0.1", 0), Helper)
 helper.daemon_threads = True
 threading.Thread(target=helper.serve_forever, daemon=True).start()
@@ -55,6 +64,10 @@ settings = {
     "webhook.attempts_max": 1,
     "webhook.backoff_min_ms": 10,
     "messages.edit_history": "true",
+    "web_push.private_key": private_key,
+    "web_push.public_key": public_key,
+    "web_push.subject": "mailto:ops@example.com",
+    "web_push.services": address,
 }
 
 with Server(settings=settings) as tidings:

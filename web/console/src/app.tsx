@@ -4,17 +4,20 @@ import { useEffect, useRef } from "preact/hooks";
 import { useObservable } from "../../src/state/cell.js";
 import { isDark, switchTheme, theme } from "../../src/state/theme.js";
 import { collected, startCollecting } from "./metrics/collector.js";
+import { BulkSendsPage } from "./pages/bulk-sends.js";
 import { ChangesPage } from "./pages/changes.js";
 import { ConversationsPage } from "./pages/conversations.js";
+import { JourneysPage } from "./pages/journeys.js";
 import { LivePage } from "./pages/live.js";
+import { NotificationsPage } from "./pages/notifications.js";
 import { PopupsPage } from "./pages/popups.js";
 import { PresencePage } from "./pages/presence.js";
 import { PushesPage } from "./pages/pushes.js";
 import { ReportsPage } from "./pages/reports.js";
+import { SegmentsPage } from "./pages/segments.js";
 import { SettingsPage } from "./pages/settings.js";
 import { SignIn } from "./pages/sign-in.js";
 import { UsersPage } from "./pages/users.js";
-import { WebhookPage } from "./pages/webhook.js";
 import { Banner } from "./parts/banner.js";
 import { ConfirmPlace } from "./parts/confirm.js";
 import { Icon, IconButton, type IconName } from "./parts/icon.js";
@@ -31,10 +34,13 @@ const PLACES: Readonly<Record<string, Place>> = {
   live: { name: "Live", icon: "pulse", page: LivePage },
   users: { name: "Users", icon: "user", page: UsersPage },
   conversations: { name: "Conversations", icon: "chat", page: ConversationsPage },
-  popups: { name: "Popups", icon: "popup", page: PopupsPage },
+  "bulk-sends": { name: "Bulk sends", icon: "send", page: BulkSendsPage },
+  notifications: { name: "Notifications", icon: "webhook", page: NotificationsPage },
   pushes: { name: "Pushes", icon: "push", page: PushesPage },
+  popups: { name: "Popups", icon: "popup", page: PopupsPage },
+  journeys: { name: "Journeys", icon: "journey", page: JourneysPage },
+  segments: { name: "Segments", icon: "segment", page: SegmentsPage },
   presence: { name: "Presence", icon: "presence", page: PresencePage },
-  webhook: { name: "Webhook", icon: "webhook", page: WebhookPage },
   settings: { name: "Settings", icon: "settings", page: SettingsPage },
   reports: { name: "Lab reports", icon: "report", page: ReportsPage },
   changes: { name: "Your changes", icon: "log", page: ChangesPage },

@@ -120,7 +120,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(streams::end_stream))
         .routes(routes!(event_streams::open_stream))
         .routes(routes!(event_streams::post_frames))
-        .routes(routes!(push::send_push))
+        .routes(routes!(push::send_push, push::list_pushes))
         .routes(routes!(push::get_push, push::cancel_push))
         .routes(routes!(push::list_push_devices))
         .routes(routes!(notifications::get_push_deliveries))

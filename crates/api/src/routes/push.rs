@@ -14,7 +14,7 @@ use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
 use tidings_protocol::http::{
-    DeviceDetails, DeviceState, PushAnswer, PushDevicePage, PushRequest, PushStatus, SetTags, UserDevices,
+    DeviceDetails, DeviceState, PushAnswer, PushDevicePage, PushPage, PushRequest, PushStatus, SetTags, UserDevices,
 };
 
 /// Push to devices.
@@ -39,6 +39,28 @@ pub(super) async fn send_push(
     let accepted = api.engine.push.accept(prepared).await?;
     let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok(Answer(status, PushAnswer::Accepted(accepted)))
+}
+
+/// Where a page of pushes starts.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PushesQuery {
+    /// The `next` of the page before; absent for the first.
+    pub after: Option<u64>,
+    /// At most so many; absent or 0: as many as the server sees fit.
+    pub limit: Option<usize>,
+}
+
+/// Pushes, the newest first; ended ones as long as they are kept (`push.kept_days`).
+#[utoipa::path(get, path = "/v1/push", tag = "push", params(PushesQuery),
+    responses((status = 200, description = "A page of pushes", body = PushPage), Refusals))]
+pub(super) async fn list_pushes(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Query(query): Query<PushesQuery>,
+) -> AnswerResult<PushPage> {
+    let read = move |engine: &Arc<tidings_engine::Engine>| engine.push.pushes(query.after, query.limit.unwrap_or(0));
+    Ok(Answer::ok(api.read(read).await?))
 }
 
 /// A push's state, and its devices by what became of it on them.

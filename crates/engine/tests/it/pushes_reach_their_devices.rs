@@ -9,7 +9,11 @@ use std::{
     task::{Context, Waker},
     time::Duration,
 };
-use tidings_domain::user_limiter::PerMinute;
+use tidings_domain::{
+    push_store::{PushChange, PushRow, PushStore},
+    store::{Store, Term},
+    user_limiter::PerMinute,
+};
 use tidings_engine::config::EngineConfig;
 use tidings_protocol::{error::ErrorCode, http::*};
 use tidings_push::PushConfig;
@@ -473,4 +477,53 @@ fn a_removed_devices_number_is_given_again_once_no_push_refers_to_it() {
     let push = shard.push(json!({"users": ["cat"]}), json!({})).push;
     assert_eq!(shard.handed("cat/phone-1"), [push]);
     assert_eq!(shard.states(push).into_keys().collect::<Vec<_>>(), ["cat/phone-1"]);
+}
+
+#[test]
+fn the_list_of_pushes_has_each_once_and_the_newest_first_over_any_gaps() {
+    let store = Arc::new(MemoryStore::default());
+    let config = || EngineConfig { shards: 1, ..EngineConfig::default() };
+    let listed = |shard: &Shard, limit: usize| {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let page = shard.world.engine.push.pushes(after, limit).unwrap();
+            assert!(page.pushes.len() == limit || page.next.is_none(), "only the last page is short");
+            all.extend(page.pushes);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return all,
+            }
+        }
+    };
+    let mut sent = Vec::new();
+    {
+        let mut shard = Shard::new(config(), store.clone());
+        shard.world.users(&["ann"]);
+        shard.bind("ann/phone-1");
+        assert_eq!(listed(&shard, 10), []);
+        // Every third is purged, a week after its end.
+        for n in 0..60 {
+            let ttl = if n % 3 == 0 { 60 } else { 28 * 24 * 60 * 60 };
+            sent.push((n, shard.push(json!({"users": ["ann"]}), json!({"type": format!("n{n}"), "ttl_s": ttl})).push));
+        }
+        shard.at(NOON + DAY);
+        shard.at(NOON + 9 * DAY);
+        sent.retain(|(n, push)| shard.world.engine.push.status(*push).is_ok() || n % 3 != 0);
+        assert_eq!(sent.len(), 40);
+        shard.world.engine.push.settle().unwrap();
+    }
+    // As after a restore, which leaves a gap of four billion numbers.
+    let counters = PushRow::Counters { push: 1 << 33, device: 1, epoch: store.epoch() };
+    store.write_push(Term::ALONE, &[PushChange::Put(counters)]).unwrap();
+    let mut shard = Shard::new(config(), store);
+    shard.at(NOON + 9 * DAY);
+    for n in 60..65 {
+        sent.push((n, shard.push(json!({"users": ["ann"]}), json!({"type": format!("n{n}")})).push));
+    }
+    let expected: Vec<_> = sent.iter().rev().map(|(n, push)| (*push, format!("n{n}"))).collect();
+    for limit in [1, 2, 3, 7, 44, 45, 46, 100] {
+        let found: Vec<_> = listed(&shard, limit).into_iter().map(|one| (one.push, one.content_type)).collect();
+        assert_eq!(found, expected, "in pages of {limit}");
+    }
+    assert_eq!(shard.world.engine.push.pushes(None, 101).unwrap_err().code, ErrorCode::LimitExceeded);
 }

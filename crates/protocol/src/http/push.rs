@@ -215,6 +215,41 @@ pub struct PushStatus {
     pub unknown: u64,
 }
 
+/// A push in the list of all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushListItem {
+    /// The push's number.
+    pub push: u64,
+    /// Waiting, under way, or how it ended.
+    pub state: PushState,
+    /// The app's word for what the body is.
+    #[serde(rename = "type")]
+    pub content_type: String,
+    /// The caller's own id for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_push_id: Option<String>,
+    /// Times are milliseconds since 1970 UTC.
+    pub accepted_at: u64,
+    /// When it was to start; absent: at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send_at: Option<u64>,
+    /// When it was completed, expired or cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<u64>,
+    /// Devices that it is for; 0 until it has started.
+    pub targets: u64,
+}
+
+/// Pushes, page by page, the newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushPage {
+    /// The pushes on this page.
+    pub pushes: Vec<PushListItem>,
+    /// Hand back as `after` for the next page; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
 /// What became of a push on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

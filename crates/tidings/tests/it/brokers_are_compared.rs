@@ -1,5 +1,6 @@
 //! `bench brokers`: the same load on Tidings, on Debian's nats-server and on its mosquitto, with every delivery verified.
 
+use crate::support::balances;
 use serde_json::Value;
 use std::process::Command;
 
@@ -13,8 +14,7 @@ fn a_small_comparison_balances_on_every_server() {
     let output = bench.current_dir(folder.path()).output().unwrap();
     let printed = [output.stdout, output.stderr].concat();
     let printed = String::from_utf8_lossy(&printed);
-    // 3: the lab fell behind, as it may on a busy machine; the counts balance all the same.
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{}: {printed}", output.status);
+    assert!(balances(output.status.code()), "{}: {printed}", output.status);
     let figures: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let servers = figures["servers"].as_array().unwrap();
     assert_eq!(servers.len(), 3);

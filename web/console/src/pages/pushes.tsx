@@ -1,6 +1,5 @@
 // Data to devices: composed, estimated, sent and followed.
 import { useEffect, useState } from "preact/hooks";
-import { Cell, useObservable } from "../../../src/state/cell.js";
 import { confirmed } from "../parts/confirm.js";
 import { AreaField, Finder, Outcome, readJson, SelectField, TextField, words } from "../parts/form.js";
 import { Badge, Card, Facts, Failure, Loaded, Page, Reload, Time, type Tone } from "../parts/layout.js";
@@ -8,34 +7,46 @@ import { PagedTable, usePages } from "../parts/paged-table.js";
 import { ask, change, path, reason, RefusedError } from "../state/api.js";
 import { count, percent, plural } from "../state/format.js";
 import { go, href, type Route } from "../state/route.js";
-import type { PushDevicePage, PushStatus } from "../state/types.js";
+import type { PushDevicePage, PushPage, PushStatus } from "../state/types.js";
 import { useAction, useAsk } from "../state/use-ask.js";
 
 const FOLLOW_EVERY_MS = 2_000;
-const PLACE = "tidings console pushes";
-
-/** The pushes that this tab has sent: the server lists none. */
-const sent = new Cell<readonly number[]>(JSON.parse(sessionStorage.getItem(PLACE) ?? "[]") as readonly number[]);
-
-function remember(push: number): void {
-  sent.set([push, ...sent.get().filter((known) => known !== push)].slice(0, 50));
-  sessionStorage.setItem(PLACE, JSON.stringify(sent.get()));
-}
+const TONES: Readonly<Record<PushStatus["state"], Tone>> = { scheduled: "plain", running: "accent", completed: "good", expired: "warn", cancelled: "bad" };
 
 export function PushesPage({ route }: { readonly route: Route }) {
   const [, id] = route.parts;
-  const mine = useObservable(sent);
   if (id !== undefined) return <PushPage id={id} />;
   return (
     <Page title="Pushes" about="Data to devices over their own connection, kept for each until it has acknowledged or the time is over.">
       <Composer />
-      <Card title="Follow a push" note={mine.length > 0 ? "sent from this tab" : undefined}>
-        <div class="stack">
-          <Finder label="A push's number" button="Follow" onFind={(push) => go("pushes", push)} />
-          {mine.length > 0 && <div class="row">{mine.map((push) => <a key={push} class="plain small" href={href("pushes", push)}>{push}</a>)}</div>}
-        </div>
-      </Card>
+      <PushList />
     </Page>
+  );
+}
+
+function PushList() {
+  const page = usePages<PushPage>("/v1/push");
+  return (
+    <Card
+      title="All pushes"
+      note="newest first; those of journeys and of the channel device_push, too"
+      actions={<><Finder label="A push's number" button="Follow" onFind={(push) => go("pushes", push)} /><Reload asked={page} /></>}
+    >
+      <PagedTable
+        pages={page}
+        label="Pushes"
+        empty="No push was sent yet, or those that were are no longer kept."
+        columns={[{ title: "Push" }, { title: "State" }, { title: "Type" }, { title: "Devices", isNumber: true }, { title: "Accepted" }, { title: "Ended" }]}
+        rows={({ pushes }) => pushes.map(({ push, state, type, client_push_id: own, targets, accepted_at: at, send_at: start, ended_at: ended }) => ({
+          key: push,
+          cells: [
+            <><a class="link" href={href("pushes", push)}>{push}</a>{own && <> <span class="soft"><bdi>{own}</bdi></span></>}</>,
+            <Badge tone={TONES[state]}>{state}</Badge>, <bdi>{type || "–"}</bdi>, state === "scheduled" ? "–" : count(targets),
+            <Time at={at} />, ended ? <Time at={ended} /> : state === "scheduled" && start ? <>starts <Time at={start} /></> : "–",
+          ],
+        }))}
+      />
+    </Card>
   );
 }
 
@@ -156,7 +167,6 @@ function Composer() {
       // The same push again, should its answer get lost, sends nothing twice.
       const made = { ...request, client_push_id: pushId };
       const { push } = await change<{ readonly push: number }>(`Push to ${plural(expected.devices, "device")}`, { method: "POST", path: "/v1/push", body: made });
-      remember(push);
       set(EMPTY);
       go("pushes", push);
     });
@@ -194,8 +204,6 @@ function Composer() {
     </Card>
   );
 }
-
-const TONES: Readonly<Record<PushStatus["state"], Tone>> = { scheduled: "plain", running: "accent", completed: "good", expired: "warn", cancelled: "bad" };
 
 function PushPage({ id }: { readonly id: string }) {
   const status = useAsk(() => ask<PushStatus>(path`/v1/push/${id}`), [id]);

@@ -4,11 +4,11 @@ import { confirmed, type Question } from "../parts/confirm.js";
 import { Finder, Outcome } from "../parts/form.js";
 import { Badge, Card, Facts, Failure, Foreign, Loaded, Page, Reload, Table, Time } from "../parts/layout.js";
 import { PagedTable, usePages } from "../parts/paged-table.js";
-import { NotificationCheck } from "../parts/notification-check.js";
+import { NotificationCheck, words } from "../parts/notification-check.js";
 import { ask, askIfThere, change, path, withQuery, type Request } from "../state/api.js";
 import { count, dateTime, inline, plural } from "../state/format.js";
 import { go, href, type Route } from "../state/route.js";
-import type { ConversationPage, ConversationView, DeviceDetails, PresenceViews, SessionView, UserProfile } from "../state/types.js";
+import type { ConversationPage, ConversationView, DeviceDetails, PresenceViews, PushToken, SessionView, UserProfile } from "../state/types.js";
 import { useAction, useAsk, type Asked } from "../state/use-ask.js";
 
 export function UsersPage({ route }: { readonly route: Route }) {
@@ -37,11 +37,12 @@ function UserPage({ id }: { readonly id: string }) {
       {found && (
         <>
           <UserProfileView user={found} presence={presence} />
-          <NotificationCheck user={found} presence={presence.data} devices={devices.data} />
+          <NotificationCheck user={id} />
           <div class="columns">
             <Sessions user={id} presence={presence} />
             <Devices user={id} devices={devices} />
           </div>
+          <PushTokens user={id} />
           <Conversations user={id} />
         </>
       )}
@@ -174,6 +175,35 @@ function Devices({ user, devices }: { readonly user: string; readonly devices: A
                 <Foreign>{device.tags.join(", ")}</Foreign>, count(device.pending), <Time at={device.last_bound} />,
                 <button type="button" class="plain small" onClick={() => void forget(device)}>Forget…</button>,
               ],
+            }))}
+          />
+        )}
+      </Loaded>
+    </Card>
+  );
+}
+
+function PushTokens({ user }: { readonly user: string }) {
+  const tokens = useAsk(() => ask<{ readonly push_tokens: readonly PushToken[] }>(path`/v1/users/${user}/push_tokens`), [user]);
+  const { failure, outcome, start } = useConfirmedChange();
+  const remove = ({ device_id: device, provider }: PushToken): Promise<void> =>
+    start(
+      { title: "Remove this push token?", text: `${words(provider)} no longer notifies the device ${device} of ${user}, until its app registers again.`, action: "Remove the token", isDangerous: true },
+      { method: "DELETE", path: path`/v1/users/${user}/devices/${device}/push_token` }, `Remove the push token of the device ${device} of ${user}`, () => "The token is removed.", tokens,
+    );
+  return (
+    <Card title="Push tokens" note="devices that a provider notifies" actions={<Reload asked={tokens} />}>
+      <Failure text={failure} />
+      <Outcome text={outcome} />
+      <Loaded asked={tokens}>
+        {({ push_tokens: all }) => (
+          <Table
+            label="Push tokens"
+            empty="No app of this user has registered with a provider."
+            columns={[{ title: "Device" }, { title: "Provider" }, { title: "Registered" }, { title: "" }]}
+            rows={all.map((one) => ({
+              key: one.device_id,
+              cells: [<Foreign>{one.device_id}</Foreign>, words(one.provider), <Time at={one.registered_at} />, <button type="button" class="plain small" onClick={() => void remove(one)}>Remove…</button>],
             }))}
           />
         )}

@@ -4,9 +4,12 @@ import { COMMON_PATHS, Drawing, DrawingButton, type ButtonProps } from "../../..
 const PATHS = {
   ...COMMON_PATHS,
   pulse: "M3 12h4l3-8 4 16 3-8h4",
+  send: "M4 12l16-8-6 16-3-7-7-1z",
   popup: "M4 5h16v14H4zM4 9h16M8 14h8",
   push: "M12 3v11M7 9l5 5 5-5M4 17v3h16v-3",
   presence: "M12 14a2 2 0 100-4 2 2 0 000 4zM7.500 16.500a6.500 6.500 0 010-9M16.500 7.500a6.500 6.500 0 010 9M5 19a10 10 0 010-14M19 5a10 10 0 010 14",
+  journey: "M6 7a2 2 0 100-4 2 2 0 000 4zM6 7v5h12v5M18 21a2 2 0 100-4 2 2 0 000 4zM6 12v9",
+  segment: "M9 12a4 4 0 100-8 4 4 0 000 8zM2 20a7 7 0 0114 0M16 5a4 4 0 010 7M19 14a7 7 0 013 6",
   webhook: "M8 12a4 4 0 118-1M12 11l3 5h5M16 19a4 4 0 104-5M8 12l-3 5",
   settings: "M4 7h9M17 7h3M4 17h3M11 17h9M15 9.500a2.500 2.500 0 100-5 2.500 2.500 0 000 5zM9 19.500a2.500 2.500 0 100-5 2.500 2.500 0 000 5z",
   report: "M4 20V4M4 20h16M8 16v-5M12 16V7M16 16v-3",

@@ -136,9 +136,110 @@ export interface BodyVersions {
   readonly versions: readonly { readonly version: number; readonly at: number; readonly by?: string | null; readonly type: string; readonly body: unknown }[];
 }
 
+/** What was decided about a person and a message, or what became of it; docs/notifications.md has all. */
+export type NotificationOutcome = string;
+
+export interface MessageNotifications {
+  readonly sent_at: number;
+  readonly outcome: NotificationOutcome;
+  readonly summary: string;
+  readonly steps: readonly {
+    readonly at?: number | null;
+    readonly channel?: string | null;
+    readonly outcome: NotificationOutcome;
+    readonly device?: string | null;
+    readonly until?: number | null;
+    readonly cause?: string | null;
+    readonly rule?: string | null;
+  }[];
+}
+
+export interface ChannelStats {
+  readonly channel: string;
+  readonly attempted: number;
+  readonly accepted: number;
+  readonly acknowledged: number;
+  readonly retried: number;
+  readonly refused: number;
+  readonly token_gone: number;
+  readonly expired: number;
+  readonly superseded: number;
+  readonly median_ms?: number | null;
+  readonly p99_ms?: number | null;
+}
+
+export interface StoredPolicy {
+  readonly version: number;
+  readonly updated_at?: number | null;
+  readonly updated_by?: string | null;
+  readonly removed?: boolean;
+  readonly policy: { readonly time_zone?: string | null; readonly rules: readonly PolicyRule[] };
+}
+
+export interface PolicyRule {
+  readonly id: string;
+  readonly for?: { readonly kinds?: readonly string[]; readonly types?: readonly string[] } | null;
+  readonly when?: unknown;
+  readonly channels?: readonly { readonly channel: string; readonly after_s?: number | null; readonly providers?: readonly string[] | null }[];
+}
+
+export interface PushToken {
+  readonly device_id: string;
+  readonly provider: string;
+  readonly registered_at: number;
+}
+
+export interface Journey {
+  readonly id: string;
+  readonly version: number;
+  readonly oldest: number;
+  readonly updated_at: number;
+  readonly updated_by?: string | null;
+  readonly spec: JourneySpec;
+}
+
+export type JourneyState = "paused" | "live" | "closed";
+
+export interface JourneySpec {
+  readonly name?: string | null;
+  readonly state?: JourneyState;
+  readonly entry: { readonly event?: string | null; readonly popup_event?: { readonly popup: string; readonly type: string } | null; readonly where?: unknown; readonly again?: boolean };
+  readonly steps: readonly { readonly id: string; readonly type: string; readonly [field: string]: unknown }[];
+}
+
+export interface JourneyCounts {
+  readonly steps: readonly { readonly version: number; readonly step: string; readonly reached: number; readonly left: number }[];
+}
+
+export interface Segment {
+  readonly id: string;
+  readonly users: number;
+  readonly updated_at: number;
+}
+
+export interface BulkSend {
+  readonly id: number;
+  readonly client_bulk_id?: string | null;
+  readonly account: string;
+  readonly status: "running" | "done" | "cancelled" | "failed";
+  readonly created_at: number;
+  readonly ended_at?: number | null;
+  readonly examined: number;
+  readonly sent: number;
+  readonly failed: number;
+  readonly last_error?: string | null;
+}
+
+export interface BulkSendPage extends Paged<number> {
+  readonly bulk_sends: readonly BulkSend[];
+}
+
 export interface DeadLetter {
   readonly id: string;
   readonly channel: string;
+  readonly users: readonly string[];
+  readonly device_id?: string | null;
+  readonly outcome: NotificationOutcome;
   readonly conversation: string;
   readonly seq: number;
   readonly failed_at: number;
@@ -297,6 +398,10 @@ export interface PushStatus {
   };
   readonly refused_full: number;
   readonly unknown: number;
+}
+
+export interface PushPage extends Paged<number> {
+  readonly pushes: readonly (Pick<PushStatus, "push" | "state" | "type" | "accepted_at" | "send_at" | "ended_at"> & { readonly client_push_id?: string | null; readonly targets: number })[];
 }
 
 export interface PushDevicePage extends Paged<number> {
