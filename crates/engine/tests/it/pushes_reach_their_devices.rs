@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use tidings_domain::{
-    push_store::{PushChange, PushRow, PushStore},
+    push_store::{PushChange, PushKey, PushRow, PushStore},
     store::{Store, Term},
     user_limiter::PerMinute,
 };
@@ -477,6 +477,36 @@ fn a_removed_devices_number_is_given_again_once_no_push_refers_to_it() {
     let push = shard.push(json!({"users": ["cat"]}), json!({})).push;
     assert_eq!(shard.handed("cat/phone-1"), [push]);
     assert_eq!(shard.states(push).into_keys().collect::<Vec<_>>(), ["cat/phone-1"]);
+}
+
+/// A crash between the writes of a large push leaves an older push of its collapse key pending.
+#[test]
+fn an_older_push_of_a_collapse_key_is_not_handed_out_after_a_crash() {
+    let store = Arc::new(MemoryStore::default());
+    let config = || EngineConfig { shards: 1, ..EngineConfig::default() };
+    let (device, old, new);
+    {
+        let mut shard = Shard::new(config(), store.clone());
+        shard.world.users(&["ann"]);
+        shard.bind("ann/phone-1");
+        device = shard.phones["ann/phone-1"].device;
+        shard.leave("ann/phone-1");
+        old = shard.push(json!({"users": ["ann"]}), json!({"collapse_key": "k"})).push;
+        shard.world.engine.push.settle().unwrap();
+        let rows = [PushKey::Pending(device, old), PushKey::Target(old, device)];
+        let rows: Vec<_> = rows.iter().map(|key| PushChange::Put(store.push_row(key).unwrap().unwrap())).collect();
+        new = shard.push(json!({"users": ["ann"]}), json!({"collapse_key": "k"})).push;
+        shard.world.engine.push.settle().unwrap();
+        assert_eq!(shard.states(old)["ann/phone-1"], DeviceState::Collapsed);
+        drop(shard);
+        store.write_push(Term::ALONE, &rows).unwrap();
+    }
+    let mut shard = Shard::new(config(), store);
+    assert_eq!(shard.states(old)["ann/phone-1"], DeviceState::Pending);
+    shard.bind("ann/phone-1");
+    assert_eq!(shard.handed("ann/phone-1"), [new]);
+    shard.world.engine.push.settle().unwrap();
+    assert_eq!(shard.states(old)["ann/phone-1"], DeviceState::Collapsed);
 }
 
 #[test]

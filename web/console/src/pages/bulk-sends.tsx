@@ -41,7 +41,7 @@ export function BulkSendsPage() {
               <>{send.id}{send.client_bulk_id && <> <span class="soft"><bdi>{send.client_bulk_id}</bdi></span></>}</>,
               <a class="link" href={href("conversations", send.account)}><Foreign>{send.account}</Foreign></a>,
               <Badge tone={TONES[send.status]}>{send.status}</Badge>, count(send.examined), count(send.sent), count(send.failed),
-              <Time at={send.created_at} />, send.ended_at ? <Time at={send.ended_at} /> : "–", <span class="failure"><bdi>{send.last_error ?? "–"}</bdi></span>,
+              <Time at={send.created_at} />, send.ended_at ? <Time at={send.ended_at} /> : "–", send.last_error ? <span class="failure"><bdi>{send.last_error}</bdi></span> : "–",
               send.status === "running" ? <button type="button" class="danger small" disabled={isRunning} aria-label={`Cancel bulk send ${send.id}`} onClick={() => void cancel(send)}>Cancel…</button> : "",
             ],
           }))}

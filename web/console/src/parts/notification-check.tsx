@@ -65,8 +65,8 @@ function Account({ found: { summary, outcome, steps, sent_at: sent } }: { readon
           rows={steps.map(({ at, channel, outcome: what, device, until, rule, cause }, index) => ({
             key: index,
             cells: [
-              at ? dateTime(at) : "–", channel ? words(channel) : "–", <Badge tone={outcomeTone(what)}>{words(what)}</Badge>,
-              <bdi>{device ?? "–"}</bdi>, until ? dateTime(until) : "–", <bdi>{rule ?? "–"}</bdi>, <span class="failure"><bdi>{cause ?? "–"}</bdi></span>,
+              at ? dateTime(at) : "now", channel ? words(channel) : "–", <Badge tone={outcomeTone(what)}>{words(what)}</Badge>,
+              <bdi>{device ?? "–"}</bdi>, until ? dateTime(until) : "–", <bdi>{rule ?? "–"}</bdi>, cause ? <span class="failure"><bdi>{cause}</bdi></span> : "–",
             ],
           }))}
         />
