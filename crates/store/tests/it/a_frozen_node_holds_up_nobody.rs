@@ -241,16 +241,26 @@ fn while_it_takes_its_locks_first_for_longer_than_the_databases_limit() {
                 std::thread::scope(|scope| {
                     scope.spawn(|| rival.commit(&[append(room, &format!("rival-{n}")), read(1)], NOON).unwrap());
                     let before = store.statements();
-                    store.commit(&[append(room, &format!("mine-{n}")), read(2)], NOON).unwrap();
+                    let is_stored = store.commit(&[append(room, &format!("mine-{n}")), read(2)], NOON).is_ok();
                     // Its usual statements, and those of a second attempt.
-                    store.statements() - before > 6
+                    is_stored && store.statements() - before > 6
                 })
             });
             assert!(changed, "the nodes never met");
+            // On a busy machine the limit may end a connection that waits for nobody; an answer that was lost is known after
+            // a retry.
+            let commit = |batch: &[Proposal]| {
+                let mut left = 100;
+                loop {
+                    match store.commit(batch, NOON) {
+                        Ok(outcomes) => return outcomes,
+                        Err(error) => assert!(left > 0, "{error:?}"),
+                    }
+                    left -= 1;
+                }
+            };
             node.begin();
-            let result = store.commit(&[append(room, "last"), read(3)], NOON);
-            // The answer to the commit itself may have been lost with the connection; then it is known after a retry.
-            let outcome = result.or_else(|_| store.commit(&[append(room, "last"), read(3)], NOON)).unwrap().remove(0);
+            let outcome = commit(&[append(room, "last"), read(3)]).remove(0);
             node.end();
             assert!(matches!(outcome, Outcome::Appended(_)), "{outcome:?}");
             assert_eq!(stored_ids(&store, room).iter().filter(|id| *id == "last").count(), 1);

@@ -184,6 +184,6 @@ fn two_installations_on_one_redis_deliver_their_own_messages_alone_and_stay_read
         }
         assert_eq!(metric(node, "tidings_bus_foreign_total"), 0.0);
         assert_eq!(metric(node, "tidings_cluster_unknown_messages_total"), 0.0);
-        assert_eq!(metric(node, "tidings_cluster_nodes"), 2.0);
+        wait_until("both nodes are seen", || metric(node, "tidings_cluster_nodes") == 2.0);
     }
 }
