@@ -28,9 +28,11 @@ PATH=$tools/bin:$PATH
 
 missing=
 # The last is for trying them: scripts/try-release.py.
-for pair in buildah:buildah mmdebstrap:mmdebstrap dpkg-deb:dpkg readelf:binutils npm:npm python3:python3-venv qemu-aarch64-static:qemu-user-static; do
+for pair in buildah:buildah mmdebstrap:mmdebstrap dpkg-deb:dpkg readelf:binutils npm:npm qemu-aarch64-static:qemu-user-static; do
     command -v "${pair%%:*}" > /dev/null || missing="$missing ${pair#*:}"
 done
+python3 -c "import venv, ensurepip" 2> /dev/null || missing="$missing python3-venv"
+[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing="$missing debian-archive-keyring"
 if [ -n "$missing" ]; then
     if [ "$install" = yes ] && [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
         # shellcheck disable=SC2086 # a list of words
@@ -40,7 +42,7 @@ if [ -n "$missing" ]; then
         exit 1
     fi
 fi
-if [ ! -x "$tools/bin/cargo-zigbuild" ]; then
+if [ -z "$programs" ] && [ ! -x "$tools/bin/cargo-zigbuild" ]; then
     python3 -m venv "$tools"
     "$tools/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r scripts/release-requirements.txt
 fi

@@ -139,7 +139,9 @@ def try_image(root, configuration, architecture, folder):
     home = configuration["WorkingDir"]
     environment = dict(each.split("=", 1) for each in configuration["Env"])
     expect(environment["TIDINGS_DATA_DIR"] == home and list(configuration["Volumes"]) == [home], "data, volume and working folder differ")
-    expect((root / home[1:]).stat().st_uid == int(USER), "a new volume would not belong to the image's user")
+    for volume in (home, f"{home}-backups"):
+        state = (root / volume[1:]).stat()
+        expect((state.st_uid, state.st_mode & 0o777) == (int(USER), 0o700), f"a new volume at {volume} would not be for the image's user alone")
     expect(not (root / "etc/resolv.conf").exists() and not (root / "etc/hostname").exists(), "the image has names of the machine that made it")
     emulator = []
     if architecture != OWN:
