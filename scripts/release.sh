@@ -79,18 +79,20 @@ echo "== image"
 scripts/package-image.sh "$dist/tidings-$version-image.tar" $images
 
 echo "== packages of npm"
-for package in typescript react; do
-    (cd "sdk/$package" && npm ci --no-audit --no-fund --loglevel=error && npm pack --silent --pack-destination "$dist" > /dev/null)
+for folder in sdk/typescript sdk/react; do
+    (cd "$folder" && npm ci --no-audit --no-fund --loglevel=error > /dev/null)
+    packed=$(cd "$folder" && npm pack --silent --pack-destination "$dist" | tail -n 1)
     # What applications install with it: nothing but what it names as a peer.
-    (cd "sdk/$package" && npm sbom --omit=dev --package-lock-only --sbom-format cyclonedx) > "$dist/tidings-$package-$version.cdx.json"
+    (cd "$folder" && npm sbom --omit=dev --package-lock-only --sbom-format cyclonedx) > "$dist/${packed%.tgz}.cdx.json"
 done
 
 echo "== bill of materials"
+# It writes one for each crate of the workspace.
+trap 'rm -f crates/*/tidings-release.json' EXIT
 cargo cyclonedx --quiet --manifest-path crates/tidings/Cargo.toml --format json --spec-version 1.5 --no-default-features --features otel \
     --target x86_64-unknown-linux-gnu --override-filename tidings-release
-mv crates/tidings/tidings-release.json "$dist/tidings-$version.cdx.json"
-# It writes one for each crate of the workspace.
-rm -f crates/*/tidings-release.json
+# Crates of ours are named by where they are in the repository, wherever that is.
+sed "s|file://$PWD/|file:///|g" crates/tidings/tidings-release.json > "$dist/tidings-$version.cdx.json"
 
 (cd "$dist" && sha256sum -- * > ../SHA256SUMS && mv ../SHA256SUMS .)
 echo "== made in $dist"

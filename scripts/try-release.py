@@ -4,6 +4,7 @@
     scripts/try-release.py [--dist FOLDER]
 
 - The sums are right, and the program of an architecture is the same in its archive, its package and the image.
+- The bill of materials has the libraries of the program, and nothing of the lab or of this machine.
 - The image: its configuration; each architecture's files as a root folder, where its program starts as the image's user, is
   healthy by the image's own check, and passes interop's http/smoke: a message is sent and read back, also after a restart.
   That of another processor runs under qemu-user.
@@ -91,6 +92,13 @@ def check_sums(dist):
     named = {line.split()[1] for line in (dist / "SHA256SUMS").read_text(encoding="utf-8").splitlines()}
     here = {path.name for path in dist.iterdir()} - {"SHA256SUMS"}
     expect(named == here, f"SHA256SUMS and the folder differ in {named ^ here}")
+
+
+def check_bill(dist):
+    text = (dist / f"tidings-{VERSION}.cdx.json").read_text(encoding="utf-8")
+    names = {component["name"] for component in json.loads(text)["components"]}
+    expect({"tokio", "fjall", "opentelemetry"} <= names and "tidings-lab" not in names, f"the bill of materials names {sorted(names)}")
+    expect(str(ROOT) not in text, "the bill of materials names a folder of this machine")
 
 
 def digest_in_archive(dist, architecture):
@@ -233,7 +241,8 @@ def main():
     expect(os.getuid() == 0, "a root folder is entered by root alone")
     suite = next(line.split(":")[1].split("-")[0] for line in (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8").splitlines() if line.startswith("FROM debian:"))
     check_sums(dist)
-    print("ok  SHA256SUMS", flush=True)
+    check_bill(dist)
+    print("ok  sums, bill of materials", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         # Users other than root pass through it.
