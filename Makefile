@@ -14,7 +14,7 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 NO_INSTALL := $(if $(filter no,$(INSTALL)),--no-install)
 
-.PHONY: help run test test-quick interop check check-release rehearse bench bench-peers cluster chaos devices fuzz docs web setup toolchain
+.PHONY: help run test test-quick interop check check-release release rehearse bench bench-peers cluster chaos devices fuzz docs web setup toolchain
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -40,9 +40,11 @@ check: setup ## Formatting, lints, licences and bans of dependencies, the files 
 	scripts/deny.sh
 	scripts/check-deploy.py
 
-check-release: setup rehearse ## Rehearse the upgrade, then build the program that ships, as deploy/Dockerfile does, start it, send a message, read it back, stop it
-	cargo build --release --locked -p tidings --no-default-features --features otel
-	interop/run http/smoke --server $(TARGET)/release/tidings
+check-release: setup rehearse release ## Rehearse the upgrade, then make a release and try it: each program, package and image of it sends a message
+	scripts/try-release.py
+
+release: toolchain ## Make what is released, for x86-64 and aarch64, in target/dist: programs, Debian packages, image, packages of npm, sums
+	scripts/release.sh $(NO_INSTALL)
 
 rehearse: setup ## Upgrade a cluster under load from the former version (scripts/former-version), after a rollback of each node; FROM=PROGRAM
 	cargo build --release -p tidings

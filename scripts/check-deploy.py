@@ -142,15 +142,15 @@ def check_names(known_metrics):
         print(f"scripts/check-deploy.py: {name} is there now; remove it from PENDING")
 
 
-def check_compose():
-    compose = yaml.safe_load(read(DEPLOY / "compose.yml"))
+def check_compose_file(file):
+    """One file by itself: its services fit together, and what it asks for is offered. Returns its services."""
+    text = read(file)
+    compose = yaml.safe_load(text)
     services = compose["services"]
     has_healthcheck = {name for name, service in services.items() if "healthcheck" in service}
-    if re.search(r"^HEALTHCHECK ", read(DEPLOY / "Dockerfile"), re.MULTILINE):
-        has_healthcheck |= {name for name, service in services.items() if service["image"] == "tidings"}
     used = {"volumes": set(), "configs": set(), "networks": set()}
     for name, service in services.items():
-        where = f"deploy/compose.yml, {name}"
+        where = f"{name_of(file)}, {name}"
         image = service["image"]
         expect(image == "tidings" or re.search(r":v?\d", image), f"{where}: {image} has no version")
         for other, needs in service.get("depends_on", {}).items():
@@ -168,13 +168,24 @@ def check_compose():
         used["configs"] |= {config["source"] for config in service.get("configs", [])}
         used["networks"] |= set(service.get("networks", []))
     for kind, names in used.items():
-        expect(names == set(compose[kind]), f"deploy/compose.yml: {kind} used and declared differ: {names ^ set(compose[kind])}")
-    for config in compose["configs"].values():
-        expect((DEPLOY / config["file"]).exists(), f"deploy/compose.yml: there is no {config['file']}")
-
-    asked = set(re.findall(r"(?<!\$)\$\{(\w+)", read(DEPLOY / "compose.yml")))
+        declared = set(compose.get(kind, {}))
+        expect(names == declared, f"{name_of(file)}: {kind} used and declared differ: {names ^ declared}")
+    for config in compose.get("configs", {}).values():
+        expect((DEPLOY / config["file"]).exists(), f"{name_of(file)}: there is no {config['file']}")
+    asked = set(re.findall(r"(?<!\$)\$\{(\w+)", text))
     offered = set(re.findall(r"^(\w+)=", read(DEPLOY / ".env.example"), re.MULTILINE))
-    expect(asked == offered, f"compose.yml and .env.example differ in {sorted(asked ^ offered)}")
+    expect(asked <= offered, f".env.example has no {sorted(asked - offered)}, which {name_of(file)} asks for")
+    return services, offered - asked
+
+
+def check_compose():
+    check_compose_file(DEPLOY / "compose.single-server.yml")
+    services, unused = check_compose_file(DEPLOY / "compose.yml")
+    expect(not unused, f".env.example has {sorted(unused)}, for which compose.yml does not ask")
+    # The image's own check, which the image of a release does not carry.
+    checked = json.loads(re.search(r"^HEALTHCHECK .* CMD (.*)", read(DEPLOY / "Dockerfile"), re.MULTILINE)[1])
+    for where, service, _ in servers():
+        expect(service["healthcheck"]["test"] == ["CMD", *checked], f"{where} is not checked as the image says, by {checked}")
 
     prometheus = yaml.safe_load(read(DEPLOY / "prometheus.yml"))
     targets = [target for job in prometheus["scrape_configs"] for group in job["static_configs"] for target in group["targets"]]
@@ -230,6 +241,18 @@ def check_kubernetes():
     expect(node["terminationGracePeriodSeconds"] > waits + drain + 5, "a pod is killed before it has drained")
 
 
+# What a server that stands alone does without.
+OF_CLUSTER = {"TIDINGS_LINK_LISTEN", "TIDINGS_STORE_URL", "TIDINGS_CLUSTER_REDIS", "TIDINGS_CLUSTER_SECRET"}
+
+
+def servers():
+    """Every server that a compose file starts: where, its service, and whether it is a node of a cluster."""
+    for file in files("compose*.yml"):
+        for name, service in yaml.safe_load(read(file))["services"].items():
+            if service["image"] == "tidings":
+                yield f"{name_of(file)}, {name}", service, file.name == "compose.yml"
+
+
 def port_of(address):
     return int(address.rsplit(":", 1)[1])
 
@@ -241,13 +264,12 @@ def check_ports():
     dockerfile = read(DEPLOY / "Dockerfile")
     exposed = {int(port) for line in re.findall(r"^EXPOSE (.*)", dockerfile, re.MULTILINE) for port in line.split()}
     of_image = dict(re.findall(r"\b(TIDINGS_\w+_LISTEN)=(\S+)", dockerfile))
-    compose = yaml.safe_load(read(DEPLOY / "compose.yml"))
-    for name, service in compose["services"].items():
-        if service["image"] == "tidings":
-            listens = of_image | {key: value for key, value in service["environment"].items() if key.endswith("_LISTEN")}
-            expect(needed <= set(listens), f"deploy/compose.yml, {name} has no fixed {sorted(needed - set(listens))}")
-            for setting, address in listens.items():
-                expect(port_of(address) in exposed, f"deploy/Dockerfile does not EXPOSE the port of {setting}, {address}")
+    for where, service, is_node in servers():
+        listens = of_image | {key: value for key, value in service["environment"].items() if key.endswith("_LISTEN")}
+        missing = (needed if is_node else needed - OF_CLUSTER) - set(listens)
+        expect(not missing, f"{where} has no fixed {sorted(missing)}")
+        for setting, address in listens.items():
+            expect(port_of(address) in exposed, f"deploy/Dockerfile does not EXPOSE the port of {setting}, {address}")
 
     documents = [document for file in sorted((DEPLOY / "kubernetes").glob("*.yaml")) for document in yaml.safe_load_all(read(file))]
     pods = [document["spec"]["template"] for document in documents if document["kind"] in ("StatefulSet", "Job")]
@@ -288,13 +310,11 @@ def check_secrets():
     secrets = {name for name in settings() if SECRET_NAMES.fullmatch(name)} - SECRETS_THAT_FOLLOW
     assert {"TIDINGS_API_KEY", "TIDINGS_WEBHOOK_SECRET", "TIDINGS_CLUSTER_SECRET"} <= secrets, f"the settings are read wrongly: {secrets}"
 
-    compose = yaml.safe_load(read(DEPLOY / "compose.yml"))
-    for name, service in compose["services"].items():
-        if service["image"] == "tidings":
-            missing = secrets - set(service["environment"])
-            expect(not missing, f"deploy/compose.yml, {name} is not given {sorted(missing)}")
-            for secret in secrets & set(service["environment"]):
-                expect("${" in service["environment"][secret], f"deploy/compose.yml, {name}: {secret} is written out")
+    for where, service, is_node in servers():
+        missing = (secrets if is_node else secrets - OF_CLUSTER) - set(service["environment"])
+        expect(not missing, f"{where} is not given {sorted(missing)}")
+        for secret in secrets & set(service["environment"]):
+            expect("${" in service["environment"][secret], f"{where}: {secret} is written out")
 
     documents = [document for file in sorted((DEPLOY / "kubernetes").glob("*.yaml")) for document in yaml.safe_load_all(read(file))]
     offered = {key for document in documents if document["kind"] == "Secret" for key in document["stringData"]}
@@ -311,6 +331,24 @@ def check_secrets():
 
     names = set(re.findall(r"^(?:# )?(TIDINGS_\w+)=", read(DEPLOY / "systemd/tidings.env.example"), re.MULTILINE))
     expect(secrets <= names, f"deploy/systemd/tidings.env.example has no {sorted(secrets - names)}")
+
+
+def check_release():
+    """The image is built by the compiler of rust-toolchain.toml, and workflows call what is there."""
+    channel = re.search(r'^channel = "(.+)"', read(ROOT / "rust-toolchain.toml"), re.MULTILINE)[1]
+    dockerfile = read(DEPLOY / "Dockerfile")
+    expect(f"FROM rust:{channel}-" in dockerfile and f"RUSTUP_TOOLCHAIN={channel}" in dockerfile, f"deploy/Dockerfile is not for Rust {channel}")
+    # scripts/package-image.sh makes this stage for every architecture, so nothing in it is run.
+    last = dockerfile[dockerfile.rindex("\nFROM debian:"):]
+    expect(not re.search(r"^RUN ", last, re.MULTILINE), "the last stage of deploy/Dockerfile runs a command")
+    verbs = set(re.findall(r"^([a-z-]+):", read(ROOT / "Makefile"), re.MULTILINE))
+    for file in sorted((ROOT / ".github/workflows").glob("*.yml")):
+        for job in yaml.safe_load(read(file))["jobs"].values():
+            image = job.get("container", {}).get("image", f"rust:{channel}-")
+            expect(image.startswith(f"rust:{channel}-"), f"{name_of(file)} runs in {image}, rust-toolchain.toml names {channel}")
+            for command in (line.split() for step in job["steps"] for line in step.get("run", "").splitlines()):
+                expect(command[0] != "make" or command[1] in verbs, f"{name_of(file)}: there is no verb {command[1:2]}")
+                expect("/" not in command[0] or (ROOT / command[0]).exists(), f"{name_of(file)}: there is no {command[0]}")
 
 
 def check_links():
@@ -362,6 +400,7 @@ def main():
     check_kubernetes()
     check_ports()
     check_secrets()
+    check_release()
     check_links()
     check_with_programs()
     for problem in problems:

@@ -36,6 +36,7 @@ command -v go > /dev/null || need golang-go "Go: clients in Go"
 command -v javac > /dev/null || need default-jdk-headless "a JDK (javac, java): clients in Java"
 command -v chromium > /dev/null || need chromium "Chromium: the page in docs/examples, in a browser"
 command -v curl > /dev/null || need curl "curl"
+command -v dpkg-deb > /dev/null && command -v readelf > /dev/null || need "dpkg binutils" "dpkg-deb and readelf: the Debian package"
 command -v openssl > /dev/null || need openssl "openssl: certificates and keys of tests"
 # The reverse proxies that stand before a server there. What is for administrators is not on everybody's path.
 PATH="$PATH:/usr/sbin:/sbin"

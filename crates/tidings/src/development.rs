@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs,
     io::{ErrorKind, Write},
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -138,6 +138,7 @@ pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> Str
     let program = std::env::current_exe().map_or("tidings".into(), |path| for_a_shell(&path));
     // Absolute: the user may paste the commands in a terminal that is in another folder.
     let folder = for_a_shell(&std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.into()));
+    let address = as_reached(address);
     let key = &keys.api_key;
     format!(
         r#"
@@ -167,9 +168,37 @@ pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> Str
     )
 }
 
+/// A server that listens at every address, as in a container, is reached from this machine at its own.
+fn as_reached(listening: SocketAddr) -> SocketAddr {
+    let ip = match listening.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listening.port())
+}
+
 /// A path, quoted for a shell if need be.
 fn for_a_shell(path: &Path) -> String {
     let path = path.display().to_string();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
     if path.bytes().all(is_plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_listens_everywhere_prints_an_address_that_a_browser_opens() {
+        let keys = Keys { api_key: "key".into(), token_key: "key".into() };
+        for (listening, open) in [
+            ("0.0.0.0:8080", "http://127.0.0.1:8080/"),
+            ("[::]:8080", "http://[::1]:8080/"),
+            ("10.0.0.1:8080", "http://10.0.0.1:8080/"),
+        ] {
+            let said = announce(listening.parse().expect("an address"), Path::new("data"), &keys);
+            assert!(said.contains(&format!("Open {open} in two")), "{said}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ const NAMES = Object.keys(PACKAGES);
 const source = (name) => path(`sdk/${PACKAGES[name]}`);
 const unpacked = (name) => path(`interop/sdk/projects/node_modules/@tidings/${name}`);
 const manifest = (name) => JSON.parse(readFileSync(join(unpacked(name), "package.json"), "utf8"));
-const packed = (name) => join(source(name), `tidings-${name}-${manifest(name).version}.tgz`);
+const packed = (name) => join(process.env.PACKED ?? source(name), `tidings-${name}-${manifest(name).version}.tgz`);
 
 function say(folder, program, ...given) {
   try {
