@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Api, bearer,
     bodies::collect_body,
-    extract::{Caller, PathIds, Query, essence},
+    extract::{Caller, PathIds, Query, check_encoding, essence},
     handover::stream_headers,
     internal,
     problem::RefusalResponse,

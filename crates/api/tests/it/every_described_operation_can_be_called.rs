@@ -120,8 +120,13 @@ fn every_described_operation_can_be_called() {
     );
     app.check(operation, path, r#"{"remove":["é@x"]}"#, 200, r#""removed":1"#);
     let operation = "GET /v1/conversations/{conversation}/members";
-    let first =
-        app.check(operation, "/v1/conversations/g/members?limit=1", "", 200, r#""user":"alice","role":"owner""#);
+    let first = app.check(
+        operation,
+        "/v1/conversations/g/members?limit=1",
+        "",
+        200,
+        r#""user":"alice","name":"Alice","role":"owner""#,
+    );
     let next = serde_json::from_str::<serde_json::Value>(&first).unwrap()["next"].as_str().unwrap().to_owned();
     app.check(operation, &format!("/v1/conversations/g/members?limit=1&after={next}"), "", 200, r#""user":"bob""#);
 

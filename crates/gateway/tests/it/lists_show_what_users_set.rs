@@ -376,7 +376,7 @@ fn the_total_is_of_all_conversations_and_reading_all_ends_it() {
 /// The total is the sum of the list's lines, whatever was done.
 #[test]
 fn the_total_is_the_sum_of_all_lines() {
-    use rand::{Rng, SeedableRng, rngs::SmallRng};
+    use rand::{RngExt, SeedableRng, rngs::SmallRng};
     for seed in 0..40 {
         let mut random = SmallRng::seed_from_u64(seed);
         let server = server();
