@@ -61,7 +61,7 @@ impl Engine {
         let entries = self.present(found.collect())?;
         let answered = entries.iter().filter_map(|entry| entry.reply_to.as_ref()?.from.as_deref());
         let senders = entries.iter().flat_map(|entry| [entry.from.as_deref(), entry.agent.as_deref()]).flatten();
-        let users = self.cards(senders.chain(answered))?;
+        let users = self.cards(senders.chain(answered));
         Ok(HistoryPage {
             entries,
             users,

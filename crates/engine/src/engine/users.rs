@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use tidings_domain::{
     model::*,
     refusals::{store_refusal, unexpected_outcome},
-    store::{Outcome, Proposal, StoreResult, UserPatch},
+    store::{Outcome, Proposal, UserPatch},
 };
 use tidings_protocol::{
     error::Refusal,
@@ -101,13 +101,11 @@ impl Engine {
         Ok(profiles)
     }
 
-    /// How these users are shown, each of them once; without those who do not exist.
-    pub(crate) fn cards<'a>(&self, ids: impl Iterator<Item = &'a str>) -> Result<Vec<UserCard>, Refusal> {
+    /// How those of these users are shown whom this node has in memory, each of them once. A page reads no user from the store for
+    /// this: clients ask for the others together.
+    pub(crate) fn cards<'a>(&self, ids: impl Iterator<Item = &'a str>) -> Vec<UserCard> {
         let ids: BTreeSet<&str> = ids.collect();
-        let card = |id: &str| -> StoreResult<Option<UserCard>> {
-            Ok(self.directory.user_by_id(id)?.as_deref().map(User::card))
-        };
-        ids.into_iter().filter_map(|id| card(id).transpose()).collect::<Result<_, _>>().map_err(store_refusal)
+        ids.into_iter().filter_map(|id| self.directory.cached_user(id)).map(|user| user.card()).collect()
     }
 
     /// Sends at most so many changed names and pictures to the sessions that watch their users. Blocks.

@@ -103,7 +103,7 @@ impl Engine {
             }
         }
         let next = (examined < lines.len()).then(|| page_token(lines[examined - 1].place()));
-        self.page_of_views(self.conversation_views(user, page)?, next)
+        Ok(self.page_of_views(self.conversation_views(user, page)?, next))
     }
 
     /// The lines of a user's conversations that pass, in the order of the list.
@@ -139,16 +139,12 @@ impl Engine {
     }
 
     /// A page, with the users whom it shows.
-    pub(super) fn page_of_views(
-        &self,
-        conversations: Vec<ConversationView>,
-        next: Option<String>,
-    ) -> Result<ConversationPage, Refusal> {
+    pub(super) fn page_of_views(&self, conversations: Vec<ConversationView>, next: Option<String>) -> ConversationPage {
         let both = conversations.iter().filter(|view| view.kind == ConversationKind::Direct);
         let both = both.filter_map(|view| view.id.split_once('~')).flat_map(|(a, b)| [a, b]);
         let entries = conversations.iter().flat_map(|view| [&view.last_message, &view.last_entry]).flatten();
-        let users = self.cards(both.chain(entries.filter_map(|entry| entry.from.as_deref())))?;
-        Ok(ConversationPage { conversations, next, users })
+        let users = self.cards(both.chain(entries.filter_map(|entry| entry.from.as_deref())));
+        ConversationPage { conversations, next, users }
     }
 
     /// The page of one conversation alone, as the user's list shows it. Blocks.
@@ -157,7 +153,7 @@ impl Engine {
     /// `not_found`, `not_a_member`; `store_unavailable`.
     pub fn conversation_line(&self, user: &Arc<User>, conversation: &str) -> Result<ConversationPage, Refusal> {
         let (ref user, conversation) = self.enter_as(user, conversation)?;
-        self.page_of_views(vec![self.list_view(user, &conversation)?], None)
+        Ok(self.page_of_views(vec![self.list_view(user, &conversation)?], None))
     }
 
     pub(super) fn passes(
