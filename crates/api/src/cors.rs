@@ -9,7 +9,7 @@ use http_body_util::Full;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// The headers that a page may send and read, beyond those that the standard always allows.
-const REQUEST_HEADERS: &str = "authorization, content-type, if-match, if-none-match, tidings-author";
+const REQUEST_HEADERS: &str = "authorization, content-type, if-match, if-none-match, last-event-id, tidings-author";
 const RESPONSE_HEADERS: &str = "retry-after, www-authenticate, allow, location, etag";
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 const VARY_OF_ANSWERS: &str = "origin";

@@ -285,7 +285,20 @@ where
     {
         return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: must be application/json"));
     }
+    check_encoding(headers)?;
     collect_body(&api.bodies, body, bytes_max, "request body (bytes)").await
+}
+
+/// Refuses a compressed body: nothing that this server reads is worth the memory that a small one may unfold to.
+pub(crate) fn check_encoding(headers: &HeaderMap) -> Result<(), Refusal> {
+    match headers.get(header::CONTENT_ENCODING) {
+        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
+            let encoding = quoted(&String::from_utf8_lossy(encoding.as_bytes()));
+            let why = format!("content-encoding: {encoding} is not read here: send the body uncompressed");
+            Err(Refusal::new(ErrorCode::UnsupportedMediaType, why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A media type without its parameters.

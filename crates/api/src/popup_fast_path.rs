@@ -290,7 +290,7 @@ fn next(read: &[u8]) -> Next {
             has_origin = true;
         } else if is("host") {
             hosts += 1;
-        } else if is("transfer-encoding") || is("expect") || is("upgrade") {
+        } else if is("transfer-encoding") || is("content-encoding") || is("expect") || is("upgrade") {
             return Next::Other;
         }
     }

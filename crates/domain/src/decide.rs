@@ -223,8 +223,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                     None => Ok(Outcome::Done),
                 }
             }
-            Proposal::ChangeMembers { conversation, add, remove, members_max, notice } => {
-                self.change_members(*conversation, add, remove, *members_max, notice.as_ref())
+            Proposal::ChangeMembers { conversation, add, remove, heir, members_max, notice } => {
+                self.change_members(*conversation, (add, remove, *heir), *members_max, notice.as_ref())
             }
             Proposal::SetDesk { account, id, patch, agents_max, adopts_user } => {
                 self.set_desk(*account, id, patch, *agents_max, *adopts_user)

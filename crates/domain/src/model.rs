@@ -6,7 +6,6 @@ pub use entry_details::*;
 
 use crate::request_digest::RequestDigest;
 use std::sync::Arc;
-use tidings_protocol::error::Refusal;
 pub use tidings_protocol::{
     cursor::{Cursor, LANES},
     entry::EntryKind,
@@ -16,6 +15,7 @@ pub use tidings_protocol::{
     },
     limits::{OFFICIAL_REACTIONS, RECEIPTS_COUNT_MAX, RECEIPTS_LIST_MAX},
 };
+use tidings_protocol::{error::Refusal, http::UserCard};
 
 /// A user's number, given once and never reused: ids are the app's, numbers are small and fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -94,6 +94,11 @@ pub struct User {
 }
 
 impl User {
+    /// How the user is shown.
+    pub fn card(&self) -> UserCard {
+        UserCard { id: self.id.clone(), name: self.name.clone(), avatar: self.avatar.clone() }
+    }
+
     /// The user's language as a BCP 47 tag, if it is known.
     pub fn language(&self) -> Option<&str> {
         self.locale.as_ref()?.language.as_deref()
@@ -250,6 +255,23 @@ impl Conversation {
             (None, _) => ReceiptsMode::None,
         }
     }
+}
+
+/// U+FE0F, which asks for the coloured form of a character. Keyboards send it or not, for what looks alike.
+const EMOJI_PRESENTATION: char = '\u{fe0f}';
+
+/// Whether two reactions are the same one: ❤ and ❤️ are.
+pub fn is_same_reaction(one: &str, other: &str) -> bool {
+    let shown = |key: &str| key.chars().filter(|character| *character != EMOJI_PRESENTATION).collect::<Vec<_>>();
+    one == other || shown(one) == shown(other)
+}
+
+/// Where a reaction stands among others: as it is written, or else as the same one.
+pub fn place_of_reaction<'a>(given: impl Iterator<Item = &'a str> + Clone, key: &str) -> Option<usize> {
+    given
+        .clone()
+        .position(|given| given == key)
+        .or_else(|| given.clone().position(|given| is_same_reaction(given, key)))
 }
 
 impl Conversation {

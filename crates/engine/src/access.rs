@@ -42,6 +42,9 @@ impl Scope {
     }
 }
 
+/// Stands before the names of scopes where a claim has words of other services that might be taken for them.
+const SCOPE_PREFIX: &str = "tidings:";
+
 /// A set of [`Scope`]s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scopes(u8);
@@ -59,9 +62,18 @@ impl Scopes {
         Scopes(self.0 | scope as u8)
     }
 
-    /// The scopes of a claim. Words that name no scope belong to other services and are ignored.
-    pub fn of_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Scopes {
-        words.into_iter().filter_map(|word| word.parse().ok()).fold(Scopes::NONE, Scopes::with)
+    /// The scopes of a claim, each as its name or as `tidings:` and its name. `None`: there are words, and all of them are of other
+    /// services, so that the claim says nothing of this one.
+    pub fn of_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Option<Scopes> {
+        let mut words = words.into_iter().filter(|word| !word.is_empty()).peekable();
+        let (mut scopes, mut says_nothing) = (Scopes::NONE, words.peek().is_some());
+        for word in words {
+            let own = word.strip_prefix(SCOPE_PREFIX);
+            let scope: Option<Scope> = own.unwrap_or(word).parse().ok();
+            says_nothing &= own.is_none() && scope.is_none();
+            scopes = scope.map_or(scopes, |scope| scopes.with(scope));
+        }
+        (!says_nothing).then_some(scopes)
     }
 
     /// Whether the set has the scope of the operation.
@@ -239,7 +251,12 @@ mod tests {
 
     #[test]
     fn a_set_of_scopes_allows_those_it_names_and_no_other() {
-        let scopes = Scopes::of_words("read openid push".split(' '));
+        let of = |words: &str| Scopes::of_words(words.split(' '));
+        let scopes = of("read openid tidings:push").unwrap_or_default();
+        assert_eq!(
+            (of("openid profile"), of(""), of("tidings:all openid")),
+            (None, Some(Scopes::NONE), Some(Scopes::NONE))
+        );
         for scope in Scope::ALL {
             let allowed = matches!(scope, Scope::Read | Scope::Push);
             assert_eq!(scopes.contains(scope), allowed, "{scope}");

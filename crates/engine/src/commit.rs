@@ -46,7 +46,7 @@ use tidings_domain::{
     store::*,
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::RecvError};
 
 /// Bytes of bodies after which a batch is closed: bounds one commit's memory and time.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -257,27 +257,47 @@ impl Committer {
         self.commit(CommitRequest::of(None, proposal, flow_key, conversation.cloned(), None)).await
     }
 
+    /// Commits such proposals together: all are submitted before the first is waited for, so that they share batches.
+    ///
+    /// # Errors
+    /// As above, of the first that fails; the others may be committed.
+    pub(crate) async fn propose_all_untold(
+        &self,
+        proposals: Vec<(Option<Arc<Conversation>>, Proposal)>,
+    ) -> Result<(), Refusal> {
+        let mut answers = Vec::with_capacity(proposals.len());
+        let mut refused = Ok(());
+        for (conversation, proposal) in proposals {
+            debug_assert!(!is_told(&proposal), "{proposal:?}");
+            let flow_key = flow_of(&proposal);
+            let (request, answer) = CommitRequest::of(None, proposal, flow_key, conversation, None);
+            match self.submit(request) {
+                Ok(()) => answers.push(answer),
+                Err(refusal) => {
+                    refused = Err(refusal);
+                    break;
+                }
+            }
+        }
+        for answer in answers {
+            refused = refused.and(outcome_of(answer.await).map(drop));
+        }
+        refused
+    }
+
     async fn commit(
         &self,
         (request, answer): (CommitRequest, oneshot::Receiver<Result<Outcome, Refusal>>),
     ) -> Result<Outcome, Refusal> {
         self.submit(request)?;
-        match answer.await {
-            Ok(Ok(Outcome::Rejected(rejection))) => Err(proposal_refusal(&rejection)),
-            Ok(result) => result,
-            Err(_) => Err(Refusal::new(ErrorCode::Internal, "the committer ended")),
-        }
+        outcome_of(answer.await)
     }
 
     /// Commits a proposal of the server itself that changes no timeline, and blocks its thread until then.
     pub(crate) fn propose_blocking(&self, proposal: Proposal) -> Result<Outcome, Refusal> {
         let (request, answer) = CommitRequest::of(None, proposal, FlowKey::Server, None, None);
         self.submit(request)?;
-        match answer.blocking_recv() {
-            Ok(Ok(Outcome::Rejected(rejection))) => Err(proposal_refusal(&rejection)),
-            Ok(result) => result,
-            Err(_) => Err(Refusal::new(ErrorCode::Internal, "the committer ended")),
-        }
+        outcome_of(answer.blocking_recv())
     }
 
     /// Queues a proposal of the server itself, for a thread that waits for several outcomes at once. `conversation` is the
@@ -354,6 +374,15 @@ impl CommitRequest {
         let (reply, answer) = oneshot::channel();
         let (reply, stream) = (Reply::Caller(reply), None);
         (CommitRequest { proposal, by, flow_key, conversation, reply, slot, stream }, answer)
+    }
+}
+
+/// The outcome that a caller is answered with; a rejection is a refusal.
+fn outcome_of(answer: Result<Result<Outcome, Refusal>, RecvError>) -> Result<Outcome, Refusal> {
+    match answer {
+        Ok(Ok(Outcome::Rejected(rejection))) => Err(proposal_refusal(&rejection)),
+        Ok(result) => result,
+        Err(_) => Err(Refusal::new(ErrorCode::Internal, "the committer ended")),
     }
 }
 

@@ -62,10 +62,12 @@ pub(crate) struct Applier {
     pub watches: Arc<dyn EndWatches>,
 }
 
-/// The watches of users' presence, which rest on memberships.
+/// The watches of users, which rest on memberships.
 pub(crate) trait EndWatches: Send + Sync {
     /// These users have left the conversation, or may not watch its members any more.
     fn end_watches(&self, conversation: ConversationNo, users: &[UserNo]);
+    /// The names or pictures of these users may have changed.
+    fn note_users(&self, ids: &[String]);
 }
 
 impl Applier {
@@ -98,6 +100,7 @@ impl Applier {
                     self.receipts.note(ReceiptMove { conversation, user, what, before: item.read_before, seq });
                     signals.push((user, Signal::Read { conversation, seq }));
                 }
+                Some(Change::Users(ids)) => self.watches.note_users(&ids),
                 Some(Change::Kick { user, device_id, reason }) => {
                     signals.push((user, Signal::Kick { device_id, reason }));
                 }

@@ -99,6 +99,12 @@ pub enum Control {
     },
     /// New states of watched users, by session.
     Presence(Vec<WatchUpdate>),
+    /// For these sessions, as far as they are bound and have room for it.
+    Frame {
+        sessions: Vec<u64>,
+        /// The frame's JSON.
+        frame: Arc<[u8]>,
+    },
     /// Members of a conversation have read messages: for its live members, but those who send no read receipts.
     Receipts {
         conversation: ConversationNo,

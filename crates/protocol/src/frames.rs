@@ -37,6 +37,9 @@ mod tests {
             &format!(
                 r#"{{"t":"conversation","conversation":{{"id":"c","kind":"direct","role":"member","last_seq":1,"last_at":5,"read_seq":0,"unread":1,"mentions":0,"muted":false,"pinned_at":7,"archived":true,"title":"mine","cleared_seq":1,"last_message":{entry}}}}}"#
             ),
+            r#"{"t":"receipts","ref":1,"conversation":"c","marks":[{"user":"u"}]}"#,
+            r#"{"t":"unread","ref":1,"unread":2,"mentions":1,"conversations":1,"lines":[{"conversation":"c","unread":2,"mentions":1}]}"#,
+            r#"{"t":"user","user":{"id":"u","name":"U"}}"#,
             r#"{"t":"typing","conversation":"c","user":"u"}"#,
             r#"{"t":"stream","conversation":"c","seq":1,"offset":5,"text":"é"}"#,
             r#"{"t":"appended","ref":1,"offset":7}"#,

@@ -34,7 +34,12 @@ const PATH_CHARS_MAX: usize = 200;
 /// # Errors
 /// `malformed` if the text is no JSON, `invalid_field` if it is not a `T`, `limit_exceeded` if it is nested too deep.
 pub fn read<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Refusal> {
-    read_part("body", text)
+    read_part("body", without_mark(text))
+}
+
+/// The text behind a byte order mark, with which some programs begin each text.
+fn without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text)
 }
 
 /// Reads a part of a body or frame that was left unread at first; `name` is the part's path.

@@ -177,8 +177,8 @@ pub const BULK_USERS_MAX: usize = 10_000;
 pub const BULK_SENDS_PAGE_MAX: usize = 100;
 /// Edits of one message.
 pub const EDITS_PER_MESSAGE_MAX: usize = 100;
-/// Bytes of a reaction.
-pub const REACTION_BYTES_MAX: usize = 32;
+/// Bytes of a reaction. The longest emoji that Unicode recommends (a kiss of two people with skin tones) has 35.
+pub const REACTION_BYTES_MAX: usize = 64;
 /// Different reactions to one message.
 pub const REACTIONS_PER_MESSAGE_MAX: usize = 20;
 /// The reactions that may be given in an official account which has chosen no others.
@@ -193,3 +193,15 @@ pub const RECEIPTS_LIST_MAX: u64 = 500;
 pub const RECEIPTS_COUNT_MAX: u64 = 5_000;
 /// Members of a conversation up to which their sessions are sent the changed line of their lists when its details change.
 pub const LIVE_DETAILS_MEMBERS_MAX: u64 = 500;
+/// Users whose profiles are read at once.
+pub const USERS_QUERY_MAX: usize = 200;
+/// Unread conversations whose counts are named beside the total of a user.
+pub const UNREAD_LINES_MAX: usize = 1_000;
+/// Conversations that one call marks as read.
+pub const READ_ALL_MAX: usize = 500;
+/// The newest entries of a conversation whose receipts are counted together.
+pub const RECEIPTS_COUNTED_ENTRIES: u64 = 500;
+/// The newest entries of a conversation that are looked at for how far they were delivered.
+pub const RECEIPTS_DELIVERED_ENTRIES: u64 = 100;
+/// The text that conversations of a list are searched for.
+pub const SEARCH_BYTES_MAX: usize = 128;

@@ -14,6 +14,19 @@ pub struct Resume {
     /// What to fetch from history when `complete` is false.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<MissedRange>,
+    /// Conversations of which retention has removed entries that were missed: the rest of them is among the entries that follow
+    /// and in `ranges`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<RemovedRange>,
+}
+
+/// A conversation whose missed entries are not all there any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct RemovedRange {
+    /// The conversation.
+    pub conversation: String,
+    /// The oldest entry that is left: from here on nothing is missing.
+    pub first_seq: u64,
 }
 
 /// Entries `from_seq..=to_seq` of a conversation that were missed and do not follow by themselves.

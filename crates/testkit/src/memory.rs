@@ -264,8 +264,8 @@ impl State {
                     None => Outcome::Done,
                 }
             }
-            Proposal::ChangeMembers { conversation, add, remove, members_max, notice } => {
-                self.change_members(*conversation, add, remove, *members_max, notice.as_ref(), now_ms)?
+            Proposal::ChangeMembers { conversation, add, remove, heir, members_max, notice } => {
+                self.change_members(*conversation, (add, remove, *heir), *members_max, notice.as_ref(), now_ms)?
             }
             Proposal::SetDesk { account, id, patch, agents_max, adopts_user } => {
                 self.set_desk(*account, id, patch, *agents_max, *adopts_user, now_ms)?
@@ -442,8 +442,7 @@ impl State {
     fn change_members(
         &mut self,
         conversation: ConversationNo,
-        add: &[(UserNo, Role)],
-        remove: &[UserNo],
+        (add, remove, heir): (&[(UserNo, Role)], &[UserNo], Option<UserNo>),
         members_max: u64,
         notice: Option<&NewEntry>,
         now_ms: u64,
@@ -463,7 +462,13 @@ impl State {
         }
         let role_of = |user: &UserNo| self.members.get(&(conversation, *user)).map(|membership| membership.role);
         let has_new_role = |(user, role): &(&UserNo, &Role)| role_of(user).is_some_and(|before| before != **role);
-        let changed: Vec<UserNo> = add.iter().filter(has_new_role).map(|(user, _)| *user).collect();
+        let mut changed: Vec<UserNo> = add.iter().filter(has_new_role).map(|(user, _)| *user).collect();
+        if let Some(heir) = heir {
+            if !is_member(self, heir) || gone.contains(&heir) {
+                return Err(Rejection::NotAMember);
+            }
+            changed.extend(Some(heir).filter(|heir| role_of(heir) != Some(Role::Owner)));
+        }
         let notice = notice.filter(|_| !(new.is_empty() && gone.is_empty() && changed.is_empty()));
         self.check_notice(conversation, notice)?;
         for (user, role) in &add {
@@ -471,6 +476,9 @@ impl State {
                 Some(membership) => membership.role = *role,
                 None => self.put_member(conversation, *user, *role, now_ms),
             }
+        }
+        if let Some(membership) = heir.and_then(|heir| self.members.get_mut(&(conversation, heir))) {
+            membership.role = Role::Owner;
         }
         if !gone.is_empty() {
             self.left.insert(conversation);

@@ -4,7 +4,10 @@ use crate::settings::{LogFormat, Settings};
 #[cfg(feature = "otel")]
 use crate::traces::{self, Traces};
 use anyhow::{Context, Result};
-use std::io::IsTerminal;
+use std::{
+    io::IsTerminal,
+    sync::atomic::{AtomicBool, Ordering},
+};
 use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
 #[cfg(not(feature = "otel"))]
@@ -17,6 +20,7 @@ pub(crate) fn start(settings: &Settings) -> Result<Option<Traces>> {
     // The storage engine logs its own work at `info`: shown only if the settings ask for it.
     let filter = EnvFilter::try_new(format!("fjall=warn,lsm_tree=warn,{}", log.level))
         .with_context(|| format!("log level {:?}", log.level))?;
+    IS_JSON.store(log.format == LogFormat::Json, Ordering::Relaxed);
     let colours = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match log.format {
@@ -30,6 +34,19 @@ pub(crate) fn start(settings: &Settings) -> Result<Option<Traces>> {
     };
     tracing_subscriber::registry().with(layers).try_init()?;
     Ok(traces)
+}
+
+/// Whether lines on standard error are JSON.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Writes what must be seen also where logs are switched off, in the form of the logs.
+pub(crate) fn print_error(text: &str) {
+    if IS_JSON.load(Ordering::Relaxed) {
+        let fields = serde_json::json!({ "message": text });
+        eprintln!("{}", serde_json::json!({ "level": "ERROR", "fields": fields, "target": "tidings" }));
+    } else {
+        eprintln!("tidings: {text}");
+    }
 }
 
 type Layers = Vec<Box<dyn Layer<Registry> + Send + Sync>>;

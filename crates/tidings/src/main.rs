@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         Command::MissingLab(command) => Ok(command.refuse()),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("tidings: {error:#}");
+        logs::print_error(&format!("{error:#}"));
         error.downcast_ref::<EndReason>().map_or(ExitCode::FAILURE, |reason| ExitCode::from(reason.exit_status()))
     })
 }

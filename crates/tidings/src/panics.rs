@@ -20,7 +20,9 @@ pub(crate) fn abort_on_panic() {
         } else {
             tracing::error!(thread = name, place, %backtrace, "a defect ended a thread, and so the server: {why}");
             // Also where logs are switched off.
-            eprintln!("tidings: a defect ended the thread {name:?}, and so the server: {why} ({place})");
+            crate::logs::print_error(&format!(
+                "a defect ended the thread {name:?}, and so the server: {why} ({place})"
+            ));
             std::process::abort();
         }
     }));

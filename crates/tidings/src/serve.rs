@@ -4,7 +4,7 @@ use crate::{
     development::{self, Keys},
     displacement, file_access, logs, memory, panics,
     relay::RelayServer,
-    settings::{self, Role, SettingArgs, Settings},
+    settings::{self, LogFormat, Role, SettingArgs, Settings},
     wiring::Server,
 };
 use anyhow::Result;
@@ -154,8 +154,9 @@ fn announce(settings: &Settings, addresses: &str) {
             "the server's addresses cannot be written: `tidings listen` needs --server, and `tidings backup` finds no server"
         );
     }
-    for line in addresses.lines() {
-        println!("listening {line}");
+    // Where logs are JSON, all lines are: the record below has the addresses.
+    if settings.log.format == LogFormat::Text {
+        addresses.lines().for_each(|line| println!("listening {line}"));
     }
     tracing::info!(addresses = addresses.trim().replace('\n', " "), data_dir = %settings.data_dir.display(), "serving");
 }
@@ -216,7 +217,7 @@ fn write_atomically(file: &Path, text: &[u8]) -> io::Result<()> {
 fn enforce_stop_deadline(after: Duration, exit_status: u8) {
     std::thread::spawn(move || {
         std::thread::sleep(after);
-        eprintln!("tidings: the stop took longer than its deadline; ending at once");
+        logs::print_error("the stop took longer than its deadline; ending at once");
         std::process::exit(exit_status.into());
     });
 }

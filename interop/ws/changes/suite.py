@@ -200,7 +200,11 @@ async def reactions(url):
     rest = api("GET", f"/v1/conversations/reactions/messages/{seq}/reactions?limit=25&after={page['next']}")
     users = {r["user"] for r in page["reactions"] + rest["reactions"]}
     assert users == {"reactions-ben", *many[:-1]} and "next" not in rest, users
-    too_long = await ask(ben, "react", conversation="reactions", seq=seq, key="x" * 33)
+    kiss = "\U0001f469\U0001f3fb\u200d\u2764\ufe0f\u200d\U0001f48b\u200d\U0001f469\U0001f3ff"
+    assert len(kiss.encode()) == 35, "the longest emoji"
+    for remove in (False, True):
+        assert (await ask(ben, "react", conversation="reactions", seq=seq, key=kiss, remove=remove))["t"] == "ok"
+    too_long = await ask(ben, "react", conversation="reactions", seq=seq, key="x" * 65)
     assert too_long["code"] == "limit_exceeded", too_long
     assert (await ask(ben, "react", conversation="reactions", seq=before + 90, key="x"))["code"] == "not_found"
     listed = api("GET", "/v1/users/reactions-cleo/conversations")["conversations"][0]

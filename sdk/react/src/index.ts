@@ -11,6 +11,6 @@
 export { TidingsProvider, useConnect, useTidings, type ConnectFailed, type Connecting, type ConnectReady, type ConnectState } from "./context.js";
 export { useObservable } from "./observe.js";
 export { useConversation, useConversations, useConversationView, useDirect, useMentions, useReceipts, useTimeline, useUnread, type Which } from "./conversations.js";
-export { usePresence, useStatus, useTyping } from "./users.js";
+export { usePresence, useStatus, useTyping, useUser } from "./users.js";
 export { useTidingsEvent } from "./events.js";
 export { usePopups, type ShownPopup } from "./popups.js";

@@ -1,5 +1,5 @@
 // The connection, and what other users do right now.
-import type { ConnectionStatus, Conversation, PresenceChange } from "@tidings/client";
+import type { ConnectionStatus, Conversation, PresenceChange, UserCard } from "@tidings/client";
 import { useEffect } from "react";
 import { useTidings } from "./context.js";
 import { useObservable } from "./observe.js";
@@ -14,6 +14,11 @@ export function useTyping(conversation: Conversation | string): readonly string[
   const tidings = useTidings();
   const chat = typeof conversation === "string" ? tidings.conversation(conversation) : conversation;
   return useObservable(chat.typingUsers);
+}
+
+/** How a user is shown: undefined until it is known, with the id alone if there is no such user. Components that show users together ask for them together. */
+export function useUser(user: string): UserCard | undefined {
+  return useObservable(useTidings().users.of(user));
 }
 
 /**

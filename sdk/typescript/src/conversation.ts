@@ -64,7 +64,10 @@ export interface AssignOptions {
 export interface ReceiptsSnapshot {
   /** By user: the newest entry that reached a device, and the newest that was read. */
   readonly marks: ReadonlyMap<string, MemberMark>;
-  /** In conversations that only count: by `seq`, how many were moved over it since this client came. */
+  /**
+   * In conversations that only count: of the newest 500 entries, by `seq`, how many members but this user have come to it. A member who
+   * moves while it is read may be counted twice until it is read again, at the next connect.
+   */
   readonly counts: ReadonlyMap<number, ReceiptCounts>;
 }
 
@@ -110,6 +113,10 @@ export interface MemberReceipt {
 export interface Member {
   /** The member. */
   readonly user: string;
+  /** The member's name for display. */
+  readonly name?: string;
+  /** The address or the app's name of the member's picture. */
+  readonly avatar?: string;
   /** What the member may do. */
   readonly role: Role;
 }
@@ -180,11 +187,11 @@ export interface Conversation {
   readonly id: string;
   /** The loaded part of its timeline. */
   readonly messages: Messages;
-  /** The conversation's line in the user's list; undefined while the user has none. */
+  /** The conversation's line in the user's list, also one that is not loaded with it; undefined while the user has none. */
   readonly view: Observable<ConversationView | undefined>;
   /** Who types now, without this user. */
   readonly typingUsers: Observable<readonly string[]>;
-  /** How far members have come, where the conversation shows it. */
+  /** How far members have come, where the conversation shows it: read when the first listener comes, and kept right. */
   readonly receipts: Observable<ReceiptsSnapshot>;
 
   /**
@@ -234,7 +241,7 @@ export interface Conversation {
     seq: number,
     page?: { readonly key?: string; readonly after?: string; readonly limit?: number },
   ): Promise<ReactionsPage>;
-  /** Who has a message and who has read it, now; `receipts` then follows. What moved before this session is in it, and nowhere else. */
+  /** Who has a message and who has read it, now; `receipts` then follows. */
   messageReceipts(seq: number): Promise<MessageReceipts>;
   /** The members, page by page. */
   members(page?: { readonly after?: string; readonly limit?: number }): Promise<MembersPage>;

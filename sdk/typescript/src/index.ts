@@ -32,6 +32,7 @@ export type {
   Tidings,
   TidingsEvents,
   TypingEvent,
+  Users,
   WebPushOptions,
 } from "./tidings.js";
 export type {
@@ -67,7 +68,7 @@ export type { KeyValueStorage } from "./storage/storage.js";
 export type { SocketLike, WebSocketConstructor } from "./session/socket.js";
 export type { TransportName } from "./session/transport.js";
 export type { Attention, Preferences, ListFilter } from "./wire/client-frames.js";
-export type { ConversationKind, ConversationView, Entry, Mark, Reaction, ReplyQuote, Role, SendReceipt } from "./wire/entries.js";
+export type { ConversationKind, ConversationView, Entry, Mark, Reaction, ReplyQuote, Role, SendReceipt, UserCard } from "./wire/entries.js";
 export type { Json, JsonObject } from "./wire/json.js";
 export type {
   AppAction, AppEvent, DismissAction, OpenAction, PopupAction, PopupButton, PopupContent, PopupDecision, PopupEvent, PopupQuestion, Push,

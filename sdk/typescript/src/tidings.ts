@@ -7,7 +7,7 @@ import type { Observable } from "./observable.js";
 import type { WebSocketConstructor } from "./session/socket.js";
 import type { TransportName } from "./session/transport.js";
 import type { KeyValueStorage } from "./storage/storage.js";
-import type { ConversationView, Entry } from "./wire/entries.js";
+import type { ConversationView, Entry, UserCard } from "./wire/entries.js";
 import type { Attention, ListFilter } from "./wire/client-frames.js";
 import type { PopupDecision, PopupEvent, PopupQuestion, Push } from "./wire/popups.js";
 import type { PushToken } from "./wire/push-tokens.js";
@@ -84,11 +84,11 @@ export interface Ended {
   readonly error: TidingsError;
 }
 
-/** The loaded part of the user's list. */
+/** The loaded part of the user's list, and what is unread in all of it. */
 export interface ConversationsSnapshot {
   /** Pinned ones first, then the latest active. Hidden and archived ones are not among them. */
   readonly items: readonly ConversationView[];
-  /** Unread messages in all loaded conversations that are not muted. */
+  /** Unread messages in all conversations that are not muted, those that are not loaded included. */
   readonly unread: number;
   /** Those that mention this user, in muted ones, too. */
   readonly mentions: number;
@@ -110,6 +110,13 @@ export interface ConversationsPage {
 export interface Conversations extends Observable<ConversationsSnapshot> {
   /** Loads the next page of the list. */
   loadMore(): Promise<void>;
+  /**
+   * A page of the conversations that a text is found in: in the user's own title, the name, or of a direct conversation the other user's
+   * name. The server looks at 2,000 conversations for a page: it may be empty and lead on.
+   */
+  search(text: string, page?: { readonly filter?: ListFilter; readonly after?: string; readonly limit?: number }): Promise<ConversationsPage>;
+  /** Moves this user's read marks in all conversations to the newest entries. */
+  readAll(): Promise<void>;
   /**
    * Reads one filtered page. Which lines it has is not kept up to date; `conversation(id).view` of each is, also of archived ones, which
    * are known to the client only once they were read here.
@@ -149,6 +156,15 @@ export interface Presence {
   watch(users: readonly string[], conversation?: string): () => void;
   /** What is known of a user; undefined when nobody watches. */
   of(user: string): Observable<PresenceChange | undefined>;
+}
+
+/** Names and pictures of users. */
+export interface Users {
+  /**
+   * How a user is shown: undefined until it is known, with the id alone if there is no such user. Users who are subscribed to together are
+   * asked for together. It follows changes of users whose presence is watched; others are asked for again after each connect.
+   */
+  of(user: string): Observable<UserCard | undefined>;
 }
 
 /** Whether a popup is due. */
@@ -286,6 +302,8 @@ export interface Tidings {
   readonly conversations: Conversations;
   /** Who is online. */
   readonly presence: Presence;
+  /** Names and pictures. */
+  readonly users: Users;
   /** What the app shows at places of its own. */
   readonly popups: Popups;
   /** Notifications on this device while its user is away. */

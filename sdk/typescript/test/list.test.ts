@@ -258,6 +258,9 @@ test("the name of a line and the role of its user change with the notices that t
   const [line] = client.conversations.get().items;
   assert.deepEqual([line?.name, line?.avatar, line?.role], ["House 7", undefined, "admin"]);
   assert.equal(asked(), before, "the server was not asked");
+  server.commit("g", { kind: "member_change", body: { added: [], removed: ["ben"], changed: [], role: null, owner: "ada", by: "ben" } });
+  await clock.pass(100);
+  assert.equal(client.conversations.get().items[0]?.role, "owner", "the last owner has left");
   // A notice names the first of many; whether this user is among the others the server says.
   server.commit("g", { kind: "member_change", body: { added: [], removed: [], changed: ["cleo"], changed_count: 2, role: "member", by: "ben" } });
   await clock.pass(100);

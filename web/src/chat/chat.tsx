@@ -64,13 +64,6 @@ export function Chat({ id, onClose }: { readonly id: string; readonly onClose: (
     mayModerate,
   }), [chat, mayWrite, mayPin, mayModerate]);
 
-  // An archived conversation that was opened by its address: the list does not have it.
-  const { state: listState } = useObservable(tidings.conversations);
-  const isUnknown = view === undefined && listState === "ready";
-  useEffect(() => {
-    if (isUnknown) tidings.conversations.page("archived").catch(() => undefined);
-  }, [isUnknown, tidings]);
-
   // Who opens it has looked at it.
   const isMarked = view?.marked_unread === true;
   useEffect(() => {

@@ -11,6 +11,7 @@ import { hashOf } from "../address.js";
 import { Line, StartLine } from "./line.js";
 import { NewGroup } from "./new-group.js";
 import { useArchived } from "./use-archived.js";
+import { useSearch } from "./use-search.js";
 
 type Shown = "all" | "unread" | "archived";
 
@@ -25,7 +26,7 @@ const isUnread = ({ unread, marked_unread }: ConversationView): boolean => unrea
 
 export function List({ opened }: { readonly opened: string | undefined }) {
   const { tidings, people, assistant, switchUser } = useSession();
-  const { items, hasMore, state } = useObservable(tidings.conversations);
+  const { items, hasMore, state, unread } = useObservable(tidings.conversations);
   const [wanted, setWanted] = useState("");
   const [isMaking, setMaking] = useState(false);
   const [shown, setShown] = useState<Shown>("all");
@@ -64,6 +65,7 @@ export function List({ opened }: { readonly opened: string | undefined }) {
   const others = [...people, assistant].filter(({ id }) => id !== tidings.user && !peers.includes(id) && !archived.some((view) => view.id === tidings.direct(id).id));
   const lines = shown === "archived" ? archived : shown === "unread" ? items.filter(isUnread) : items;
   const fits = (name: string): boolean => name.toLowerCase().includes(wanted.trim().toLowerCase());
+  const found = useSearch(wanted, hasMore && shown === "all").filter(({ id }) => !items.some((view) => view.id === id));
   return (
     <nav class="list" aria-label="Conversations">
       <header class="list-head">
@@ -88,9 +90,13 @@ export function List({ opened }: { readonly opened: string | undefined }) {
           <button key={which} type="button" class="filter" aria-pressed={shown === which} onClick={() => setShown(which)}>{label}</button>
         ))}
       </div>
+      {shown === "unread" && (unread > 0 || lines.length > 0) && (
+        <button type="button" class="link read-all" onClick={() => void telling(tidings.conversations.readAll())}>Mark all as read</button>
+      )}
       <div class="lines" onKeyDown={onKeyDown}>
         <ul ref={place}>
           {lines.map((view) => <Line key={view.id} view={view} isOpen={view.id === opened} fits={fits} />)}
+          {found.map((view) => <Line key={view.id} view={view} isOpen={view.id === opened} fits={() => true} />)}
           {shown === "all" && others.filter(({ name }) => fits(name)).map(({ id, name }) => (
             <StartLine key={id} user={id} name={name} isOpen={tidings.direct(id).id === opened} />
           ))}

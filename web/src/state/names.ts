@@ -7,29 +7,21 @@ export const EVERYBODY = "@all";
 /** Users' names for display; the id until the card has come, and where there is none. */
 export class Names {
   readonly #tidings: Tidings;
-  readonly #cells = new Map<string, Cell<string>>();
+  readonly #known: ReadonlyMap<string, string>;
+  readonly #names = new Map<string, Observable<string>>([[EVERYBODY, new Cell("all")]]);
 
   constructor(tidings: Tidings, known: readonly { readonly id: string; readonly name: string }[]) {
     this.#tidings = tidings;
-    this.#cells.set(EVERYBODY, new Cell("all"));
-    for (const { id, name } of known) this.#cells.set(id, new Cell(name));
+    this.#known = new Map(known.map(({ id, name }) => [id, name]));
   }
 
   of(user: string): Observable<string> {
-    let cell = this.#cells.get(user);
-    if (!cell) {
-      this.#cells.set(user, (cell = new Cell(user)));
-      void this.#ask(user, cell);
+    let name = this.#names.get(user);
+    if (!name) {
+      const card = this.#tidings.users.of(user);
+      name = { get: () => card.get()?.name ?? this.#known.get(user) ?? user, subscribe: card.subscribe };
+      this.#names.set(user, name);
     }
-    return cell;
-  }
-
-  async #ask(user: string, cell: Cell<string>): Promise<void> {
-    try {
-      const card = (await this.#tidings.http("GET", `/v1/users/${encodeURIComponent(user)}`)) as { readonly name?: string };
-      if (card.name) cell.set(card.name);
-    } catch {
-      this.#cells.delete(user); // asked again when the name is next drawn
-    }
+    return name;
   }
 }

@@ -140,15 +140,16 @@ impl Claims {
         if named { Ok(()) } else { Err(invalid(&format!("`{claim}` names none of those that this server takes"))) }
     }
 
-    /// `scope` is a string of words with spaces between them (RFC 8693, 4.2), or a list of words. `None`: the claim is absent.
+    /// `scope` is a string of words with spaces between them (RFC 8693, 4.2), or a list of words. `None`: the claim is absent, or
+    /// names scopes of other services alone.
     pub(super) fn scopes(&self) -> Result<Option<Scopes>, Refusal> {
         let wrong = || invalid("`scope` is neither a text nor a list of texts");
         match &self.scope {
             None => Ok(None),
-            Some(Value::String(words)) => Ok(Some(Scopes::of_words(words.split(' ')))),
+            Some(Value::String(words)) => Ok(Scopes::of_words(words.split(' '))),
             Some(Value::Array(words)) => {
                 let words: Option<Vec<&str>> = words.iter().map(Value::as_str).collect();
-                Ok(Some(Scopes::of_words(words.ok_or_else(wrong)?)))
+                Ok(Scopes::of_words(words.ok_or_else(wrong)?))
             }
             Some(_) => Err(wrong()),
         }

@@ -152,6 +152,8 @@ fn a_scope_narrows_what_a_token_allows() {
     let both = Scopes::NONE.with(Scope::Send).with(Scope::Push);
     assert_eq!(scopes(&narrow, Some(json!("openid send push"))), both);
     assert_eq!(scopes(&narrow, Some(json!(["send", "push"]))), both);
+    assert_eq!(scopes(&narrow, Some(json!("openid profile"))), Scopes::NONE.with(Scope::Read), "as without the claim");
+    assert_eq!(scopes(&tokens(), Some(json!(["openid", "tidings:send"]))), Scopes::NONE.with(Scope::Send));
     assert_eq!(scopes(&tokens(), Some(json!(""))), Scopes::NONE);
     assert_eq!(scopes(&tokens(), Some(json!([]))), Scopes::NONE);
 }

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Api, bearer,
     bodies::collect_body,
-    extract::{Caller, PathIds, Query, essence},
+    extract::{Caller, PathIds, Query, check_encoding, essence},
     handover::stream_headers,
     internal,
     problem::RefusalResponse,
@@ -130,6 +130,7 @@ pub(super) async fn post_frames(
         let why = "content-type: send application/x-ndjson";
         return Err(Refusal::new(ErrorCode::UnsupportedMediaType, why).into());
     }
+    check_encoding(&parts.headers)?;
     let body = collect_body(&api.bodies, body, FRAME_BYTES_MAX, "frames of one request (bytes)").await?;
     let session = stream.session;
     let post = StreamPost { stream, secret, number, lines: lines_of(body.as_ref())? };

@@ -70,7 +70,8 @@ pub fn openapi() -> OpenApi {
 
 fn operations_router() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::with_openapi(openapi::preamble())
-        .routes(routes!(users::upsert_users))
+        .routes(routes!(users::get_users, users::upsert_users))
+        .routes(routes!(users::query_users))
         .routes(routes!(users::get_user))
         .routes(routes!(users::set_do_not_disturb))
         .routes(routes!(users::set_locale))
@@ -86,7 +87,9 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(reading::sync))
         .routes(routes!(reading::mark_read))
         .routes(routes!(reading::set_mute))
-        .routes(routes!(reading::set_preferences))
+        .routes(routes!(reading::get_line, reading::set_preferences))
+        .routes(routes!(reading::get_unread))
+        .routes(routes!(reading::read_all))
         .routes(routes!(conversations::create_conversation))
         .routes(routes!(conversations::get_conversation, conversations::update_conversation))
         .routes(routes!(conversations::list_members, conversations::change_members))
@@ -106,6 +109,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(reactions::list_replies))
         .routes(routes!(reactions::list_mentions))
         .routes(routes!(receipts::get_receipts))
+        .routes(routes!(receipts::get_conversation_receipts))
         .routes(routes!(notifications::get_message_notifications))
         .routes(routes!(
             notifications::get_notification_policy,

@@ -44,6 +44,7 @@ pub(super) async fn put_segment(
     if !crate::extract::essence(kind).eq_ignore_ascii_case(b"text/plain") {
         return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: must be text/plain").into());
     }
+    crate::extract::check_encoding(&headers)?;
     let body = crate::bodies::collect_body(&api.bodies, body, SEGMENT_BYTES_MAX, "segment (bytes)").await?;
     let put =
         move |engine: &Arc<tidings_engine::Engine>| engine.popups.put_segment(&segment, parse_segment(body.as_ref())?);

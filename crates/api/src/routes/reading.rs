@@ -15,9 +15,10 @@ use crate::{
 use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_engine::access::Operation;
+use tidings_engine::{Engine, access::Operation};
 use tidings_protocol::http::{
-    ConversationPage, ConversationView, ListFilter, MarkRead, Mute, ReadMark, SyncAnswer, UpdatePreferences,
+    ConversationPage, ConversationView, ListFilter, MarkRead, Mute, ReadAll, ReadMark, SyncAnswer, UnreadTotal,
+    UpdatePreferences,
 };
 
 /// Which page of which list.
@@ -27,6 +28,9 @@ pub(super) struct ListQuery {
     /// Which conversations; absent: those that are neither archived nor hidden.
     #[param(inline)]
     pub filter: Option<ListFilter>,
+    /// Of those, the ones that this text is found in, whatever its case: in the user's own title, the name, or of a direct
+    /// conversation the other user's name. At most 128 bytes.
+    pub search: Option<String>,
     /// The `next` of the page before; absent for the first.
     pub after: Option<String>,
     /// At most so many; absent or 0: as many as the server sees fit.
@@ -41,12 +45,62 @@ pub(super) async fn list_conversations(
     State(api): State<Arc<Api>>,
     caller: Caller,
     PathIds(user): PathIds<String>,
-    Query(ListQuery { filter, after, limit }): Query<ListQuery>,
+    Query(ListQuery { filter, search, after, limit }): Query<ListQuery>,
 ) -> AnswerResult<ConversationPage> {
     let user = caller.may(Operation::ReadLists)?.user(&api, &user)?;
     let limit = limit.unwrap_or(0);
-    let list = api.read(move |engine| engine.conversations(&user, filter, after.as_deref(), limit)).await?;
-    Ok(Answer::ok(list))
+    let list = move |engine: &Arc<Engine>| match search {
+        Some(search) => engine.search_conversations(&user, &search, filter, after.as_deref(), limit),
+        None => engine.conversations(&user, filter, after.as_deref(), limit),
+    };
+    Ok(Answer::ok(api.read(list).await?))
+}
+
+/// One conversation as a user's list shows it, also an archived or hidden one.
+#[utoipa::path(get, path = "/v1/users/{user}/conversations/{conversation}", tag = "reading",
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user"),
+           ("conversation" = inline(ConversationId), Path, description = "The conversation's id")),
+    responses((status = 200, description = "The line alone, in a page", body = ConversationPage), Refusals))]
+pub(super) async fn get_line(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds((user, conversation)): PathIds<(String, String)>,
+) -> AnswerResult<ConversationPage> {
+    let user = caller.may(Operation::ReadLists)?.user(&api, &user)?;
+    Ok(Answer::ok(api.read(move |engine| engine.conversation_line(&user, &conversation)).await?))
+}
+
+/// What a user has not read, in all conversations together.
+///
+/// Of the conversations that are neither archived nor hidden. At most 2,000 of them are counted.
+#[utoipa::path(get, path = "/v1/users/{user}/unread", tag = "reading",
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
+    responses((status = 200, description = "The total, and the counts of conversations", body = UnreadTotal), Refusals))]
+pub(super) async fn get_unread(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds(user): PathIds<String>,
+) -> AnswerResult<UnreadTotal> {
+    let user = caller.may(Operation::ReadLists)?.user(&api, &user)?;
+    Ok(Answer::ok(api.read(move |engine| engine.unread_total(&user)).await?))
+}
+
+/// Read everything: move a user's read marks to the newest entries.
+///
+/// In all conversations, also in archived and hidden ones; none of them is marked as unread any more. One call moves the marks of
+/// at most 500 conversations, the first in the order of the list: with `more` in the answer, call again.
+#[utoipa::path(post, path = "/v1/users/{user}/read-all", tag = "reading",
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
+    responses((status = 200, description = "How many marks moved", body = ReadAll), Refusals))]
+pub(super) async fn read_all(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds(user): PathIds<String>,
+) -> AnswerResult<ReadAll> {
+    let user = caller.may(Operation::MoveMark)?.user(&api, &user)?;
+    let of_user = user.clone();
+    let unread = api.read(move |engine| engine.unread_conversations(&of_user)).await?;
+    Ok(Answer::ok(api.engine.read_all(&user, unread).await?))
 }
 
 /// Where a sync starts.

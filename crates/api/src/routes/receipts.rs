@@ -13,7 +13,7 @@ use crate::{
 use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
 use tidings_engine::access::Operation;
-use tidings_protocol::http::{MessageReceipts, SetReceipts};
+use tidings_protocol::http::{ConversationReceipts, MessageReceipts, SetReceipts};
 
 /// How many members have a message and have read it.
 ///
@@ -29,6 +29,23 @@ pub(super) async fn get_receipts(
 ) -> AnswerResult<MessageReceipts> {
     let caller = caller.may(Operation::ReadMessages)?;
     Ok(Answer::ok(api.read(move |engine| engine.message_receipts(&caller.0, &conversation, seq)).await?))
+}
+
+/// How far all members of a conversation have come.
+///
+/// As of the call; what moves later is told live members. Where the conversation shows members it has their marks, at most 500;
+/// where it shows counts, how many members but the caller have come past which of the newest 500 entries. A conversation of
+/// more than 5,000 members shows none.
+#[utoipa::path(get, path = "/v1/conversations/{conversation}/receipts", tag = "messages",
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id")),
+    responses((status = 200, description = "The marks, or the counts", body = ConversationReceipts), Refusals))]
+pub(super) async fn get_conversation_receipts(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds(conversation): PathIds<String>,
+) -> AnswerResult<ConversationReceipts> {
+    let caller = caller.may(Operation::ReadMessages)?;
+    Ok(Answer::ok(api.read(move |engine| engine.conversation_receipts(&caller.0, &conversation)).await?))
 }
 
 /// Set whether others learn what a user has read.

@@ -7,14 +7,16 @@ use super::{
 };
 use crate::{
     Api,
-    extract::{AppServer, BatchJson, Caller, Json, PathIds},
+    extract::{AppServer, BatchJson, Caller, Json, PathIds, Query},
 };
 use axum::{extract::State, http::StatusCode};
+use serde::Deserialize;
 use std::sync::Arc;
 use tidings_domain::model::Actor;
 use tidings_engine::access::Operation;
 use tidings_protocol::http::{
-    Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, SetLocale, UserProfile, UsersUpsert, UsersUpserted,
+    Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, SetLocale, UserProfile, UserProfiles, UsersQuery, UsersUpsert,
+    UsersUpserted,
 };
 
 /// Create or change users.
@@ -29,6 +31,44 @@ pub(super) async fn upsert_users(
     Json(request): BatchJson<UsersUpsert>,
 ) -> AnswerResult<UsersUpserted> {
     Ok(Answer::ok(api.engine.upsert_users(request.users).await?))
+}
+
+/// Whose profiles are wanted.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WantedUsers {
+    /// Up to 200 ids, with commas between them.
+    pub users: String,
+}
+
+/// The profiles of these users, each as a call of its own shows it. Users whom the server does not know are left out.
+#[utoipa::path(get, path = "/v1/users", tag = "users", params(WantedUsers),
+    responses((status = 200, description = "The profiles, in the order asked for", body = UserProfiles), Refusals))]
+pub(super) async fn get_users(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(query): Query<WantedUsers>,
+) -> AnswerResult<UserProfiles> {
+    let ids = query.users.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect();
+    profiles(&api, caller, ids).await
+}
+
+/// The same for ids that do not fit an address, or hold commas.
+#[utoipa::path(post, path = "/v1/users/query", tag = "users", request_body = UsersQuery,
+    responses((status = 200, description = "The profiles, in the order asked for", body = UserProfiles),
+        Refusals, TakesBody))]
+pub(super) async fn query_users(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Json(query): Json<UsersQuery>,
+) -> AnswerResult<UserProfiles> {
+    profiles(&api, caller, query.users).await
+}
+
+async fn profiles(api: &Arc<Api>, caller: Caller, ids: Vec<String>) -> AnswerResult<UserProfiles> {
+    let caller = caller.may(Operation::ReadDetails)?;
+    let users = api.read(move |engine| engine.user_profiles(&caller.0, &ids)).await?;
+    Ok(Answer::ok(UserProfiles { users }))
 }
 
 /// A user's profile.

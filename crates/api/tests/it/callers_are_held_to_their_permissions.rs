@@ -31,9 +31,20 @@ fn call(http: &mut HttpClient, method: &str, path: &str, body: &str) -> (u16, St
 }
 
 #[test]
+fn a_token_whose_scopes_are_of_other_services_has_the_default_ones() {
+    let server = Server::start().with_people();
+    for (scope, status) in
+        [("openid profile", 200), ("openid tidings:read", 200), ("openid send", 403), ("tidings:raed", 403)]
+    {
+        let mut alice = scoped(&server, "alice", scope);
+        assert_eq!(call(&mut alice, "GET", "/v1/users/me", "").0, status, "{scope}");
+    }
+}
+
+#[test]
 fn a_token_without_scopes_is_forbidden_everything() {
     let server = Server::start().with_people();
-    let mut nobody = scoped(&server, "alice", "openid profile");
+    let mut nobody = scoped(&server, "alice", "");
     let description = serde_json::to_value(openapi()).unwrap();
     let mut asked = 0;
     for (path, operations) in description["paths"].as_object().unwrap() {
@@ -58,6 +69,7 @@ fn a_token_without_scopes_is_forbidden_everything() {
             let body = match (method.as_str(), path.as_str()) {
                 ("GET" | "DELETE", _) => "",
                 (_, "/v1/conversations") => r#"{"kind":"group"}"#,
+                (_, "/v1/users/query") => r#"{"users":[]}"#,
                 (_, "/v1/messages/batch") => r#"{"messages":[]}"#,
                 (_, "/v1/popup-events") => r#"{"events":[]}"#,
                 (_, "/v1/streams") => r#"{"conversation":"g","body":{"text":""}}"#,
@@ -72,7 +84,8 @@ fn a_token_without_scopes_is_forbidden_everything() {
                 (_, "/v1/conversations/{conversation}/members") => r#"{"add":["carol"]}"#,
                 _ => "{}",
             };
-            let (status, code) = call(&mut nobody, &method, &concrete, body);
+            let concrete = if path == "/v1/users" { "/v1/users?users=bob" } else { &concrete };
+            let (status, code) = call(&mut nobody, &method, concrete, body);
             assert_eq!((status, code.as_str()), (403, "forbidden"), "{method} {path}");
             asked += 1;
         }

@@ -65,6 +65,7 @@ fn a_preflight_is_answered_without_a_credential() {
         assert!(header(&head, "access-control-allow-methods").unwrap().contains("put"), "{head}");
         let allowed = header(&head, "access-control-allow-headers").unwrap();
         assert!(allowed.contains("authorization") && allowed.contains("content-type"), "{head}");
+        assert!(allowed.contains("last-event-id"), "an event stream resumes: {head}");
         assert_eq!(header(&head, "access-control-max-age"), Some("600"), "{head}");
         assert!(header(&head, "vary").unwrap().contains("origin"), "{head}");
         assert_eq!(header(&head, "access-control-allow-credentials"), None, "{head}");

@@ -36,6 +36,12 @@ fn every_described_operation_can_be_called() {
     app.check("GET /v1/users/{user}", "/v1/users/alice", "", 200, r#""attributes":{"vip":true}"#);
     app.check("GET /v1/users/{user}", "/v1/users/%C3%A9%40x", "", 200, r#"{"id":"é@x""#);
 
+    app.check("GET /v1/users", "/v1/users?users=bob,nobody,alice", "", 200, r#"{"users":[{"id":"bob","name":"Bob""#);
+    let asked = r#"{"users":["alice","é@x"]}"#;
+    app.check("POST /v1/users/query", "/v1/users/query", asked, 200, r#"{"users":[{"id":"alice","name":"Alice""#);
+    let many = format!(r#"{{"users":[{}"x"]}}"#, r#""x","#.repeat(200));
+    app.check("POST /v1/users/query", "/v1/users/query", &many, 413, "limit_exceeded");
+
     let window = r#"{"window":{"start":"22:00","end":"07:00","time_zone":"Europe/Berlin"}}"#;
     let path = "/v1/users/alice/do-not-disturb";
     app.check("PUT /v1/users/{user}/do-not-disturb", path, window, 204, "");
@@ -114,8 +120,13 @@ fn every_described_operation_can_be_called() {
     );
     app.check(operation, path, r#"{"remove":["é@x"]}"#, 200, r#""removed":1"#);
     let operation = "GET /v1/conversations/{conversation}/members";
-    let first =
-        app.check(operation, "/v1/conversations/g/members?limit=1", "", 200, r#""user":"alice","role":"owner""#);
+    let first = app.check(
+        operation,
+        "/v1/conversations/g/members?limit=1",
+        "",
+        200,
+        r#""user":"alice","name":"Alice","role":"owner""#,
+    );
     let next = serde_json::from_str::<serde_json::Value>(&first).unwrap()["next"].as_str().unwrap().to_owned();
     app.check(operation, &format!("/v1/conversations/g/members?limit=1&after={next}"), "", 200, r#""user":"bob""#);
 
@@ -162,6 +173,14 @@ fn every_described_operation_can_be_called() {
     app.check(operation, &path_of_notifications, "", 200, r#""user":"bob""#);
     app.check("PUT /v1/users/{user}/receipts", "/v1/users/bob/receipts", r#"{"send":false}"#, 204, "");
     app.check(operation, &path, "", 200, r#"{"delivered":1,"read":0,"members":1}"#);
+    let path = "/v1/conversations/g/receipts";
+    app.check("GET /v1/conversations/{conversation}/receipts", path, "", 200, r#"{"moved":[{"what":"delivered""#);
+    let path = "/v1/users/bob/conversations/g";
+    app.check("GET /v1/users/{user}/conversations/{conversation}", path, "", 200, r#"{"conversations":[{"id":"g""#);
+    app.check("GET /v1/users/{user}/conversations", "/v1/users/bob/conversations?search=GEE", "", 200, r#""id":"g""#);
+    app.check("GET /v1/users/{user}/unread", "/v1/users/bob/unread", "", 200, r#"{"unread":"#);
+    app.check("POST /v1/users/{user}/read-all", "/v1/users/bob/read-all", "", 200, r#""more":false}"#);
+    app.check("GET /v1/users/{user}/unread", "/v1/users/bob/unread", "", 200, r#"{"unread":0,"#);
     let operation = "PUT /v1/users/{user}/conversations/{conversation}/mute";
     app.check(operation, "/v1/users/bob/conversations/g/mute", r#"{"muted":true}"#, 204, "");
     let list = app.check("GET /v1/users/{user}/conversations", "/v1/users/bob/conversations", "", 200, "");

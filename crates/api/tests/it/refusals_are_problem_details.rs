@@ -1,7 +1,11 @@
 //! Every refusal is problem details that name the reason.
 
 use crate::support::*;
-use std::time::Duration;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
 use tidings_api::ApiConfig;
 use tidings_client::token::{sign, sign_claims};
 
@@ -260,4 +264,32 @@ fn a_drain_refuses_sends_and_ends_idle_connections() {
     assert_eq!((answer.status, answer.retry_after), (503, Some(1)));
     check_refused(&mut app, "GET", "/readyz", "", "draining", "draining");
     assert!(server.finish(), "an idle connection held the stop up");
+}
+
+#[test]
+fn a_byte_order_mark_is_skipped_and_a_compressed_body_refused_with_words() {
+    let server = Server::start().with_people();
+    let body = "\u{feff}{\"conversation\":\"g\",\"from\":\"alice\",\"body\":1}";
+    let answer = server.app().exchange("POST", "/v1/messages", body.as_bytes()).unwrap();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    for (path, kind) in [
+        ("/v1/messages", "application/json"),
+        ("/v1/conversations", "application/json"),
+        ("/v1/popups/decide", "application/json"),
+        ("/v1/popup-segments/s", "text/plain"),
+    ] {
+        let method = if path.contains("segments") { "PUT" } else { "POST" };
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {API_KEY}\r\nContent-Type: {kind}\r\n\
+             Content-Encoding: gzip\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
+        );
+        let mut socket = TcpStream::connect(server.address).unwrap();
+        socket.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.1 415 ") && answer.contains("send the body uncompressed"),
+            "{path}: {answer}"
+        );
+    }
 }

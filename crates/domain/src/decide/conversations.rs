@@ -79,8 +79,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     pub(super) fn change_members(
         &mut self,
         conversation: ConversationNo,
-        add: &[(UserNo, Role)],
-        remove: &[UserNo],
+        (add, remove, heir): (&[(UserNo, Role)], &[UserNo], Option<UserNo>),
         members_max: u64,
         notice: Option<&'a NewEntry>,
     ) -> Result<Outcome, ProposalError> {
@@ -103,6 +102,13 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         for user in remove {
             if let Some(membership) = self.rows.membership(conversation, *user)? {
                 removed.insert(*user, membership.mute);
+            }
+        }
+        if let Some(heir) = heir {
+            let membership = self.rows.membership(conversation, heir)?.filter(|_| !removed.contains_key(&heir));
+            let membership = membership.ok_or(Rejection::NotAMember)?;
+            if membership.role != Role::Owner {
+                changed.push((heir, Membership { role: Role::Owner, ..membership }));
             }
         }
         let would_be = details.member_count + added.len() as u64 - removed.len() as u64;

@@ -40,19 +40,18 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         }
         let own_key = chat_rows::reactions_key(conversation, target, user.no);
         let mut own: Vec<String> = chat_rows::decode(self.rows.chat_row(&own_key)?.as_deref())?;
-        let place = own.iter().position(|given| given == key);
+        let place = place_of_reaction(own.iter().map(String::as_str), key);
         let untold_key = chat_rows::untold_key(conversation);
         let mut untold: Vec<u64> = chat_rows::decode(self.rows.chat_row(&untold_key)?.as_deref())?;
         let told_at: u64 = chat_rows::decode(self.rows.chat_row(&chat_rows::told_key(conversation))?.as_deref())?;
         let details = message.content.message_details_mut().ok_or(Rejection::NotAMessage(target))?;
         match (add, place) {
             (true, None) => {
-                give(&mut details.reactions, user, key, keys_max)?;
-                own.push(key.to_owned());
+                own.push(give(&mut details.reactions, user, key, keys_max)?);
             }
             (false, Some(place)) => {
-                take_back(&mut details.reactions, user, key);
-                own.remove(place);
+                let given = own.remove(place);
+                take_back(&mut details.reactions, user, &given);
             }
             (true, Some(_)) | (false, None) => {
                 let reactions = details.reactions.clone();
@@ -120,8 +119,14 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     }
 }
 
-fn give(reactions: &mut Vec<ReactionCount>, user: &Sender, key: &str, keys_max: usize) -> Result<(), ProposalError> {
-    let place = match reactions.iter().position(|reaction| reaction.key == key) {
+/// Gives a reaction, and answers how the message spells it.
+fn give(
+    reactions: &mut Vec<ReactionCount>,
+    user: &Sender,
+    key: &str,
+    keys_max: usize,
+) -> Result<String, ProposalError> {
+    let place = match place_of_reaction(reactions.iter().map(|reaction| reaction.key.as_str()), key) {
         Some(place) => place,
         None if reactions.len() >= keys_max => {
             return Err(Rejection::TooManyReactions { limit: keys_max as u64 }.into());
@@ -135,7 +140,7 @@ fn give(reactions: &mut Vec<ReactionCount>, user: &Sender, key: &str, keys_max: 
     reaction.count += 1;
     reaction.newest.insert(0, user.clone());
     reaction.newest.truncate(NEWEST_MAX);
-    Ok(())
+    Ok(reaction.key.clone())
 }
 
 fn take_back(reactions: &mut Vec<ReactionCount>, user: &Sender, key: &str) {

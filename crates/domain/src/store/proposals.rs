@@ -98,6 +98,8 @@ pub enum Proposal {
         add: Vec<(UserNo, Role)>,
         /// Users who are no members afterwards.
         remove: Vec<UserNo>,
+        /// A member who owns the conversation afterwards. A user who is no member any more rejects the proposal as a whole.
+        heir: Option<UserNo>,
         /// With more members than this the proposal is rejected as a whole.
         members_max: u64,
         /// An entry that tells the members.

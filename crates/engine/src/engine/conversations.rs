@@ -7,7 +7,7 @@ use crate::{
     visibility::check_may_know_followers,
 };
 use serde_json::json;
-use std::{collections::HashSet, sync::Arc};
+use std::{cmp::Reverse, collections::HashSet, sync::Arc};
 use tidings_domain::{
     model::*,
     refusals::{not_a_member, store_refusal, unexpected_outcome},
@@ -26,6 +26,8 @@ const NOTICE_IDS_MAX: usize = 20;
 /// Members in a page when the caller gives no limit.
 const MEMBERS_PAGE_DEFAULT: usize = 100;
 const MEMBERS_PAGE_MAX: usize = 1_000;
+/// Heirs of a leaving owner that are tried, if each leaves meanwhile.
+const HEIRS_TRIED_MAX: usize = 5;
 
 impl Engine {
     /// Creates a conversation, or answers the existing one of this id; the flag is whether it was created.
@@ -320,7 +322,7 @@ impl Engine {
                 remove.push(no);
             }
         }
-        let notice = json!({
+        let mut notice = json!({
             "added": added.ids,
             "added_count": added.total,
             "removed": removed.ids,
@@ -334,17 +336,73 @@ impl Engine {
             ConversationKind::Official => u64::MAX,
             _ => GROUP_MEMBERS_MAX,
         };
-        // Followers of an official account need not know of other followers.
-        let notice = (conversation.kind == ConversationKind::Group)
-            .then(|| notice_entry(EntryKind::MemberChange, actor, &notice));
-        let proposal = Proposal::ChangeMembers { conversation: conversation.no, add, remove, members_max, notice };
-        match self.committer.propose(actor, Some(&conversation), proposal).await? {
-            Outcome::MembersChanged { added, removed, changed, member_count, .. } => {
-                let (added, removed, changed) = (added.len(), removed.len(), changed.len());
-                Ok(MembersChanged { added, removed, changed, member_count })
+        for attempt in 1.. {
+            let heir = self.heir_without(&conversation, &add, &remove)?;
+            match (&heir, notice.as_object_mut()) {
+                (Some(heir), Some(fields)) => drop(fields.insert("owner".into(), json!(heir.id))),
+                (None, Some(fields)) => drop(fields.remove("owner")),
+                (_, None) => {}
             }
-            _ => Err(unexpected_outcome()),
+            let proposal = Proposal::ChangeMembers {
+                conversation: conversation.no,
+                add: add.clone(),
+                remove: remove.clone(),
+                heir: heir.as_ref().map(|heir| heir.no),
+                members_max,
+                // Followers of an official account need not know of other followers.
+                notice: (conversation.kind == ConversationKind::Group)
+                    .then(|| notice_entry(EntryKind::MemberChange, actor, &notice)),
+            };
+            match self.committer.propose(actor, Some(&conversation), proposal).await {
+                Ok(Outcome::MembersChanged { added, removed, changed, member_count, .. }) => {
+                    let (added, removed, changed) = (added.len(), removed.len(), changed.len());
+                    return Ok(MembersChanged { added, removed, changed, member_count });
+                }
+                Ok(_) => return Err(unexpected_outcome()),
+                // The heir has left meanwhile: another one is looked for.
+                Err(refusal)
+                    if heir.is_some() && refusal.code == ErrorCode::NotAMember && attempt < HEIRS_TRIED_MAX => {}
+                Err(refusal) => return Err(refusal),
+            }
         }
+        Err(unexpected_outcome())
+    }
+
+    /// Who is to own a group that its last owner leaves, so that somebody can give roles: the admin who has been there the longest,
+    /// or else the member. `None` if an owner stays or is named, or nobody is left.
+    fn heir_without(
+        &self,
+        group: &Conversation,
+        add: &[(UserNo, Role)],
+        remove: &[UserNo],
+    ) -> Result<Option<Arc<User>>, Refusal> {
+        let names_owner = add.iter().any(|(_, role)| *role == Role::Owner);
+        let owner_leaves = |user: &UserNo| {
+            let membership = self.directory.membership(group.no, *user).map_err(store_refusal)?;
+            Ok(membership.is_some_and(|membership| membership.role == Role::Owner))
+        };
+        let leaves = remove.iter().map(owner_leaves).collect::<Result<Vec<bool>, Refusal>>()?.contains(&true);
+        if group.kind != ConversationKind::Group || names_owner || !leaves {
+            return Ok(None);
+        }
+        let leaving: HashSet<UserNo> = remove.iter().copied().collect();
+        let mut heir: Option<(Role, Reverse<u64>, Reverse<UserNo>)> = None;
+        let mut after = None;
+        loop {
+            let page = self.store.members(group.no, after, MEMBERS_PAGE_MAX).map_err(store_refusal)?;
+            after = page.last().map(|(user, _)| *user);
+            for (user, membership) in page.iter().filter(|(user, _)| !leaving.contains(user)) {
+                if membership.role == Role::Owner {
+                    return Ok(None);
+                }
+                heir = heir.max(Some((membership.role, Reverse(membership.joined_at), Reverse(*user))));
+            }
+            if page.len() < MEMBERS_PAGE_MAX {
+                break;
+            }
+        }
+        let heir = heir.map(|(_, _, Reverse(user))| self.directory.user(user).map_err(store_refusal));
+        heir.transpose().map(Option::flatten)
     }
 
     /// Anyone may leave, and follow an official account; admins change members, and the owner changes roles.
@@ -400,8 +458,9 @@ impl Engine {
         let mut members = Vec::with_capacity(limit);
         for (no, membership) in page.into_iter().take(limit) {
             if let Some(user) = self.directory.user(no).map_err(store_refusal)? {
-                let (user, role, joined_at) = (user.id.clone(), membership.role, membership.joined_at);
-                members.push(MemberView { user, role, joined_at });
+                let UserCard { id: user, name, avatar } = user.card();
+                let Membership { role, joined_at, .. } = membership;
+                members.push(MemberView { user, name, avatar, role, joined_at });
             }
         }
         let next = members.last().filter(|_| more).map(|member| member.user.clone());

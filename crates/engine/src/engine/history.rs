@@ -58,8 +58,13 @@ impl Engine {
         let newest = stored.last().map(|entry| entry.seq).filter(|newest| *newest < last);
         let oldest = stored.first().map(|entry| entry.seq).filter(|oldest| *oldest > first);
         let found = stored.into_iter().map(|entry| Found { conversation: conversation.clone(), view, entry });
+        let entries = self.present(found.collect())?;
+        let answered = entries.iter().filter_map(|entry| entry.reply_to.as_ref()?.from.as_deref());
+        let senders = entries.iter().flat_map(|entry| [entry.from.as_deref(), entry.agent.as_deref()]).flatten();
+        let users = self.cards(senders.chain(answered));
         Ok(HistoryPage {
-            entries: self.present(found.collect())?,
+            entries,
+            users,
             next: newest.map(|newest| cursor(End::Oldest, newest + 1)),
             previous: oldest.map(|oldest| cursor(End::Newest, oldest - 1)),
             more,

@@ -34,7 +34,7 @@ use tidings_protocol::{
     http::SyncAnswer,
     ids::direct_id,
     limits::{CONVERSATIONS_PER_USER_MAX, INBOX_BYTES_MAX, INBOX_ENTRIES_MAX},
-    resume::{MissedRange, Resume},
+    resume::{MissedRange, RemovedRange, Resume},
 };
 
 /// Conversations of an account that an agent's resume looks at. With more that have moved no resume is called complete: the
@@ -150,7 +150,7 @@ impl Engine {
         cursor: Option<&Cursor>,
         until: [Position; LANES],
     ) -> Result<(Resume, Vec<Found>), Refusal> {
-        let whole = Resume { complete: true, reset: false, ranges: vec![] };
+        let whole = Resume { complete: true, reset: false, ranges: vec![], removed: vec![] };
         let Some(cursor) = cursor else { return Ok((whole, vec![])) };
         // Positions that this node has applied are committed. Only for a cursor beyond them the store must tell where
         // the history ends.
@@ -179,16 +179,17 @@ impl Engine {
         }
         self.complete(&mut inbox)?;
         if reset {
-            return Ok((Resume { complete: false, reset, ranges: vec![] }, inbox));
+            return Ok((Resume { complete: false, reset, ranges: vec![], removed: vec![] }, inbox));
         }
         let mut ranges = Vec::with_capacity(missed.remaining.len());
         for (index, from_seq, to_seq) in missed.remaining {
             let Some(details) = &all_details[index] else { continue };
             ranges.push(MissedRange { conversation: details.id.clone(), from_seq, to_seq });
         }
-        let has_gap = !is_from_memory && self.is_any_removed(&tails, &unmissed)?;
+        let removed = if is_from_memory { vec![] } else { self.removed(&tails, &unmissed)? };
         ranges.sort_by(|a: &MissedRange, b| a.conversation.cmp(&b.conversation));
-        Ok((Resume { complete: ranges.is_empty() && !has_gap && are_all, reset, ranges }, inbox))
+        let complete = ranges.is_empty() && removed.is_empty() && are_all;
+        Ok((Resume { complete, reset, ranges, removed }, inbox))
     }
 
     /// The tails of conversations with entries after `after`.
@@ -333,9 +334,9 @@ impl Engine {
         Ok(is_named.into_iter().map(|is_named| if is_named { found.next().flatten() } else { None }).collect())
     }
 
-    /// Whether retention removed entries that may have been missed. Called last, so that entries that were
+    /// The conversations of which retention removed entries that may have been missed. Called last, so that entries that were
     /// removed while the tails were read count.
-    fn is_any_removed(&self, tails: &[Tail], unmissed: &[Unmissed]) -> Result<bool, Refusal> {
+    fn removed(&self, tails: &[Tail], unmissed: &[Unmissed]) -> Result<Vec<RemovedRange>, Refusal> {
         let nos: Vec<_> = tails.iter().map(|tail| tail.conversation).collect();
         let heads = self.store.heads(&nos).map_err(store_refusal)?;
         let is_cut = |((_, head), unmissed): &((&Tail, &Head), &Unmissed)| head.first_seq > unmissed.through + 1;
@@ -344,10 +345,16 @@ impl Engine {
         let oldest: Vec<_> = cut.iter().map(|(tail, head)| (tail.conversation, head.first_seq)).collect();
         let oldest = self.store.positions_at(&oldest).map_err(store_refusal)?;
         // When the oldest entry that is left is newer than the cursor, removed ones before it may be newer too.
-        let newer = |((tail, head), oldest): (&(&Tail, &Head), Option<Position>)| {
+        let newer = |((tail, head), oldest): &(&(&Tail, &Head), Option<Position>)| {
             oldest.unwrap_or(head.last_position + 1) > tail.after + 1
         };
-        Ok(cut.iter().zip(oldest).any(newer))
+        let newer: Vec<_> = cut.iter().zip(oldest).filter(newer).map(|((tail, head), _)| (tail, head)).collect();
+        let nos: Vec<_> = newer.iter().map(|(tail, _)| tail.conversation).collect();
+        let details = self.directory.conversations(&nos).map_err(store_refusal)?;
+        let removed = details.into_iter().zip(newer).filter_map(|(details, (_, head))| {
+            Some(RemovedRange { conversation: details?.id.clone(), first_seq: head.first_seq })
+        });
+        Ok(removed.collect())
     }
 
     /// The user's inbox after a cursor, and the cursor to go on from: for apps that read over HTTP without a

@@ -3,12 +3,13 @@
 use crate::{
     Engine,
     attributes::{attributes_value, check_attributes},
-    daily_window::parse_wall_time,
+    daily_window::{parse_wall_time, parse_window_end},
 };
 use jiff::tz::TimeZone;
+use std::collections::BTreeSet;
 use tidings_domain::{
     model::*,
-    refusals::unexpected_outcome,
+    refusals::{store_refusal, unexpected_outcome},
     store::{Outcome, Proposal, UserPatch},
 };
 use tidings_protocol::{
@@ -66,17 +67,59 @@ impl Engine {
     /// # Errors
     /// `not_found`; `store_unavailable`.
     pub fn user_profile(&self, id: &str, private: bool) -> Result<UserProfile, Refusal> {
-        let user = self.directory.require_user(id)?;
-        Ok(UserProfile {
+        Ok(self.profile_of(&*self.directory.require_user(id)?, private))
+    }
+
+    fn profile_of(&self, user: &User, private: bool) -> UserProfile {
+        UserProfile {
             id: user.id.clone(),
             name: user.name.clone(),
             avatar: user.avatar.clone(),
-            attributes: self.attributes_shown(&user, private),
+            attributes: self.attributes_shown(user, private),
             created_at: user.created_at,
             do_not_disturb: user.do_not_disturb.as_deref().filter(|_| private).cloned(),
             language: user.language().filter(|_| private).map(str::to_owned),
             time_zone: user.time_zone().filter(|_| private).map(str::to_owned),
-        })
+        }
+    }
+
+    /// The profiles of those of these users who exist: the caller's own, and for app servers all, with the fields that only they may see.
+    ///
+    /// # Errors
+    /// `limit_exceeded`; `store_unavailable`.
+    pub fn user_profiles(&self, actor: &Actor, ids: &[String]) -> Result<Vec<UserProfile>, Refusal> {
+        if ids.len() > USERS_QUERY_MAX {
+            return Err(Refusal::limit("users in a query", USERS_QUERY_MAX as u64, ids.len() as u64));
+        }
+        let mut profiles = Vec::with_capacity(ids.len());
+        for id in ids {
+            let private = actor.user().is_none_or(|user| user.id == *id);
+            if let Some(user) = self.directory.user_by_id(id).map_err(store_refusal)? {
+                profiles.push(self.profile_of(&user, private));
+            }
+        }
+        Ok(profiles)
+    }
+
+    /// How those of these users are shown whom this node has in memory, each of them once. A page reads no user from the store for
+    /// this: clients ask for the others together.
+    pub(crate) fn cards<'a>(&self, ids: impl Iterator<Item = &'a str>) -> Vec<UserCard> {
+        let ids: BTreeSet<&str> = ids.collect();
+        ids.into_iter().filter_map(|id| self.directory.cached_user(id)).map(|user| user.card()).collect()
+    }
+
+    /// Sends at most so many changed names and pictures to the sessions that watch their users. Blocks.
+    pub(crate) fn send_changed_cards(&self, most: usize) {
+        for id in self.presence.take_changed_users(most) {
+            match self.directory.user_by_id(&id) {
+                Ok(Some(user)) => self.presence.tell_card(user.no, &user.card(), &self.shards),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "a changed user was not sent to who watches");
+                    self.presence.note_changed_users(&[id]);
+                }
+            }
+        }
     }
 
     /// All attributes for the user and app servers; for others those that the settings name.
@@ -100,11 +143,9 @@ impl Engine {
     pub async fn set_do_not_disturb(&self, user: &str, window: Option<DailyWindow>) -> Result<(), Refusal> {
         let user = self.directory.require_user(user)?;
         if let Some(window) = &window {
-            for (field, time) in [("window.start", &window.start), ("window.end", &window.end)] {
-                if parse_wall_time(time).is_none() {
-                    return Err(Refusal::field(field, format!("{time:?} is not a time as HH:MM")));
-                }
-            }
+            let no_time = |field, time: &str| Refusal::field(field, format!("{time:?} is not a time as HH:MM"));
+            parse_wall_time(&window.start).ok_or_else(|| no_time("window.start", &window.start))?;
+            parse_window_end(&window.end).ok_or_else(|| no_time("window.end", &window.end))?;
             check_time_zone("window.time_zone", &window.time_zone)?;
         }
         self.committer.propose_untold(None, Proposal::SetDoNotDisturb { user: user.no, window }).await?;

@@ -80,7 +80,7 @@ impl Engine {
             if is_full || is_last {
                 let is_end = is_last && places.last().copied() == last;
                 let next = last.filter(|_| !is_end).map(|(newest, no)| format!("{newest:x}-{:x}", no.0));
-                return Ok(ConversationPage { conversations: self.conversation_views(&user, page)?, next });
+                return Ok(self.page_of_views(self.conversation_views(&user, page)?, next));
             }
             let Some((key, _)) = found.last() else { return Err(unexpected_outcome()) };
             from = after_place(key);

@@ -24,7 +24,7 @@ impl ListLine {
         read_seq.max(joined_seq).max(self.preferences.cleared_seq)
     }
 
-    fn may_be_unread(&self) -> bool {
+    pub(crate) fn may_be_unread(&self) -> bool {
         self.state.head.last_seq > self.counted_after() || self.preferences.marked_unread
     }
 

@@ -42,32 +42,59 @@ impl Engine {
         after: Option<&str>,
         limit: usize,
     ) -> Result<ConversationPage, Refusal> {
+        self.list_page(user, None, filter, after, limit)
+    }
+
+    /// The same of those conversations that a text is found in, whatever its case: in the user's own title, the name, or of a
+    /// direct conversation the other user's name; in the id of one that has none of them.
+    ///
+    /// # Errors
+    /// `limit_exceeded` and `invalid_field` for the arguments; `store_unavailable`.
+    pub fn search_conversations(
+        &self,
+        user: &Arc<User>,
+        search: &str,
+        filter: Option<ListFilter>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<ConversationPage, Refusal> {
+        if search.len() > SEARCH_BYTES_MAX {
+            return Err(Refusal::limit("bytes of search", SEARCH_BYTES_MAX as u64, search.len() as u64));
+        }
+        self.list_page(user, Some(&search.trim().to_lowercase()), filter, after, limit)
+    }
+
+    fn list_page(
+        &self,
+        user: &Arc<User>,
+        search: Option<&str>,
+        filter: Option<ListFilter>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<ConversationPage, Refusal> {
         let limit = if limit == 0 { CONVERSATIONS_PAGE_DEFAULT } else { limit };
         if limit > CONVERSATIONS_PAGE_MAX {
             return Err(Refusal::limit("limit (conversations)", CONVERSATIONS_PAGE_MAX as u64, limit as u64));
         }
         let after = after.map(parse_page_token).transpose()?;
-        let states = self
-            .store
-            .conversation_states(user.no, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX)
-            .map_err(store_refusal)?;
-        let mut preferences = self.preferences_of(user.no)?;
-        let lines = states
-            .into_iter()
-            .map(|state| ListLine { preferences: preferences.remove(&state.conversation).unwrap_or_default(), state });
-        let mut lines: Vec<ListLine> =
-            lines.filter(|line| line.may_pass(filter) && after.is_none_or(|after| line.place() < after)).collect();
-        lines.sort_unstable_by_key(|line| std::cmp::Reverse(line.place()));
+        let lines =
+            self.list_lines(user, |line| line.may_pass(filter) && after.is_none_or(|after| line.place() < after))?;
         let mut page: Vec<(ListLine, UnreadCount)> = Vec::with_capacity(limit);
         let mut examined = 0;
         while page.len() < limit && examined < lines.len().min(EXAMINED_MAX) {
-            // Without a filter most lines pass.
-            let at_once = if filter.is_none() { limit - page.len() } else { EXAMINED_AT_ONCE };
+            // Without a filter and a search most lines pass.
+            let at_once = if filter.is_none() && search.is_none() { limit - page.len() } else { EXAMINED_AT_ONCE };
             let part = &lines[examined..lines.len().min(examined + at_once)];
-            let unread = self.unread(user, part)?;
-            for (line, unread) in part.iter().zip(unread) {
+            let found = self.found_in(user, part, search)?;
+            let counted: Vec<ListLine> =
+                part.iter().zip(&found).filter(|(_, is_found)| **is_found).map(|(line, _)| line.clone()).collect();
+            let mut counts = self.unread(user, &counted)?.into_iter();
+            for (line, is_found) in part.iter().zip(found) {
                 examined += 1;
-                if self.passes(line, &unread, filter)? {
+                let unread = if is_found { counts.next() } else { None };
+                if let Some(unread) = unread
+                    && self.passes(line, &unread, filter)?
+                {
                     page.push((line.clone(), unread));
                 }
                 if page.len() == limit {
@@ -76,8 +103,57 @@ impl Engine {
             }
         }
         let next = (examined < lines.len()).then(|| page_token(lines[examined - 1].place()));
-        let conversations = self.conversation_views(user, page)?;
-        Ok(ConversationPage { conversations, next })
+        Ok(self.page_of_views(self.conversation_views(user, page)?, next))
+    }
+
+    /// The lines of a user's conversations that pass, in the order of the list.
+    pub(super) fn list_lines(&self, user: &User, passes: impl Fn(&ListLine) -> bool) -> Result<Vec<ListLine>, Refusal> {
+        let states = self.store.conversation_states(user.no, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX);
+        let mut preferences = self.preferences_of(user.no)?;
+        let lines = states
+            .map_err(store_refusal)?
+            .into_iter()
+            .map(|state| ListLine { preferences: preferences.remove(&state.conversation).unwrap_or_default(), state });
+        let mut lines: Vec<ListLine> = lines.filter(passes).collect();
+        lines.sort_unstable_by_key(|line| std::cmp::Reverse(line.place()));
+        Ok(lines)
+    }
+
+    /// For each line, whether the text is found in what the list shows the conversation as.
+    fn found_in(&self, user: &User, lines: &[ListLine], search: Option<&str>) -> Result<Vec<bool>, Refusal> {
+        let Some(search) = search else { return Ok(vec![true; lines.len()]) };
+        let nos: Vec<_> = lines.iter().map(|line| line.state.conversation).collect();
+        let details = self.directory.conversations(&nos).map_err(store_refusal)?;
+        let is_found = |(line, details): (&ListLine, Option<Arc<Conversation>>)| {
+            let Some(details) = details else { return Ok(false) };
+            let peer = match details.pair {
+                Some((a, b)) => self.directory.user(if a == user.no { b } else { a }).map_err(store_refusal)?,
+                None => None,
+            };
+            let peer_name = peer.as_ref().map(|peer| peer.name.as_deref().unwrap_or(&peer.id));
+            let names = [line.preferences.title.as_deref(), details.name.as_deref(), peer_name];
+            let id = names.iter().all(Option::is_none).then_some(&*details.id);
+            Ok(names.into_iter().chain([id]).flatten().any(|name| name.to_lowercase().contains(search)))
+        };
+        lines.iter().zip(details).map(is_found).collect()
+    }
+
+    /// A page, with the users whom it shows.
+    pub(super) fn page_of_views(&self, conversations: Vec<ConversationView>, next: Option<String>) -> ConversationPage {
+        let both = conversations.iter().filter(|view| view.kind == ConversationKind::Direct);
+        let both = both.filter_map(|view| view.id.split_once('~')).flat_map(|(a, b)| [a, b]);
+        let entries = conversations.iter().flat_map(|view| [&view.last_message, &view.last_entry]).flatten();
+        let users = self.cards(both.chain(entries.filter_map(|entry| entry.from.as_deref())));
+        ConversationPage { conversations, next, users }
+    }
+
+    /// The page of one conversation alone, as the user's list shows it. Blocks.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`; `store_unavailable`.
+    pub fn conversation_line(&self, user: &Arc<User>, conversation: &str) -> Result<ConversationPage, Refusal> {
+        let (ref user, conversation) = self.enter_as(user, conversation)?;
+        Ok(self.page_of_views(vec![self.list_view(user, &conversation)?], None))
     }
 
     pub(super) fn passes(

@@ -1,4 +1,4 @@
-//! The thread that sends changed lines of lists to sessions.
+//! The thread that sends changed lines of lists, and changed names of users who are watched, to sessions.
 
 use crate::{Engine, worker_thread::WorkerThread};
 use crossbeam_channel::RecvTimeoutError;
@@ -8,6 +8,8 @@ use std::{sync::Weak, time::Duration};
 const ROUND: Duration = Duration::from_millis(100);
 /// Lines in one round: each costs a few reads of the store. The rest waits for the next one.
 const LINES_PER_ROUND: usize = 200;
+/// Users in one round whose names or pictures may have changed.
+const USERS_PER_ROUND: usize = 200;
 
 /// Starts the thread. What waits when it is stopped is not sent: the sessions are about to end.
 pub(crate) fn start(engine: Weak<Engine>) -> WorkerThread {
@@ -15,6 +17,7 @@ pub(crate) fn start(engine: Weak<Engine>) -> WorkerThread {
         while stopped.recv_timeout(ROUND) == Err(RecvTimeoutError::Timeout) {
             if let Some(engine) = engine.upgrade() {
                 engine.send_list_changes(LINES_PER_ROUND);
+                engine.send_changed_cards(USERS_PER_ROUND);
             }
         }
     })

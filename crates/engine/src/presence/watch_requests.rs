@@ -35,7 +35,7 @@ impl Engine {
         }
         self.check_presence()?;
         let group = conversation.map(|id| self.watchable_group(user, id)).transpose()?;
-        let mut numbers = Vec::with_capacity(users.len());
+        let (mut numbers, mut cards) = (Vec::with_capacity(users.len()), Vec::with_capacity(users.len()));
         for id in users {
             let other = self.directory.require_user(id)?;
             let knows = match &group {
@@ -50,8 +50,10 @@ impl Engine {
                 return Err(Refusal::new(ErrorCode::Forbidden, why));
             }
             numbers.push(other.no);
+            cards.push(other.card());
         }
         self.presence.watch((watcher, user.no), &numbers, group.as_ref().map(|group| group.no))?;
+        numbers.iter().zip(&cards).for_each(|(no, card)| self.presence.note_known_card(*no, card));
         if let Some(group) = &group {
             // Who left since the check was watched by nobody then.
             self.watchable_group(user, &group.id).inspect_err(|_| self.presence.end_watches(group.no, &[user.no]))?;

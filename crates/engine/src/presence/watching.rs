@@ -7,12 +7,17 @@ use crate::{
     hub::EndWatches,
     shards::{Control, Shards, WatchUpdate, WatchedChange},
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::{
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 use tidings_domain::model::{ConversationNo, UserNo};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
+    frames::ServerFrame,
+    http::UserCard,
     limits::WATCHED_USERS_MAX,
 };
 
@@ -21,6 +26,9 @@ pub type Watcher = (u16, u64);
 
 /// Sessions in one control, so that a shard can do other work in between.
 const SESSIONS_PER_CONTROL: usize = 256;
+/// Users whose names may have changed that wait to be sent. Full: further ones are not sent; clients see them when they read
+/// names again.
+const CHANGED_USERS_MAX: usize = 50_000;
 /// The time after which a watch that was refused for too many watches may be tried again.
 const FULL_RETRY_AFTER_MS: u64 = 10_000;
 
@@ -33,9 +41,19 @@ struct WatchingSession {
     watched: FxHashMap<UserNo, Grounds>,
 }
 
+/// A user who is watched.
+#[derive(Default)]
+struct Watched {
+    by: SmallVec<[Watcher; 2]>,
+    /// A digest of the name and the picture that the watching sessions know; `None`: they may know any.
+    card: Option<u64>,
+}
+
 #[derive(Default)]
 pub(super) struct Watchers {
-    of_user: FxHashMap<UserNo, SmallVec<[Watcher; 2]>>,
+    of_user: FxHashMap<UserNo, Watched>,
+    /// Users, by id, whose names or pictures may have changed since they were sent.
+    changed_users: FxHashSet<String>,
     of_session: FxHashMap<Watcher, WatchingSession>,
     /// The sessions of each user who watches.
     by_user: FxHashMap<UserNo, SmallVec<[Watcher; 2]>>,
@@ -70,7 +88,7 @@ impl Watchers {
         }
         self.watches += new.len();
         for user in &new {
-            self.of_user.entry(*user).or_default().push(watcher);
+            self.of_user.entry(*user).or_default().by.push(watcher);
         }
         let session = self.of_session.entry(watcher).or_insert_with(|| {
             self.by_user.entry(watching).or_default().push(watcher);
@@ -103,9 +121,9 @@ impl Watchers {
         }
         self.watches -= gone.len();
         for user in gone {
-            if let Some(watchers) = self.of_user.get_mut(&user) {
-                watchers.retain(|other| *other != watcher);
-                if watchers.is_empty() {
+            if let Some(watched) = self.of_user.get_mut(&user) {
+                watched.by.retain(|other| *other != watcher);
+                if watched.by.is_empty() {
                     self.of_user.remove(&user);
                 }
             }
@@ -123,7 +141,7 @@ impl Watchers {
                 let all: Vec<UserNo> = session.iter().flat_map(|session| session.watched.keys()).copied().collect();
                 self.end_by(watcher, conversation, all);
             }
-            for watcher in self.of_user.get(user).cloned().unwrap_or_default() {
+            for watcher in self.of_user.get(user).map(|watched| watched.by.clone()).unwrap_or_default() {
                 self.end_by(watcher, conversation, vec![*user]);
             }
         }
@@ -192,7 +210,7 @@ impl Presence {
     pub(super) fn notify_watchers(&self, changes: &[Change], directory: &Directory, shards: &Shards) {
         let watched: Vec<(&Change, SmallVec<[Watcher; 2]>)> = {
             let watchers = self.watchers.lock();
-            changes.iter().filter_map(|change| Some((change, watchers.of_user.get(&change.user)?.clone()))).collect()
+            changes.iter().filter_map(|change| Some((change, watchers.of_user.get(&change.user)?.by.clone()))).collect()
         };
         let mut by_shard: FxHashMap<u16, FxHashMap<u64, Vec<WatchedChange>>> = FxHashMap::default();
         for (change, watchers) in watched {
@@ -218,7 +236,71 @@ impl Presence {
     }
 }
 
+impl Presence {
+    /// The watching sessions know this name and picture of a user, or read them now.
+    pub(super) fn note_known_card(&self, user: UserNo, card: &UserCard) {
+        if let Some(watched) = self.watchers.lock().of_user.get_mut(&user) {
+            // Sessions that know another one are still to be sent this one.
+            let digest = digest_of(card);
+            watched.card = if watched.card.is_none_or(|known| known == digest) { Some(digest) } else { None };
+        }
+    }
+
+    /// The names or pictures of these users may have changed.
+    pub(crate) fn note_changed_users(&self, ids: &[String]) {
+        let mut watchers = self.watchers.lock();
+        if watchers.watches > 0 {
+            let room = CHANGED_USERS_MAX.saturating_sub(watchers.changed_users.len());
+            watchers.changed_users.extend(ids.iter().take(room).cloned());
+        }
+    }
+
+    /// Takes at most so many of the users whose names or pictures may have changed.
+    pub(crate) fn take_changed_users(&self, most: usize) -> Vec<String> {
+        let mut watchers = self.watchers.lock();
+        let taken: Vec<String> = watchers.changed_users.iter().take(most).cloned().collect();
+        for id in &taken {
+            watchers.changed_users.remove(id);
+        }
+        taken
+    }
+
+    /// Sends a user's name and picture to the sessions that watch the user, if they know others.
+    pub(crate) fn tell_card(&self, user: UserNo, card: &UserCard, shards: &Shards) {
+        let by = {
+            let mut watchers = self.watchers.lock();
+            let Some(watched) = watchers.of_user.get_mut(&user) else { return };
+            let digest = digest_of(card);
+            if watched.card.replace(digest) == Some(digest) {
+                return;
+            }
+            watched.by.clone()
+        };
+        // Writing to memory cannot fail.
+        let frame = serde_json::to_vec(&ServerFrame::User { user: card.clone() }).unwrap_or_default();
+        let frame: Arc<[u8]> = frame.into();
+        let mut by_shard: FxHashMap<u16, Vec<u64>> = FxHashMap::default();
+        by.into_iter().for_each(|(shard, session)| by_shard.entry(shard).or_default().push(session));
+        for (shard, sessions) in by_shard {
+            for sessions in sessions.chunks(SESSIONS_PER_CONTROL) {
+                let control = Control::Frame { sessions: sessions.to_vec(), frame: frame.clone() };
+                shards.send_control(usize::from(shard), control);
+            }
+        }
+    }
+}
+
+fn digest_of(UserCard { name, avatar, .. }: &UserCard) -> u64 {
+    let mut hasher = FxHasher::default();
+    (name, avatar).hash(&mut hasher);
+    hasher.finish()
+}
+
 impl EndWatches for Presence {
+    fn note_users(&self, ids: &[String]) {
+        self.note_changed_users(ids);
+    }
+
     fn end_watches(&self, conversation: ConversationNo, users: &[UserNo]) {
         let mut watchers = self.watchers.lock();
         if watchers.watches > 0 {

@@ -40,12 +40,14 @@ impl Engine {
         let user = user.ok_or_else(|| Refusal::field("user", "a reaction needs a user"))?;
         check_key(key)?;
         let allowed = conversation.reactions();
-        if let (true, AllowedReactions::Only(allowed)) = (add, &allowed)
-            && !allowed.iter().any(|allowed| allowed == key)
-        {
-            let why = format!("is not among the reactions of this conversation: {}", allowed.join(" "));
-            return Err(Refusal::field("key", why));
-        }
+        let key = match &allowed {
+            AllowedReactions::Only(allowed) if add => {
+                let place = place_of_reaction(allowed.iter().map(String::as_str), key);
+                let why = || format!("is not among the reactions of this conversation: {}", allowed.join(" "));
+                &allowed[place.ok_or_else(|| Refusal::field("key", why()))?]
+            }
+            _ => key,
+        };
         self.check_draining()?;
         self.role_of_member(&user, &conversation)?;
         self.check_exists_for(actor, &conversation, seq)?;
@@ -115,7 +117,7 @@ impl Engine {
             last = Some(no);
             let own: Vec<String> = chat_rows::decode(Some(value)).map_err(store_refusal)?;
             let Some(user) = self.directory.user(UserNo(no)).map_err(store_refusal)? else { continue };
-            let given = own.into_iter().filter(|given| key.is_none_or(|key| key == given));
+            let given = own.into_iter().filter(|given| key.is_none_or(|key| is_same_reaction(key, given)));
             reactions.extend(given.map(|key| Reactor { user: user.id.clone(), key }));
         }
         let next = last.filter(|_| rows.len() == limit).map(|no| no.to_string());
@@ -199,7 +201,7 @@ pub(crate) fn check_allowed_reactions(allowed: &AllowedReactions) -> Result<(), 
     }
     for (at, key) in keys.iter().enumerate() {
         check_key(key)?;
-        if keys[..at].contains(key) {
+        if keys[..at].iter().any(|before| is_same_reaction(before, key)) {
             return Err(Refusal::field("reactions.only", format!("{key:?} appears twice")));
         }
     }

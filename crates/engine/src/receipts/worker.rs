@@ -207,7 +207,7 @@ fn frame_of<'a>(
     if marks.is_empty() && moved.is_empty() {
         return None;
     }
-    let frame = ServerFrame::Receipts { conversation: conversation.to_owned(), marks, moved };
+    let frame = ServerFrame::Receipts { reference: None, conversation: conversation.to_owned(), marks, moved };
     // Writing to memory cannot fail.
     Some(serde_json::to_vec(&frame).unwrap_or_default().into())
 }

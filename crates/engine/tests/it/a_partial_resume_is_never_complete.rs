@@ -9,6 +9,7 @@ use tidings_protocol::{
     http::*,
     ids::direct_id,
     limits::{CONVERSATIONS_PER_USER_MAX, INBOX_BYTES_MAX, INBOX_ENTRIES_MAX},
+    resume::RemovedRange,
 };
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 use tidings_testkit::MemoryStore;
@@ -163,6 +164,11 @@ fn a_resume_across_removed_entries_is_incomplete() {
     let (answer, all) = synced(&world, &early);
     assert_eq!(all[&room], (7..=11).collect::<Vec<_>>());
     assert!(!answer.resume.complete && answer.resume.ranges.is_empty(), "2 to 6 are gone: {:?}", answer.resume);
+    assert_eq!(
+        answer.resume.removed,
+        [RemovedRange { conversation: room.clone(), first_seq: 7 }],
+        "from 7 on it is complete"
+    );
     // A client that had seen the removed entries has missed none of them.
     let (answer, all) = synced(&world, &late);
     assert_eq!(all[&room], (7..=11).collect::<Vec<_>>());

@@ -186,3 +186,37 @@ fn a_removed_member_can_neither_read_nor_send() {
     let list = engine.conversations(&mia, None, None, 0).unwrap();
     assert_eq!(list.conversations.iter().find(|c| c.id == "g").unwrap().unread, 0);
 }
+
+fn roles(world: &World, id: &str) -> String {
+    let page = world.engine.members(&Actor::App, id, None, 0).unwrap();
+    let role = |member: &MemberView| format!("{}:{}", member.user, json!(member.role).as_str().unwrap());
+    page.members.iter().map(role).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_last_owner_who_leaves_is_followed_by_the_longest_standing_admin_or_member() {
+    let world = world();
+    change(&world, None, "g", &["max"], &[], Some(Role::Admin)).unwrap();
+    change(&world, Some("olga"), "g", &[], &["olga"], None).unwrap();
+    // All joined at the same moment of the tests' clock: the user who was made first stands longest.
+    assert_eq!(roles(&world, "g"), "adam:owner mia:member max:admin");
+    let (kind, body) = newest(&world, "g");
+    assert_eq!((kind, &body["owner"], &body["removed"]), (EntryKind::MemberChange, &json!("adam"), &json!(["olga"])));
+    assert!(change(&world, Some("adam"), "g", &["max"], &[], Some(Role::Member)).is_ok(), "who can appoint");
+    // An owner who stays, or is named in the same change, is enough.
+    change(&world, Some("adam"), "g", &["max"], &[], Some(Role::Owner)).unwrap();
+    change(&world, Some("adam"), "g", &[], &["adam"], None).unwrap();
+    assert_eq!((roles(&world, "g").as_str(), newest(&world, "g").1.get("owner")), ("mia:member max:owner", None));
+    change(&world, None, "g", &["zoe"], &["max"], Some(Role::Owner)).unwrap();
+    assert_eq!(roles(&world, "g"), "mia:member zoe:owner");
+    // App servers that remove the owner leave somebody, too; and the last member leaves nobody.
+    world.clock.set(NOON + 1_000);
+    change(&world, None, "g", &["adam"], &[], None).unwrap();
+    change(&world, None, "g", &[], &["zoe"], None).unwrap();
+    assert_eq!(roles(&world, "g"), "adam:member mia:owner");
+    change(&world, None, "g", &[], &["adam", "mia"], None).unwrap();
+    assert_eq!(roles(&world, "g"), "");
+    // Who owns an account is its operator's choice.
+    change(&world, Some("olga"), "news", &[], &["olga"], None).unwrap();
+    assert_eq!(roles(&world, "news"), "adam:admin mia:member max:member");
+}

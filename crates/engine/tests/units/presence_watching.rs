@@ -18,7 +18,7 @@ fn a_session_watches_each_user_once_up_to_its_limit() {
     let most = WATCHED_USERS_MAX as u64;
     watchers.add((LAPTOP, ADA), &[users(0..most), users(0..most)].concat(), None, 5_000).unwrap();
     watchers.add((LAPTOP, ADA), &users(0..10), None, 5_000).unwrap();
-    assert_eq!((watchers.watches, watchers.of_user[&UserNo(0)].len()), (WATCHED_USERS_MAX, 1));
+    assert_eq!((watchers.watches, watchers.of_user[&UserNo(0)].by.len()), (WATCHED_USERS_MAX, 1));
     let refusal = watchers.add((LAPTOP, ADA), &users(most..most + 1), None, 5_000).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::LimitExceeded);
     watchers.remove(LAPTOP, Some(&users(0..1)));

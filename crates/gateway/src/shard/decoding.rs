@@ -15,6 +15,7 @@ pub(super) struct DecodeError {
 }
 
 pub(super) fn decode_frame(text: &str) -> Result<RawClientFrame<'_>, DecodeError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     // serde would accept an array of the struct's fields for the struct.
     if !text.trim_ascii_start().starts_with('{') {
         return Err(DecodeError { reference: None, refusal: malformed("a frame is one JSON object") });

@@ -1,11 +1,12 @@
 //! Receipts: how far clients have stored what they were handed, and what members learn of each other.
 
-use super::{FrameOutcome, Shard, decoding::missing_field};
+use super::{FrameOutcome, Shard, decoding::missing_field, store_reads::answer_or_refusal};
 use crate::encoding::SharedFrame;
 use tidings_domain::model::*;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    frames::RawClientFrame,
+    frames::{RawClientFrame, ServerFrame},
+    http::ConversationReceipts,
 };
 
 impl Shard {
@@ -36,6 +37,28 @@ impl Shard {
         for key in self.sessions_of(user) {
             self.send_unless_full(key, &frame);
         }
+    }
+
+    /// Sends a frame to these sessions, as far as they have chat.
+    pub(super) fn send_to_sessions(&mut self, sessions: &[u64], frame: &[u8]) {
+        let frame = SharedFrame::of_json(frame);
+        let keys: Vec<usize> = sessions.iter().filter_map(|session| self.find(*session)).collect();
+        keys.into_iter().for_each(|key| self.send_unless_full(key, &frame));
+    }
+
+    /// How far the members of a conversation have come, as over HTTP.
+    pub(super) fn handle_receipts(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
+        let Some(conversation) = frame.conversation.as_deref().map(str::to_owned) else {
+            return self.refuse(key, frame.reference, missing_field("conversation", "receipts"));
+        };
+        let reference = frame.reference;
+        self.spawn_store_read(key, reference, move |engine| {
+            let receipts = engine.conversation_receipts(&Actor::User(user), &conversation);
+            Some(answer_or_refusal(engine, reference, receipts, |ConversationReceipts { marks, moved }| {
+                ServerFrame::Receipts { reference, conversation, marks, moved }
+            }))
+        })
     }
 
     /// Tells the live members of a conversation of receipts, but those who send none of their own.

@@ -5,6 +5,7 @@ use super::{
     binding::BindFields,
     decoding::{DecodeError, decode_frame, malformed, missing_field},
     defects::or_defect_later,
+    store_reads::answer_or_refusal,
 };
 use crate::{
     commands::{Command, ShardHandle},
@@ -78,6 +79,8 @@ impl Shard {
             }
             "typing" => self.handle_typing(key, frame),
             "read" => self.handle_read(key, frame),
+            "receipts" => self.handle_receipts(key, frame),
+            "unread" => self.handle_unread(key, frame),
             "stored" => self.handle_stored(key, frame),
             "attention" => self.handle_attention(key, frame),
             "preferences" => self.handle_preferences(key, frame),
@@ -110,8 +113,8 @@ impl Shard {
             "assign" => Operation::Assign,
             "read" | "stored" => Operation::MoveMark,
             "preferences" => Operation::SetPreferences,
-            "history" => Operation::ReadMessages,
-            "conversations" => Operation::ReadLists,
+            "history" | "receipts" => Operation::ReadMessages,
+            "conversations" | "unread" => Operation::ReadLists,
             "watch_presence" => Operation::WatchPresence,
             "popup" => Operation::AskForPopup,
             "popup_events" => Operation::ReportPopupEvents,
@@ -295,13 +298,12 @@ impl Shard {
         };
         let (conversation, reference) = (conversation.to_string(), frame.reference);
         self.spawn_store_read(key, reference, move |engine| {
-            Some(match engine.history(&Actor::User(user), &conversation, &query) {
-                Ok(page) => json(&ServerFrame::History { reference, conversation, page }),
-                Err(refusal) => {
-                    engine.metrics.count_refusal(refusal.code);
-                    error_json(reference, &refusal)
-                }
-            })
+            let page = engine.history(&Actor::User(user), &conversation, &query);
+            Some(answer_or_refusal(engine, reference, page, |page| ServerFrame::History {
+                reference,
+                conversation,
+                page,
+            }))
         })
     }
 
@@ -310,25 +312,31 @@ impl Shard {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let (after, limit) = (frame.after.as_deref().map(str::to_owned), frame.limit.unwrap_or(0));
         let (reference, filter) = (frame.reference, frame.filter);
+        let one = frame.conversation.as_deref().map(str::to_owned);
+        let search = frame.search.as_deref().map(str::to_owned);
         let of_account = frame.account.as_deref().map(|account| AccountList {
             account: account.to_owned(),
             assigned_to: frame.assigned_to.clone().flatten(),
         });
         self.spawn_store_read(key, reference, move |engine| {
-            let page = match of_account {
-                Some(list) => {
-                    let actor = Actor::User(user);
-                    engine.account_conversations(&actor, &list, filter, after.as_deref(), limit)
-                }
-                None => engine.conversations(&user, filter, after.as_deref(), limit),
+            let after = after.as_deref();
+            let page = match (of_account, one, search) {
+                (Some(list), ..) => engine.account_conversations(&Actor::User(user), &list, filter, after, limit),
+                (None, Some(one), _) => engine.conversation_line(&user, &one),
+                (None, None, Some(search)) => engine.search_conversations(&user, &search, filter, after, limit),
+                (None, None, None) => engine.conversations(&user, filter, after, limit),
             };
-            Some(match page {
-                Ok(page) => json(&ServerFrame::Conversations { reference, page }),
-                Err(refusal) => {
-                    engine.metrics.count_refusal(refusal.code);
-                    error_json(reference, &refusal)
-                }
-            })
+            Some(answer_or_refusal(engine, reference, page, |page| ServerFrame::Conversations { reference, page }))
+        })
+    }
+
+    /// What the user has not read in all conversations, as over HTTP.
+    fn handle_unread(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
+        let reference = frame.reference;
+        self.spawn_store_read(key, reference, move |engine| {
+            let total = engine.unread_total(&user);
+            Some(answer_or_refusal(engine, reference, total, |total| ServerFrame::Unread { reference, total }))
         })
     }
 

@@ -36,7 +36,7 @@ impl Shard {
                 Some(cursor) => connection.cursor = cursor,
                 None => connection.cursor.positions = positions,
             }
-            let resume = Resume { complete: true, reset: false, ranges: vec![] };
+            let resume = Resume { complete: true, reset: false, ranges: vec![], removed: vec![] };
             self.go_live(session, Ok(Inbox { resume, json: vec![], entries: 0 }));
             return;
         }
@@ -110,7 +110,7 @@ impl Shard {
         let Some(binding) = &connection.binding else { return };
         let cursor = binding.pending.as_ref().and_then(|pending| pending.cursor);
         let (user, Some(cursor)) = (binding.user.no, cursor) else {
-            let resume = Resume { complete: true, reset: false, ranges: vec![] };
+            let resume = Resume { complete: true, reset: false, ranges: vec![], removed: vec![] };
             self.go_live(session, Ok(Inbox { resume, json: vec![], entries: 0 }));
             return;
         };

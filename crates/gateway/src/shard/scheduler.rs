@@ -297,6 +297,7 @@ impl Shard {
                     self.send_read_mark(user, conversation, seq);
                 }
                 Control::Signal { user, signal: Signal::Frame { frame } } => self.send_to_user(user, &frame),
+                Control::Frame { sessions, frame } => self.send_to_sessions(&sessions, &frame),
                 Control::Receipts { conversation, frame } => self.send_receipts_to_members(conversation, &frame),
             }
         }

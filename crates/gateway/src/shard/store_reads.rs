@@ -4,11 +4,17 @@
 //! including sessions that have ended since: closing a connection does not cancel its reads.
 
 use super::{FrameOutcome, Shard, defects::or_defect};
-use crate::{commands::Command, encoding::error_json};
+use crate::{
+    commands::Command,
+    encoding::{error_json, json},
+};
 use std::sync::Arc;
 use tidings_domain::model::UserNo;
 use tidings_engine::Engine;
-use tidings_protocol::error::{ErrorCode, Refusal};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    frames::ServerFrame,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Reads of sessions that run at once. The runtime has more blocking threads than these, for everything else.
@@ -63,6 +69,22 @@ fn answering(
             engine.metrics.count_refusal(refusal.code);
             Some(error_json(reference, &refusal))
         })
+    }
+}
+
+/// The answer to a session's read, a frame's JSON.
+pub(super) fn answer_or_refusal<T>(
+    engine: &Engine,
+    reference: Option<u64>,
+    read: Result<T, Refusal>,
+    answer: impl FnOnce(T) -> ServerFrame,
+) -> Vec<u8> {
+    match read {
+        Ok(read) => json(&answer(read)),
+        Err(refusal) => {
+            engine.metrics.count_refusal(refusal.code);
+            error_json(reference, &refusal)
+        }
     }
 }
 

@@ -11,7 +11,9 @@ use tidings_protocol::{
 #[track_caller]
 fn page(session: &mut Session, after: Option<String>, limit: Option<usize>) -> ConversationPage {
     let (reference, account, assigned_to) = (Some(9), None, None);
-    let ask = ClientFrame::Conversations { reference, filter: None, account, assigned_to, after, limit };
+    let (conversation, search, filter) = (None, None, None);
+    let ask =
+        ClientFrame::Conversations { reference, conversation, search, filter, account, assigned_to, after, limit };
     session.write(&ask).unwrap();
     loop {
         match next(session) {

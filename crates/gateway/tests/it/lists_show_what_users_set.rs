@@ -307,7 +307,9 @@ fn the_list_over_websocket_takes_filters() {
     while !matches!(next(&mut ada), ServerFrame::Ok { reference: 1 }) {}
     for (filter, expected) in [(None, "c a"), (Some(ListFilter::Archived), "b")] {
         let (reference, account, assigned_to) = (Some(2), None, None);
-        let ask = ClientFrame::Conversations { reference, filter, account, assigned_to, after: None, limit: None };
+        let (conversation, search, after, limit) = (None, None, None, None);
+        let ask =
+            ClientFrame::Conversations { reference, conversation, search, filter, account, assigned_to, after, limit };
         ada.write(&ask).unwrap();
         let ids = loop {
             if let ServerFrame::Conversations { page, .. } = next(&mut ada) {
@@ -316,4 +318,160 @@ fn the_list_over_websocket_takes_filters() {
         };
         assert_eq!(ids, expected);
     }
+}
+
+fn unread_total(server: &Server) -> UnreadTotal {
+    let user = server.engine.directory.require_user("ada").unwrap();
+    server.engine.unread_total(&user).unwrap()
+}
+
+fn read_all(server: &Server, user: &str) -> ReadAll {
+    let user = server.engine.directory.require_user(user).unwrap();
+    let unread = server.engine.unread_conversations(&user).unwrap();
+    server.wait(server.engine.read_all(&user, unread)).unwrap()
+}
+
+fn mention(server: &Server, from: &str, conversation: &str) {
+    let mentions = vec!["ada".into()];
+    let request = SendRequest { mentions, ..message_to(from, conversation, "look") };
+    server.wait(server.engine.send(&Actor::App, request)).unwrap();
+}
+
+#[test]
+fn the_total_is_of_all_conversations_and_reading_all_ends_it() {
+    let server = server();
+    for n in 0..600 {
+        let id = format!("many-{n}");
+        server.group(&id, &["ada", "ben"]);
+        server.say("ben", &id, "one");
+    }
+    mention(&server, "ben", "a");
+    let muted = |server: &Server| {
+        let user = server.engine.directory.require_user("ada").unwrap();
+        server.wait(server.engine.set_mute(&user, "b", Mute { muted: true, until: None })).unwrap();
+    };
+    muted(&server);
+    set(&server, "ada", "c", UpdatePreferences { archived: Some(true), ..update() });
+    let total = unread_total(&server);
+    let counts = (total.unread, total.mentions, total.conversations, total.lines.len(), total.capped);
+    assert_eq!(counts, (602, 1, 602, 602, false), "without what is muted and archived");
+    let line = |id: &str| total.lines.iter().find(|line| line.conversation == id).cloned();
+    assert_eq!(line("b"), Some(UnreadLine { conversation: "b".into(), unread: 1, mentions: 0, muted: true }));
+    let mut ada = server.open("ada", "phone");
+    ada.write(&ClientFrame::Unread { reference: Some(3) }).unwrap();
+    loop {
+        if let ServerFrame::Unread { reference: Some(3), total: told } = next(&mut ada) {
+            assert_eq!(told, total);
+            break;
+        }
+    }
+    set(&server, "ada", "a", UpdatePreferences { marked_unread: Some(true), ..update() });
+    assert_eq!(read_all(&server, "ada"), ReadAll { marked: 500, more: true });
+    assert_eq!(read_all(&server, "ada"), ReadAll { marked: 103, more: false });
+    assert_eq!(unread_total(&server), UnreadTotal::default());
+    assert_eq!((view(&server, "c").unread, view(&server, "a").marked_unread), (0, false), "archived ones, too");
+    assert_eq!(read_all(&server, "ada"), ReadAll { marked: 0, more: false });
+}
+
+/// The total is the sum of the list's lines, whatever was done.
+#[test]
+fn the_total_is_the_sum_of_all_lines() {
+    use rand::{RngExt, SeedableRng, rngs::SmallRng};
+    for seed in 0..40 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let server = server();
+        for _ in 0..40 {
+            let id = ["a", "b", "c", "ada~ben"][random.random_range(0..4)];
+            let is_on = random.random();
+            match random.random_range(0..8) {
+                0 | 1 => drop(server.say(if is_on { "ben" } else { "ada" }, id, "x")),
+                2 => mention(&server, "ben", id),
+                _ if server.engine.directory.conversation_by_id(id).unwrap().is_none() => {}
+                3 => drop(set(&server, "ada", id, UpdatePreferences { archived: Some(is_on), ..update() })),
+                4 => drop(set(&server, "ada", id, UpdatePreferences { hidden: Some(is_on), ..update() })),
+                5 => drop(set(&server, "ada", id, UpdatePreferences { marked_unread: Some(is_on), ..update() })),
+                6 => {
+                    let user = server.engine.directory.require_user("ada").unwrap();
+                    server.wait(server.engine.set_mute(&user, id, Mute { muted: is_on, until: None })).unwrap();
+                }
+                _ => {
+                    let last = view(&server, id).last_seq;
+                    read(&server, "ada", id, random.random_range(0..=last));
+                }
+            }
+        }
+        let lines = page(&server, None, None, 0).conversations;
+        let expected = UnreadTotal {
+            unread: lines.iter().filter(|line| !line.muted).map(|line| line.unread).sum(),
+            mentions: lines.iter().map(|line| line.mentions).sum(),
+            conversations: lines.iter().filter(|line| line.unread > 0 || line.marked_unread).count() as u64,
+            ..UnreadTotal::default()
+        };
+        let total = UnreadTotal { lines: vec![], ..unread_total(&server) };
+        assert_eq!(total, expected, "seed {seed}");
+        while read_all(&server, "ada").more {}
+        assert_eq!(unread_total(&server), UnreadTotal::default(), "seed {seed}");
+    }
+}
+
+/// What a session's request for conversations is answered with.
+#[track_caller]
+fn asked(
+    session: &mut Session,
+    conversation: Option<&str>,
+    search: Option<&str>,
+) -> Result<ConversationPage, ErrorCode> {
+    let [conversation, search] = [conversation, search].map(|text| text.map(str::to_owned));
+    let (account, assigned_to, filter, after, limit) = (None, None, None, None, None);
+    let reference = Some(4);
+    let request =
+        ClientFrame::Conversations { reference, conversation, search, account, assigned_to, filter, after, limit };
+    session.write(&request).unwrap();
+    loop {
+        match next(session) {
+            ServerFrame::Conversations { reference: Some(4), page } => return Ok(page),
+            ServerFrame::Error { code, .. } => return Err(code),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn one_conversation_and_those_with_a_name_are_found_wherever_they_stand() {
+    let server = server();
+    let names = r#"{"users":[{"id":"ben","name":"Ben Müller"},{"id":"ada","name":"Ada"}]}"#;
+    assert_eq!(server.app().exchange("PUT", "/v1/users", names.as_bytes()).unwrap().status, 200);
+    server.say("ben", "ada~ben", "hello");
+    server.group("elsewhere", &["ben"]);
+    set(
+        &server,
+        "ada",
+        "a",
+        UpdatePreferences { archived: Some(true), title: Some(Some("Neighbours".into())), ..update() },
+    );
+    set(&server, "ada", "b", UpdatePreferences { title: Some(Some("The NEIGHBOURS' dog".into())), ..update() });
+    let mut ada = server.open("ada", "phone");
+    let one = asked(&mut ada, Some("a"), None).unwrap();
+    assert_eq!((one.conversations[0].id.as_str(), one.conversations[0].archived, one.next), ("a", true, None));
+    assert_eq!(asked(&mut ada, Some("elsewhere"), None).unwrap_err(), ErrorCode::NotAMember);
+    assert_eq!(asked(&mut ada, Some("nowhere"), None).unwrap_err(), ErrorCode::NotFound);
+    let mut found = |search: &str| {
+        let page = asked(&mut ada, None, Some(search)).unwrap();
+        page.conversations.into_iter().map(|view| view.id).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!((found("neighbours"), found("müLLER"), found("ada~ben")), ("b".into(), "ada~ben".into(), String::new()));
+    let ada = server.engine.directory.require_user("ada").unwrap();
+    let archived = Some(ListFilter::Archived);
+    assert_eq!(server.engine.search_conversations(&ada, "neigh", archived, None, 0).unwrap().conversations.len(), 1);
+    let long = "x".repeat(129);
+    let refused = server.engine.search_conversations(&ada, &long, None, None, 0).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::LimitExceeded);
+    // The page has the names that it shows.
+    let page = page(&server, None, None, 1);
+    let names: Vec<_> = page.users.iter().map(|user| (user.id.as_str(), user.name.as_deref())).collect();
+    assert_eq!(names, [("ada", Some("Ada")), ("ben", Some("Ben Müller"))]);
+    let history = server.engine.history(&Actor::App, "ada~ben", &HistoryQuery::default()).unwrap();
+    assert_eq!(history.users.len(), 1);
+    let members = server.engine.members(&Actor::App, "b", None, 0).unwrap().members;
+    assert_eq!(members[1].name.as_deref(), Some("Ben Müller"));
 }

@@ -209,3 +209,39 @@ fn a_session_refreshed_to_a_token_without_presence_stops_watching() {
     drop(bob);
     assert!(!news(&mut ann)[0].online);
 }
+
+#[test]
+fn a_watcher_is_told_of_another_name_and_of_nothing_else() {
+    let server = Server::start();
+    server.users(&["ann", "bob", "cyd"]);
+    let mut ann = server.open("ann", "phone");
+    let mut cyd = server.open("cyd", "phone");
+    server.say("ann", "ann~bob", "hello");
+    entries(&mut ann, 1);
+    watch(&mut ann, None, &["bob"]);
+    news(&mut ann);
+    let put = |user: &str| {
+        let body = format!(r#"{{"users":[{user}]}}"#);
+        assert_eq!(server.app().exchange("PUT", "/v1/users", body.as_bytes()).unwrap().status, 200);
+    };
+    put(r#"{"id":"bob","attributes":{"plan":"gold"}}"#);
+    put(r#"{"id":"cyd","name":"Cyd"}"#);
+    put(r#"{"id":"bob","name":"Robert"}"#);
+    put(r#"{"id":"bob","avatar":"https://x/b.png"}"#);
+    let mut told = || loop {
+        if let ServerFrame::User { user } = next(&mut ann) {
+            return user;
+        }
+    };
+    // Changes that come together are told as one.
+    let first = told();
+    assert_eq!((first.id.as_str(), first.name.as_deref()), ("bob", Some("Robert")));
+    if first.avatar.is_none() {
+        assert_eq!(told().avatar.as_deref(), Some("https://x/b.png"));
+    }
+    put(r#"{"id":"bob","name":"Robert"}"#);
+    put(r#"{"id":"bob","name":"Bob"}"#);
+    assert_eq!(told().name.as_deref(), Some("Bob"), "the same name again is no change");
+    let frames = frames_until_pong(&mut cyd);
+    assert!(!frames.iter().any(|frame| matches!(frame, ServerFrame::User { .. })), "{frames:?}");
+}

@@ -45,7 +45,7 @@ fn set_mode(server: &Server, conversation: &str, receipts: ReceiptsMode) {
 #[track_caller]
 fn told(session: &mut Session) -> (String, Vec<ReceiptMark>, Vec<MovedMarks>) {
     loop {
-        if let ServerFrame::Receipts { conversation, marks, moved } = next(session) {
+        if let ServerFrame::Receipts { conversation, marks, moved, reference: None } = next(session) {
             return (conversation, marks, moved);
         }
     }
@@ -224,4 +224,125 @@ fn members_on_other_nodes_are_told() {
     b.engine.settle_receipts();
     let moved = MovedMarks { what: ReceiptKind::Read, from_seq: 1, to_seq: 1, count: 1 };
     assert_eq!(told(&mut ada), ("g".into(), vec![], vec![moved]));
+}
+
+/// How far all members have come, by a session's request.
+#[track_caller]
+fn asked(session: &mut Session, conversation: &str) -> Result<ConversationReceipts, ErrorCode> {
+    session.write(&ClientFrame::Receipts { reference: Some(9), conversation: conversation.into() }).unwrap();
+    loop {
+        match next(session) {
+            ServerFrame::Receipts { reference: Some(9), marks, moved, .. } => {
+                return Ok(ConversationReceipts { marks, moved });
+            }
+            ServerFrame::Error { code, .. } => return Err(code),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn marks_that_moved_before_a_session_began_are_read_by_one_request() {
+    let server = Server::start();
+    server.users(&["ada", "ben", "cleo", "dan"]);
+    server.group("g", &["ada", "ben", "cleo"]);
+    for text in ["one", "two", "three"] {
+        server.say("ada", "g", text);
+    }
+    read(&server, "ben", "g", 2);
+    read(&server, "cleo", "g", 3);
+    let mut ada = server.open("ada", "phone");
+    let moved = |to_seq| MovedMarks { what: ReceiptKind::Read, from_seq: 1, to_seq, count: 1 };
+    let counted = asked(&mut ada, "g").unwrap();
+    assert_eq!(counted.marks, [], "the group shows counts");
+    assert_eq!(counted.moved[..2], [moved(2), moved(3)]);
+    set_mode(&server, "g", ReceiptsMode::Members);
+    server.change_members("g", &["dan"], &[]);
+    let marks = vec![
+        mark("ada", None, None),
+        mark("ben", Some(2), Some(2)),
+        mark("cleo", Some(3), Some(3)),
+        mark("dan", Some(4), Some(4)),
+    ];
+    let all = ConversationReceipts { marks, moved: vec![] };
+    assert_eq!(asked(&mut ada, "g"), Ok(all.clone()));
+    let over_http = server.app().get::<ConversationReceipts>("/v1/conversations/g/receipts").unwrap();
+    assert_eq!(over_http, all);
+    // Who sends none is not told of reads, nor tells of own ones.
+    server.wait(server.engine.set_receipts("ben", false)).unwrap();
+    assert_eq!(asked(&mut ada, "g").unwrap().marks[1], mark("ben", None, Some(2)));
+    let mut ben = server.open("ben", "phone");
+    assert!(asked(&mut ben, "g").unwrap().marks.iter().all(|mark| mark.read_seq.is_none()));
+    set_mode(&server, "g", ReceiptsMode::None);
+    assert_eq!(asked(&mut ada, "g"), Err(ErrorCode::Forbidden));
+    server.group("h", &["ben"]);
+    assert_eq!(asked(&mut ada, "h"), Err(ErrorCode::NotAMember));
+}
+
+/// What one request says of all messages is what a request for each of them says.
+#[test]
+fn the_marks_of_a_conversation_are_those_of_its_messages() {
+    use rand::{RngExt, SeedableRng, rngs::SmallRng};
+    let people = ["ada", "ben", "cleo", "dan", "eve"];
+    for seed in 0..40 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let server = Server::start();
+        server.users(&people);
+        server.group("g", &people[..3]);
+        let mut ben = server.open("ben", "phone");
+        let mut last = 0;
+        for _ in 0..30 {
+            let user = people[random.random_range(0..people.len())];
+            let is_member = server.engine.message_receipts(&Actor::App, "g", 1).is_ok();
+            match random.random_range(0..8) {
+                0..4 => last = server.say("ada", "g", "x").seq,
+                4 if is_member => server.change_members("g", &[user], &[]),
+                5 => server.wait(server.engine.set_receipts(user, random.random())).unwrap(),
+                6 => {
+                    frames_until_pong(&mut ben);
+                    let cursor = ben.cursor.clone().unwrap();
+                    ben.write(&ClientFrame::Stored { cursor }).unwrap();
+                    frames_until_pong(&mut ben);
+                    server.engine.settle_receipts();
+                }
+                _ if last > 0 => {
+                    let user = server.engine.directory.require_user(user).unwrap();
+                    // Who is no member is refused.
+                    let seq = random.random_range(1..=last);
+                    let _ = server.wait(server.engine.mark_read(&user, "g", seq));
+                }
+                _ => {}
+            }
+        }
+        for mode in [ReceiptsMode::Members, ReceiptsMode::Counts] {
+            set_mode(&server, "g", mode);
+            for reader in &people[..3] {
+                let actor = Actor::User(server.engine.directory.require_user(reader).unwrap());
+                let all = server.engine.conversation_receipts(&actor, "g").unwrap();
+                for seq in 1..=last {
+                    let Ok(one) = server.engine.message_receipts(&actor, "g", seq) else { continue };
+                    let context = format!("seed {seed}, {mode:?}, {reader} looks at {seq}: {all:?}");
+                    for MemberReceipt { user, delivered, read } in one.receipts.iter().flatten() {
+                        let mark = all.marks.iter().find(|mark| mark.user == *user).unwrap();
+                        let covers = |mark: Option<u64>| mark.is_some_and(|mark| mark >= seq);
+                        assert_eq!(
+                            (covers(mark.delivered_seq), covers(mark.read_seq)),
+                            (*delivered, *read),
+                            "{context}"
+                        );
+                    }
+                    // Of counts the reader is no part: all messages are ada's.
+                    if mode == ReceiptsMode::Counts && *reader == "ada" {
+                        let count = |kind| {
+                            let over = all.moved.iter().filter(|moved| moved.what == kind);
+                            let over = over.filter(|moved| (moved.from_seq..=moved.to_seq).contains(&seq));
+                            over.map(|moved| moved.count).sum::<u64>()
+                        };
+                        let counted = (count(ReceiptKind::Delivered), count(ReceiptKind::Read));
+                        assert_eq!(counted, (one.delivered, one.read), "{context}");
+                    }
+                }
+            }
+        }
+    }
 }

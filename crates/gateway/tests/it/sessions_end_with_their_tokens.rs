@@ -178,7 +178,7 @@ fn a_session_may_do_only_what_its_token_allows() {
 #[test]
 fn binds_and_refreshes_beyond_the_tokens_scopes_are_refused() {
     let server = with_people();
-    let mut nothing = try_bind(&server, &sign_scoped(TOKEN_KEY, "alice", PATIENCE, "openid"), "phone");
+    let mut nothing = try_bind(&server, &sign_scoped(TOKEN_KEY, "alice", PATIENCE, "tidings:nothing"), "phone");
     check_end(&mut nothing, ErrorCode::Forbidden);
     let mut push = Session::connect(server.address).unwrap();
     let token = sign_scoped(TOKEN_KEY, "alice", PATIENCE, "read send");

@@ -36,7 +36,7 @@ pub enum ClientFrame {
         conversation: String,
         /// The message.
         seq: u64,
-        /// The reaction, such as an emoji: at most 32 bytes.
+        /// The reaction, such as an emoji: at most 64 bytes.
         key: String,
         /// The reaction is taken back.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -94,6 +94,20 @@ pub enum ClientFrame {
         conversation: String,
         /// The newest entry that the user has read; a lower one than before changes nothing.
         seq: u64,
+    },
+    /// How far the members of a conversation have come. Answered with `receipts`.
+    Receipts {
+        /// Repeated in the answer.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversation.
+        conversation: String,
+    },
+    /// What the user has not read in all conversations of the list. Answered with `unread`.
+    Unread {
+        /// Repeated in the answer.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
     },
     /// The client has stored all that it was handed up to this cursor, also past a restart of its own. Not answered; at
     /// most one a second is useful. The cursor of a bind says the same.
@@ -162,6 +176,12 @@ pub enum ClientFrame {
         /// Of this account instead, for which the user answers: the latest active first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         account: Option<String>,
+        /// The user's line of this conversation alone, also of an archived or hidden one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        conversation: Option<String>,
+        /// Of the user's, those whose title or name contains this text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        search: Option<String>,
         /// Of the account's, those that this agent has: an id, or `@me`; `@nobody`: those that nobody has.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         assigned_to: Option<String>,

@@ -61,6 +61,8 @@ pub struct RawClientFrame<'a> {
     #[serde(default)]
     pub filter: Option<http::ListFilter>,
     #[serde(borrow, default)]
+    pub search: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
     pub account: Option<Cow<'a, str>>,
     #[serde(default, deserialize_with = "crate::json::also_null")]
     pub assigned_to: Option<Option<String>>,

@@ -19,6 +19,8 @@ enum FrameKind {
     History,
     Conversations,
     Conversation,
+    Unread,
+    User,
     Typing,
     Stream,
     Appended,
@@ -62,6 +64,8 @@ fn read(text: &str) -> serde_json::Result<ServerFrame> {
         FrameKind::Sent => read_frame!(text, Sent { results: Vec<Sent> }),
         FrameKind::Read => read_frame!(text, Read { conversation: String, user: String, seq: u64 }),
         FrameKind::Receipts => read_frame!(text, Receipts {
+            #[serde(rename = "ref")]
+            reference: Option<u64>,
             conversation: String,
             #[serde(default)]
             marks: Vec<ReceiptMark>,
@@ -91,6 +95,14 @@ fn read(text: &str) -> serde_json::Result<ServerFrame> {
             } with page)
         }
         FrameKind::Conversation => read_frame!(text, Conversation { conversation: Box<http::ConversationView> }),
+        FrameKind::Unread => {
+            let total: http::UnreadTotal = serde_json::from_str(text)?;
+            read_frame!(text, Unread {
+                #[serde(rename = "ref")]
+                reference: Option<u64>,
+            } with total)
+        }
+        FrameKind::User => read_frame!(text, User { user: http::UserCard }),
         FrameKind::Typing => read_frame!(text, Typing { conversation: String, user: String }),
         FrameKind::Stream => {
             read_frame!(text, Stream { conversation: String, seq: u64, offset: u64, text: String })

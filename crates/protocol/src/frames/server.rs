@@ -1,6 +1,7 @@
 //! What the server sends. `read_server` is how our clients read it.
 
 use crate::{entry::Entry, error::ErrorCode, http, resume::Resume};
+pub use http::{MovedMarks, ReceiptKind, ReceiptMark};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -32,9 +33,12 @@ pub enum ServerFrame {
         /// The newest entry that is read.
         seq: u64,
     },
-    /// Others have stored or read messages of a conversation, gathered for a second. Only what has changed since the session
-    /// began is known: the state of a message is read over HTTP.
+    /// Others have stored or read messages of a conversation, gathered for a second; or how far all members have come, as the answer
+    /// to `receipts`.
     Receipts {
+        /// The `ref` of the request that this answers; absent when something has changed.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
         /// The conversation that the messages are in.
         conversation: String,
         /// How far members have come, where the conversation shows members.
@@ -75,6 +79,20 @@ pub enum ServerFrame {
     Conversation {
         /// The line as it is now.
         conversation: Box<http::ConversationView>,
+    },
+    /// The answer to `unread`.
+    Unread {
+        /// The `ref` of the request.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The total, and the counts of conversations.
+        #[serde(flatten)]
+        total: http::UnreadTotal,
+    },
+    /// A user whom the session watches has another name or picture.
+    User {
+        /// How the user is shown now.
+        user: http::UserCard,
     },
     /// A member types.
     Typing {
@@ -172,42 +190,6 @@ pub struct PresenceChange {
     /// When the last session ended, in milliseconds since 1970 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<u64>,
-}
-
-/// How far a member has come in a conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ReceiptMark {
-    /// The member's id.
-    pub user: String,
-    /// The newest entry that the member has read; absent: as before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub read_seq: Option<u64>,
-    /// The newest entry that the member's client has stored; absent: as before. Only in direct conversations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delivered_seq: Option<u64>,
-}
-
-/// Members who have come past the same messages.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct MovedMarks {
-    /// What the members did.
-    pub what: ReceiptKind,
-    /// The first of these messages.
-    pub from_seq: u64,
-    /// The last of them.
-    pub to_seq: u64,
-    /// How many members: each of the messages has so many more.
-    pub count: u64,
-}
-
-/// What a receipt tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ReceiptKind {
-    /// The member has read it.
-    Read,
-    /// The member's client has stored it.
-    Delivered,
 }
 
 /// A push for this device.

@@ -228,6 +228,12 @@ pub struct MemberPage {
 pub struct MemberView {
     /// The user's id.
     pub user: String,
+    /// The user's name for display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The address of the user's picture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avatar: Option<String>,
     /// What the user may do there.
     pub role: Role,
     /// Milliseconds since 1970 UTC.

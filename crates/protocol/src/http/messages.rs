@@ -276,6 +276,54 @@ pub struct MemberReceipt {
     pub read: bool,
 }
 
+/// How far the members of a conversation have come, as far as the conversation shows that.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConversationReceipts {
+    /// Where the conversation shows members: each of them, at most 500. Without `read_seq` a member has read nothing, or sends no
+    /// read receipts; without `delivered_seq` nothing of the newest 100 entries has reached the member's clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<ReceiptMark>,
+    /// Where it shows counts: how many members but the caller have come past which of the newest 500 entries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moved: Vec<MovedMarks>,
+}
+
+/// How far a member has come in a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReceiptMark {
+    /// The member's id.
+    pub user: String,
+    /// The newest entry that the member has read; absent: as before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_seq: Option<u64>,
+    /// The newest entry that the member's client has stored; absent: as before. Told live in direct conversations alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_seq: Option<u64>,
+}
+
+/// Members who have come past the same messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MovedMarks {
+    /// What the members did.
+    pub what: ReceiptKind,
+    /// The first of these messages.
+    pub from_seq: u64,
+    /// The last of them.
+    pub to_seq: u64,
+    /// How many members: each of the messages has so many more.
+    pub count: u64,
+}
+
+/// What a receipt tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReceiptKind {
+    /// The member has read it.
+    Read,
+    /// The member's client has stored it.
+    Delivered,
+}
+
 /// One result of a batch: a receipt or a problem.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]

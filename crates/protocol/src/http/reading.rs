@@ -1,6 +1,6 @@
 //! History, lists of conversations, and what users set and mark in them.
 
-use super::{ConversationKind, Role};
+use super::{ConversationKind, Role, UserCard};
 use crate::{entry::Entry, resume::Resume};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -52,6 +52,9 @@ pub struct HistoryPage {
     /// The newest entry of the whole conversation, on this page or not.
     #[serde(default)]
     pub conversation_last_seq: u64,
+    /// How the senders of these entries, and of the messages that they answer, are shown: each of them once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<UserCard>,
     /// The same as `conversation_first_seq`, under its older name.
     #[schema(deprecated)]
     pub first_seq: u64,
@@ -81,6 +84,49 @@ pub struct ConversationPage {
     /// Hand back as `after` for the next page; absent on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// How the other users of direct conversations, and the senders of the newest entries, are shown: each of them once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<UserCard>,
+}
+
+/// What a user has not read, in all conversations of the list: those that are neither archived nor hidden.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UnreadTotal {
+    /// Unread messages, without those of muted conversations.
+    pub unread: u64,
+    /// Unread messages that mention the user, also in muted conversations.
+    pub mentions: u64,
+    /// Conversations with unread messages, or marked as unread; muted ones, too.
+    pub conversations: u64,
+    /// There is more: a conversation's count stopped (`unread_capped`), or more than 2,000 conversations may be unread, of which the
+    /// latest active were counted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub capped: bool,
+    /// The counts of the first 1,000 of these conversations, in the order of the list.
+    pub lines: Vec<UnreadLine>,
+}
+
+/// What a user has not read in one conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UnreadLine {
+    /// The conversation's id.
+    pub conversation: String,
+    /// Unread messages; 0 in a conversation that is only marked as unread.
+    pub unread: u64,
+    /// How many of them mention the user.
+    pub mentions: u64,
+    /// The user has muted the conversation: its messages do not count in the total.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub muted: bool,
+}
+
+/// What became of reading everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReadAll {
+    /// Conversations whose read mark moved to the newest entry.
+    pub marked: u64,
+    /// There are more: call again.
+    pub more: bool,
 }
 
 /// A conversation in a user's list.

@@ -45,6 +45,35 @@ pub struct UsersUpserted {
     pub updated: usize,
 }
 
+/// Whose profiles to answer.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "users": ["ada", "ben"] }))]
+#[serde(deny_unknown_fields)]
+pub struct UsersQuery {
+    /// User ids, at most 200.
+    pub users: Vec<String>,
+}
+
+/// Profiles of users.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UserProfiles {
+    /// In the order of the request, without users whom the server does not know.
+    pub users: Vec<UserProfile>,
+}
+
+/// How a user is shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UserCard {
+    /// The user's id.
+    pub id: String,
+    /// For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The address of a picture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avatar: Option<String>,
+}
+
 /// A user's profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UserProfile {
@@ -79,7 +108,7 @@ pub struct UserProfile {
 pub struct DailyWindow {
     /// `HH:MM`; may be later than `end`, the window then spans midnight.
     pub start: String,
-    /// `HH:MM`.
+    /// `HH:MM`; `24:00` is the end of the day.
     pub end: String,
     /// An IANA time zone, such as `Europe/Berlin`.
     pub time_zone: String,

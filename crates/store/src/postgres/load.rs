@@ -89,14 +89,14 @@ impl<'a> TouchedKeys<'a> {
                 self.cards.insert(*conversation);
                 notice.iter().for_each(|notice| self.entry(*conversation, notice));
             }
-            Proposal::ChangeMembers { conversation, add, remove, notice, .. } => {
+            Proposal::ChangeMembers { conversation, add, remove, heir, notice, .. } => {
                 self.heads.insert(*conversation);
                 self.cards.insert(*conversation);
                 self.named_users.extend(add.iter().map(|(user, _)| *user));
                 if !remove.is_empty() {
                     self.left.insert(*conversation);
                 }
-                let users = add.iter().map(|(user, _)| user).chain(remove);
+                let users = add.iter().map(|(user, _)| user).chain(remove).chain(heir);
                 self.memberships.extend(users.map(|user| (*conversation, *user)));
                 notice.iter().for_each(|notice| self.entry(*conversation, notice));
             }

@@ -279,9 +279,9 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         }),
         3 => (room(), user(), preferences())
             .prop_map(|(conversation, user, patch)| Proposal::SetPreferences { conversation, user, patch }),
-        4 => (room(), members(4), prop::collection::vec(user(), 0..3), 2..8u64, prop::option::of(entry()))
-            .prop_map(|(conversation, add, remove, members_max, notice)| {
-                Proposal::ChangeMembers { conversation, add, remove, members_max, notice }
+        4 => (room(), members(4), prop::collection::vec(user(), 0..3), prop::option::weighted(0.2, user()), 2..8u64, prop::option::of(entry()))
+            .prop_map(|(conversation, add, remove, heir, members_max, notice)| {
+                Proposal::ChangeMembers { conversation, add, remove, heir, members_max, notice }
             }),
         3 => (room(), user(), 0..20u64)
             .prop_map(|(conversation, user, seq)| Proposal::MarkRead { conversation, user, seq }),

@@ -36,6 +36,13 @@ impl State {
         }
         let before = message.content.message_details().reactions.clone();
         let given = self.reactions.entry((conversation, target)).or_default();
+        // The same reaction under another spelling is that of the message.
+        let spelled =
+            |keys: Vec<&str>| place_of_reaction(keys.iter().copied(), key).map(|place| keys[place].to_owned());
+        let own = given.iter().filter(|(by, _)| by.no == user.no).map(|(_, what)| what.as_str()).collect();
+        let known = spelled(own).or_else(|| spelled(before.iter().map(|reaction| reaction.key.as_str()).collect()));
+        let key = known.as_deref().unwrap_or(key);
+        let reaction = Reaction { key, ..reaction };
         let place = given.iter().position(|(by, what)| by.no == user.no && what == key);
         match place {
             Some(_) if add => return Ok(unchanged(before)),

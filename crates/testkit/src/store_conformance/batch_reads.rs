@@ -46,7 +46,7 @@ fn history(store: &dyn Store, entries: u64) -> (Vec<UserNo>, Vec<ConversationNo>
             let notice = Some(notice(EntryKind::MemberChange));
             commit_at(
                 store,
-                Proposal::ChangeMembers { conversation, add, remove: vec![], members_max: 10, notice },
+                Proposal::ChangeMembers { heir: None, conversation, add, remove: vec![], members_max: 10, notice },
                 NOON + said * 4 * DAY / entries,
             );
         }

@@ -90,6 +90,7 @@ fn kept(store: &dyn Store) {
     let u = users(store, 3);
     let (room, news) = (group(store, "g", &u), create(store, "o", ConversationKind::Official, &u));
     let change = |conversation, add: &[UserNo], remove: &[UserNo], notice| Proposal::ChangeMembers {
+        heir: None,
         conversation,
         add: add.iter().map(|user| (*user, Role::Member)).collect(),
         remove: remove.to_vec(),

@@ -5,6 +5,7 @@ use tidings_domain::chat_rows::{self, MentionPlace};
 
 pub(super) const CHECKS: &[Check] = &[
     ("each user gives a reaction once", once),
+    ("spellings of one emoji are one reaction", spelled),
     ("members are told of reactions once in an interval", told),
     ("reactions that cannot be given are refused", refused),
     ("a recall removes reactions and the pin", recalled),
@@ -60,6 +61,19 @@ fn once(store: &dyn Store) {
     let own = store.row(RowSpace::Chat, &chat_rows::reactions_key(room, 1, u[0])).unwrap();
     assert_eq!(chat_rows::decode::<Vec<String>>(own.as_deref()).unwrap(), ["+1"]);
     assert_eq!(store.row(RowSpace::Chat, &chat_rows::reactions_key(room, 1, u[3])).unwrap(), None);
+}
+
+fn spelled(store: &dyn Store) {
+    let (room, u) = room_with_message(store, 3);
+    let (plain, coloured) = ("\u{2764}", "\u{2764}\u{fe0f}");
+    commit(store, react(room, 1, u[0], coloured, true));
+    let (summary, _) = reacted(commit(store, react(room, 1, u[1], plain, true)));
+    assert_eq!(summary, [(coloured.to_owned(), 2, vec![u[1].0, u[0].0])]);
+    assert!(!reacted(commit(store, react(room, 1, u[0], plain, true))).1, "given already");
+    let own = store.row(RowSpace::Chat, &chat_rows::reactions_key(room, 1, u[1])).unwrap();
+    assert_eq!(chat_rows::decode::<Vec<String>>(own.as_deref()).unwrap(), [coloured]);
+    let (summary, changed) = reacted(commit(store, react(room, 1, u[0], plain, false)));
+    assert_eq!((summary, changed), (vec![(coloured.to_owned(), 1, vec![u[1].0])], true));
 }
 
 fn told(store: &dyn Store) {

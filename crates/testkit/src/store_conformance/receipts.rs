@@ -95,6 +95,7 @@ fn settings(store: &dyn Store) {
         notice: None,
     };
     let add = Proposal::ChangeMembers {
+        heir: None,
         conversation: room,
         add: vec![(u[2], Role::Member)],
         remove: vec![],

@@ -148,8 +148,14 @@ fn interruptions(store: &dyn Store) {
     let u = users(store, 2);
     let room = group(store, "g", &u);
     commit(store, append(room, growing(u[0], "a")));
-    let leave =
-        Proposal::ChangeMembers { conversation: room, add: vec![], remove: vec![u[0]], members_max: 9, notice: None };
+    let leave = Proposal::ChangeMembers {
+        heir: None,
+        conversation: room,
+        add: vec![],
+        remove: vec![u[0]],
+        members_max: 9,
+        notice: None,
+    };
     commit(store, leave);
     let (place, _) = changed(&commit(store, change(room, 1, INTERRUPT, u[0], "\"half\"")));
     assert_eq!((place.seq, place.duplicate), (2, false));

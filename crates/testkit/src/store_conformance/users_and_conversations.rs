@@ -8,6 +8,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("a conversation of another kind under the same id is refused", kind_differs),
     ("a conversation with unknown members is refused", unknown_members),
     ("members are added, removed, and change role", members_change),
+    ("an heir owns the conversation that others leave", heir),
     ("a member named twice is one member", named_twice),
     ("members beyond the limit are refused", members_limit),
     ("members are listed in pages", member_pages),
@@ -88,7 +89,7 @@ fn unknown_members(store: &dyn Store) {
 
 fn change(conversation: ConversationNo, add: &[(UserNo, Role)], remove: &[UserNo], members_max: u64) -> Proposal {
     let (add, remove) = (add.to_vec(), remove.to_vec());
-    Proposal::ChangeMembers { conversation, add, remove, members_max, notice: None }
+    Proposal::ChangeMembers { heir: None, conversation, add, remove, members_max, notice: None }
 }
 
 fn changed(added: &[UserNo], removed: &[UserNo], changed: &[UserNo], member_count: u64) -> Outcome {
@@ -113,6 +114,27 @@ fn members_change(store: &dyn Store) {
     assert_eq!(store.conversation(room).unwrap().unwrap().member_count, 2);
     assert_eq!(store.membership(room, u[2]).unwrap(), None);
     assert_eq!(store.conversations_of(u[2], true, 10).unwrap(), []);
+}
+
+fn heir(store: &dyn Store) {
+    let u = users(store, 4);
+    let room = group(store, "g", &u[..3]);
+    commit(store, change(room, &[(u[0], Role::Owner)], &[], 10));
+    let leave = |user: UserNo, heir| match change(room, &[], &[user], 10) {
+        Proposal::ChangeMembers { conversation, add, remove, members_max, notice, .. } => {
+            Proposal::ChangeMembers { conversation, add, remove, heir: Some(heir), members_max, notice }
+        }
+        other => other,
+    };
+    for gone in [u[0], u[3]] {
+        assert_eq!(commit(store, leave(u[0], gone)), Outcome::Rejected(Rejection::NotAMember), "{gone:?}");
+    }
+    assert_eq!(store.membership(room, u[0]).unwrap().unwrap().role, Role::Owner, "nothing was changed");
+    let before = store.membership(room, u[2]).unwrap().unwrap();
+    assert_eq!(commit(store, leave(u[0], u[2])), changed(&[], &[u[0]], &[u[2]], 2));
+    let after = store.membership(room, u[2]).unwrap().unwrap();
+    assert_eq!(after, Membership { role: Role::Owner, ..before });
+    assert_eq!(commit(store, leave(u[1], u[2])), changed(&[], &[u[1]], &[], 1), "an owner already");
 }
 
 fn named_twice(store: &dyn Store) {
@@ -166,6 +188,7 @@ fn members_notice(store: &dyn Store) {
     let u = users(store, 2);
     let room = group(store, "g", &u[..1]);
     let add = |role| Proposal::ChangeMembers {
+        heir: None,
         conversation: room,
         add: vec![(u[1], role)],
         remove: vec![],
@@ -220,6 +243,7 @@ fn refused_notice(store: &dyn Store) {
         notice: notice(),
     };
     let change = Proposal::ChangeMembers {
+        heir: None,
         conversation: room,
         add: vec![(u[0], Role::Owner), (u[2], Role::Member)],
         remove: vec![u[1]],

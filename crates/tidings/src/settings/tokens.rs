@@ -23,7 +23,7 @@ settings! {
         issuer: Vec<String> = Vec::new(),
         /// A token whose `exp` lies further ahead than this many seconds is refused. The default is a year.
         lifetime_s_max: u64 = TokenRules::default().lifetime_s_max,
-        /// The scopes of a token without `scope`: of read, send, open_direct, open_group, presence, popups, push.
+        /// The scopes of a token without `scope`, or with words of other services alone: of read, send, open_direct, open_group, presence, popups, push.
         default_scopes: Vec<String> = Scope::ALL.iter().map(Scope::to_string).collect(),
         /// An address with the public keys of user tokens (a JWKS with RS256, ES256, EdDSA keys), fetched now and again.
         jwks_url: Option<String> = None,

@@ -1,7 +1,7 @@
 //! Startup errors are explained, and conditions that allow serving do not prevent the start.
 
 use crate::support::*;
-use std::fs;
+use std::{fs, net::TcpListener};
 
 /// Starts the server with these variables, which must be refused. Returns its standard error.
 fn refused(variables: &[(&str, &str)]) -> String {
@@ -50,6 +50,20 @@ fn an_invalid_settings_file_is_refused_with_line_and_reason() {
     for part in ["tidings.toml", "line 3", "\"localhost\" is not an IP address and a port, such as 127.0.0.1:8080"] {
         assert!(told.contains(part), "no {part:?} in {told}");
     }
+}
+
+#[test]
+fn with_logs_in_json_every_line_is_json() {
+    let folder = Folder::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = folder.program(&["serve"]);
+    command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY).env("TIDINGS_LOG_FORMAT", "json");
+    let output = command.env("TIDINGS_HTTP_LISTEN", taken.local_addr().unwrap().to_string()).output().unwrap();
+    assert!(!output.status.success());
+    let told = text(&output.stderr);
+    assert!(told.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{told}");
+    assert!(told.contains("in use"), "{told}");
+    assert_eq!(text(&output.stdout), "");
 }
 
 #[test]

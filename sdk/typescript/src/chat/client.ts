@@ -27,6 +27,7 @@ import { Receipts } from "./receipts.js";
 import type { Keeper } from "./stored.js";
 import { Timelines } from "./timelines.js";
 import { Typing } from "./typing.js";
+import { UserBook } from "./users.js";
 
 export interface ClientOptions {
   readonly user: string;
@@ -43,6 +44,7 @@ export interface ClientOptions {
 export class Client implements Tidings {
   readonly user: string;
   readonly presence: PresenceBook;
+  readonly users: UserBook;
   readonly popups: PopupDesk;
   readonly offlinePush: OfflinePushDesk;
   readonly conversations: ListKeeper;
@@ -73,13 +75,18 @@ export class Client implements Tidings {
         keeper.outboxChanged();
       },
     });
-    const list = new ListKeeper(core, (view) => timelines.catchUp(view));
+    const users = new UserBook(core, http);
+    const list = new ListKeeper(core, http, {
+      read: (view) => timelines.catchUp(view),
+      users: (cards) => users.know(cards),
+    });
     this.user = user;
     this.presence = new PresenceBook(core);
+    this.users = users;
     this.popups = new PopupDesk(core);
     this.offlinePush = new OfflinePushDesk(deviceId, http);
     this.conversations = list;
-    this.#parts = { core, http, timelines, outbox, list, typing: new Typing(core), receipts: new Receipts() };
+    this.#parts = { core, http, timelines, outbox, list, typing: new Typing(core), receipts: new Receipts(core), users };
     this.#pushes = new Pushes(core);
     this.#keeper = keeper;
     this.#cursor = keeper.start({ core, timelines, outbox, list });
@@ -144,6 +151,7 @@ export class Client implements Tidings {
     this.#parts.outbox.close(new TidingsError(CLIENT_CODES.closed, "the app has closed the client"));
     this.#parts.typing.close();
     this.conversations.close();
+    this.users.close();
   }
 
   #handle(id: string): ConversationHandle {
@@ -183,6 +191,8 @@ export class Client implements Tidings {
     // Read marks, mutes and preferences that changed meanwhile come with no entry.
     this.conversations.refreshAll();
     this.presence.up();
+    this.users.up();
+    this.#parts.receipts.up();
     timelines.up();
     for (const { messages } of this.#handles.values()) messages.retry();
     outbox.unpause();
@@ -210,6 +220,7 @@ export class Client implements Tidings {
         for (const entry of frame.entries) {
           this.#parts.outbox.see(entry);
           list.take(entry);
+          if (entry.kind === "member_change" || entry.kind === "conversation_change") receipts.changed(entry.conversation);
         }
         timelines.take(frame.entries);
         this.#cursor = frame.cursor;
@@ -232,6 +243,9 @@ export class Client implements Tidings {
         break;
       case "receipts":
         receipts.take(frame.conversation, frame.marks ?? [], frame.moved ?? []);
+        break;
+      case "user":
+        this.users.know([frame.user]);
         break;
       case "stream":
         timelines.grow(frame);

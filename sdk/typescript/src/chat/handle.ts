@@ -18,6 +18,7 @@ import { Questions } from "./questions.js";
 import type { Receipts } from "./receipts.js";
 import type { Timelines } from "./timelines.js";
 import type { Typing } from "./typing.js";
+import type { UserBook } from "./users.js";
 import { Window } from "./window.js";
 
 /** The parts that all conversations share. */
@@ -29,6 +30,7 @@ export interface Parts {
   readonly list: ListKeeper;
   readonly typing: Typing;
   readonly receipts: Receipts;
+  readonly users: UserBook;
 }
 
 export class ConversationHandle implements Conversation {
@@ -198,8 +200,10 @@ export class ConversationHandle implements Conversation {
     return answer;
   }
 
-  members(page: { readonly after?: string; readonly limit?: number } = {}): Promise<MembersPage> {
-    return this.#questions.members(page);
+  async members(page: { readonly after?: string; readonly limit?: number } = {}): Promise<MembersPage> {
+    const answer = await this.#questions.members(page);
+    this.#parts.users.know(answer.members.map(({ user: id, name, avatar }) => ({ id, ...(name != null && { name }), ...(avatar != null && { avatar }) })));
+    return answer;
   }
 
   addMembers(users: readonly string[], role?: Role): Promise<void> {

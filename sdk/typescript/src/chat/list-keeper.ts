@@ -3,10 +3,11 @@ import { TidingsError } from "../errors.js";
 import { Cell } from "../observable.js";
 import type { Conversations, ConversationsPage, ConversationsSnapshot } from "../tidings.js";
 import type { ListFilter } from "../wire/client-frames.js";
-import type { ConversationView, Entry } from "../wire/entries.js";
+import type { ConversationView, Entry, UserCard } from "../wire/entries.js";
 import type { ConversationsFrame } from "../wire/server-frames.js";
 import type { Core } from "./core.js";
 import { isOfOthers } from "./direct.js";
+import type { HttpListener } from "./http.js";
 import { ConversationList } from "./list.js";
 
 const PAGE_LIMIT = 100;
@@ -16,11 +17,27 @@ const REFRESH_AFTER_MS = 50;
 const TIMER_MS_MAX = 2 ** 31 - 1;
 // A line that is stale again after so many readings in a row is left until something else changes.
 const ROUNDS_MAX = 5;
+// Lines that are asked for one by one in one reading.
+const SINGLES_MAX = 50;
+/** What a line is refused with that the user does not have. */
+const ABSENT: ReadonlySet<string> = new Set(["not_found", "not_a_member", "forbidden"]);
+
+/** What the parts beside the list learn from it. */
+export interface ListEvents {
+  /** A line that the server has answered with. */
+  readonly read: (view: ConversationView) => void;
+  /** How the users of a page are shown. */
+  readonly users: (cards: readonly UserCard[]) => void;
+}
+
+/** What is unread in a conversation that is not loaded. */
+type Beyond = Pick<ConversationView, "unread" | "mentions">;
 
 export class ListKeeper implements Conversations {
   readonly #core: Core;
   readonly #list: ConversationList;
-  readonly #onRead: (view: ConversationView) => void;
+  readonly #http: HttpListener;
+  readonly #events: ListEvents;
   readonly #cell = new Cell<ConversationsSnapshot>({ items: [], unread: 0, mentions: 0, hasMore: false, state: "loading" });
   readonly #views = new Map<string, Cell<ConversationView | undefined>>();
   /** How many pages were asked for. */
@@ -30,6 +47,11 @@ export class ListKeeper implements Conversations {
   /** The same of each line's newest entry: a page merges with it, and a list without the line may be too old. */
   readonly #moved = new Map<string, number>();
   #next: string | undefined;
+  /** What is unread behind the loaded pages, by conversation, and in those that the server did not name. A line that is loaded counts itself. */
+  #beyond = new Map<string, Beyond>();
+  #rest: Beyond = { unread: 0, mentions: 0 };
+  /** Somebody looks at them, and the user has no such conversation. */
+  readonly #unknown = new Set<string>();
   #isRead = false;
   #wantsAll = false;
   #timer: (() => void) | undefined;
@@ -37,10 +59,10 @@ export class ListKeeper implements Conversations {
   #reading: Promise<void> | undefined;
   #isDirty = false;
 
-  /** `onRead` is told of each line that the server has answered with. */
-  constructor(core: Core, onRead: (view: ConversationView) => void) {
+  constructor(core: Core, http: HttpListener, events: ListEvents) {
     this.#core = core;
-    this.#onRead = onRead;
+    this.#http = http;
+    this.#events = events;
     this.#list = new ConversationList(core.me);
   }
 
@@ -50,7 +72,12 @@ export class ListKeeper implements Conversations {
 
   viewOf(id: string): Cell<ConversationView | undefined> {
     let cell = this.#views.get(id);
-    if (!cell) this.#views.set(id, (cell = new Cell<ConversationView | undefined>(this.#list.view(id))));
+    if (!cell) {
+      cell = new Cell<ConversationView | undefined>(this.#list.view(id), (isUsed) => {
+        if (isUsed && this.#isRead && this.#isMissing(id)) this.#schedule(0);
+      });
+      this.#views.set(id, cell);
+    }
     return cell;
   }
 
@@ -68,6 +95,7 @@ export class ListKeeper implements Conversations {
   take(entry: Entry): void {
     if (this.#isOfAccount(entry.conversation)) return;
     this.#moved.set(entry.conversation, this.#asked);
+    this.#unknown.delete(entry.conversation);
     this.#list.take(entry);
     this.#refreshStale();
     this.#changed();
@@ -82,8 +110,9 @@ export class ListKeeper implements Conversations {
   put(view: ConversationView): void {
     if (this.#isOfAccount(view.id)) return;
     this.#told.set(view.id, this.#asked);
+    this.#unknown.delete(view.id);
     this.#list.put(view);
-    this.#onRead(view);
+    this.#events.read(view);
     this.#refreshStale();
     this.#changed();
   }
@@ -91,6 +120,8 @@ export class ListKeeper implements Conversations {
   membership(id: string, isMember: boolean): void {
     if (this.#isOfAccount(id)) return;
     this.#told.set(id, this.#asked);
+    this.#unknown.delete(id);
+    this.#beyond.delete(id);
     if (isMember) this.#list.stale.add(id);
     else this.#list.remove(id);
     this.#refreshStale();
@@ -100,11 +131,13 @@ export class ListKeeper implements Conversations {
   /** Everything may have changed. */
   refreshAll(): void {
     this.#wantsAll = true;
+    this.#unknown.clear();
     this.#schedule(0);
   }
 
   clear(): void {
     this.#list.clear();
+    this.#forgetBeyond();
     this.#isRead = false;
     this.#changed();
   }
@@ -119,6 +152,7 @@ export class ListKeeper implements Conversations {
     if (this.#next === undefined) return;
     const page = await this.#ask({ after: this.#next, limit: PAGE_LIMIT });
     this.#next = page.next ?? undefined;
+    if (this.#next === undefined) this.#forgetBeyond();
     this.#changed();
   }
 
@@ -128,6 +162,72 @@ export class ListKeeper implements Conversations {
     const { conversations, next } = await (filter === "archived" ? this.#ask(question) : this.#core.asker.ask({ t: "conversations", ...question }));
     this.#changed();
     return { conversations, ...(next != null && { next }) };
+  }
+
+  async search(text: string, page: { readonly filter?: ListFilter; readonly after?: string; readonly limit?: number } = {}): Promise<ConversationsPage> {
+    const { conversations, next, users } = await this.#core.asker.ask({ t: "conversations", search: text, ...page });
+    this.#events.users(users ?? []);
+    return { conversations, ...(next != null && { next }) };
+  }
+
+  async readAll(): Promise<void> {
+    const heads = this.#list.views.map(({ id, last_seq }) => [id, last_seq] as const);
+    const beyond = [...this.#beyond.keys()];
+    for (;;) {
+      const { more } = (await this.#http.call("POST", "/v1/users/me/read-all")) as { readonly more?: boolean };
+      if (more !== true) break;
+    }
+    for (const [id, seq] of heads) this.#list.read(id, seq);
+    for (const id of beyond) this.#beyond.delete(id);
+    this.#rest = { unread: 0, mentions: 0 };
+    this.#refreshStale();
+    this.#changed();
+  }
+
+  /** Whether somebody looks at a line that is not there, and may be had. */
+  #isMissing(id: string): boolean {
+    return this.#views.get(id)?.isUsed === true && !this.#list.view(id) && !this.#unknown.has(id) && !this.#isOfAccount(id);
+  }
+
+  get #missing(): readonly string[] {
+    return [...this.#views.keys()].filter((id) => this.#isMissing(id));
+  }
+
+  #forgetBeyond(): void {
+    this.#beyond.clear();
+    this.#rest = { unread: 0, mentions: 0 };
+  }
+
+  /** What is unread behind the loaded pages. Of what is told meanwhile the lines are read anyhow. */
+  async #readBeyond(): Promise<void> {
+    const asked = ++this.#asked;
+    const { unread, mentions, lines } = await this.#core.asker.ask({ t: "unread" });
+    this.#beyond = new Map(lines.filter(({ conversation }) => !this.#isNews(conversation, asked)).map(({ conversation, muted, ...line }) =>
+      [conversation, { unread: muted === true ? 0 : line.unread, mentions: line.mentions }]));
+    this.#rest = {
+      unread: unread - lines.reduce((sum, line) => sum + (line.muted === true ? 0 : line.unread), 0),
+      mentions: mentions - lines.reduce((sum, line) => sum + line.mentions, 0),
+    };
+  }
+
+  /** Whether something was told of a line since this question. */
+  #isNews(id: string, asked: number): boolean {
+    return Math.max(this.#told.get(id) ?? 0, this.#moved.get(id) ?? 0) >= asked;
+  }
+
+  /** Asks for lines one by one; one that the user does not have is removed. */
+  async #readSingles(ids: readonly string[]): Promise<void> {
+    for (const id of ids.slice(0, SINGLES_MAX)) {
+      const asked = this.#asked + 1;
+      try {
+        await this.#ask({ conversation: id });
+      } catch (error) {
+        if (!(error instanceof TidingsError) || error.retry || !ABSENT.has(error.code)) throw error;
+        if (this.#isNews(id, asked)) continue;
+        this.#list.remove(id);
+        this.#unknown.add(id);
+      }
+    }
   }
 
   /** Conversations of accounts that this user answers for are not in the user's own list. */
@@ -152,19 +252,40 @@ export class ListKeeper implements Conversations {
 
   async #readAll(): Promise<void> {
     try {
-      for (let round = 0; round < ROUNDS_MAX && (this.#wantsAll || this.#list.stale.size > 0); round++) await this.#readOnce();
+      const isWanting = (): boolean => this.#wantsAll || this.#list.stale.size > 0 || this.#missing.length > 0;
+      for (let round = 0; round < ROUNDS_MAX && isWanting(); round++) await this.#readOnce();
       if (!this.#wantsAll) this.#list.stale.clear();
     } catch (error) {
       this.#wantsAll = false;
-      if (!(error instanceof TidingsError)) throw error;
-      // That the session has ended is told by the status.
-      if (this.#core.link.status.get().state !== "ended") this.#core.emitter.emit("error", error);
+      this.#report(error);
     }
   }
 
-  /** Reads pages from the first on: as many as are loaded when all may have changed, or until no stale line is left. */
+  #report(error: unknown): void {
+    if (!(error instanceof TidingsError)) throw error;
+    // That the session has ended is told by the status.
+    if (this.#core.link.status.get().state !== "ended") this.#core.emitter.emit("error", error);
+  }
+
+  /** Reads pages from the first on, as many as are loaded, when all may have changed; otherwise the lines that are stale or missing. */
   async #readOnce(): Promise<void> {
-    const isAll = this.#wantsAll;
+    if (this.#wantsAll) await this.#readPages();
+    else await this.#readStale();
+    this.#isRead = true;
+    this.#changed();
+  }
+
+  async #readStale(): Promise<void> {
+    // The latest active lines, most likely the stale ones, stand on the first page.
+    if (this.#list.stale.size > 0) {
+      const { conversations } = await this.#ask({ limit: PAGE_LIMIT });
+      for (const { id } of conversations) this.#unknown.delete(id);
+    }
+    await this.#readSingles([...this.#list.stale]);
+    await this.#readSingles(this.#missing);
+  }
+
+  async #readPages(): Promise<void> {
     this.#wantsAll = false;
     const stale = new Set(this.#list.stale);
     const known = new Set(this.#list.views.map(({ id }) => id));
@@ -172,45 +293,38 @@ export class ListKeeper implements Conversations {
     const loaded = Math.max(PAGE_LIMIT, this.#list.size);
     const seen = new Set<string>();
     let after: string | undefined;
-    for (;;) {
+    do {
       const page = await this.#ask({ limit: PAGE_LIMIT, ...(after !== undefined && { after }) });
-      for (const { id } of page.conversations) {
-        seen.add(id);
-        stale.delete(id);
-      }
+      for (const { id } of page.conversations) seen.add(id);
       after = page.next ?? undefined;
-      if (isAll && (after === undefined || seen.size >= loaded)) this.#next = after;
-      if (after === undefined || (isAll ? seen.size >= loaded : stale.size === 0)) break;
-    }
-    const archived = this.#list.views.filter(({ id, archived }) => archived === true && (isAll ? !seen.has(id) : stale.has(id)));
-    if (archived.length > 0) {
+    } while (after !== undefined && seen.size < loaded);
+    if (this.#list.views.some(({ id, archived }) => archived === true && !seen.has(id))) {
       const page = await this.#ask({ limit: PAGE_LIMIT, filter: "archived" });
       for (const { id } of page.conversations) seen.add(id);
     }
-    const isNews = (id: string): boolean => Math.max(this.#told.get(id) ?? 0, this.#moved.get(id) ?? 0) >= asked;
-    for (const id of stale) if (!isNews(id)) this.#list.stale.delete(id); // the server's list has no such line
-    if (isAll) {
-      // Lines that came or changed while the pages were read may be missing in them: they stay, and are looked for again.
-      const unsure = this.#list.views.map(({ id }) => id).filter((id) => known.has(id) && !seen.has(id) && isNews(id));
-      for (const id of unsure) this.#list.stale.add(id);
-      this.#list.keepOnly(new Set([...seen, ...unsure, ...this.#list.views.map(({ id }) => id).filter((id) => !known.has(id))]));
-    } else if (after === undefined) {
-      // The whole list was read for them, and does not have them.
-      for (const id of stale) if (!seen.has(id) && !isNews(id)) this.#list.remove(id);
-    }
-    this.#isRead = true;
-    this.#changed();
+    if (after === undefined) this.#forgetBeyond();
+    else await this.#readBeyond().catch((error: unknown) => this.#report(error)); // the list is shown all the same
+    this.#next = after;
+    const isNews = (id: string): boolean => this.#isNews(id, asked);
+    for (const id of stale) if (!isNews(id) && !seen.has(id) && after === undefined) this.#list.stale.delete(id); // the server's list has no such line
+    // Lines that came or changed while the pages were read may be missing in them, and those that somebody looks at may stand behind them: they
+    // stay, and are looked for again.
+    const isKept = (id: string): boolean => isNews(id) || this.#views.get(id)?.isUsed === true;
+    const unsure = this.#list.views.map(({ id }) => id).filter((id) => known.has(id) && !seen.has(id) && isKept(id));
+    for (const id of unsure) this.#list.stale.add(id);
+    this.#list.keepOnly(new Set([...seen, ...unsure, ...this.#list.views.map(({ id }) => id).filter((id) => !known.has(id))]));
   }
 
   /** Asks for a page, and takes its lines, but for those of which something newer was told meanwhile. */
-  async #ask(question: { readonly after?: string; readonly limit?: number; readonly filter?: ListFilter }): Promise<ConversationsFrame> {
+  async #ask(question: { readonly after?: string; readonly limit?: number; readonly filter?: ListFilter; readonly conversation?: string }): Promise<ConversationsFrame> {
     const asked = ++this.#asked;
     const page = await this.#core.asker.ask({ t: "conversations", ...question });
     for (const view of page.conversations) {
       if ((this.#told.get(view.id) ?? 0) >= asked) continue;
       this.#list.put(view);
-      this.#onRead(view);
+      this.#events.read(view);
     }
+    this.#events.users(page.users ?? []);
     return page;
   }
 
@@ -234,10 +348,12 @@ export class ListKeeper implements Conversations {
     this.#endMutes();
     for (const [id, cell] of this.#views) cell.set(this.#list.view(id));
     const items = this.#list.views.filter(({ hidden, archived }) => hidden !== true && archived !== true).sort(byActivity);
+    const beyond = [...this.#beyond].filter(([id]) => !this.#list.view(id)).map(([, line]) => line);
+    const sum = (lines: readonly Beyond[], what: keyof Beyond): number => lines.reduce((count, line) => count + line[what], 0);
     this.#cell.set({
       items,
-      unread: items.reduce((count, { muted, unread }) => count + (muted ? 0 : unread), 0),
-      mentions: items.reduce((count, { mentions }) => count + mentions, 0),
+      unread: sum(items.filter(({ muted }) => !muted), "unread") + sum(beyond, "unread") + this.#rest.unread,
+      mentions: sum(items, "mentions") + sum(beyond, "mentions") + this.#rest.mentions,
       hasMore: this.#next !== undefined,
       state: this.#isRead ? "ready" : "loading",
     });

@@ -233,8 +233,9 @@ function changedBy(entry: Entry, message: Entry): Entry {
 /** What the notice of a change says of the line: the card, and the role of this user. */
 function cardChange({ kind, body }: Entry, me: string): CardChange {
   if (body === null || typeof body !== "object" || Array.isArray(body)) return {};
-  const { name, avatar, changed: users, role } = body as { readonly [name: string]: Json };
+  const { name, avatar, changed: users, role, owner } = body as { readonly [name: string]: Json };
   if (kind === "conversation_change") return { ...(typeof name === "string" && { name }), ...(typeof avatar === "string" && { avatar }) };
+  if (kind === "member_change" && owner === me) return { role: "owner" }; // the last one has left
   const isMine = kind === "member_change" && Array.isArray(users) && users.includes(me);
   return isMine && (role === "member" || role === "admin" || role === "owner") ? { role } : {};
 }

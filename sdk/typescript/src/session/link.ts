@@ -4,7 +4,7 @@ import type { Observable } from "../observable.js";
 import type { ConnectionStatus } from "../tidings.js";
 import type { Attention, NoticeFrame, RequestFrame } from "../wire/client-frames.js";
 import type { SendReceipt } from "../wire/entries.js";
-import type { BoundFrame, ConversationsFrame, HistoryFrame, PopupFrame, PresenceFrame, ServerFrame } from "../wire/server-frames.js";
+import type { BoundFrame, ConversationsFrame, HistoryFrame, PopupFrame, PresenceFrame, ReceiptsFrame, ServerFrame, UnreadFrame } from "../wire/server-frames.js";
 
 interface Done {
   readonly ref?: number;
@@ -19,6 +19,8 @@ export interface Answers {
   stream_end: SendReceipt;
   history: HistoryFrame;
   conversations: ConversationsFrame;
+  unread: UnreadFrame;
+  receipts: ReceiptsFrame;
   watch_presence: PresenceFrame;
   popup: PopupFrame;
   read: Done;

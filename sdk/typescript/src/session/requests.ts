@@ -14,6 +14,8 @@ const EXPECTED: { readonly [T in RequestFrame["t"]]: ServerFrame["t"] } = {
   stream_end: "sent",
   history: "history",
   conversations: "conversations",
+  unread: "unread",
+  receipts: "receipts",
   watch_presence: "presence",
   popup: "popup",
   read: "ok",

@@ -64,9 +64,13 @@ export type RequestFrame =
       readonly after?: string;
       readonly limit?: number;
       readonly filter?: ListFilter;
+      readonly conversation?: string;
+      readonly search?: string;
       readonly account?: string;
       readonly assigned_to?: string;
     }
+  | { readonly t: "unread" }
+  | { readonly t: "receipts"; readonly conversation: string }
   | { readonly t: "watch_presence"; readonly users: readonly string[]; readonly conversation?: string }
   | { readonly t: "unwatch_presence"; readonly users?: readonly string[] }
   | { readonly t: "popup"; readonly question: PopupQuestion }
@@ -124,7 +128,7 @@ export type ClientFrame = BindFrame | (RequestFrame & { readonly ref?: number })
 
 /** Every `t` that this client can send. */
 export const CLIENT_FRAMES = [
-  "bind", "send", "read", "history", "conversations", "watch_presence", "unwatch_presence", "popup", "popup_events",
+  "bind", "send", "read", "history", "conversations", "unread", "receipts", "watch_presence", "unwatch_presence", "popup", "popup_events",
   "refresh", "ping", "edit", "recall", "react", "pin", "preferences", "assign", "stream_begin", "stream_end", "typing", "ack",
   "stored", "attention", "stream_append", "unbind",
 ] as const satisfies readonly ClientFrame["t"][];

@@ -147,6 +147,16 @@ export interface ConversationView {
   readonly assigned_to?: string;
 }
 
+/** How a user is shown. */
+export interface UserCard {
+  /** The user's id. */
+  readonly id: string;
+  /** For display. */
+  readonly name?: string;
+  /** The address or the app's name of a picture. */
+  readonly avatar?: string;
+}
+
 /** A part of a timeline, oldest first. */
 export interface HistoryPage {
   readonly entries: readonly Entry[];
@@ -155,6 +165,8 @@ export interface HistoryPage {
   /** The cursor of the page of older entries. */
   readonly previous?: string;
   readonly more: boolean;
+  /** The senders of the entries. */
+  readonly users?: readonly UserCard[];
   readonly conversation_first_seq?: number;
   readonly conversation_last_seq?: number;
   readonly first_seq: number;

@@ -48,6 +48,10 @@ const CHECKS: { readonly [T in ServerFrame["t"]]: Check } = {
   receipts: ({ conversation, marks, moved }) =>
     isText(conversation) && isOptionalListOf(({ user }) => isText(user))(marks) &&
     isOptionalListOf(({ from_seq, to_seq, count }) => isCount(from_seq) && isCount(to_seq) && isCount(count))(moved),
+  unread: ({ unread, mentions, lines }) =>
+    isCount(unread) && isCount(mentions) &&
+    isListOf(({ conversation, unread: of, mentions: named }) => isText(conversation) && isCount(of) && isCount(named))(lines),
+  user: ({ user }) => isObject(user) && isText(user["id"]),
   conversation: ({ conversation }) => isObject(conversation) && isView(conversation),
   stream: ({ conversation, seq, offset, text }) => isText(conversation) && isCount(seq) && isCount(offset) && isText(text),
 };

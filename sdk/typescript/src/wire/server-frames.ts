@@ -1,11 +1,13 @@
 // The frames that a server sends: one union, told apart by `t`.
-import type { ConversationView, Entry, HistoryPage, MissedRange, SendReceipt } from "./entries.js";
+import type { ConversationView, Entry, HistoryPage, MissedRange, SendReceipt, UserCard } from "./entries.js";
 import type { PopupDecision, Push } from "./popups.js";
 
 /** How a resume went. */
 export interface Resume {
   readonly complete: boolean;
   readonly ranges?: readonly MissedRange[];
+  /** Conversations of which entries that were missed are gone for good: what is left begins at `first_seq`. */
+  readonly removed?: readonly { readonly conversation: string; readonly first_seq: number }[];
   readonly reset?: boolean;
 }
 
@@ -70,6 +72,33 @@ export interface ConversationsFrame {
   readonly ref?: number;
   readonly conversations: readonly ConversationView[];
   readonly next?: string;
+  readonly users?: readonly UserCard[];
+}
+
+export interface ReceiptsFrame {
+  readonly t: "receipts";
+  readonly ref?: number;
+  readonly conversation: string;
+  readonly marks?: readonly ReceiptMark[];
+  readonly moved?: readonly ReceiptMove[];
+}
+
+/** What is unread in one conversation. */
+export interface UnreadLine {
+  readonly conversation: string;
+  readonly unread: number;
+  readonly mentions: number;
+  readonly muted?: boolean;
+}
+
+export interface UnreadFrame {
+  readonly t: "unread";
+  readonly ref?: number;
+  readonly unread: number;
+  readonly mentions: number;
+  readonly conversations: number;
+  readonly capped?: boolean;
+  readonly lines: readonly UnreadLine[];
 }
 
 export interface SentFrame {
@@ -125,17 +154,14 @@ export type ServerFrame =
   | HistoryFrame
   | ConversationsFrame
   | { readonly t: "reconnect"; readonly after_ms: number }
-  | {
-      readonly t: "receipts";
-      readonly conversation: string;
-      readonly marks?: readonly ReceiptMark[];
-      readonly moved?: readonly ReceiptMove[];
-    }
+  | ReceiptsFrame
+  | UnreadFrame
+  | { readonly t: "user"; readonly user: UserCard }
   | { readonly t: "conversation"; readonly conversation: ConversationView }
   | StreamFrame;
 
 /** Every `t` that this client understands; others are skipped. */
 export const SERVER_FRAMES = [
   "bound", "error", "messages", "sent", "ok", "pong", "read", "typing", "membership", "presence", "push", "popup",
-  "history", "conversations", "reconnect", "receipts", "conversation", "stream", "appended",
+  "history", "conversations", "reconnect", "receipts", "conversation", "stream", "appended", "unread", "user",
 ] as const satisfies readonly ServerFrame["t"][];

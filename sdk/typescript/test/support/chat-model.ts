@@ -64,6 +64,8 @@ export class ConversationModel {
   /** The notices that everybody must see, of those who came before the end. */
   notices = 0;
   read = 0;
+  /** How far the other members have read, as far as the conversation shows it. */
+  readonly marks = new Map<string, number>();
   cleared = 0;
   title: string | undefined;
   isPinned = false;
@@ -113,6 +115,11 @@ export class ConversationModel {
   hasRead(seq: number): void {
     this.read = Math.max(this.read, seq);
     this.isMarked = false;
+  }
+
+  /** Another member has read. */
+  otherHasRead(user: string, seq: number): void {
+    this.marks.set(user, Math.max(this.marks.get(user) ?? 0, seq));
   }
 
   hidden(isHidden: boolean): void {

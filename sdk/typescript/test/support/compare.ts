@@ -39,6 +39,9 @@ export function differences(client: Tidings, rooms: readonly Compared[]): readon
       check(`the line of ${id}`, line, model.line);
     }
     if (!model.isMember) continue;
+    const { marks } = chat.receipts.get();
+    const read = [...model.marks].map(([user]) => [user, marks.get(user)?.read ?? 0]);
+    check(`the marks of ${id}`, read, [...model.marks]);
     const { items: shown, state, hasOlder } = chat.messages.get();
     check(`the state of ${id}`, state, "ready");
     const messages = shown.filter((item): item is Message => item.is === "message");

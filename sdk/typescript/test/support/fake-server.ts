@@ -202,7 +202,16 @@ export class FakeServer {
         const page = this.truth.history(frame);
         return page ? answer({ t: "history", conversation, ...page }) : refused("not_found");
       }
+      case "unread":
+        return answer({ t: "unread", ...this.truth.unread(me) });
+      case "receipts":
+        return answer({ t: "receipts", conversation, marks: this.truth.marks(conversation) });
       case "conversations":
+        if (frame["conversation"] !== undefined) {
+          if (!this.truth.conversations.includes(conversation)) return refused("not_found");
+          return answer({ t: "conversations", conversations: [this.truth.view(me, conversation)] });
+        }
+        if (frame["search"] !== undefined) return answer({ t: "conversations", conversations: this.truth.list(me, undefined, 1_000).conversations.filter(({ id }) => id.includes(String(frame["search"]))) });
         return answer({ t: "conversations", ...this.truth.list(me, frame["after"] as string | undefined, Number(frame["limit"] ?? 50), frame["filter"] === "archived") });
       case "ping":
         return answer({ t: "pong" });

@@ -88,7 +88,7 @@ export class RandomHistory {
     this.#proxy = await new Proxy(() => server.address).start();
     const [ada, ben, cleo] = [this.#ada, this.#ben, this.#cleo];
     for (const [id, owner] of [[`g-${ada}`, ben], [`h-${ada}`, ada]]) {
-      await server.api("POST", "/v1/conversations", { id, kind: "group", name: "House", owner, members: [ada, ben, cleo].filter((user) => user !== owner) });
+      await server.api("POST", "/v1/conversations", { id, kind: "group", name: "House", receipts: "members", owner, members: [ada, ben, cleo].filter((user) => user !== owner) });
     }
     const storage = { ...this.#storage, close: () => Promise.resolve() };
     this.#open = () => connect({ url: this.#proxy.url, token: async () => server.token(ada), WebSocket, transports: [transport], storage, deviceId: "d" });
@@ -103,7 +103,10 @@ export class RandomHistory {
 
   /** Somebody looks at some of the conversations. */
   #look(): void {
-    for (const { chat } of this.#rooms) if (this.#chance(0.75)) chat.messages.subscribe(() => undefined);
+    for (const { chat } of this.#rooms) {
+      if (this.#chance(0.75)) chat.messages.subscribe(() => undefined);
+      chat.receipts.subscribe(() => undefined);
+    }
   }
 
   /** The page is closed and opened again, on what it has stored. */
@@ -142,6 +145,7 @@ export class RandomHistory {
       [4, () => this.#othersReaction(room)],
       [2, () => this.#othersPin(room)],
       [3, () => this.#otherDevice(room)],
+      [4, () => this.#othersRead(room)],
       [2, () => this.#rename(room)],
       [6, () => this.#membership(room)],
       [5, () => this.#connection()],
@@ -359,6 +363,14 @@ export class RandomHistory {
     return this.#others(room, `ada mutes ${muted} elsewhere`, "PUT", `${path}/mute`, { muted }, () => void (room.model.isMuted = muted));
   }
 
+  #othersRead(room: Room): Promise<void> | void {
+    const seq = this.#pick(room.model.seqs);
+    const user = room.isGroup ? (this.#pick([this.#ben, this.#cleo]) as string) : this.#ben;
+    if (seq === undefined) return;
+    const path = `/v1/users/${user}/conversations/${encodeURIComponent(room.id)}/read`;
+    return this.#others(room, `${user} reads ${seq}`, "PUT", path, { seq }, () => room.model.otherHasRead(user, seq));
+  }
+
   #rename(room: Room): Promise<void> | void {
     if (!room.isGroup) return;
     return this.#others(room, "is renamed", "PATCH", this.#path(room), { name: `House ${++this.#count}` }, () => void (room.model.notices += 1));
@@ -424,6 +436,10 @@ export class RandomHistory {
       found = differences(this.#client, this.#rooms);
     }
     this.#wrong.push(...found);
+    // What the server counts together is what the models count, too.
+    const { unread, mentions } = (await this.#server.api("GET", `/v1/users/${this.#ada}/unread`)) as { readonly unread: number; readonly mentions: number };
+    const shown = this.#client.conversations.get();
+    if (unread !== shown.unread || mentions !== shown.mentions) this.#wrong.push(`the total is ${unread}, ${mentions}; shown are ${shown.unread}, ${shown.mentions}`);
   }
 }
 

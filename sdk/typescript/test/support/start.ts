@@ -31,6 +31,7 @@ export async function start(options: {
   readonly cursor?: string;
   readonly random?: () => number;
   readonly transport?: TransportName;
+  readonly fetch?: typeof fetch;
 } = {}): Promise<Started> {
   const server = options.server ?? new FakeServer(new VirtualClock(options.random));
   const { clock } = server;
@@ -48,7 +49,7 @@ export async function start(options: {
     clock,
     identity: { deviceId, deviceKind: "web", appVersion: undefined, push: false },
   });
-  const http = new HttpListener("http://fake", token, fetch, clock);
+  const http = new HttpListener("http://fake", token, options.fetch ?? fetch, clock);
   const client = new Client({ user, deviceId, link: session, http, clock, keeper: options.keeper ?? forgetfulKeeper });
   session.start();
   await clock.pass(20);

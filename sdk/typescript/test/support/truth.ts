@@ -164,6 +164,20 @@ export class Truth {
     };
   }
 
+  /** What is unread in all conversations of the list; of the first `named` by name. */
+  unread(user: string, named = 1_000): { unread: number; mentions: number; conversations: number; lines: readonly { conversation: string; unread: number; mentions: number; muted?: boolean }[] } {
+    const all = this.list(user, undefined, 100_000).conversations.filter(({ unread, marked_unread }) => unread > 0 || marked_unread === true);
+    const sum = (count: (view: ConversationView) => number): number => all.reduce((whole, view) => whole + count(view), 0);
+    const lines = all.slice(0, named).map(({ id, unread, mentions, muted }) => ({ conversation: id, unread, mentions, ...(muted && { muted }) }));
+    return { unread: sum(({ unread, muted }) => (muted ? 0 : unread)), mentions: sum(({ mentions }) => mentions), conversations: all.length, lines };
+  }
+
+  /** How far everybody has read. */
+  marks(conversation: string): readonly { user: string; read_seq: number }[] {
+    const of = [...this.#reads].filter(([name]) => name.endsWith(` ${conversation}`));
+    return of.map(([name, read_seq]) => ({ user: name.slice(0, name.indexOf(" ")), read_seq }));
+  }
+
   /** What the user has set for a conversation, in place of what was set before. */
   prefer(id: string, preferences: Partial<ConversationView>): void {
     this.#preferences.set(id, preferences);
