@@ -62,6 +62,16 @@ pub(crate) fn sentence(user: &str, step: &NotificationStep, steps: &[Notificatio
             let due = step.until.map(|due| format!(" at {}", time(due))).unwrap_or_default();
             format!("{user} is to be notified{by}{due}, unless something else reaches {user} before")
         }
+        NotificationOutcome::Deferred => {
+            let by = step.cause.as_deref().and_then(|cause| cause.split(": ").next());
+            let by = by.map(|channel| format!(" by {channel}")).unwrap_or_default();
+            let (why, due) = match step.cause.as_deref() {
+                Some(cause) if cause.ends_with("snoozed") => ("has snoozed notifications", step.until),
+                _ => ("is not to be disturbed", step.until),
+            };
+            let due = due.map(|due| format!(" until {}", time(due))).unwrap_or_default();
+            format!("{user} {why}: the notification{by} is deferred{due}")
+        }
         NotificationOutcome::Removed => {
             format!(
                 "{channel} was asked{at} to take the notification on {device} away, since {user} has read the message"

@@ -201,7 +201,7 @@ impl Driver for ProviderWorker {
             }
             targets += job.targets.len();
             places.extend(job.targets.iter().map(|target| (job.conversation, hash_of(target))));
-            open.push(OpenJob::new(key, job));
+            open.push(OpenJob::new(self.provider.provider(), key, job));
         }
         let Prepared { addressed, shipments, held } = self.prepare_shipments(&mut open, round)?;
         let channel = Channel::from(self.provider.provider());
@@ -265,7 +265,7 @@ impl ProviderWorker {
             }
             let now_ms = context.clock.now_ms();
             let open = &mut open[at];
-            let Job { conversation, seq, even_online, replayed_at, step, policy, .. } = open.job;
+            let Job { conversation, seq, even_online, counts_from, step, policy, .. } = open.job;
             let found = OfflineRecipients::of(&context, ConversationNo(conversation), seq)?;
             if found.is_none() && open.pass_newest() {
                 // Rows of messages between this and the older ones come first.
@@ -280,6 +280,7 @@ impl ProviderWorker {
             if let Some(found) = &found {
                 (open.sent_at, open.place.position) = (found.entry.at, found.entry.position);
             }
+            let may_defer = open.place.part.deferred().is_some();
             // What settles the newest message of a row settles the older ones.
             let mut settle = |target: &Target, outcome: NotificationOutcome| {
                 self.count_some(settled_label(outcome), open.job.messages());
@@ -303,12 +304,12 @@ impl ProviderWorker {
                 expires_ms.unwrap_or_else(|| u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX));
             let epoch = context.store.epoch();
             let mut text = MessageText::of(&self.config.templates, &found, sender.as_deref(), epoch, time_to_live_ms);
-            if replayed_at > 0 {
-                text = text.expiring_at(replayed_at.saturating_add(time_to_live_ms));
+            if counts_from > 0 {
+                text = text.expiring_at(counts_from.saturating_add(time_to_live_ms));
             }
             let collapse = channel.map(|channel| channel.shown.collapse).unwrap_or_default();
             let collapses = collapse == NotificationCollapse::Conversation;
-            let (mut waiting, mut waits_until) = (Vec::new(), None);
+            let (mut waiting, mut waits_until, mut deferred) = (Vec::new(), None, Vec::new());
             for target in targets {
                 if text.expires_at() <= now_ms {
                     settle(&target, NotificationOutcome::Expired);
@@ -340,7 +341,10 @@ impl ProviderWorker {
                 let appearance =
                     Appearance::of(channel.map(|channel| &channel.shown), user.language(), self.config.badge);
                 if let Some(unwanted) = found.why_not(&context, &user, PolicyChannel::Providers, even_online)? {
-                    settle(&target, unwanted.outcome);
+                    match unwanted.deferred_to.filter(|_| may_defer) {
+                        Some(until) => deferred.push((target, until)),
+                        None => settle(&target, unwanted.outcome),
+                    }
                     continue;
                 }
                 let Some((digest, token)) = self.token_of(no, &target.1)? else {
@@ -362,10 +366,11 @@ impl ProviderWorker {
                     newest.insert(target.clone(), Newest { service, at: shipments.len() });
                 }
                 shipments.push(Shipment { notification: text.notification(digest, &appearance, unread), token });
-                let began_at = replayed_at.max(found.entry.at);
+                let began_at = counts_from.max(found.entry.at);
                 addressed.push(Addressed { job: at, target, service, digest, registered_at, began_at });
             }
             (open.waiting, open.waits_until) = (waiting, waits_until);
+            deferred.into_iter().for_each(|(target, until)| open.defer(target, until));
         }
         Ok(Prepared { addressed, shipments, held })
     }
@@ -492,7 +497,10 @@ impl ProviderWorker {
                 waits_until,
                 ..
             } = open;
-            let OpenJob { sent_at, reached, shown, dead: buried, .. } = open;
+            let OpenJob { sent_at, reached, shown, dead: buried, deferred, .. } = open;
+            if let Some(part) = part.deferred() {
+                deferred.add_rows(&job, JobPlace { position, part }, &mut changes);
+            }
             dead.extend(buried);
             let mark = |user| notified_marks::mark(sent_at, position, user, PolicyChannel::Providers);
             changes.extend(reached.into_iter().map(mark));

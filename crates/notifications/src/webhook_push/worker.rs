@@ -148,11 +148,14 @@ impl Worker {
         let (mut batch, mut bytes, mut done, mut records) = (Vec::new(), 0, Vec::new(), Vec::new());
         let mut people = RoundPeople::default();
         for (key, job) in jobs {
-            let part = JobPlace::of_key(&key).part;
-            let JobEvent { event, left_out } = event_of_job(&self.context, &job, part, &mut people)?;
+            let JobPlace { position, part } = JobPlace::of_key(&key);
+            let JobEvent { event, left_out, deferred } = event_of_job(&self.context, &job, part, &mut people)?;
             let (message, now_ms) = ((ConversationNo(job.conversation), job.seq), self.context.clock.now_ms());
             let source = Source::Webhook { event: LEFT_OUT | part.number(), attempt: 0 };
             self.context.trace.add(message, source, now_ms, left_out, &mut records);
+            if let Some(part) = part.deferred() {
+                deferred.add_rows(&job, JobPlace { position, part }, &mut records);
+            }
             if let Some(event) = event {
                 // A full batch is delivered only when the next event is known: then it is known which rows the batch
                 // completes.

@@ -25,6 +25,7 @@ mod popup_support;
 mod presence_storms_coalesce;
 mod provider_world;
 mod pushes_to_devices_tell_people_of_messages;
+mod quiet_hours_defer;
 mod reading_removes_what_devices_show;
 mod stored_events_are_for_those_who_may_still_be_notified;
 mod support;

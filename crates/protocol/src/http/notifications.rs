@@ -128,6 +128,8 @@ pub enum NotificationOutcome {
     NotSetUp,
     /// It is still to be decided, or to be tried.
     Waiting,
+    /// It waits for the end of the user's do-not-disturb window or snooze.
+    Deferred,
     /// The provider or the webhook has taken it.
     Accepted,
     /// An attempt failed; another one follows.

@@ -46,7 +46,7 @@ impl ProviderWorker {
         let Some(entry) = found.filter(is_recalled) else { return Ok(None) };
         let sender =
             entry.content.sender.as_ref().map(|sender| context.directory.user(sender.no)).transpose()?.flatten();
-        let found = OfflineRecipients::for_one(conversation.clone(), entry);
+        let found = OfflineRecipients::for_one(context, conversation.clone(), entry);
         Ok(Some(recalled_texts(&self.config.templates, &found, sender.as_deref())))
     }
 

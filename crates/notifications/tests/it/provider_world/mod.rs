@@ -12,7 +12,7 @@ use tidings_domain::{
 };
 use tidings_engine::{Engine, EngineParts, config::EngineConfig, presence::PresenceSession, shards::Wake};
 use tidings_notifications::{
-    NotificationParts, Notifications, NotificationsConfig,
+    NotificationParts, Notifications, NotificationsConfig, QuietHours,
     channel_plan::ChannelPlan,
     provider_push::{ProviderPushConfig, ProviderPushParts},
     webhook::{Webhook, WebhookDelivery, WebhookError},
@@ -94,6 +94,7 @@ pub struct Setup {
     pub backoff: Duration,
     pub repeat_after: Duration,
     pub plan: ChannelPlan,
+    pub quiet_hours: QuietHours,
 }
 
 impl Default for Setup {
@@ -112,6 +113,7 @@ impl Default for Setup {
             backoff,
             repeat_after,
             plan,
+            quiet_hours: QuietHours::default(),
         }
     }
 }
@@ -155,7 +157,11 @@ pub fn world(setup: Setup) -> World {
         cluster: None,
     });
     let parts = NotificationParts {
-        config: NotificationsConfig { channel_plan: setup.plan, ..NotificationsConfig::default() },
+        config: NotificationsConfig {
+            channel_plan: setup.plan,
+            quiet_hours: setup.quiet_hours,
+            ..NotificationsConfig::default()
+        },
         webhook: setup
             .webhook
             .map(|refuses| (Arc::new(FakeWebhook { refuses, called }) as Arc<dyn Webhook>, webhook_config)),
