@@ -10,7 +10,7 @@ use crate::{
     log::{Record, Whom},
     message_runs::{OLDER_BYTES_MAX, seqs_before},
 };
-pub(crate) use deferred::{Deferred, DeferredPeople};
+pub(crate) use deferred::{Deferred, DeferredBy, DeferredPeople};
 pub(crate) use job_part::{JobPart, JobPlace};
 pub(crate) use queue::JobQueue;
 use serde::{Deserialize, Serialize};

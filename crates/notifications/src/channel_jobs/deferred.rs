@@ -8,6 +8,27 @@ use tidings_domain::{
 };
 use tidings_protocol::http::Channel;
 
+/// What found that people are not to be disturbed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum DeferredBy {
+    /// The decision about the message.
+    Decision,
+    /// A channel whose time had come.
+    Waiting,
+    /// The worker of a channel.
+    Worker(Channel),
+}
+
+impl DeferredBy {
+    fn number(self) -> u64 {
+        match self {
+            DeferredBy::Decision => 0,
+            DeferredBy::Waiting => 1,
+            DeferredBy::Worker(channel) => 2 + channel.number(),
+        }
+    }
+}
+
 /// When such a row is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Deferred {
@@ -15,8 +36,7 @@ pub(crate) struct Deferred {
     pub(crate) conversation: ConversationNo,
     /// So long after the end of quiet hours the channel is due.
     pub(crate) delay_ms: u64,
-    /// The channel whose worker made the row; `None`: the quiet hours had begun when the message was decided, or its channel was due.
-    pub(crate) source: Option<Channel>,
+    pub(crate) source: DeferredBy,
     /// The end of the quiet hours for which its people waited before; 0: there were none.
     pub(crate) from: u64,
 }
@@ -24,7 +44,7 @@ pub(crate) struct Deferred {
 impl Deferred {
     pub(super) fn key(self, place: JobPlace) -> Vec<u8> {
         let Deferred { until, conversation, delay_ms, source, from } = self;
-        let made_by = [from, delay_ms, source.map_or(0, |source| source.number() + 1)];
+        let made_by = [from, delay_ms, source.number()];
         DeferredPlace { until, conversation, position: place.position, made_by, part: place.part.number() }.key()
     }
 }
@@ -48,10 +68,6 @@ impl DeferredPeople {
         self.people.push((until, target));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.people.is_empty()
-    }
-
     /// Adds the rows in which they wait.
     pub(crate) fn add_rows(self, job: &Job, place: JobPlace, changes: &mut Vec<RowChange>) {
         let DeferredPeople { source, mut people } = self;
@@ -63,7 +79,7 @@ impl DeferredPeople {
                 until: of_one_end[0].0,
                 conversation,
                 delay_ms: 0,
-                source: Some(source),
+                source: DeferredBy::Worker(source),
                 from: job.counts_from,
             };
             let mut writer = JobWriter::new(Due::Deferred(deferred), message, place.part).like(job);

@@ -2,6 +2,7 @@
 //! decide about messages that are sent. Nothing is stored.
 
 use crate::{
+    badge::is_listed,
     gate::{ConversationMessage, DueChannel, Member, Obstacle, Unwanted, WantedMessage, why_not_of_member},
     offline_recipients::member,
     operations::{Notifications, message_notifications::held_back},
@@ -96,7 +97,15 @@ impl Notifications {
         let outcome = unwanted.map(|unwanted| unwanted.outcome);
         let outcome = outcome.or((!is_pushed).then_some(NotificationOutcome::NotPushed));
         // When it is decided who is notified of a message, the message is among those that the person has not read.
-        let is_unread = member.as_ref().is_some_and(|member| unwanted.is_none() && !member.mute.is_muted(now_ms));
+        let is_listed = || match &member {
+            Some(member) if conversation.no != NOT_OPENED => {
+                let preferences = directory.preferences(conversation.no, member.user)?;
+                Ok(is_listed(&preferences, u64::MAX))
+            }
+            _ => Ok(true),
+        };
+        let is_unread = member.as_ref().is_some_and(|member| unwanted.is_none() && !member.mute.is_muted(now_ms))
+            && is_listed().map_err(store_refusal)?;
         if is_unread && !ask.silent {
             person.unread = person.unread.map(|unread| unread + 1);
         }
@@ -132,7 +141,10 @@ impl Notifications {
             let why_not = |due| held.map(Obstacle::Unwanted).or_else(|| channel.why_not_taken(wanted, due));
             let mut obstacle = why_not(due);
             let mut deferral = times.deferral(step);
-            if let Some(Obstacle::Unwanted(Unwanted { outcome, deferred_to: Some(until), .. })) = obstacle {
+            let is_set_up = self.has_channel(step.channel);
+            if let Some(Obstacle::Unwanted(Unwanted { outcome, deferred_to: Some(until), .. })) = obstacle
+                && is_set_up
+            {
                 deferral = Some(Deferral { until, cause: outcome });
                 due = until.saturating_add(planned - now_ms);
                 obstacle = why_not(due);
@@ -164,9 +176,9 @@ impl Notifications {
                 },
                 None => found,
             };
-            if !is_session {
+            if is_set_up {
                 let stops = step.on_success == OnSuccess::Stop;
-                times.note(planned, now_ms, stops, found.taken, deferral);
+                times.note(planned, now_ms, stops, found.taken || deferral.is_some(), deferral);
             }
             let Finding { taken, outcome, until, because, devices, detail } = found;
             let (channel, on_success) = (step.channel, step.on_success);
@@ -192,6 +204,16 @@ impl Notifications {
             outcome,
             channels,
         })
+    }
+
+    /// Whether the channel is set up.
+    fn has_channel(&self, channel: PolicyChannel) -> bool {
+        match channel {
+            PolicyChannel::Session => false,
+            PolicyChannel::Providers => self.provider_push.is_some(),
+            PolicyChannel::Webhook => self.webhook_push.is_some(),
+            PolicyChannel::DevicePush | PolicyChannel::Popup => self.internal_channels.has(channel),
+        }
     }
 
     /// Whether a channel leads to the person now.

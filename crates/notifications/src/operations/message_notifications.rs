@@ -66,7 +66,14 @@ fn decisive(steps: &[NotificationStep], now_ms: u64) -> Option<&NotificationStep
             _ => false,
         }
     };
-    let counting = || (0..steps.len()).filter(|at| !is_overtaken(*at)).map(|at| &steps[at]);
+    // What a person wishes now is no reason for what was decided then, if that is recorded.
+    let is_wish = |step: &NotificationStep| {
+        use NotificationOutcome::*;
+        step.at.is_none() && matches!(step.outcome, Muted | DoNotDisturb | Snoozed | ChannelOff | OnlyMentions)
+    };
+    let is_recorded = (0..steps.len()).any(|at| steps[at].at.is_some() && !is_overtaken(at));
+    let counts = |at: &usize| !(is_overtaken(*at) || is_recorded && is_wish(&steps[*at]));
+    let counting = || (0..steps.len()).filter(counts).map(|at| &steps[at]);
     DECISIVE.iter().find_map(|outcome| counting().filter(|step| step.outcome == *outcome).max_by_key(|step| step.at))
 }
 

@@ -3,7 +3,7 @@
 
 use super::Channels;
 use crate::{
-    channel_jobs::{Deferred, Due, JobPart, JobRow, JobWriter, Target},
+    channel_jobs::{Deferred, DeferredBy, Due, JobPart, JobRow, JobWriter, Target},
     gate::{DueChannel, Obstacle, Unwanted},
     internal_channels::PEOPLE_PER_ROW,
     log::Record,
@@ -12,7 +12,7 @@ use crate::{
     policy::{CompiledPolicy, MessageFacts, PersonFacts, PolicyRule},
     rule_times::{Deferral, RuleTimes},
 };
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 use tidings_domain::{
     model::*,
     store::{RowChange, StoreResult},
@@ -41,6 +41,14 @@ pub(super) enum Taken {
     Now,
     Later,
     Deferred(Deferral),
+}
+
+/// Those of a conversation who were notified when their quiet hours ended.
+#[derive(Default)]
+pub(super) struct Told {
+    /// When they ended, and the conversation.
+    pub(super) of: Option<(u64, ConversationNo)>,
+    pub(super) people: HashSet<(UserNo, PolicyChannel)>,
 }
 
 /// Which parts the rows get.
@@ -201,6 +209,9 @@ impl<'a> Decision<'a> {
         let sent_at = self.found.entry.at.min(now_ms);
         let even_online = self.even_online || person.is_active;
         let mut times = RuleTimes::of(sent_at);
+        if rule.channels.iter().all(|step| step.channel == PolicyChannel::Session) {
+            self.records.push(Record::of_user(user, NotificationOutcome::NoRule).by_rule(self.name_of(rule)));
+        }
         for (at, planned) in rule.channels.iter().enumerate() {
             if !channels.has(planned.channel) || (planned.channel == PolicyChannel::Providers && self.without_providers)
             {
@@ -231,7 +242,8 @@ impl<'a> Decision<'a> {
     fn defer(&mut self, step: Step<'a>, even_online: bool, user: UserNo, deferral: Deferral, delay_ms: u64) -> Taken {
         let Deferral { until, cause } = deferral;
         let (conversation, from) = (self.found.conversation.no, self.counts_from);
-        let due = Due::Deferred(Deferred { until, conversation, delay_ms, source: None, from });
+        let source = if matches!(self.parts, Parts::LaterRow(_)) { DeferredBy::Waiting } else { DeferredBy::Decision };
+        let due = Due::Deferred(Deferred { until, conversation, delay_ms, source, from });
         let only: Vec<Target> =
             self.only.unwrap_or_default().iter().filter(|target| target.0 == user.0).cloned().collect();
         let writer = self.writer(step, even_online, due);
@@ -298,6 +310,10 @@ impl<'a> Decision<'a> {
                     writer.add(Target(user.0, device.clone()));
                     taken = Taken::Now;
                 }
+                // That there is no device at all is known without a record.
+                if taken == Taken::Not && !devices.is_empty() {
+                    self.records.push(self.record(step, user, NotificationOutcome::NoDevice, None));
+                }
                 taken
             }
             PolicyChannel::Webhook => self.add_user(step, even_online, Channel::Webhook, user),
@@ -326,7 +342,11 @@ impl<'a> Decision<'a> {
 
     /// The rule's name in records; none, of a policy that is not stored.
     fn rule_id(&self, step: Step<'_>) -> Option<Arc<str>> {
-        (self.scope.policy.version > 0).then(|| step.rule.id.clone())
+        self.name_of(step.rule)
+    }
+
+    fn name_of(&self, rule: &PolicyRule) -> Option<Arc<str>> {
+        (self.scope.policy.version > 0).then(|| rule.id.clone())
     }
 
     fn writer(&mut self, step: Step<'_>, even_online: bool, due: Due) -> &mut JobWriter {

@@ -5,7 +5,7 @@
 //! those before it. A crash within a conversation of more rows than one round has may notify of an older one, too.
 
 use super::{
-    decision::{Decision, DecisionScope, Parts, Step, Taken},
+    decision::{Decision, DecisionScope, Parts, Step, Taken, Told},
     worker::Worker,
 };
 use crate::{
@@ -29,14 +29,6 @@ use tidings_protocol::http::{NotificationOutcome, PolicyChannel};
 const ROWS_PER_ROUND: usize = 100;
 /// Rows in one round, of those that quiet hours have deferred.
 const DEFERRED_PER_ROUND: usize = 500;
-
-/// Those of a conversation who were notified when their quiet hours ended.
-#[derive(Default)]
-pub(super) struct Told {
-    /// When they ended, and the conversation.
-    of: Option<(u64, ConversationNo)>,
-    people: HashSet<(UserNo, PolicyChannel)>,
-}
 
 /// A row that is due.
 struct DueRow {
@@ -163,7 +155,8 @@ impl Worker {
                 records
             }
         };
-        let source = Source::Later { part: place.part.number() };
+        let deferred = if row.is_deferred { (row.due / 1_000).wrapping_add(job.delay_ms) as u32 } else { 0 };
+        let source = Source::Later { part: place.part.number(), deferred };
         context.trace.add(message, source, now_ms, records, changes);
         Ok(rows)
     }

@@ -3,8 +3,7 @@
 use super::{
     Channels, StageProgress,
     alike::AlikeMessages,
-    decision::{Decision, DecisionScope},
-    waiting::Told,
+    decision::{Decision, DecisionScope, Told},
 };
 use crate::{
     channel_jobs::{JobNews, JobSignals, RoundEnd},

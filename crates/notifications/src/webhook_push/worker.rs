@@ -222,6 +222,15 @@ impl Worker {
             self.add_trace(&events, 0, NotificationOutcome::Accepted, None, changes);
             return Ok(());
         };
+        if let Some(time) = error.retry_after {
+            // It is no event's fault: all wait, and none counts an attempt.
+            self.breaker.leave_alone(time, self.now());
+            self.add_trace(&events, 0, NotificationOutcome::Retried, Some(&error.reason), changes);
+            let reason = error.reason;
+            left.extend(events.into_iter().map(|event| Undelivered { event, attempts: 0, error: reason.clone() }));
+            return Ok(());
+        }
+        let error = error.reason;
         self.breaker.pause_new(&self.config, self.now());
         // By conversation, and within each in the order of entries: the sort is stable.
         events.sort_by(|a, b| a.conversation.cmp(&b.conversation));
@@ -292,7 +301,12 @@ impl Worker {
                         );
                     }
                 }
-                Err(error) => self.record_failed_retry(queue, &conversation, key, row, error, stop)?,
+                Err(WebhookError { reason, retry_after }) => {
+                    if let Some(time) = retry_after {
+                        self.breaker.leave_alone(time, self.now());
+                    }
+                    self.record_failed_retry(queue, &conversation, key, row, reason, stop)?;
+                }
             }
         }
         Ok(end)
@@ -485,7 +499,7 @@ impl Worker {
     }
 
     /// Makes one attempt to deliver events.
-    fn deliver(&mut self, events: &[Event]) -> Result<(), String> {
+    fn deliver(&mut self, events: &[Event]) -> Result<(), WebhookError> {
         let json: Vec<&RawValue> = events.iter().map(|event| &*event.json).collect();
         match self.call(&json) {
             Ok(()) => {
@@ -493,13 +507,13 @@ impl Worker {
                 self.context.metrics.webhook_delivered.inc_by(events.len() as u64);
                 Ok(())
             }
-            Err(WebhookError { reason }) => {
+            Err(error) => {
                 let mut conversations = events.iter().map(|event| &event.conversation);
                 // Which of several conversations fails shows when they are tried apart.
                 let first = conversations.next();
                 let only = first.filter(|first| conversations.all(|other| other == *first));
-                self.breaker.record_failure(only, &reason, &self.config, self.now());
-                Err(reason)
+                self.breaker.record_failure(only, &error.reason, &self.config, self.now());
+                Err(error)
             }
         }
     }

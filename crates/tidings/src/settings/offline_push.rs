@@ -157,6 +157,8 @@ settings! {
             "https://fcm.googleapis.com", "https://updates.push.services.mozilla.com", "https://*.push.apple.com",
             "https://*.notify.windows.com",
         ].map(String::from).to_vec(),
+        /// Whether Safari gets pushes that show nothing, which have it take away what was read on another device: it ends the subscription after a few of them.
+        silent_to_apple: bool = false,
     }
 }
 
@@ -294,7 +296,8 @@ impl Settings {
             (web_push.private_key.clone(), web_push.public_key.clone(), web_push.subject.clone())
         {
             let services = web_push.services.clone();
-            let config = WebPushConfig { private_key, public_key, subject, services, pool };
+            let silent_to_apple = web_push.silent_to_apple;
+            let config = WebPushConfig { private_key, public_key, subject, services, silent_to_apple, pool };
             providers.push(Arc::new(WebPush::new(config, clock).context("[web_push]")?));
         }
         Ok(Some(ProviderPushParts { providers, config: self.provider_push_config() }))
