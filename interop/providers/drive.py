@@ -412,6 +412,9 @@ def fcm(tap, double):
             android = message["android"]
             check(android["priority"] == "HIGH" and android["ttl"].endswith("s") and android["notification"]["notification_count"] == 1, android)
             check(android["collapse_key"] == android["notification"]["tag"], android)
+            apns = message["apns"]
+            check(apns["headers"]["apns-collapse-id"] == android["collapse_key"] and apns["headers"]["apns-priority"] == "10", apns)
+            check(apns["payload"]["aps"] == {"badge": 1, "sound": "default", "thread-id": "ada~ben"}, apns)
         tap.case("FCM is sent what it documents, with an access token that a signed one was exchanged for", taken)
 
         def kept():

@@ -55,6 +55,8 @@ pub enum ChatRowKind {
     ChannelJob = b'n',
     /// What a channel is to do at a time.
     WaitingChannelJob = b'e',
+    /// What a channel is to do when the quiet hours of its people end.
+    DeferredChannelJob = b'E',
     /// What a device may still show.
     ShownNotification = b'h',
     /// Who was reached with a message.
@@ -71,7 +73,7 @@ pub enum ChatRowKind {
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 31] = [
+    pub const ALL: [ChatRowKind; 32] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -97,6 +99,7 @@ impl ChatRowKind {
         ChatRowKind::NotificationPolicy,
         ChatRowKind::ChannelJob,
         ChatRowKind::WaitingChannelJob,
+        ChatRowKind::DeferredChannelJob,
         ChatRowKind::ShownNotification,
         ChatRowKind::NotifiedMark,
         ChatRowKind::LogRecord,

@@ -262,6 +262,42 @@ pub fn waiting_until(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
     (waiting_channel_key(0, 0, 0), waiting_channel_key(now_ms, u64::MAX, u64::MAX))
 }
 
+/// Where a row is that waits for the end of its people's quiet hours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeferredPlace {
+    /// When the quiet hours end, in milliseconds since 1970 UTC.
+    pub until: u64,
+    /// The message's conversation.
+    pub conversation: ConversationNo,
+    /// Where the message is.
+    pub position: Position,
+    /// What made the row.
+    pub made_by: [u64; 3],
+    /// Tells apart the rows of a message that the same made.
+    pub part: u64,
+}
+
+impl DeferredPlace {
+    /// The key. Rows of a conversation come together, those of its newest message first.
+    pub fn key(self) -> Vec<u8> {
+        let DeferredPlace { until, conversation, position, made_by: [a, b, c], part } = self;
+        ChatRowKind::DeferredChannelJob.key(&[until, conversation.0, u64::MAX - position, a, b, c, part])
+    }
+
+    /// The place of a key that [`DeferredPlace::key`] made.
+    pub fn of_key(key: &[u8]) -> Option<DeferredPlace> {
+        let number = |at| number_in(key, at).filter(|_| ChatRowKind::DeferredChannelJob.has(key));
+        let (conversation, position) = (ConversationNo(number(1)?), u64::MAX - number(2)?);
+        let made_by = [number(3)?, number(4)?, number(5)?];
+        Some(DeferredPlace { until: number(0)?, conversation, position, made_by, part: number(6)? })
+    }
+}
+
+/// The range of what waits for the end of quiet hours up to this time.
+pub fn deferred_until(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
+    ChatRowKind::DeferredChannelJob.before(&[now_ms.saturating_add(1)])
+}
+
 /// The mark that a channel reached a user with the message at this position, which was sent on this day since 1970 UTC.
 pub fn notified_mark_key(day: u64, position: Position, user: UserNo) -> Vec<u8> {
     ChatRowKind::NotifiedMark.key(&[day, position, user.0])

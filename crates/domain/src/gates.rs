@@ -38,6 +38,8 @@ gates! {
     NotificationTables = "notification_tables";
     /// Popups may declare their conversion, and have rows of assignments.
     PopupConversions = "popup_conversions";
+    /// Notifications may wait for the end of quiet hours, in rows of their own.
+    QuietHoursDefer = "quiet_hours_defer";
 }
 
 impl Gate {

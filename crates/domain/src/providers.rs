@@ -108,6 +108,11 @@ pub trait Provider: Send + Sync + 'static {
         0
     }
 
+    /// Whether this token may be sent what shows nothing.
+    fn takes_silent(&self, _token: &PushToken) -> bool {
+        true
+    }
+
     /// Sends notifications, many at the same time; answers in their order.
     fn send_all(&self, shipments: Vec<Shipment>) -> Vec<ProviderAnswer>;
 

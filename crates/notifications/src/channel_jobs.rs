@@ -1,6 +1,7 @@
 //! The rows of what channels are still to do: one message, for some users or devices, by one channel. The notification stage writes them, and
 //! the worker of each channel removes them.
 
+mod deferred;
 mod job_part;
 mod queue;
 
@@ -9,6 +10,7 @@ use crate::{
     log::{Record, Whom},
     message_runs::{OLDER_BYTES_MAX, seqs_before},
 };
+pub(crate) use deferred::{Deferred, DeferredBy, DeferredPeople};
 pub(crate) use job_part::{JobPart, JobPlace};
 pub(crate) use queue::JobQueue;
 use serde::{Deserialize, Serialize};
@@ -52,6 +54,8 @@ pub(crate) enum Due {
     Now(Channel),
     /// At a time in milliseconds since 1970 UTC, when its people are looked at again.
     At(u64),
+    /// When the quiet hours of its people end.
+    Deferred(Deferred),
 }
 
 impl Due {
@@ -59,6 +63,7 @@ impl Due {
         match self {
             Due::Now(channel) => channel_job_key(number_of(channel), position, part.number()),
             Due::At(time) => waiting_channel_key(time, position, part.number()),
+            Due::Deferred(deferred) => deferred.key(JobPlace { position, part }),
         }
     }
 
@@ -66,7 +71,7 @@ impl Due {
     fn next(self, part: JobPart) -> JobPart {
         match self {
             Due::Now(_) => part.next(),
-            Due::At(_) => part.next_later(),
+            Due::At(_) | Due::Deferred(_) => part.next_later(),
         }
     }
 
@@ -148,9 +153,13 @@ pub(crate) struct Job {
     /// The devices are to take away what they show of the message.
     #[serde(rename = "w", default, skip_serializing_if = "is_default")]
     pub(crate) removes: bool,
-    /// When a dead letter became this job, in milliseconds since 1970 UTC; 0: it is none. Its time to live begins then.
+    /// From when its time to live counts, in milliseconds since 1970 UTC: when a dead letter became this job, or the quiet hours ended that had
+    /// deferred it. 0: from the message on.
     #[serde(rename = "d", default, skip_serializing_if = "is_default")]
-    pub(crate) replayed_at: u64,
+    pub(crate) counts_from: u64,
+    /// Of a row that waits for the end of quiet hours: so long after it the channel is due.
+    #[serde(rename = "l", default, skip_serializing_if = "is_default")]
+    pub(crate) delay_ms: u64,
     /// The pushes of which it is to be learned whether the users have them.
     #[serde(rename = "p", default, skip_serializing_if = "is_default")]
     pub(crate) pushes: Vec<u64>,
@@ -202,6 +211,11 @@ impl Job {
     /// The `seq` of each of the older messages whose place this one takes, the newest first.
     pub(crate) fn older(&self) -> impl Iterator<Item = u64> {
         seqs_before(self.seq, &self.older)
+    }
+
+    /// From when its times count, of a message that was sent then.
+    pub(crate) fn begins_at(&self, sent_at: u64) -> u64 {
+        self.counts_from.max(sent_at)
     }
 
     /// How many messages it is of.
@@ -256,13 +270,31 @@ impl JobWriter {
     /// The rows get the parts from `part` on.
     pub(crate) fn new(due: Due, message: OutboxItem, part: JobPart) -> JobWriter {
         let OutboxItem { position, conversation, seq } = message;
-        let job = Job { conversation: conversation.0, seq, ..Job::default() };
+        let delay_ms = if let Due::Deferred(deferred) = due { deferred.delay_ms } else { 0 };
+        let job = Job { conversation: conversation.0, seq, delay_ms, ..Job::default() };
         JobWriter { due, position, part, job, bytes: 0, last_user: 0, users_max: usize::MAX, rows: Vec::new() }
     }
 
     #[must_use]
     pub(crate) fn even_online(mut self, even_online: bool) -> JobWriter {
         self.job.even_online = even_online;
+        self
+    }
+
+    /// Its time to live counts from then on; 0: from the message on.
+    #[must_use]
+    pub(crate) fn counted_from(mut self, counts_from: u64) -> JobWriter {
+        self.job.counts_from = counts_from;
+        self
+    }
+
+    /// Of the same channel, and for the same reason, as another row.
+    #[must_use]
+    pub(crate) fn like(mut self, other: &Job) -> JobWriter {
+        let Job { even_online, rule, step, policy, stops_others, .. } = other;
+        self.job.rule.clone_from(rule);
+        (self.job.even_online, self.job.step, self.job.policy) = (*even_online, *step, *policy);
+        self.job.stops_others = *stops_others;
         self
     }
 

@@ -10,7 +10,7 @@
 //! | somebody looks at a session of the person | | held back | held back | |
 //! | a muted conversation | | held back | held back | held back |
 //! | a channel that is off, `only_mentions` | | held back | held back | held back |
-//! | do-not-disturb, snoozing | | | held back | held back |
+//! | do-not-disturb, snoozing | | | held back, or deferred to their end | held back, or deferred |
 //! | the condition of the channel, when it is due | | held back | held back | held back |
 //!
 //! The webhook is called also for a person who is back when its turn comes: the app server knows more than whether somebody looks at a session.
@@ -29,12 +29,18 @@ pub(crate) struct Unwanted {
     pub(crate) outcome: NotificationOutcome,
     /// Until when that holds, in milliseconds since 1970 UTC, if an end is known.
     pub(crate) until: Option<u64>,
+    /// When the user is to know of it instead; `None`: not at all.
+    pub(crate) deferred_to: Option<u64>,
 }
 
 impl Unwanted {
     /// Without a known end.
     pub(crate) fn always(outcome: NotificationOutcome) -> Unwanted {
-        Unwanted { outcome, until: None }
+        Unwanted::until(outcome, None)
+    }
+
+    fn until(outcome: NotificationOutcome, until: Option<u64>) -> Unwanted {
+        Unwanted { outcome, until, deferred_to: None }
     }
 }
 
@@ -46,6 +52,8 @@ pub(crate) struct WantedMessage {
     pub(crate) mentions_person: bool,
     /// The person's mute of the conversation.
     pub(crate) mute: MuteState,
+    /// As [`ConversationMessage::defers_until`].
+    pub(crate) defers_until: u64,
 }
 
 /// A message, as far as it concerns a member.
@@ -55,6 +63,8 @@ pub(crate) struct ConversationMessage {
     pub(crate) seq: u64,
     /// Absent when the app server speaks as the conversation.
     pub(crate) sender: Option<UserNo>,
+    /// Do-not-disturb and a snooze that end by then defer the message; others hold it back.
+    pub(crate) defers_until: u64,
 }
 
 /// The member for whom a person is notified: the person, or the account whose agent the person is.
@@ -88,7 +98,8 @@ pub(crate) struct Asked<'a> {
 
 impl Asked<'_> {
     fn wanted(&self, mute: MuteState) -> WantedMessage {
-        WantedMessage { kind: self.message.kind, mentions_person: self.mentions_person, mute }
+        let ConversationMessage { kind, defers_until, .. } = self.message;
+        WantedMessage { kind, mentions_person: self.mentions_person, mute, defers_until }
     }
 }
 
@@ -176,7 +187,9 @@ fn why_not_by(channel: PolicyChannel, message: WantedMessage, user: &User, now_m
         }
     }
     // A popup is shown when the person comes back by own will.
-    (channel != PolicyChannel::Popup).then(|| disturbed_until(user, now_ms)).flatten()
+    let disturbed = (channel != PolicyChannel::Popup).then(|| disturbed_until(user, now_ms)).flatten()?;
+    let deferred_to = quiet_end(user, &disturbed).filter(|end| (now_ms + 1..=message.defers_until).contains(end));
+    Some(Unwanted { deferred_to, ..disturbed })
 }
 
 /// When the channels of a policy are due.
@@ -203,7 +216,9 @@ impl DueTimes<'_> {
 /// they are; `None`: by one at least.
 pub(crate) fn why_not_by_any(message: WantedMessage, user: &User, times: DueTimes<'_>) -> Option<Unwanted> {
     let [first, others @ ..] = times.delays else { return None };
-    let why_not = |delay: &ChannelDelay| why_not_by(delay.channel, message, user, times.of(delay));
+    let why_not = |delay: &ChannelDelay| {
+        why_not_by(delay.channel, message, user, times.of(delay)).filter(|why| why.deferred_to.is_none())
+    };
     let first = why_not(first)?;
     others.iter().all(|delay| why_not(delay).is_some()).then_some(first)
 }
@@ -211,7 +226,19 @@ pub(crate) fn why_not_by_any(message: WantedMessage, user: &User, times: DueTime
 /// Whether a mute holds at this time.
 pub(crate) fn muted(mute: MuteState, now_ms: u64) -> Option<Unwanted> {
     let until = if let MuteState::Until(end) = mute { Some(end) } else { None };
-    mute.is_muted(now_ms).then_some(Unwanted { outcome: NotificationOutcome::Muted, until })
+    mute.is_muted(now_ms).then(|| Unwanted::until(NotificationOutcome::Muted, until))
+}
+
+/// When nothing holds back what would disturb the person any more: a snooze may end within do-not-disturb, or the other way round.
+fn quiet_end(user: &User, disturbed: &Unwanted) -> Option<u64> {
+    let mut end = disturbed.until?;
+    for _ in 0..2 {
+        match disturbed_until(user, end) {
+            None => return Some(end),
+            Some(next) => end = next.until.filter(|next| *next > end)?,
+        }
+    }
+    Some(end)
 }
 
 /// Whether do-not-disturb or snoozing holds back what would disturb the person now.
@@ -219,10 +246,10 @@ fn disturbed_until(user: &User, now_ms: u64) -> Option<Unwanted> {
     if let Some(end) =
         user.notifications.as_ref().and_then(|notifications| notifications.snooze_until).filter(|end| now_ms < *end)
     {
-        return Some(Unwanted { outcome: NotificationOutcome::Snoozed, until: Some(end) });
+        return Some(Unwanted::until(NotificationOutcome::Snoozed, Some(end)));
     }
     let window = user.do_not_disturb.as_ref().filter(|window| window_covers(window, now_ms))?;
-    Some(Unwanted { outcome: NotificationOutcome::DoNotDisturb, until: window_end(window, now_ms) })
+    Some(Unwanted::until(NotificationOutcome::DoNotDisturb, window_end(window, now_ms)))
 }
 
 #[cfg(test)]
@@ -264,7 +291,12 @@ mod tests {
 
     #[test]
     fn each_wish_holds_back_the_channels_that_it_is_about() {
-        let plain = WantedMessage { kind: ConversationKind::Group, mentions_person: false, mute: MuteState::Off };
+        let plain = WantedMessage {
+            kind: ConversationKind::Group,
+            mentions_person: false,
+            mute: MuteState::Off,
+            defers_until: 0,
+        };
         let nothing = NotificationPreferences::default;
         let channels =
             |session, device_push, providers, popup, webhook| vec![session, device_push, providers, popup, webhook];
@@ -299,7 +331,12 @@ mod tests {
 
     #[test]
     fn a_person_is_left_out_only_if_all_channels_are_held_back_when_they_are_due() {
-        let plain = WantedMessage { kind: ConversationKind::Group, mentions_person: false, mute: MuteState::Off };
+        let plain = WantedMessage {
+            kind: ConversationKind::Group,
+            mentions_person: false,
+            mute: MuteState::Off,
+            defers_until: 0,
+        };
         let off =
             |off: &[PolicyChannel]| NotificationPreferences { off: off.to_vec(), ..NotificationPreferences::default() };
         let [push, providers, webhook] = [PolicyChannel::DevicePush, PolicyChannel::Providers, PolicyChannel::Webhook];

@@ -17,6 +17,8 @@
 //! - `channel_worker`: the thread that each of these channels has; `channel_jobs`: what it is still to do;
 //! - `stage`: decides who is notified of a message; [`channel_plan`]: in which order, while no policy is stored;
 //! - `notified_marks`: who was reached, so that later channels are cancelled; `offline_recipients`: who is to be notified;
+//! - `rule_times`: when the channels of a rule are due;
+//! - `quiet_hours`: what would disturb a person waits for their end;
 //! - `gate`: whether a person may be notified by a channel now; it is asked here alone;
 //! - [`policy`]: what the app server says about channels; `person_facts`, `badge`: what its conditions look at;
 //! - `log`: records of it; `stats`: how often each channel was tried;
@@ -41,9 +43,12 @@ mod person_facts;
 pub mod policy;
 mod presence_webhook;
 pub mod provider_push;
+mod quiet_hours;
+mod rule_times;
 mod stage;
 mod stats;
 pub mod webhook;
 pub mod webhook_push;
 
 pub use operations::{NotificationParts, Notifications, NotificationsConfig, SilentSession};
+pub use quiet_hours::QuietHours;

@@ -221,9 +221,10 @@ pub(crate) enum Source {
         part: u64,
         check: u64,
     },
-    /// A channel that waited for its time: the part of its row.
+    /// A channel that waited for its time: the part of its row; of one that quiet hours deferred, what tells it from others of the part.
     Later {
         part: u64,
+        deferred: u32,
     },
 }
 
@@ -237,7 +238,7 @@ impl Source {
             }
             Source::Internal { channel, part, attempt: number } => [channel.number() + 1, part, attempt(number)],
             Source::Acknowledged { channel, part, check } => [channel.number() + 1, part, check << 32 | chunk],
-            Source::Later { part } => [LATER, part, chunk],
+            Source::Later { part, deferred } => [LATER, part, u64::from(deferred) << 32 | chunk],
             Source::Webhook { event, attempt: number } => [Channel::Webhook.number() + 1, event, attempt(number)],
         }
     }
@@ -441,7 +442,7 @@ mod tests {
         let mut changes = Vec::new();
         NotificationLog::new(1).add(
             (ConversationNo(1), 1),
-            Source::Later { part: 0 },
+            Source::Later { part: 0, deferred: 0 },
             0,
             (0..500).map(device),
             &mut changes,

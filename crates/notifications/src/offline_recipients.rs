@@ -5,6 +5,7 @@ use crate::{
     gate::{self, Asked, ConversationMessage, DueTimes, Member, Unwanted, WantedMessage},
     log::{NotificationLog, Record, RecordRows, Source},
     policy::{CompiledPolicy, NotificationPolicies},
+    quiet_hours::QuietHours,
 };
 use rustc_hash::FxHashMap;
 use std::{cell::RefCell, collections::hash_map::Entry, rc::Rc, sync::Arc};
@@ -45,6 +46,8 @@ pub(crate) struct OfflinePushContext {
     pub metrics: Arc<Metrics>,
     pub trace: Arc<NotificationLog>,
     pub policies: Arc<NotificationPolicies>,
+    /// Of which conversations messages wait for the end of quiet hours.
+    pub quiet_hours: QuietHours,
     /// Which forms of rows are written.
     pub gates: Arc<OpenGates>,
     /// What conditions of the policy ask about users.
@@ -56,6 +59,8 @@ pub(crate) struct OfflinePushContext {
 pub(crate) struct OfflineRecipients {
     pub(crate) conversation: Arc<Conversation>,
     pub(crate) entry: StoredEntry,
+    /// As [`ConversationMessage::defers_until`].
+    defers_until: u64,
     members: RefCell<Members>,
 }
 
@@ -197,8 +202,22 @@ pub(crate) struct RecipientPage {
 
 impl OfflineRecipients {
     /// An entry that is at hand, to ask of single users.
-    pub(crate) fn for_one(conversation: Arc<Conversation>, entry: StoredEntry) -> OfflineRecipients {
-        OfflineRecipients { conversation, entry, members: RefCell::new(Members::None) }
+    pub(crate) fn for_one(
+        context: &OfflinePushContext,
+        conversation: Arc<Conversation>,
+        entry: StoredEntry,
+    ) -> OfflineRecipients {
+        OfflineRecipients::among(context, conversation, entry, Members::None)
+    }
+
+    fn among(
+        context: &OfflinePushContext,
+        conversation: Arc<Conversation>,
+        entry: StoredEntry,
+        members: Members,
+    ) -> OfflineRecipients {
+        let defers_until = context.quiet_hours.defer_until(&context.gates, conversation.kind, entry.at);
+        OfflineRecipients { conversation, entry, defers_until, members: RefCell::new(members) }
     }
 
     /// An entry that is at hand, to ask of all members. `is_current`: what the directory has is as new as the entry.
@@ -222,12 +241,13 @@ impl OfflineRecipients {
                 None => Members::After(None),
             },
         };
-        Ok(OfflineRecipients { conversation, entry, members: RefCell::new(members) })
+        Ok(OfflineRecipients::among(context, conversation, entry, members))
     }
 
     /// The same, to ask all members of this entry in place of its own.
     pub(crate) fn of_entry(&self, entry: StoredEntry) -> OfflineRecipients {
-        OfflineRecipients { conversation: self.conversation.clone(), entry, members: self.members.clone() }
+        let (conversation, defers_until) = (self.conversation.clone(), self.defers_until);
+        OfflineRecipients { conversation, entry, defers_until, members: self.members.clone() }
     }
 
     /// Whether the members were looked up for all messages of the round.
@@ -256,7 +276,7 @@ impl OfflineRecipients {
         let Some(conversation) = context.directory.conversation(conversation)? else { return Ok(None) };
         let found = context.store.entries(conversation.no, seq, seq, 1, End::Oldest)?;
         let entry = found.into_iter().next().filter(|entry| !is_recalled(entry));
-        Ok(entry.map(|entry| OfflineRecipients::for_one(conversation, entry)))
+        Ok(entry.map(|entry| OfflineRecipients::for_one(context, conversation, entry)))
     }
 
     /// Where the entry is.
@@ -347,7 +367,8 @@ impl OfflineRecipients {
 
     /// The entry, as far as a person's wishes go.
     pub(crate) fn wanted(&self, user: &User, mute: MuteState) -> WantedMessage {
-        WantedMessage { kind: self.conversation.kind, mentions_person: self.mentions(user), mute }
+        let (kind, defers_until) = (self.conversation.kind, self.defers_until);
+        WantedMessage { kind, mentions_person: self.mentions(user), mute, defers_until }
     }
 
     /// The rows of what was decided of these members; `None`: of conversations above [`TRACED_MEMBERS_MAX`] nothing is recorded.
@@ -400,7 +421,8 @@ impl OfflineRecipients {
 
     fn of_conversation(&self) -> ConversationMessage {
         let sender = self.entry.content.sender.as_ref().map(|sender| sender.no);
-        ConversationMessage { kind: self.conversation.kind, seq: self.entry.seq, sender }
+        let (kind, seq, defers_until) = (self.conversation.kind, self.entry.seq, self.defers_until);
+        ConversationMessage { kind, seq, sender, defers_until }
     }
 
     fn asked<'a>(&self, user: &'a User, member: Option<Member>, is_active: bool) -> Asked<'a> {

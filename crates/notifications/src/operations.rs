@@ -24,6 +24,7 @@ use crate::{
     policy::{CompiledPolicy, NotificationPolicies, PolicyParts},
     presence_webhook::PresenceWebhook,
     provider_push::{ProviderPush, ProviderPushParts, dead_letters::ProviderDeadLetters, no_provider},
+    quiet_hours::QuietHours,
     stage::{Channels, NotificationStage, StageProgress, WebhookChannel},
     stats::{NotificationStatsParts, NotificationStatsWorker},
     webhook::Webhook,
@@ -46,6 +47,8 @@ pub struct NotificationsConfig {
     pub channel_plan: ChannelPlan,
     /// Which channels a policy may name beside those that need a service elsewhere.
     pub internal_channels: InternalChannelsConfig,
+    /// Of which conversations messages wait for the end of do-not-disturb or a snooze.
+    pub quiet_hours: QuietHours,
 }
 
 impl Default for NotificationsConfig {
@@ -54,6 +57,7 @@ impl Default for NotificationsConfig {
             notification_log_days: 3,
             channel_plan: ChannelPlan::default(),
             internal_channels: InternalChannelsConfig::default(),
+            quiet_hours: QuietHours::default(),
         }
     }
 }
@@ -124,6 +128,7 @@ impl Notifications {
             metrics: engine.metrics.clone(),
             trace: Arc::new(NotificationLog::new(config.notification_log_days)),
             policies: policies.clone(),
+            quiet_hours: config.quiet_hours,
             users: engine.user_context(),
             gates: engine.gates.clone(),
         });

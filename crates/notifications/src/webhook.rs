@@ -1,6 +1,7 @@
 //! The `Webhook` port: signed requests to the app, for messages and for presence.
 
 use hmac::{Hmac, KeyInit, Mac};
+use std::time::Duration;
 
 /// Sends deliveries to the app. It blocks: the channel of messages and presence call it from threads of their own.
 pub trait Webhook: Send + Sync + 'static {
@@ -27,6 +28,15 @@ pub struct WebhookDelivery {
 #[error("{reason}")]
 pub struct WebhookError {
     pub reason: String,
+    /// For how long the receiver asked to be left alone.
+    pub retry_after: Option<Duration>,
+}
+
+impl WebhookError {
+    /// Without a wish of the receiver's.
+    pub fn new(reason: impl Into<String>) -> WebhookError {
+        WebhookError { reason: reason.into(), retry_after: None }
+    }
 }
 
 /// The signature that a receiver verifies: HMAC-SHA256 over `timestamp.body`, in hex.

@@ -7,6 +7,7 @@ use crate::{
     SetupError, base_url,
     jwt::SigningKey,
     pool::{Answer, ClientKind, Pool, PoolConfig},
+    without_nulls,
 };
 use parking_lot::Mutex;
 use reqwest::{StatusCode, Url};
@@ -26,6 +27,8 @@ use tidings_protocol::http::{PushProvider, PushToken};
 const TOKEN_RENEWED_AFTER: Duration = Duration::from_secs(50 * 60);
 /// APNs refuses a sender whose token changes more often than every 20 minutes.
 const TOKEN_KEPT_FOR: Duration = Duration::from_secs(20 * 60);
+/// A token that APNs calls expired is replaced after this time at the earliest.
+const TOKEN_KEPT_AT_LEAST: Duration = Duration::from_secs(60);
 
 /// How the sender is known.
 #[derive(Clone)]
@@ -109,13 +112,20 @@ impl ProviderTokens {
         Some(format!("bearer {token}"))
     }
 
-    /// Forgets the token that APNs called expired, unless it is so new that another one would be refused.
-    fn expire(&self, clock: &dyn Clock) {
+    /// Forgets the token that APNs called expired in a request with this header, so that it is not sent again; answers whether there is
+    /// another one to send. The next one follows a minute later at the earliest: what is wrong then is the clock, and APNs refuses tokens that change too often.
+    fn expire(&self, header: &str, clock: &dyn Clock) -> bool {
         let mut present = self.present.lock();
         let now = clock.monotonic();
-        if present.as_ref().is_some_and(|token| now.saturating_duration_since(token.signed_at) >= TOKEN_KEPT_FOR) {
+        let Some(token) = &*present else { return true };
+        if header.strip_prefix("bearer ") != Some(token.token.as_str()) {
+            return true;
+        }
+        let may_renew = now.saturating_duration_since(token.signed_at) >= TOKEN_KEPT_AT_LEAST;
+        if may_renew {
             *present = None;
         }
+        may_renew
     }
 }
 
@@ -144,8 +154,38 @@ impl Apns {
         let Shipment { notification, token: PushToken::Apns { token } } = shipment else {
             return ProviderAnswer::Refused { code: "NotApns".into(), retry: Retry::Never };
         };
-        let mut url = self.url.clone();
-        url.set_path(&format!("/3/device/{token}"));
+        let mut is_renewed = false;
+        loop {
+            let header = match &self.tokens {
+                Some(tokens) => match tokens.header(&*self.pool.clock) {
+                    Some(header) => Some(header),
+                    None => return ProviderAnswer::Unreachable { reason: "no randomness".into(), retry_after: None },
+                },
+                None => None,
+            };
+            let answer = match self.request(&notification, &token, header.as_deref()).await {
+                Ok(answer) => answer,
+                Err(unreachable) => return unreachable,
+            };
+            let reason = Reason::of(&answer);
+            // The other token is tried at once, and once.
+            if let (Some(tokens), Some(header), "ExpiredProviderToken") = (&self.tokens, &header, &*reason.reason)
+                && tokens.expire(header, &*self.pool.clock)
+                && !std::mem::replace(&mut is_renewed, true)
+            {
+                continue;
+            }
+            return judge(&answer, reason);
+        }
+    }
+
+    async fn request(
+        &self,
+        notification: &Notification,
+        token: &str,
+        header: Option<&str>,
+    ) -> Result<Answer, ProviderAnswer> {
+        let url = base_url::below(&self.url, &format!("/3/device/{token}"));
         let mut request = self
             .pool
             .post(url.clone())
@@ -156,23 +196,11 @@ impl Apns {
             .header("apns-expiration", notification.expires_at / 1_000)
             .header("apns-collapse-id", &notification.collapse_key)
             .header("content-type", "application/json")
-            .body(if notification.removes { removal(&notification) } else { payload(&notification) });
-        if let Some(tokens) = &self.tokens {
-            let Some(header) = tokens.header(&*self.pool.clock) else {
-                return ProviderAnswer::Unreachable { reason: "no randomness".into(), retry_after: None };
-            };
+            .body(if notification.removes { removal(notification) } else { payload(notification) });
+        if let Some(header) = header {
             request = request.header("authorization", header);
         }
-        match self.pool.request(&url, request).await {
-            Ok(answer) => {
-                let reason = Reason::of(&answer);
-                if let (Some(tokens), "ExpiredProviderToken") = (&self.tokens, reason.reason.as_str()) {
-                    tokens.expire(&*self.pool.clock);
-                }
-                judge(&answer, reason)
-            }
-            Err(unreachable) => unreachable,
-        }
+        self.pool.request(&url, request).await
     }
 }
 
@@ -192,9 +220,11 @@ impl Provider for Apns {
 
 /// What wakes the app in the background, so that it removes the notifications with this thread id.
 fn removal(notification: &Notification) -> Vec<u8> {
-    let Notification { conversation, seq, .. } = notification;
+    let Notification { conversation, seq, badge, .. } = notification;
     let aps = json!({ "content-available": 1 });
-    json!({ "aps": aps, "removed": true, "conversation": conversation, "seq": seq }).to_string().into_bytes()
+    // Of a background push Apple does not show the badge in `aps`: the app sets it.
+    let removal = json!({ "aps": aps, "removed": true, "conversation": conversation, "seq": seq, "badge": badge });
+    without_nulls(removal).to_string().into_bytes()
 }
 
 fn payload(notification: &Notification) -> Vec<u8> {
@@ -304,11 +334,14 @@ mod tests {
         let (tokens, clock) = (tokens(), ManualClock::default());
         clock.set(1_772_366_400_000);
         let first = tokens.header(&clock).unwrap();
-        tokens.expire(&clock);
-        assert_eq!(tokens.header(&clock).unwrap(), first, "a new one within 20 minutes would be refused");
-        clock.advance(TOKEN_KEPT_FOR);
-        tokens.expire(&clock);
-        assert_ne!(tokens.header(&clock).unwrap(), first);
+        assert!(!tokens.expire(&first, &clock));
+        assert_eq!(tokens.header(&clock).unwrap(), first, "it is seconds old: the clock is wrong");
+        clock.advance(TOKEN_KEPT_AT_LEAST);
+        assert!(tokens.expire(&first, &clock));
+        let second = tokens.header(&clock).unwrap();
+        assert_ne!(second, first);
+        assert!(tokens.expire(&first, &clock), "a late answer to the former one");
+        assert_eq!(tokens.header(&clock).unwrap(), second);
     }
 
     #[test]

@@ -28,6 +28,13 @@ pub fn parse(text: &str) -> Result<Url, BaseUrlError> {
     }
 }
 
+/// An address below another one, which keeps its own path: a proxy may have one.
+pub(crate) fn below(base: &Url, path: &str) -> Url {
+    let mut url = base.clone();
+    url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
+    url
+}
+
 /// Whether a host is this machine. A name is not looked up: it could be another's a moment later.
 fn is_loopback(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
@@ -40,8 +47,21 @@ pub(crate) fn origin(url: &Url) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_of_an_address_is_kept() {
+        for (base, expected) in [
+            ("https://api.push.apple.com", "https://api.push.apple.com/3/device/t"),
+            ("https://proxy.example/", "https://proxy.example/3/device/t"),
+            ("https://proxy.example/apns", "https://proxy.example/apns/3/device/t"),
+            ("https://proxy.example/apns/", "https://proxy.example/apns/3/device/t"),
+        ] {
+            assert_eq!(below(&parse(base).unwrap(), "/3/device/t").as_str(), expected, "{base}");
+        }
+    }
 
     #[test]
     fn only_this_machine_is_reached_in_the_clear() {

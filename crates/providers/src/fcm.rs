@@ -9,6 +9,7 @@ use crate::{
     base_url,
     jwt::SigningKey,
     pool::{Answer, ClientKind, Pool, PoolConfig},
+    without_nulls,
 };
 use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};
@@ -73,8 +74,8 @@ impl Fcm {
             SetupError::Credentials("the file of the service account is not the JSON that Google hands out".into())
         })?;
         let key = SigningKey::rs256_from_pem(file.private_key.as_bytes(), "the key of the service account")?;
-        let mut send_url = base_url::parse(&config.url)?;
-        send_url.set_path(&format!("/v1/projects/{}/messages:send", file.project_id));
+        let path = format!("/v1/projects/{}/messages:send", file.project_id);
+        let send_url = base_url::below(&base_url::parse(&config.url)?, &path);
         let token_url = base_url::parse(&file.token_uri)?;
         let account = ServiceAccount { key, key_id: file.private_key_id, email: file.client_email, token_url };
         let pool = Pool::new(config.pool, ClientKind::default(), clock)?;
@@ -145,12 +146,19 @@ impl Provider for Fcm {
 
 /// A data message, which shows nothing: the app removes the notification with this tag.
 fn removal(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
-    let Notification { conversation, seq, collapse_key, expires_at, .. } = notification;
-    let seq = seq.to_string();
-    let data = json!({ "removed": "true", "conversation": conversation, "seq": seq, "tag": collapse_key });
+    let Notification { conversation, seq, collapse_key, expires_at, badge, .. } = notification;
+    let (seq, badge) = (seq.to_string(), badge.map(|badge| badge.to_string()));
+    let data = without_nulls(
+        json!({ "removed": "true", "conversation": conversation, "seq": seq, "tag": collapse_key, "badge": badge }),
+    );
     let ttl = format!("{}s", expires_at.saturating_sub(now_ms) / 1_000);
     let android = json!({ "collapse_key": collapse_key, "priority": "NORMAL", "ttl": ttl });
-    json!({ "message": { "token": token, "data": data, "android": android } }).to_string().into_bytes()
+    let apns = json!({
+        "headers": { "apns-push-type": "background", "apns-priority": "5", "apns-collapse-id": collapse_key,
+            "apns-expiration": (expires_at / 1_000).to_string() },
+        "payload": { "aps": { "content-available": 1 } },
+    });
+    json!({ "message": { "token": token, "data": data, "android": android, "apns": apns } }).to_string().into_bytes()
 }
 
 fn message(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
@@ -165,6 +173,35 @@ fn message(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
         /// All values are strings.
         data: BTreeMap<&'static str, String>,
         android: Android<'a>,
+        /// For iPhones that are registered by Firebase.
+        apns: Apns<'a>,
+    }
+    #[derive(Serialize)]
+    struct Apns<'a> {
+        headers: ApnsHeaders<'a>,
+        payload: ApnsPayload<'a>,
+    }
+    #[derive(Serialize)]
+    struct ApnsHeaders<'a> {
+        #[serde(rename = "apns-collapse-id")]
+        collapse_id: &'a str,
+        #[serde(rename = "apns-expiration")]
+        expiration: String,
+        #[serde(rename = "apns-priority")]
+        priority: &'static str,
+    }
+    #[derive(Serialize)]
+    struct ApnsPayload<'a> {
+        aps: Aps<'a>,
+    }
+    #[derive(Serialize)]
+    struct Aps<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        badge: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sound: Option<&'a str>,
+        #[serde(rename = "thread-id")]
+        thread_id: &'a str,
     }
     #[derive(Serialize)]
     struct Shown<'a> {
@@ -200,9 +237,28 @@ fn message(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
             sound: notification.sound.as_deref().filter(|sound| !sound.is_empty()),
         },
     };
+    let apns = Apns {
+        headers: ApnsHeaders {
+            collapse_id: collapse_key,
+            expiration: (expires_at / 1_000).to_string(),
+            priority: if *urgent { "10" } else { "5" },
+        },
+        payload: ApnsPayload {
+            aps: Aps {
+                badge: *badge,
+                sound: Some(notification.sound.as_deref().unwrap_or("default")).filter(|sound| !sound.is_empty()),
+                thread_id: conversation,
+            },
+        },
+    };
     let data = BTreeMap::from([("conversation", conversation.clone()), ("seq", seq.to_string())]);
-    let message =
-        Message { token, notification: Shown { title, body, image: notification.image.as_deref() }, data, android };
+    let message = Message {
+        token,
+        notification: Shown { title, body, image: notification.image.as_deref() },
+        data,
+        android,
+        apns,
+    };
     serde_json::to_vec(&Body { message }).unwrap_or_default()
 }
 
@@ -271,6 +327,35 @@ fn judge(answer: &Answer) -> ProviderAnswer {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_iphone_of_firebase_gets_what_one_of_apple_would() {
+        let notification = Notification {
+            id: [0; 16],
+            collapse_key: "key".into(),
+            title: "Ada".into(),
+            body: "hello".into(),
+            image: None,
+            sound: None,
+            badge: Some(3),
+            expires_at: 90_000,
+            urgent: true,
+            conversation: "house-7".into(),
+            seq: 12,
+            removes: false,
+        };
+        let apns =
+            |body: Vec<u8>| serde_json::from_slice::<serde_json::Value>(&body).unwrap()["message"]["apns"].clone();
+        let headers = json!({ "apns-collapse-id": "key", "apns-expiration": "90", "apns-priority": "10" });
+        let aps = json!({ "badge": 3, "sound": "default", "thread-id": "house-7" });
+        assert_eq!(apns(message(&notification, "t", 0)), json!({ "headers": headers, "payload": { "aps": aps } }));
+        let silent = Notification { sound: Some(String::new()), badge: None, ..notification.clone() };
+        let aps = json!({ "thread-id": "house-7" });
+        assert_eq!(apns(message(&silent, "t", 0))["payload"], json!({ "aps": aps }));
+        let removed = removal(&Notification { removes: true, ..notification }, "t", 0);
+        assert_eq!(apns(removed.clone())["payload"]["aps"], json!({ "content-available": 1 }));
+        assert_eq!(apns(removed)["headers"]["apns-push-type"], "background");
+    }
 
     #[test]
     fn answers_are_judged_as_google_documents_them() {

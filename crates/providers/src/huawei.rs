@@ -9,6 +9,7 @@ use crate::{
     access_token::AccessTokens,
     base_url,
     pool::{Answer, ClientKind, Pool, PoolConfig},
+    without_nulls,
 };
 use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};
@@ -69,8 +70,7 @@ impl Huawei {
         if app_id.is_empty() || !app_id.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(SetupError::Credentials("the app id of Huawei is a number".into()));
         }
-        let mut send_url = base_url::parse(&url)?;
-        send_url.set_path(&format!("/v1/{app_id}/messages:send"));
+        let send_url = base_url::below(&base_url::parse(&url)?, &format!("/v1/{app_id}/messages:send"));
         let form =
             format!("grant_type=client_credentials&client_id={app_id}&client_secret={}", form_encoded(&app_secret));
         Ok(Huawei {
@@ -121,8 +121,10 @@ impl Huawei {
 
     /// A data message, which shows nothing: the app removes the notification with this tag.
     fn removal(&self, notification: &Notification, token: &str) -> Vec<u8> {
-        let Notification { conversation, seq, collapse_key, .. } = notification;
-        let data = json!({ "removed": true, "conversation": conversation, "seq": seq, "tag": collapse_key });
+        let Notification { conversation, seq, collapse_key, badge, .. } = notification;
+        let data = without_nulls(
+            json!({ "removed": true, "conversation": conversation, "seq": seq, "tag": collapse_key, "badge": badge }),
+        );
         let android = json!({ "ttl": self.ttl(notification), "urgency": "NORMAL" });
         let message = json!({ "data": data.to_string(), "android": android, "token": [token] });
         json!({ "validate_only": false, "message": message }).to_string().into_bytes()

@@ -18,10 +18,16 @@ pub mod huawei;
 mod jwt;
 mod pacer;
 mod pool;
-mod retry_after;
+pub mod retry_after;
 pub mod web_push;
 
 pub use pool::PoolConfig;
+
+/// A JSON object without the fields that have no value.
+fn without_nulls(mut object: serde_json::Value) -> serde_json::Value {
+    object.as_object_mut().into_iter().for_each(|fields| fields.retain(|_, value| !value.is_null()));
+    object
+}
 
 /// Why a provider cannot be set up.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// How long the service wants to be left alone, by a clock of this time (milliseconds since 1970 UTC).
-pub(crate) fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
+pub fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));

@@ -10,6 +10,7 @@ mod vapid;
 use crate::{
     SetupError, base_url,
     pool::{Answer, ClientKind, Pool, PoolConfig},
+    without_nulls,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use reqwest::{StatusCode, Url};
@@ -37,6 +38,8 @@ pub struct WebPushConfig {
     pub subject: String,
     /// The services that may be called, such as `https://*.push.apple.com`.
     pub services: Vec<String>,
+    /// Whether Apple's service gets pushes that show nothing: Safari ends a subscription that has had some.
+    pub silent_to_apple: bool,
     /// The bounds.
     pub pool: PoolConfig,
 }
@@ -46,6 +49,7 @@ pub struct WebPush {
     pool: Pool,
     vapid: Vapid,
     services: Vec<Service>,
+    silent_to_apple: bool,
 }
 
 /// What may be called: an origin, or all below a host.
@@ -88,7 +92,7 @@ impl WebPush {
         let vapid = Vapid::new(&config.private_key, &config.public_key, config.subject)?;
         let services = config.services.iter().map(|service| Service::parse(service)).collect::<Result<_, _>>()?;
         let pool = Pool::new(config.pool, ClientKind::default(), clock)?;
-        Ok(WebPush { pool, vapid, services })
+        Ok(WebPush { pool, vapid, services, silent_to_apple: config.silent_to_apple })
     }
 
     fn endpoint(&self, subscription: &WebPushSubscription) -> Option<Url> {
@@ -154,6 +158,11 @@ impl Provider for WebPush {
         self.services.iter().position(|service| service.has(&url)).unwrap_or_default() as u64
     }
 
+    fn takes_silent(&self, token: &PushToken) -> bool {
+        let PushToken::WebPush { subscription } = token else { return true };
+        self.silent_to_apple || !is_of_apple(&subscription.endpoint)
+    }
+
     fn send_all(&self, shipments: Vec<Shipment>) -> Vec<ProviderAnswer> {
         self.pool.for_all(shipments, |_, shipment| self.send(shipment))
     }
@@ -163,12 +172,19 @@ impl Provider for WebPush {
     }
 }
 
+/// Whether a subscription is one of Safari's.
+fn is_of_apple(endpoint: &str) -> bool {
+    let url: Option<Url> = endpoint.parse().ok();
+    url.as_ref().and_then(Url::host_str).is_some_and(|host| host.ends_with(".push.apple.com"))
+}
+
 /// What the service worker gets.
 fn payload(notification: &Notification) -> Vec<u8> {
     if notification.removes {
-        let Notification { conversation, seq, collapse_key, .. } = notification;
-        let payload = json!({ "removed": true, "conversation": conversation, "seq": seq, "tag": collapse_key });
-        return payload.to_string().into_bytes();
+        let Notification { conversation, seq, collapse_key, badge, .. } = notification;
+        let payload =
+            json!({ "removed": true, "conversation": conversation, "seq": seq, "tag": collapse_key, "badge": badge });
+        return without_nulls(payload).to_string().into_bytes();
     }
     #[derive(Serialize)]
     struct Payload<'a> {
@@ -216,6 +232,17 @@ fn never(code: &str) -> ProviderAnswer {
 mod tests {
     use super::*;
     use tidings_protocol::limits::NOTIFICATION_IMAGE_BYTES_MAX;
+
+    #[test]
+    fn a_subscription_of_safari_is_known_by_its_host() {
+        for (endpoint, expected) in [
+            ("https://web.push.apple.com/QGuQyavXutnMH", true),
+            ("https://fcm.googleapis.com/web.push.apple.com", false),
+            ("https://web.push.apple.com.example/x", false),
+        ] {
+            assert_eq!(is_of_apple(endpoint), expected, "{endpoint}");
+        }
+    }
 
     #[test]
     fn only_the_services_that_are_named_are_called() {

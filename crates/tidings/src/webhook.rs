@@ -9,7 +9,9 @@
 
 use anyhow::{Context, Result};
 use std::time::Duration;
+use tidings_domain::clock::{Clock, SystemClock};
 use tidings_notifications::webhook::{Webhook, WebhookDelivery, WebhookError};
+use tidings_providers::retry_after::retry_after;
 use tokio::runtime::Handle;
 
 pub(crate) struct HttpWebhook {
@@ -48,8 +50,12 @@ impl Webhook for HttpWebhook {
         // The error leaves out the address, which may carry a secret.
         match answered {
             Ok(answer) if answer.status().is_success() => Ok(()),
-            Ok(answer) => Err(WebhookError { reason: format!("the webhook answered {}", answer.status()) }),
-            Err(error) => Err(WebhookError { reason: error.without_url().to_string() }),
+            Ok(answer) => {
+                let may_ask = matches!(answer.status().as_u16(), 429 | 503);
+                let retry_after = may_ask.then(|| retry_after(answer.headers(), SystemClock.now_ms())).flatten();
+                Err(WebhookError { reason: format!("the webhook answered {}", answer.status()), retry_after })
+            }
+            Err(error) => Err(WebhookError::new(error.without_url().to_string())),
         }
     }
 }

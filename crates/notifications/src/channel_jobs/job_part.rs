@@ -10,9 +10,12 @@
 //! | 45 to 51 | the rule's place in the policy | |
 //! | 41 to 44 | the channel's place in the rule | |
 //! | 40 | whether users are notified though they have a session | |
-//! | 0 to 39 | the row; one that waits for its time has 2^14 of these numbers for what it becomes then | |
+//! | 0 to 39 | the row; one that waits for its time has 2^14 of these numbers for what it becomes then, the latter half of them if its people's quiet hours have ended | bit 2, of a message that a session did not acknowledge: quiet hours have ended |
 
-use tidings_domain::{chat_rows::number_in, model::Position};
+use tidings_domain::{
+    chat_rows::{DeferredPlace, number_in},
+    model::Position,
+};
 
 const REPLAYED: u64 = 1 << 63;
 const UNACKNOWLEDGED: u64 = 1 << 62;
@@ -26,6 +29,11 @@ const ROWS_PER_REMOVAL: u64 = 1 << 8;
 const ROWS_PER_STEP: u64 = 1 << 40;
 /// The rows that one row for later becomes at its time: more than it has users, and than all their devices need.
 const ROWS_PER_LATER_ROW: u64 = 1 << 14;
+/// The bit of those among them that were deferred; of rows of a user whose session did not acknowledge the message.
+const DEFERRED: u64 = ROWS_PER_LATER_ROW / 2;
+const DEFERRED_OF_USER: u64 = ROWS_PER_CHANNEL_OF_USER / 2;
+/// The events that one row for later becomes are few; those of a deferred one have numbers behind them.
+const DEFERRED_EVENTS: u64 = 2;
 /// The bits of a channel's place in its rule, and of whether users are notified though they have a session.
 const STEP_BITS: u32 = 5;
 const SERVICE_SHIFT: u32 = 52;
@@ -77,6 +85,15 @@ impl JobPart {
         JobPart(self.0 + ROWS_PER_LATER_ROW)
     }
 
+    /// What a row becomes when the quiet hours of its people end, beside what it has become for others; `None`: it does not wait for that.
+    pub(crate) fn deferred(self) -> Option<JobPart> {
+        match self.0 {
+            number if number & REPLAYED > 0 => None,
+            number if number & UNACKNOWLEDGED > 0 => Some(JobPart(number | DEFERRED_OF_USER)),
+            number => Some(JobPart(number | DEFERRED)),
+        }
+    }
+
     /// The row with those devices of a row that failed at this service of the provider's.
     #[must_use]
     pub(crate) fn at_service(self, service: u64) -> JobPart {
@@ -96,7 +113,8 @@ impl JobPart {
     /// Of a message that was decided: the step, the row that waited, and the row that it became.
     pub(crate) fn place(self) -> (u64, u64, u64) {
         let (step, row) = (self.0 / ROWS_PER_STEP, self.0 % ROWS_PER_STEP);
-        (step, row / ROWS_PER_LATER_ROW, row % ROWS_PER_LATER_ROW)
+        let event = if row & DEFERRED > 0 { DEFERRED_EVENTS } else { 0 } + row % DEFERRED;
+        (step, row / ROWS_PER_LATER_ROW, event)
     }
 
     /// As it is stored.
@@ -115,12 +133,16 @@ pub(crate) struct JobPlace {
 impl JobPlace {
     /// The place in a key that [`Due::key`](super::Due::key) made.
     pub(crate) fn of_key(key: &[u8]) -> JobPlace {
+        if let Some(DeferredPlace { position, part, .. }) = DeferredPlace::of_key(key) {
+            return JobPlace { position, part: JobPart(part) };
+        }
         let number = |at| number_in(key, at).unwrap_or_default();
         JobPlace { position: number(1), part: JobPart(number(2)) }
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use tidings_protocol::limits::{NOTIFICATION_CHANNELS_MAX, NOTIFICATION_RULES_MAX};
@@ -154,11 +176,14 @@ mod tests {
             (JobPart::replayed(9), 1 << 63 | 9),
             (JobPart::of_step(0, 0, false).at_service(3), 4 << 52),
             (JobPart::removal(5).at_service(0), 1 << 61 | 1 << 52 | 5 << 8),
+            (JobPart::of_step(0, 1, false).next_later().deferred().unwrap(), (2 << 40) + (1 << 14) + (1 << 13)),
+            (JobPart::unacknowledged(7, 2).deferred().unwrap(), (1 << 62 | 7 << 8) + 20),
         ];
         for (part, number) in numbers {
             assert_eq!(part.number(), number, "{part:?}");
         }
         assert_eq!(JobPart::unacknowledged(7, 2).unacknowledged_user(), Some(7));
+        assert_eq!(JobPart::replayed(9).deferred(), None);
         assert_eq!(JobPart::of_step(0, 1, false).unacknowledged_user(), None);
     }
 }

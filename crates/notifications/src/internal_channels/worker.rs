@@ -2,7 +2,7 @@
 
 use super::{InternalChannel, Notified, Telling};
 use crate::{
-    channel_jobs::{Due, Job, JobPart, JobPlace, OUTCOME_WAIT_MS, RoundEnd, short_cause},
+    channel_jobs::{DeferredPeople, Due, Job, JobPart, JobPlace, OUTCOME_WAIT_MS, RoundEnd, short_cause},
     channel_worker::{Attempt, Driver, Round},
     log::{Record, Source},
     notified_marks,
@@ -121,20 +121,32 @@ impl Worker {
         };
         let step = open.step();
         let expires_ms = step.and_then(|step| step.expires_ms).unwrap_or(self.time_to_live_ms);
-        let expires_at = found.entry.at.saturating_add(expires_ms);
+        let expires_at = job.begins_at(found.entry.at).saturating_add(expires_ms);
         let (mut people, mut records) = (Vec::new(), Vec::new());
+        let mut deferred = DeferredPeople::of(self.channel.channel());
+        let JobPlace { position, part } = JobPlace::of_key(&open.key);
         for no in job.users() {
             let Some(user) = context.directory.user(no)? else { continue };
             let channel = self.channel.channel().policy_channel();
             let unwanted = if expires_at <= *now_ms {
                 Some(NotificationOutcome::Expired)
             } else {
-                found.why_not(&context, &user, channel, job.even_online)?.map(|unwanted| unwanted.outcome)
+                let unwanted = found.why_not(&context, &user, channel, job.even_online)?;
+                let until = unwanted.and_then(|unwanted| unwanted.deferred_to).filter(|_| part.deferred().is_some());
+                if let Some(until) = until {
+                    records.push(Record::of_user(no, NotificationOutcome::Deferred).until(until));
+                    deferred.add_user(no, until);
+                    continue;
+                }
+                unwanted.map(|unwanted| unwanted.outcome)
             };
             match unwanted {
                 Some(outcome) => records.push(Record::of_user(no, outcome)),
                 None => people.push(user),
             }
+        }
+        if let Some(part) = part.deferred() {
+            deferred.add_rows(job, JobPlace { position, part }, changes);
         }
         let telling = Telling { found: &found, step, expires_at, now_ms: *now_ms };
         let notified = match self.channel.tell(&telling, &people) {
@@ -193,7 +205,7 @@ impl Worker {
             check: job.attempts.into(),
         };
         self.record(open, source, records, changes);
-        let Some(due) = open.next_channel_due(found.entry.at).filter(|_| !left.is_empty()) else {
+        let Some(due) = open.next_channel_due(job.begins_at(found.entry.at)).filter(|_| !left.is_empty()) else {
             return Ok(Next::Done);
         };
         // Once more just before the next channel is due.

@@ -2,14 +2,36 @@
 //! decide about messages that are sent. Nothing is stored.
 
 use crate::{
-    gate::{ConversationMessage, DueChannel, Obstacle, Unwanted, WantedMessage, why_not_of_member},
+    badge::is_listed,
+    gate::{ConversationMessage, DueChannel, Member, Obstacle, Unwanted, WantedMessage, why_not_of_member},
     offline_recipients::member,
     operations::{Notifications, message_notifications::held_back},
     person_facts::facts_of,
     policy::{ChannelStep, MessageFacts},
+    rule_times::{Deferral, RuleTimes},
 };
+use std::sync::Arc;
 use tidings_domain::{model::*, push_tokens::tokens_of, refusals::store_refusal};
 use tidings_protocol::{error::Refusal, http::*, ids::direct_id, limits::PUSH_TOKENS_PER_USER_MAX};
+
+/// The number of a direct conversation that the message would open: no stored one has it.
+const NOT_OPENED: ConversationNo = ConversationNo(u64::MAX);
+
+/// The direct conversation that a first message between two users opens.
+fn opened(id: String, from: UserNo, to: UserNo) -> Conversation {
+    Conversation {
+        no: NOT_OPENED,
+        id,
+        kind: ConversationKind::Direct,
+        pair: Some((from, to)),
+        name: None,
+        avatar: None,
+        attributes: None,
+        created_at: 0,
+        member_count: 2,
+        settings: ConversationSettings::default(),
+    }
+}
 
 /// What a channel comes to.
 #[derive(Default)]
@@ -28,14 +50,21 @@ impl Notifications {
     /// # Errors
     /// `invalid_field`, `not_found`; `store_unavailable`.
     pub fn explain_notifications(&self, ask: &ExplainNotifications) -> Result<NotificationExplanation, Refusal> {
+        let directory = &self.context.directory;
         let conversation = match (&ask.conversation, &ask.to, &ask.from) {
-            (Some(conversation), None, _) => self.context.directory.require_conversation(conversation)?,
-            (None, Some(to), Some(from)) => self.context.directory.require_conversation(&direct_id(from, to))?,
+            (Some(conversation), None, _) => directory.require_conversation(conversation)?,
+            (None, Some(to), Some(from)) => {
+                let id = direct_id(from, to);
+                match directory.conversation_by_id(&id).map_err(store_refusal)? {
+                    Some(conversation) => conversation,
+                    None => Arc::new(opened(id, directory.require_user(from)?.no, directory.require_user(to)?.no)),
+                }
+            }
             (None, Some(_), None) => return Err(Refusal::field("from", "is missing: a direct message has a sender")),
             _ => return Err(Refusal::field("conversation", "give either conversation or to")),
         };
-        let user = self.context.directory.require_user(&ask.user)?;
-        let sender = ask.from.as_deref().map(|from| self.context.directory.require_user(from)).transpose()?;
+        let user = directory.require_user(&ask.user)?;
+        let sender = ask.from.as_deref().map(|from| directory.require_user(from)).transpose()?;
         let now_ms = self.context.clock.now_ms();
         let policy = self.policies.current();
         let message = MessageFacts {
@@ -46,11 +75,20 @@ impl Notifications {
             mentions: &ask.mentions,
             mentions_all: ask.mentions.iter().any(|id| id == MENTION_ALL),
         };
-        let person = facts_of(&self.context, &policy, &user).map_err(store_refusal)?;
-        let member = member(&self.context, &conversation, &user).map_err(store_refusal)?;
+        let mut person = facts_of(&self.context, &policy, &user).map_err(store_refusal)?;
+        let member = match conversation.no {
+            NOT_OPENED => conversation.pair.filter(|(from, to)| [*from, *to].contains(&user.no)).map(|_| Member {
+                user: user.no,
+                joined_seq: 0,
+                read_seq: 0,
+                mute: MuteState::Off,
+            }),
+            _ => member(&self.context, &conversation, &user).map_err(store_refusal)?,
+        };
         // It is newer than all that there is.
         let (kind, sender) = (conversation.kind, sender.map(|sender| sender.no));
-        let sent = ConversationMessage { kind, seq: u64::MAX, sender };
+        let defers_until = self.context.quiet_hours.defer_until(&self.context.gates, kind, now_ms);
+        let sent = ConversationMessage { kind, seq: u64::MAX, sender, defers_until };
         let unwanted = match &member {
             None => Some(Unwanted::always(NotificationOutcome::NotAMember)),
             Some(member) => why_not_of_member(sent, member),
@@ -58,6 +96,22 @@ impl Notifications {
         let is_pushed = !ask.silent && !ask.skip_push;
         let outcome = unwanted.map(|unwanted| unwanted.outcome);
         let outcome = outcome.or((!is_pushed).then_some(NotificationOutcome::NotPushed));
+        // When it is decided who is notified of a message, the message is among those that the person has not read.
+        let is_listed = || match &member {
+            Some(member) if conversation.no != NOT_OPENED => {
+                let preferences = directory.preferences(conversation.no, member.user)?;
+                Ok(is_listed(&preferences, u64::MAX))
+            }
+            _ => Ok(true),
+        };
+        let is_unread = member.as_ref().is_some_and(|member| unwanted.is_none() && !member.mute.is_muted(now_ms))
+            && is_listed().map_err(store_refusal)?;
+        if is_unread && !ask.silent {
+            person.unread = person.unread.map(|unread| unread + 1);
+        }
+        if unwanted.is_none() && !ask.silent && kind == ConversationKind::Direct && policy.needs_unread_age() {
+            person.unread_since = person.unread_since.or(Some(now_ms));
+        }
         let passed_over = policy.passed_over(&message, &person, now_ms);
         let rule_at = passed_over.len();
         let passed_over = passed_over
@@ -69,16 +123,34 @@ impl Notifications {
             kind,
             mentions_person: message.mentions_all || ask.mentions.contains(&user.id),
             mute: member.map(|member| member.mute).unwrap_or_default(),
+            defers_until,
         };
+        let is_active = self.context.presence.is_active(user.no);
+        let waits_for_sessions = rule.is_some_and(|rule| rule.waits_for_sessions());
+        let mut times = RuleTimes::of(now_ms);
         let mut channels = Vec::new();
         for (at, step) in rule.iter().flat_map(|rule| rule.channels.iter().enumerate()) {
-            let due = now_ms + step.after_ms;
+            let is_session = step.channel == PolicyChannel::Session;
+            let planned = times.due(step);
+            let mut due = times.deferred_to(step, planned).unwrap_or(planned);
             let path = format!("rules[{rule_at}].channels[{at}]");
-            let held = outcome.filter(|_| step.channel != PolicyChannel::Session).map(Unwanted::always);
+            // A session that somebody looks at takes the message, and stops the channels after it.
+            let stopped = (is_active && waits_for_sessions).then_some(NotificationOutcome::Active);
+            let held = outcome.or(stopped).filter(|_| !is_session).map(Unwanted::always);
             let channel = DueChannel { policy: &policy, step, message: &message, person: &person };
-            let obstacle = held.map(Obstacle::Unwanted).or_else(|| channel.why_not_taken(wanted, due));
+            let why_not = |due| held.map(Obstacle::Unwanted).or_else(|| channel.why_not_taken(wanted, due));
+            let mut obstacle = why_not(due);
+            let mut deferral = times.deferral(step);
+            let is_set_up = self.has_channel(step.channel);
+            if let Some(Obstacle::Unwanted(Unwanted { outcome, deferred_to: Some(until), .. })) = obstacle
+                && is_set_up
+            {
+                deferral = Some(Deferral { until, cause: outcome });
+                due = until.saturating_add(planned - now_ms);
+                obstacle = why_not(due);
+            }
             let found = match obstacle {
-                Some(Obstacle::Unwanted(Unwanted { outcome, until })) => Finding {
+                Some(Obstacle::Unwanted(Unwanted { outcome, until, .. })) => Finding {
                     outcome: Some(outcome),
                     until,
                     detail: held_back(&user.id, outcome, until),
@@ -91,6 +163,23 @@ impl Notifications {
                 }
                 None => self.channel_state(step, &user)?,
             };
+            let found = match deferral.filter(|_| found.taken) {
+                Some(_) => Finding {
+                    outcome: Some(NotificationOutcome::Deferred),
+                    until: Some(due),
+                    detail: format!(
+                        "{}; then {}",
+                        held_back(&user.id, NotificationOutcome::Deferred, Some(due)),
+                        found.detail
+                    ),
+                    ..found
+                },
+                None => found,
+            };
+            if is_set_up {
+                let stops = step.on_success == OnSuccess::Stop;
+                times.note(planned, now_ms, stops, found.taken || deferral.is_some(), deferral);
+            }
             let Finding { taken, outcome, until, because, devices, detail } = found;
             let (channel, on_success) = (step.channel, step.on_success);
             channels.push(ExplainedChannel {
@@ -115,6 +204,16 @@ impl Notifications {
             outcome,
             channels,
         })
+    }
+
+    /// Whether the channel is set up.
+    fn has_channel(&self, channel: PolicyChannel) -> bool {
+        match channel {
+            PolicyChannel::Session => false,
+            PolicyChannel::Providers => self.provider_push.is_some(),
+            PolicyChannel::Webhook => self.webhook_push.is_some(),
+            PolicyChannel::DevicePush | PolicyChannel::Popup => self.internal_channels.has(channel),
+        }
     }
 
     /// Whether a channel leads to the person now.

@@ -21,7 +21,7 @@ use tidings_protocol::{
 };
 
 /// The outcomes in the order in which they decide: the first of them among the steps says why.
-const DECISIVE: [NotificationOutcome; 29] = [
+const DECISIVE: [NotificationOutcome; 30] = [
     NotificationOutcome::Sender,
     NotificationOutcome::Read,
     NotificationOutcome::Acknowledged,
@@ -29,6 +29,7 @@ const DECISIVE: [NotificationOutcome; 29] = [
     NotificationOutcome::Recalled,
     NotificationOutcome::NotPushed,
     NotificationOutcome::Waiting,
+    NotificationOutcome::Deferred,
     NotificationOutcome::Retried,
     NotificationOutcome::Replayed,
     NotificationOutcome::NotAMember,
@@ -61,11 +62,18 @@ fn decisive(steps: &[NotificationStep], now_ms: u64) -> Option<&NotificationStep
         let is_past = step.at.is_some() && step.until.is_some_and(|until| until <= now_ms);
         match step.outcome {
             NotificationOutcome::Retried => steps[at + 1..].iter().any(later),
-            NotificationOutcome::Waiting => is_past,
+            NotificationOutcome::Waiting | NotificationOutcome::Deferred => is_past,
             _ => false,
         }
     };
-    let counting = || (0..steps.len()).filter(|at| !is_overtaken(*at)).map(|at| &steps[at]);
+    // What a person wishes now is no reason for what was decided then, if that is recorded.
+    let is_wish = |step: &NotificationStep| {
+        use NotificationOutcome::*;
+        step.at.is_none() && matches!(step.outcome, Muted | DoNotDisturb | Snoozed | ChannelOff | OnlyMentions)
+    };
+    let is_recorded = (0..steps.len()).any(|at| steps[at].at.is_some() && !is_overtaken(at));
+    let counts = |at: &usize| !(is_overtaken(*at) || is_recorded && is_wish(&steps[*at]));
+    let counting = || (0..steps.len()).filter(counts).map(|at| &steps[at]);
     DECISIVE.iter().find_map(|outcome| counting().filter(|step| step.outcome == *outcome).max_by_key(|step| step.at))
 }
 
@@ -136,14 +144,14 @@ impl Notifications {
         };
         steps.extend(unpushed.map(|outcome| step(outcome, None)));
         let (lane, position, sent_at) = (conversation.lane() as usize, message.position, message.at);
-        let found = OfflineRecipients::for_one(conversation, message);
+        let found = OfflineRecipients::for_one(&self.context, conversation, message);
         let place = found.message();
         let context = &*self.context;
         // Sessions are steps of their own. What holds for both of these channels is one step without a channel.
         let by_providers = found.why_not(context, user, PolicyChannel::Providers, true)?;
         let by_webhook = found.why_not(context, user, PolicyChannel::Webhook, true)?;
         let unwanted = by_providers.filter(|_| by_providers == by_webhook);
-        if let Some(Unwanted { outcome, until }) = unwanted {
+        if let Some(Unwanted { outcome, until, .. }) = unwanted {
             steps.push(NotificationStep { until, ..step(outcome, None) });
             if matches!(
                 outcome,
@@ -154,7 +162,7 @@ impl Notifications {
         } else {
             let of_providers = PushProvider::ALL.map(|provider| (by_providers, Channel::from(provider)));
             for (unwanted, channel) in of_providers.into_iter().chain([(by_webhook, Channel::Webhook)]) {
-                let step = |Unwanted { outcome, until }| NotificationStep { until, ..step(outcome, Some(channel)) };
+                let step = |Unwanted { outcome, until, .. }| NotificationStep { until, ..step(outcome, Some(channel)) };
                 steps.extend(unwanted.map(step));
             }
         }

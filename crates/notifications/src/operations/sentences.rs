@@ -1,7 +1,7 @@
 //! Why a user was, or was not, notified of a message, in one sentence for a person who knows the app and not this server.
 
 use crate::log::ANOTHER_POLICY;
-use tidings_protocol::http::{Channel, NotificationOutcome, NotificationStep};
+use tidings_protocol::http::{Channel, NotificationOutcome, NotificationStep, PushProvider};
 
 /// The sentence of the step that decided; `steps` are all of them, and `sent_at` is when the message was sent.
 pub(crate) fn sentence(user: &str, step: &NotificationStep, steps: &[NotificationStep], sent_at: u64) -> String {
@@ -51,6 +51,9 @@ pub(crate) fn sentence(user: &str, step: &NotificationStep, steps: &[Notificatio
         NotificationOutcome::NoDevice if has_no_device(steps) => {
             format!("{user} has no device that notifications can be sent to: none has registered a push token")
         }
+        NotificationOutcome::NoDevice if step.at.is_some() => {
+            format!("{user} had no device{at} that a provider of the notification policy's channel reaches")
+        }
         NotificationOutcome::NoDevice => format!("{user} has no device that {channel} reaches"),
         NotificationOutcome::NotSetUp if steps.iter().all(|step| step.outcome == NotificationOutcome::NotSetUp) => {
             "this server is not set up to notify users who are away".into()
@@ -62,6 +65,16 @@ pub(crate) fn sentence(user: &str, step: &NotificationStep, steps: &[Notificatio
             let due = step.until.map(|due| format!(" at {}", time(due))).unwrap_or_default();
             format!("{user} is to be notified{by}{due}, unless something else reaches {user} before")
         }
+        NotificationOutcome::Deferred => {
+            let by = step.cause.as_deref().and_then(|cause| cause.split(": ").next());
+            let by = by.map(|channel| format!(" by {channel}")).unwrap_or_default();
+            let (why, due) = match step.cause.as_deref() {
+                Some(cause) if cause.ends_with("snoozed") => ("has snoozed notifications", step.until),
+                _ => ("is not to be disturbed", step.until),
+            };
+            let due = due.map(|due| format!(" until {}", time(due))).unwrap_or_default();
+            format!("{user} {why}: the notification{by} is deferred{due}")
+        }
         NotificationOutcome::Removed => {
             format!(
                 "{channel} was asked{at} to take the notification on {device} away, since {user} has read the message"
@@ -71,6 +84,10 @@ pub(crate) fn sentence(user: &str, step: &NotificationStep, steps: &[Notificatio
             format!(
                 "a condition of the notification policy did not hold for {user}{at}, so a channel was not taken{cause}"
             )
+        }
+        NotificationOutcome::NoRule if step.rule.is_some() => {
+            let rule = step.rule.as_deref().unwrap_or_default();
+            format!("the rule {rule:?} of the notification policy notifies {user} by live sessions alone{at}")
         }
         NotificationOutcome::NoRule => format!("no rule of the notification policy applied to {user}{at}"),
         NotificationOutcome::Cancelled
@@ -149,14 +166,15 @@ fn active_device(steps: &[NotificationStep]) -> Option<&str> {
     active.filter_map(|step| step.device.as_deref()).next()
 }
 
+/// Whether no provider has a token of the user's.
 fn has_no_device(steps: &[NotificationStep]) -> bool {
-    let is_provider = |step: &&NotificationStep| {
-        use Channel::*;
-        matches!(step.channel, Some(Apns | Fcm | WebPush | Huawei))
-    };
     let has_none =
         |step: &NotificationStep| matches!(step.outcome, NotificationOutcome::NoDevice | NotificationOutcome::NotSetUp);
-    steps.iter().filter(is_provider).all(has_none)
+    let lacks = |provider: &PushProvider| {
+        let channel = Some(Channel::from(*provider));
+        steps.iter().any(|step| step.channel == channel && has_none(step))
+    };
+    PushProvider::ALL.iter().all(lacks)
 }
 
 /// Why the last attempt on the same channel and device failed.

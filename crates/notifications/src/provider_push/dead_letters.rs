@@ -191,7 +191,7 @@ impl ProviderDeadLetters {
                     let key = Due::Now(provider.into()).key(position, part);
                     let (targets, rule) = (vec![target.clone()], rule.clone());
                     let job =
-                        Job { conversation, seq, targets, rule, step, policy, replayed_at: now_ms, ..Job::default() };
+                        Job { conversation, seq, targets, rule, step, policy, counts_from: now_ms, ..Job::default() };
                     replay.jobs.push(RowChange { key, value: Some(job.encode()) });
                     NotificationOutcome::Replayed
                 }

@@ -10,7 +10,7 @@ use super::{
     rendering::{Appearance, MessageText},
 };
 use crate::{
-    badge::badge_with,
+    badge::RoundBadges,
     channel_jobs::{Due, Job, JobPlace, RoundEnd, Target, short_cause},
     channel_worker::{self, Attempt, Driver, Round, StopSignal, WRITE_RETRY_PAUSE},
     notified_marks,
@@ -34,7 +34,6 @@ use tidings_domain::{
     push_tokens::*,
     store::*,
 };
-use tidings_engine::unread_counts::SharedPages;
 use tidings_protocol::http::{Channel, NotificationCollapse, NotificationOutcome, PolicyChannel};
 
 /// Rows in a round. In a busy conversation one notification takes the place of hundreds.
@@ -74,6 +73,8 @@ struct Addressed {
     registered_at: u64,
     /// When the message was sent, or somebody asked for another attempt.
     began_at: u64,
+    /// Whether the newest notification of the conversation takes the place of the one before.
+    collapses: bool,
 }
 
 /// A notification whose place a newer one takes, if the provider takes that one.
@@ -201,7 +202,7 @@ impl Driver for ProviderWorker {
             }
             targets += job.targets.len();
             places.extend(job.targets.iter().map(|target| (job.conversation, hash_of(target))));
-            open.push(OpenJob::new(key, job));
+            open.push(OpenJob::new(self.provider.provider(), key, job));
         }
         let Prepared { addressed, shipments, held } = self.prepare_shipments(&mut open, round)?;
         let channel = Channel::from(self.provider.provider());
@@ -249,14 +250,14 @@ impl ProviderWorker {
         let context = self.context.clone();
         let place = |at: usize, job: &Job| (job.conversation, job.seq, Reverse(at));
         let mut order: BinaryHeap<_> = open.iter().enumerate().map(|(at, open)| place(at, &open.job)).collect();
-        let (mut taken, mut badges, mut pages) = (NewestByDevice::new(), HashMap::new(), SharedPages::default());
+        let (mut taken, mut badges) = (NewestByDevice::new(), RoundBadges::default());
         let Prepared { mut addressed, mut shipments, mut held } = Prepared::default();
         // Rows that wait take room from those that were never tried. With little left devices are notified at once.
         let may_wait = round.queue.has_room_to_wait();
         while let Some((.., Reverse(at))) = order.pop() {
             if open[at].job.removes {
                 let newest = taken.entry(open[at].job.conversation).or_default();
-                let prepared = self.prepare_removal(at, &mut open[at], newest, addressed.len())?;
+                let prepared = self.prepare_removal(at, &mut open[at], newest, &mut badges, addressed.len())?;
                 for (to, shipment) in prepared {
                     addressed.push(to);
                     shipments.push(shipment);
@@ -265,7 +266,7 @@ impl ProviderWorker {
             }
             let now_ms = context.clock.now_ms();
             let open = &mut open[at];
-            let Job { conversation, seq, even_online, replayed_at, step, policy, .. } = open.job;
+            let Job { conversation, seq, even_online, counts_from, step, policy, .. } = open.job;
             let found = OfflineRecipients::of(&context, ConversationNo(conversation), seq)?;
             if found.is_none() && open.pass_newest() {
                 // Rows of messages between this and the older ones come first.
@@ -280,6 +281,7 @@ impl ProviderWorker {
             if let Some(found) = &found {
                 (open.sent_at, open.place.position) = (found.entry.at, found.entry.position);
             }
+            let may_defer = open.place.part.deferred().is_some();
             // What settles the newest message of a row settles the older ones.
             let mut settle = |target: &Target, outcome: NotificationOutcome| {
                 self.count_some(settled_label(outcome), open.job.messages());
@@ -303,12 +305,12 @@ impl ProviderWorker {
                 expires_ms.unwrap_or_else(|| u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX));
             let epoch = context.store.epoch();
             let mut text = MessageText::of(&self.config.templates, &found, sender.as_deref(), epoch, time_to_live_ms);
-            if replayed_at > 0 {
-                text = text.expiring_at(replayed_at.saturating_add(time_to_live_ms));
+            if counts_from > 0 {
+                text = text.expiring_at(counts_from.saturating_add(time_to_live_ms));
             }
             let collapse = channel.map(|channel| channel.shown.collapse).unwrap_or_default();
             let collapses = collapse == NotificationCollapse::Conversation;
-            let (mut waiting, mut waits_until) = (Vec::new(), None);
+            let (mut waiting, mut waits_until, mut deferred) = (Vec::new(), None, Vec::new());
             for target in targets {
                 if text.expires_at() <= now_ms {
                     settle(&target, NotificationOutcome::Expired);
@@ -340,32 +342,28 @@ impl ProviderWorker {
                 let appearance =
                     Appearance::of(channel.map(|channel| &channel.shown), user.language(), self.config.badge);
                 if let Some(unwanted) = found.why_not(&context, &user, PolicyChannel::Providers, even_online)? {
-                    settle(&target, unwanted.outcome);
+                    match unwanted.deferred_to.filter(|_| may_defer) {
+                        Some(until) => deferred.push((target, until)),
+                        None => settle(&target, unwanted.outcome),
+                    }
                     continue;
                 }
                 let Some((digest, token)) = self.token_of(no, &target.1)? else {
                     settle(&target, NotificationOutcome::NoDevice);
                     continue;
                 };
-                let unread = match badges.get(&no) {
-                    _ if !appearance.needs_unread() => 0,
-                    Some(unread) => *unread,
-                    None => {
-                        let unread = badge_with(&context, &user, &mut pages)?;
-                        badges.insert(no, unread);
-                        unread
-                    }
-                };
+                let unread = if appearance.needs_unread() { badges.of(&context, &user)? } else { 0 };
                 let RegisteredToken { registered_at, token, .. } = token;
                 let service = self.provider.service_of(&token);
                 if collapses {
                     newest.insert(target.clone(), Newest { service, at: shipments.len() });
                 }
                 shipments.push(Shipment { notification: text.notification(digest, &appearance, unread), token });
-                let began_at = replayed_at.max(found.entry.at);
-                addressed.push(Addressed { job: at, target, service, digest, registered_at, began_at });
+                let began_at = counts_from.max(found.entry.at);
+                addressed.push(Addressed { job: at, target, service, digest, registered_at, began_at, collapses });
             }
             (open.waiting, open.waits_until) = (waiting, waits_until);
+            deferred.into_iter().for_each(|(target, until)| open.defer(target, until));
         }
         Ok(Prepared { addressed, shipments, held })
     }
@@ -383,7 +381,7 @@ impl ProviderWorker {
 
     /// Notes what the provider answered for one device.
     fn settle(&mut self, open: &mut [OpenJob], to: Addressed, answer: ProviderAnswer, now: Instant) {
-        let Addressed { job, target, service, digest, registered_at, began_at } = to;
+        let Addressed { job, target, service, digest, registered_at, began_at, collapses } = to;
         let open = &mut open[job];
         let (label, outcome, cause) = match answer {
             ProviderAnswer::Accepted { id } if open.job.removes => {
@@ -397,8 +395,11 @@ impl ProviderWorker {
                 let key = shown_key(user, conversation, self.provider.provider(), &target.1);
                 let time_to_live_ms = u64::try_from(self.config.time_to_live.as_millis()).unwrap_or(u64::MAX);
                 let until = began_at.saturating_add(time_to_live_ms);
-                let value = Some(ShownNotification::value(open.job.seq, until));
-                open.shown.push(RowChange { key, value });
+                // A message that has its own notification is not taken away: there is no tag of the conversation's.
+                if collapses {
+                    let value = Some(ShownNotification::value(open.job.seq, until));
+                    open.shown.push(RowChange { key, value });
+                }
                 let notified = Notified { seq: open.job.seq, at: now };
                 self.latest.insert((open.job.conversation, hash_of(&target)), notified);
                 if open.job.stops_others {
@@ -492,7 +493,10 @@ impl ProviderWorker {
                 waits_until,
                 ..
             } = open;
-            let OpenJob { sent_at, reached, shown, dead: buried, .. } = open;
+            let OpenJob { sent_at, reached, shown, dead: buried, deferred, .. } = open;
+            if let Some(part) = part.deferred() {
+                deferred.add_rows(&job, JobPlace { position, part }, &mut changes);
+            }
             dead.extend(buried);
             let mark = |user| notified_marks::mark(sent_at, position, user, PolicyChannel::Providers);
             changes.extend(reached.into_iter().map(mark));

@@ -227,6 +227,7 @@ pub(super) fn removal(
     expires_at: u64,
     epoch: u64,
     token: TokenDigest,
+    badge: Option<u64>,
 ) -> Notification {
     Notification {
         id: notification_id(epoch, conversation.no, seq, token, b"removal"),
@@ -235,7 +236,7 @@ pub(super) fn removal(
         body: String::new(),
         image: None,
         sound: None,
-        badge: None,
+        badge,
         expires_at,
         urgent: false,
         conversation: conversation.id.clone(),

@@ -123,7 +123,7 @@ impl Alike {
         let records = template.record_rows(scope.context, 0, decision.decide_page(page)?);
         let (rows, _) = decision.finish_rows();
         let notified = rows.iter().flat_map(|row| row.job.people()).collect();
-        if rows.iter().any(|row| matches!(row.due, Due::At(_))) {
+        if rows.iter().any(|row| !matches!(row.due, Due::Now(_))) {
             return Ok(None);
         }
         let (rows_of_providers, rows) =

@@ -3,15 +3,16 @@
 
 use super::Channels;
 use crate::{
-    channel_jobs::{Due, JobPart, JobRow, JobWriter, OUTCOME_WAIT_MS, Target},
+    channel_jobs::{Deferred, DeferredBy, Due, JobPart, JobRow, JobWriter, Target},
     gate::{DueChannel, Obstacle, Unwanted},
     internal_channels::PEOPLE_PER_ROW,
     log::Record,
     offline_recipients::{Candidate, OfflinePushContext, OfflineRecipients, RecipientPage},
     person_facts::facts_of,
     policy::{CompiledPolicy, MessageFacts, PersonFacts, PolicyRule},
+    rule_times::{Deferral, RuleTimes},
 };
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 use tidings_domain::{
     model::*,
     store::{RowChange, StoreResult},
@@ -33,6 +34,23 @@ pub(super) struct DecisionScope<'a> {
 /// have a session, and by which channel.
 type Place = (usize, usize, bool, Due);
 
+/// What became of a channel for a person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    Not,
+    Now,
+    Later,
+    Deferred(Deferral),
+}
+
+/// Those of a conversation who were notified when their quiet hours ended.
+#[derive(Default)]
+pub(super) struct Told {
+    /// When they ended, and the conversation.
+    pub(super) of: Option<(u64, ConversationNo)>,
+    pub(super) people: HashSet<(UserNo, PolicyChannel)>,
+}
+
 /// Which parts the rows get.
 #[derive(Clone, Copy)]
 pub(super) enum Parts {
@@ -51,6 +69,10 @@ pub(super) struct Decision<'a> {
     parts: Parts,
     even_online: bool,
     without_providers: bool,
+    /// From when the times of its rows count; 0: from the message on.
+    counts_from: u64,
+    /// The devices that are notified; `None`: all of a person's.
+    only: Option<&'a [Target]>,
     writers: Vec<(Place, JobWriter)>,
     records: Vec<Record>,
 }
@@ -82,6 +104,8 @@ impl<'a> Decision<'a> {
             parts: Parts::Message,
             even_online: false,
             without_providers: false,
+            counts_from: 0,
+            only: None,
             writers: Vec::new(),
             records: Vec::new(),
         }
@@ -97,6 +121,18 @@ impl<'a> Decision<'a> {
     #[must_use]
     pub(super) fn even_online(self, even_online: bool) -> Decision<'a> {
         Decision { even_online, ..self }
+    }
+
+    /// The times of its rows count from then on, when quiet hours ended; 0: from the message on.
+    #[must_use]
+    pub(super) fn counted_from(self, counts_from: u64) -> Decision<'a> {
+        Decision { counts_from, ..self }
+    }
+
+    /// Of people's devices only these are notified.
+    #[must_use]
+    pub(super) fn only(self, targets: &'a [Target]) -> Decision<'a> {
+        Decision { only: Some(targets), ..self }
     }
 
     /// Without the providers, which have been notified.
@@ -172,47 +208,78 @@ impl<'a> Decision<'a> {
         // A clock that was set back since the message holds up nothing.
         let sent_at = self.found.entry.at.min(now_ms);
         let even_online = self.even_online || person.is_active;
-        // When the last channel that stops others is taken.
-        let mut stops_at = None;
+        let mut times = RuleTimes::of(sent_at);
+        if rule.channels.iter().all(|step| step.channel == PolicyChannel::Session) {
+            self.records.push(Record::of_user(user, NotificationOutcome::NoRule).by_rule(self.name_of(rule)));
+        }
         for (at, planned) in rule.channels.iter().enumerate() {
             if !channels.has(planned.channel) || (planned.channel == PolicyChannel::Providers && self.without_providers)
             {
                 continue;
             }
             let step = Step { rule, rule_at, at };
-            let due = sent_at.saturating_add(planned.after_ms);
-            let due = stops_at.filter(|at| due <= *at).map_or(due, |at: u64| at.saturating_add(OUTCOME_WAIT_MS));
-            let is_begun = if due > now_ms {
-                self.writer(step, even_online, Due::At(due)).add_user(user);
-                let record = self.record(step, user, NotificationOutcome::Waiting, None).until(due);
-                self.records.push(record);
-                true
-            } else {
-                self.take(step, person, facts, devices)
+            let due = times.due(planned);
+            let delay_ms = due - sent_at;
+            let taken = match times.deferral(planned) {
+                Some(deferral) => self.defer(step, even_online, user, deferral, delay_ms),
+                None if due > now_ms => self.wait(step, even_online, user, due),
+                None => self.take(step, person, facts, devices, delay_ms),
             };
-            if is_begun && step.stops_others() {
-                stops_at = Some(due.max(now_ms));
-            }
+            let deferral = if let Taken::Deferred(deferral) = taken { Some(deferral) } else { None };
+            times.note(due, now_ms, step.stops_others(), taken != Taken::Not, deferral);
         }
     }
 
-    /// Takes a channel to a person now, unless the person does not want it or its condition does not hold; answers whether there is
-    /// anything to be notified by it.
+    /// Has a channel wait for its time.
+    pub(super) fn wait(&mut self, step: Step<'a>, even_online: bool, user: UserNo, due: u64) -> Taken {
+        self.writer(step, even_online, Due::At(due)).add_user(user);
+        let record = self.record(step, user, NotificationOutcome::Waiting, None).until(due);
+        self.records.push(record);
+        Taken::Later
+    }
+
+    /// Has a channel wait for the end of a person's quiet hours.
+    fn defer(&mut self, step: Step<'a>, even_online: bool, user: UserNo, deferral: Deferral, delay_ms: u64) -> Taken {
+        let Deferral { until, cause } = deferral;
+        let (conversation, from) = (self.found.conversation.no, self.counts_from);
+        let source = if matches!(self.parts, Parts::LaterRow(_)) { DeferredBy::Waiting } else { DeferredBy::Decision };
+        let due = Due::Deferred(Deferred { until, conversation, delay_ms, source, from });
+        let only: Vec<Target> =
+            self.only.unwrap_or_default().iter().filter(|target| target.0 == user.0).cloned().collect();
+        let writer = self.writer(step, even_online, due);
+        if only.is_empty() {
+            writer.add_user(user)
+        } else {
+            only.into_iter().for_each(|target| writer.add(target))
+        }
+        let cause = if cause == NotificationOutcome::Snoozed { "snoozed" } else { "do_not_disturb" };
+        let record = self.record(step, user, NotificationOutcome::Deferred, Some(cause));
+        self.records.push(record.until(until.saturating_add(delay_ms)));
+        Taken::Deferred(deferral)
+    }
+
+    /// Takes a channel to a person now, unless the person does not want it or its condition does not hold. `delay_ms`: so long after its times
+    /// began to count the channel is due.
     pub(super) fn take(
         &mut self,
         step: Step<'a>,
         person: &Candidate,
         facts: &PersonFacts<'_>,
         devices: &[(PushProvider, String)],
-    ) -> bool {
+        delay_ms: u64,
+    ) -> Taken {
         let DecisionScope { channels, policy, now_ms, .. } = self.scope;
-        let Some(planned) = step.rule.channels.get(step.at) else { return false };
+        let Some(planned) = step.rule.channels.get(step.at) else { return Taken::Not };
         let user = person.user.no;
         let wanted = self.found.wanted(&person.user, person.mute);
         let due = DueChannel { policy, step: planned, message: &self.facts, person: facts };
         let left_out = match due.why_not_taken(wanted, now_ms) {
             None => None,
-            Some(Obstacle::Unwanted(Unwanted { outcome, until })) => {
+            Some(Obstacle::Unwanted(Unwanted { outcome, deferred_to: Some(until), .. })) => {
+                let even_online = self.even_online || person.is_active;
+                return self.defer(step, even_online, user, Deferral { until, cause: outcome }, delay_ms);
+            }
+            Some(Obstacle::Unwanted(Unwanted { outcome, until, .. })) => {
                 Some(Record { until, ..self.record(step, user, outcome, None) })
             }
             Some(Obstacle::Condition(why)) => {
@@ -221,23 +288,33 @@ impl<'a> Decision<'a> {
         };
         if let Some(record) = left_out {
             self.records.push(record);
-            return false;
+            return Taken::Not;
         }
         let even_online = self.even_online || person.is_active;
         match planned.channel {
-            PolicyChannel::Session => false,
+            PolicyChannel::Session => Taken::Not,
             PolicyChannel::Providers => {
                 let is_meant = |provider: &PushProvider| {
                     channels.providers.contains(provider)
                         && planned.providers.as_ref().is_none_or(|only| only.contains(provider))
                 };
-                let mut is_taken = false;
-                for (provider, device) in devices.iter().filter(|(provider, _)| is_meant(provider)) {
+                let only = self.only;
+                let is_left = |device: &str| {
+                    only.is_none_or(|only| only.iter().any(|target| target.0 == user.0 && target.1 == *device))
+                };
+                let mut taken = Taken::Not;
+                for (provider, device) in
+                    devices.iter().filter(|(provider, device)| is_meant(provider) && is_left(device))
+                {
                     let writer = self.writer(step, even_online, Due::Now(Channel::from(*provider)));
                     writer.add(Target(user.0, device.clone()));
-                    is_taken = true;
+                    taken = Taken::Now;
                 }
-                is_taken
+                // That there is no device at all is known without a record.
+                if taken == Taken::Not && !devices.is_empty() {
+                    self.records.push(self.record(step, user, NotificationOutcome::NoDevice, None));
+                }
+                taken
             }
             PolicyChannel::Webhook => self.add_user(step, even_online, Channel::Webhook, user),
             PolicyChannel::DevicePush => self.add_user(step, even_online, Channel::DevicePush, user),
@@ -245,9 +322,9 @@ impl<'a> Decision<'a> {
         }
     }
 
-    fn add_user(&mut self, step: Step<'_>, even_online: bool, channel: Channel, user: UserNo) -> bool {
+    fn add_user(&mut self, step: Step<'_>, even_online: bool, channel: Channel, user: UserNo) -> Taken {
         self.writer(step, even_online, Due::Now(channel)).add_user(user);
-        true
+        Taken::Now
     }
 
     /// A record about a channel, with the cause behind its name.
@@ -265,7 +342,11 @@ impl<'a> Decision<'a> {
 
     /// The rule's name in records; none, of a policy that is not stored.
     fn rule_id(&self, step: Step<'_>) -> Option<Arc<str>> {
-        (self.scope.policy.version > 0).then(|| step.rule.id.clone())
+        self.name_of(step.rule)
+    }
+
+    fn name_of(&self, rule: &PolicyRule) -> Option<Arc<str>> {
+        (self.scope.policy.version > 0).then(|| rule.id.clone())
     }
 
     fn writer(&mut self, step: Step<'_>, even_online: bool, due: Due) -> &mut JobWriter {
@@ -284,10 +365,12 @@ impl<'a> Decision<'a> {
             Parts::Unacknowledged(user) => JobPart::unacknowledged(user, step.at),
             Parts::LaterRow(part) => part,
         };
+        let part = if matches!(due, Due::Deferred(_)) { part.deferred().unwrap_or(part) } else { part };
         let writer = JobWriter::new(due, self.found.message(), part)
             .even_online(even_online)
             .users_max(users_max)
             .decided_by(self.scope.policy.version)
+            .counted_from(self.counts_from)
             .of_step(&step.rule.id, step.at as u32, step.stops_others());
         self.writers.push((place, writer));
         let last = self.writers.len() - 1;

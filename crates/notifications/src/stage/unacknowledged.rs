@@ -85,7 +85,7 @@ impl NotificationStage {
                 break;
             }
             let stored = Unacknowledged { user: user.no.0, conversation: conversation.no.0, seq: entry.seq };
-            let found = OfflineRecipients::for_one(conversation, entry);
+            let found = OfflineRecipients::for_one(context, conversation, entry);
             if found.why_unwanted(context, user).map_err(store_refusal)?.is_some() {
                 continue;
             }

@@ -3,7 +3,7 @@
 use super::{
     Channels, StageProgress,
     alike::AlikeMessages,
-    decision::{Decision, DecisionScope},
+    decision::{Decision, DecisionScope, Told},
 };
 use crate::{
     channel_jobs::{JobNews, JobSignals, RoundEnd},
@@ -57,6 +57,7 @@ pub(super) struct Worker {
     has_waited: bool,
     /// The time by which channels were last due, and the monotonic time then.
     pub(super) last_time: Option<(u64, Instant)>,
+    pub(super) told: Told,
     /// Where to go on with looking at all that devices may show.
     pub(super) sweep: Option<Vec<u8>>,
     /// Tells removals apart.
@@ -85,6 +86,7 @@ impl Worker {
             unacknowledged_at: None,
             has_waited: false,
             last_time: None,
+            told: Told::default(),
             sweep: None,
             removals: rand::random(),
             marks_removed_at: None,
@@ -130,6 +132,7 @@ impl Worker {
         self.providers_notified = position(1)?;
         (self.uncut, self.unacknowledged_at, self.has_waited) = (usize::from(self.decided > self.cut), None, false);
         self.sweep = Some(chat_rows::all_shown().0);
+        self.told = Told::default();
         self.context.directory.shown.begin();
         self.progress.set(self.decided);
         self.term = Some(term);

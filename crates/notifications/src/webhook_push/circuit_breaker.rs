@@ -7,13 +7,20 @@
 //! events cannot be taken, and no other conversation should wait for minutes.
 
 use super::{WebhookPushConfig, backoff};
-use std::{collections::BTreeSet, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// The breaker opens when this many conversations fail without a success in between.
 const OPEN_AFTER: usize = 4;
 /// The longest pause before a new event is tried, as a multiple of the shortest backoff: half a minute with the
 /// defaults.
 const NEW_PAUSE_MAX: u32 = 30;
+
+/// The webhook's own wish for a pause is followed up to this.
+const LEFT_ALONE_MAX: Duration = Duration::from_secs(60 * 60);
 
 pub(super) struct CircuitBreaker {
     /// Conversations that have failed since the last success.
@@ -22,11 +29,13 @@ pub(super) struct CircuitBreaker {
     failed: u32,
     retry_at: Instant,
     new_at: Instant,
+    /// The webhook has asked to be left alone until then.
+    left_alone_until: Instant,
 }
 
 impl CircuitBreaker {
     pub(super) fn new(now: Instant) -> Self {
-        CircuitBreaker { failing: BTreeSet::new(), failed: 0, retry_at: now, new_at: now }
+        CircuitBreaker { failing: BTreeSet::new(), failed: 0, retry_at: now, new_at: now, left_alone_until: now }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -35,12 +44,17 @@ impl CircuitBreaker {
 
     /// Whether a failed event may be tried again now.
     pub(super) fn allows_retry(&self, now: Instant) -> bool {
-        !self.is_open() || now >= self.retry_at
+        now >= self.left_alone_until && (!self.is_open() || now >= self.retry_at)
     }
 
     /// Whether a new event may be tried now.
     pub(super) fn allows_new(&self, now: Instant) -> bool {
-        !self.is_open() || now >= self.new_at
+        now >= self.left_alone_until && (!self.is_open() || now >= self.new_at)
+    }
+
+    /// The webhook has asked to be left alone for so long, of which an hour is granted.
+    pub(super) fn leave_alone(&mut self, time: Duration, now: Instant) {
+        self.left_alone_until = self.left_alone_until.max(now + time.min(LEFT_ALONE_MAX));
     }
 
     pub(super) fn record_success(&mut self) {

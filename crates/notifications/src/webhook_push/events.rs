@@ -6,8 +6,7 @@
 
 use super::WebhookPushContext;
 use crate::{
-    channel_jobs::{Job, JobPart},
-    gate::Unwanted,
+    channel_jobs::{DeferredPeople, Job, JobPart},
     log::{Record, Whom},
     notified_marks,
     offline_recipients::{OfflineRecipients, RoundPeople},
@@ -20,7 +19,7 @@ use tidings_domain::{
     store::{RowChange, StoreResult},
 };
 use tidings_engine::{attributes::attributes_value, entry_view::encode_entry, visibility::View};
-use tidings_protocol::http::{NotificationOutcome, PolicyChannel};
+use tidings_protocol::http::{Channel, NotificationOutcome, PolicyChannel};
 
 /// The bits of an event's id that are the number of its part.
 const PARTS_BITS: u32 = 12;
@@ -50,6 +49,8 @@ pub(super) struct Event {
 pub(super) struct JobEvent {
     pub(super) event: Option<Event>,
     pub(super) left_out: Vec<Record>,
+    /// Those whose quiet hours have begun.
+    pub(super) deferred: DeferredPeople,
 }
 
 /// The event of a row, for those who still want to know; the row has this part of the message.
@@ -59,10 +60,10 @@ pub(super) fn event_of_job(
     part: JobPart,
     people: &mut RoundPeople,
 ) -> StoreResult<JobEvent> {
-    let mut left_out = Vec::new();
+    let (mut left_out, mut deferred) = (Vec::new(), DeferredPeople::of(Channel::Webhook));
     let Some(found) = OfflineRecipients::of(context, ConversationNo(job.conversation), job.seq)? else {
         left_out.extend(job.users().map(|user| record(user, NotificationOutcome::Recalled)));
-        return Ok(JobEvent { event: None, left_out });
+        return Ok(JobEvent { event: None, left_out, deferred });
     };
     let (mut recipients, mut marks) = (Vec::with_capacity(job.users.len()), Vec::new());
     for no in job.users() {
@@ -70,7 +71,13 @@ pub(super) fn event_of_job(
             continue;
         };
         match unwanted {
-            Some(Unwanted { outcome, .. }) => left_out.push(record(no, outcome)),
+            Some(unwanted) => match unwanted.deferred_to.filter(|_| part.deferred().is_some()) {
+                Some(until) => {
+                    left_out.push(record(no, NotificationOutcome::Deferred).until(until));
+                    deferred.add_user(no, until);
+                }
+                None => left_out.push(record(no, unwanted.outcome)),
+            },
             None => {
                 recipients.push(user);
                 if job.stops_others {
@@ -85,7 +92,7 @@ pub(super) fn event_of_job(
     } else {
         event(context, &found, part, &recipients)?.map(|event| Event { marks, ..event })
     };
-    Ok(JobEvent { event, left_out })
+    Ok(JobEvent { event, left_out, deferred })
 }
 
 fn record(user: UserNo, outcome: NotificationOutcome) -> Record {

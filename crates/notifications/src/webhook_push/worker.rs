@@ -148,11 +148,14 @@ impl Worker {
         let (mut batch, mut bytes, mut done, mut records) = (Vec::new(), 0, Vec::new(), Vec::new());
         let mut people = RoundPeople::default();
         for (key, job) in jobs {
-            let part = JobPlace::of_key(&key).part;
-            let JobEvent { event, left_out } = event_of_job(&self.context, &job, part, &mut people)?;
+            let JobPlace { position, part } = JobPlace::of_key(&key);
+            let JobEvent { event, left_out, deferred } = event_of_job(&self.context, &job, part, &mut people)?;
             let (message, now_ms) = ((ConversationNo(job.conversation), job.seq), self.context.clock.now_ms());
             let source = Source::Webhook { event: LEFT_OUT | part.number(), attempt: 0 };
             self.context.trace.add(message, source, now_ms, left_out, &mut records);
+            if let Some(part) = part.deferred() {
+                deferred.add_rows(&job, JobPlace { position, part }, &mut records);
+            }
             if let Some(event) = event {
                 // A full batch is delivered only when the next event is known: then it is known which rows the batch
                 // completes.
@@ -219,6 +222,15 @@ impl Worker {
             self.add_trace(&events, 0, NotificationOutcome::Accepted, None, changes);
             return Ok(());
         };
+        if let Some(time) = error.retry_after {
+            // It is no event's fault: all wait, and none counts an attempt.
+            self.breaker.leave_alone(time, self.now());
+            self.add_trace(&events, 0, NotificationOutcome::Retried, Some(&error.reason), changes);
+            let reason = error.reason;
+            left.extend(events.into_iter().map(|event| Undelivered { event, attempts: 0, error: reason.clone() }));
+            return Ok(());
+        }
+        let error = error.reason;
         self.breaker.pause_new(&self.config, self.now());
         // By conversation, and within each in the order of entries: the sort is stable.
         events.sort_by(|a, b| a.conversation.cmp(&b.conversation));
@@ -289,7 +301,12 @@ impl Worker {
                         );
                     }
                 }
-                Err(error) => self.record_failed_retry(queue, &conversation, key, row, error, stop)?,
+                Err(WebhookError { reason, retry_after }) => {
+                    if let Some(time) = retry_after {
+                        self.breaker.leave_alone(time, self.now());
+                    }
+                    self.record_failed_retry(queue, &conversation, key, row, reason, stop)?;
+                }
             }
         }
         Ok(end)
@@ -482,7 +499,7 @@ impl Worker {
     }
 
     /// Makes one attempt to deliver events.
-    fn deliver(&mut self, events: &[Event]) -> Result<(), String> {
+    fn deliver(&mut self, events: &[Event]) -> Result<(), WebhookError> {
         let json: Vec<&RawValue> = events.iter().map(|event| &*event.json).collect();
         match self.call(&json) {
             Ok(()) => {
@@ -490,13 +507,13 @@ impl Worker {
                 self.context.metrics.webhook_delivered.inc_by(events.len() as u64);
                 Ok(())
             }
-            Err(WebhookError { reason }) => {
+            Err(error) => {
                 let mut conversations = events.iter().map(|event| &event.conversation);
                 // Which of several conversations fails shows when they are tried apart.
                 let first = conversations.next();
                 let only = first.filter(|first| conversations.all(|other| other == *first));
-                self.breaker.record_failure(only, &reason, &self.config, self.now());
-                Err(reason)
+                self.breaker.record_failure(only, &error.reason, &self.config, self.now());
+                Err(error)
             }
         }
     }

@@ -49,7 +49,7 @@ impl Webhook for ToApp {
         let _ = self.attempts.send(());
         let body = std::str::from_utf8(&delivery.body).unwrap();
         if *self.app.is_down.lock() || self.app.unreadable.lock().iter().any(|text| body.contains(text)) {
-            return Err(WebhookError { reason: "the webhook answered 500".into() });
+            return Err(WebhookError::new("the webhook answered 500"));
         }
         let body: Value = serde_json::from_str(body).unwrap();
         body["events"].as_array().unwrap().iter().for_each(|event| drop(self.taken.send(event.clone())));

@@ -286,7 +286,8 @@ async fn the_policy_decides_by_which_channels_each_person_is_told() {
     assert_eq!(world.next_event(), ["ben"], "the first rule that applies");
     assert_eq!(next(&world.apns).0, "abcd");
     let notifications = world.notifications.message_notifications("room", 1, "cleo").unwrap();
-    let (first, until) = (&notifications.steps[0], Some(NOON + 5_000));
+    let is_waiting = |step: &&NotificationStep| step.outcome == NotificationOutcome::Waiting;
+    let (first, until) = (notifications.steps.iter().find(is_waiting).unwrap(), Some(NOON + 5_000));
     assert_eq!(
         (first.outcome, first.rule.as_deref(), first.until),
         (NotificationOutcome::Waiting, Some("rest"), until)

@@ -138,7 +138,7 @@ fn a_message_that_was_not_sent_is_explained_by_rules_and_states() {
         {"id": "orders", "for": {"types": ["order"]}, "channels": [{"channel": "popup", "event": "missed", "after_s": 5}]},
         {"id": "mentions", "when": {"all": [{"attribute": "mention", "op": "eq", "value": true},
             {"attribute": "user.plan", "op": "eq", "value": "gold"}]}},
-        {"id": "rest", "channels": [{"channel": "session"}, {"channel": "providers"}, {"channel": "device_push", "after_s": 7_200,
+        {"id": "rest", "channels": [{"channel": "session"}, {"channel": "providers"}, {"channel": "device_push", "after_s": 7_200, "on_success": "continue",
             "when": {"time_of_day": {"from": "13:00", "to": "15:00"}}}, {"channel": "popup", "event": "missed",
             "when": {"time_of_day": {"from": "13:00", "to": "15:00"}}}, {"channel": "webhook"}]}]});
     put(world, &policy, ALWAYS).unwrap();

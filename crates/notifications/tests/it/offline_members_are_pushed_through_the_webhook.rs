@@ -41,7 +41,7 @@ impl Webhook for Fake {
         self.attempts.send(()).unwrap();
         let refuse = |left: usize| left.checked_sub(1);
         if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse).is_ok() {
-            return Err(WebhookError { reason: "no".into() });
+            return Err(WebhookError::new("no"));
         }
         self.taken.send(delivery.clone()).unwrap();
         Ok(())

@@ -34,7 +34,7 @@ impl<F: Fn(&str) -> bool + Send + Sync + 'static> Webhook for Picky<F> {
     fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
         match (self.0)(std::str::from_utf8(&delivery.body).unwrap()) {
             true => Ok(()),
-            false => Err(WebhookError { reason: "not that".into() }),
+            false => Err(WebhookError::new("not that")),
         }
     }
 }

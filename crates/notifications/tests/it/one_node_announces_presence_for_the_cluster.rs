@@ -46,7 +46,7 @@ struct App {
 impl Webhook for App {
     fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
         if self.refuses.load(Ordering::SeqCst) {
-            return Err(WebhookError { reason: "not now".into() });
+            return Err(WebhookError::new("not now"));
         }
         let body: Value = serde_json::from_slice(&delivery.body).unwrap();
         let _ = self.taken.send((self.node, body["events"][0].clone()));

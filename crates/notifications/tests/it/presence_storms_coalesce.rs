@@ -37,7 +37,7 @@ impl Webhook for FakeWebhook {
     fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
         let refuse = |left: usize| left.checked_sub(1);
         if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse).is_ok() {
-            return Err(WebhookError { reason: "not now".into() });
+            return Err(WebhookError::new("not now"));
         }
         self.taken.send(delivery.clone()).unwrap();
         Ok(())

@@ -13,10 +13,11 @@ use std::{
     time::Duration,
 };
 use tidings_domain::{
-    chat_rows::{self, channel_job_key, notification_position_key, waiting_until},
+    chat_rows::{self, channel_job_key, deferred_until, notification_position_key, waiting_until},
     providers::{ProviderAnswer, Retry},
     store::{RowSpace, RowStore},
 };
+use tidings_notifications::QuietHours;
 use tidings_popups::Precondition;
 use tidings_protocol::http::*;
 use tidings_testkit::MemoryStore;
@@ -39,7 +40,12 @@ struct Person {
 impl Person {
     /// Whether the person may be notified by the channel at this time.
     fn wants(&self, channel: PolicyChannel, is_mentioned: bool, now_ms: u64) -> bool {
-        let is_silent = self.has_read || self.is_muted || self.snooze_until > now_ms;
+        self.snooze_until <= now_ms && self.wants_awake(channel, is_mentioned)
+    }
+
+    /// The same, but for a snooze.
+    fn wants_awake(&self, channel: PolicyChannel, is_mentioned: bool) -> bool {
+        let is_silent = self.has_read || self.is_muted;
         !is_silent && !self.off.contains(&channel) && (is_mentioned || !self.only_mentions)
     }
 }
@@ -92,6 +98,17 @@ async fn put(world: &World, policy: &Value) {
     tokio::task::spawn_blocking(put).await.unwrap();
 }
 
+async fn store_wishes(world: &World, user: &str, person: &Person) {
+    let group = Some(KindPreferences { only_mentions: person.only_mentions, ..Default::default() });
+    let preferences = NotificationPreferences {
+        off: person.off.iter().copied().collect(),
+        group,
+        snooze_until: Some(person.snooze_until).filter(|until| *until > 0),
+        ..Default::default()
+    };
+    world.notifications.set_notification_preferences(user, preferences).await.unwrap();
+}
+
 /// Some people change their minds.
 async fn change_minds(random: &mut StdRng, world: &World, people: &mut BTreeMap<&'static str, Person>, now_ms: u64) {
     for (user, person) in people {
@@ -110,14 +127,7 @@ async fn change_minds(random: &mut StdRng, world: &World, people: &mut BTreeMap<
                 let channels = [PolicyChannel::Providers, PolicyChannel::Webhook];
                 person.off = channels.into_iter().filter(|_| random.random_bool(0.2)).collect();
                 person.snooze_until = *[0, 0, now_ms + HOUR_MS / 2, now_ms + 3 * HOUR_MS].choose(random).unwrap();
-                let group = Some(KindPreferences { only_mentions: person.only_mentions, ..Default::default() });
-                let preferences = NotificationPreferences {
-                    off: person.off.iter().copied().collect(),
-                    group,
-                    snooze_until: Some(person.snooze_until).filter(|until| *until > 0),
-                    ..Default::default()
-                };
-                world.notifications.set_notification_preferences(user, preferences).await.unwrap();
+                store_wishes(world, user, person).await;
             }
             4 | 5 => {
                 person.plan = Some(["gold", "free"].choose(random).unwrap());
@@ -139,6 +149,8 @@ async fn settle(world: &World, store: &MemoryStore, now_ms: u64) {
         let decided: u64 = chat_rows::decode(row.as_deref()).unwrap();
         let undecided = world.engine.store.outbox(decided, 1).unwrap();
         undecided.is_empty()
+            // What was deferred may wait once more, and what waits becomes a job.
+            && rows(deferred_until(now_ms)) == 0
             && rows(waiting_until(now_ms)) == 0
             && jobs(PushProvider::Fcm as u64) == 0
             && jobs(WEBHOOK_NUMBER) == 0
@@ -175,6 +187,19 @@ fn attempts(world: &World) -> Attempts {
     found
 }
 
+/// Whom providers and the webhook would notify of the message, now or later.
+fn explained(world: &World, message: &Message) -> Attempts {
+    let mut found = Attempts::new();
+    for user in PEOPLE {
+        let ask = json!({ "user": user, "conversation": "room", "from": "ada", "type": message.content_type,
+            "mentions": message.mentions, "body": { "text": "hi" } });
+        let explained = world.notifications.explain_notifications(&serde_json::from_value(ask).unwrap()).unwrap();
+        let taken = explained.channels.iter().filter(|channel| channel.taken).map(|channel| channel.channel);
+        found.extend(taken.map(|channel| (channel, user.to_owned())));
+    }
+    found
+}
+
 /// A channel that is planned for a person: the place of its rule and its own in the policy that decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Planned {
@@ -184,34 +209,89 @@ struct Planned {
     channel: PolicyChannel,
 }
 
-/// The channels of each person by the policy: those at once, and those an hour later.
-fn planned(
-    policy: &Value,
-    message: &Message,
-    people: &BTreeMap<&'static str, Person>,
-    now_ms: u64,
-) -> [Vec<Planned>; 2] {
-    let mut found = [Vec::new(), Vec::new()];
-    let all: BTreeSet<(PolicyChannel, bool)> = policy["rules"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .flat_map(channels)
-        .map(|(_, channel, later)| (channel, later))
-        .collect();
-    for (user, person) in people {
-        // Who does not want any of the policy's channels at its time, as far as it is known now, is left out for good.
-        let wants_some = all.iter().any(|(channel, is_later)| {
-            let due = now_ms + u64::from(*is_later) * HOUR_MS;
-            person.wants(*channel, message.mentions(user), due)
-        });
-        let rule = decide(policy, &message.facts(user, person, now_ms), 2).map(|(rule, _)| rule);
-        let Some(rule) = rule.filter(|_| wants_some) else { continue };
-        for (at, channel, is_later) in channels(&policy["rules"][rule]) {
-            found[usize::from(is_later)].push(Planned { user, rule, at, channel });
+/// A channel of a person that is due at a time, so long after its times began to count.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    planned: Planned,
+    due: u64,
+    delay: u64,
+}
+
+/// What is still to be done for a message under the policy that decided it.
+struct Model<'a> {
+    policy: &'a Value,
+    message: &'a Message,
+    /// Whether a snooze defers.
+    defers: bool,
+    pending: Vec<Pending>,
+}
+
+impl Model<'_> {
+    /// What is planned when the message is decided.
+    fn decide(&mut self, people: &BTreeMap<&'static str, Person>, now_ms: u64) {
+        let rules = self.policy["rules"].as_array().unwrap();
+        let all: BTreeSet<(PolicyChannel, bool)> =
+            rules.iter().flat_map(channels).map(|(_, channel, later)| (channel, later)).collect();
+        for (user, person) in people {
+            let is_mentioned = self.message.mentions(user);
+            // Who does not want any of the policy's channels at its time, as far as it is known now, is left out for good.
+            let wants_some = all.iter().any(|(channel, is_later)| {
+                let due = now_ms + u64::from(*is_later) * HOUR_MS;
+                if self.defers {
+                    person.wants_awake(*channel, is_mentioned)
+                } else {
+                    person.wants(*channel, is_mentioned, due)
+                }
+            });
+            let rule = decide(self.policy, &self.message.facts(user, person, now_ms), 2).map(|(rule, _)| rule);
+            let Some(rule) = rule.filter(|_| wants_some) else { continue };
+            // A channel that is deferred takes those after it with it.
+            let mut from = now_ms;
+            for (at, channel, is_later) in channels(&rules[rule]) {
+                if !matches!(channel, PolicyChannel::Providers | PolicyChannel::Webhook) {
+                    continue;
+                }
+                let delay = u64::from(is_later) * HOUR_MS;
+                let is_asleep = person.snooze_until > now_ms && person.wants_awake(channel, is_mentioned);
+                if self.defers && !is_later && is_asleep {
+                    from = from.max(person.snooze_until);
+                }
+                self.pending.push(Pending { planned: Planned { user, rule, at, channel }, due: from + delay, delay });
+            }
         }
     }
-    found
+
+    /// What is taken by each channel in the end, if nobody changes their mind.
+    fn forecast(&self, people: &BTreeMap<&'static str, Person>) -> Vec<Planned> {
+        let Model { policy, message, defers, ref pending } = *self;
+        let mut future = Model { policy, message, defers, pending: pending.clone() };
+        let mut taken = Vec::new();
+        while let Some(now_ms) = future.pending.iter().map(|pending| pending.due).min() {
+            taken.extend(future.take(people, now_ms));
+        }
+        taken
+    }
+
+    /// Which of them are taken by this time: the condition is of the policy that decided, the rest is as it is now.
+    fn take(&mut self, people: &BTreeMap<&'static str, Person>, now_ms: u64) -> Vec<Planned> {
+        let (due, later): (Vec<_>, Vec<_>) = self.pending.drain(..).partition(|pending| pending.due <= now_ms);
+        self.pending = later;
+        let mut taken = Vec::new();
+        for Pending { planned, delay, .. } in due {
+            let person = &people[planned.user];
+            let step = &self.policy["rules"][planned.rule]["channels"][planned.at];
+            let is_wanted = person.wants_awake(planned.channel, self.message.mentions(planned.user));
+            if is_wanted && self.defers && person.snooze_until > now_ms {
+                self.pending.push(Pending { planned, due: person.snooze_until + delay, delay });
+            } else if is_wanted
+                && person.snooze_until <= now_ms
+                && conditions_hold(&self.message.facts(planned.user, person, now_ms), step, 2)
+            {
+                taken.push(planned);
+            }
+        }
+        taken
+    }
 }
 
 /// The channels of a rule but for the session, with their places, and whether they come later.
@@ -221,7 +301,7 @@ fn channels(rule: &Value) -> Vec<(usize, PolicyChannel, bool)> {
     steps.map(|(at, step)| (at, channel(step), step.get("after_s").is_some())).collect()
 }
 
-/// Those of the planned channels that are taken at this time: the condition is of the policy that decided, the rest is as it is now.
+/// Those of the planned channels that may be taken once more at this time.
 fn taken(
     planned: &[Planned],
     policy: &Value,
@@ -232,8 +312,7 @@ fn taken(
     let is_taken = |planned: &&Planned| {
         let person = &people[planned.user];
         let step = &policy["rules"][planned.rule]["channels"][planned.at];
-        planned.channel != PolicyChannel::DevicePush
-            && person.wants(planned.channel, message.mentions(planned.user), now_ms)
+        person.wants(planned.channel, message.mentions(planned.user), now_ms)
             && conditions_hold(&message.facts(planned.user, person, now_ms), step, 2)
     };
     planned.iter().filter(is_taken).copied().collect()
@@ -247,9 +326,11 @@ fn asked(taken: &[Planned]) -> Attempts {
 async fn policies_and_people_may_change_at_any_time() {
     let seed = std::env::var("NOTIFICATION_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
     let mut counts = [0; 5];
-    for seed in (0..30_u64).map(|run| run.wrapping_add(seed)) {
+    for seed in (0..40_u64).map(|run| run.wrapping_add(seed)) {
         println!("NOTIFICATION_SEED={seed}");
         let mut random = StdRng::seed_from_u64(seed);
+        let defers = random.random_bool(0.5);
+        let quiet_hours = if defers { QuietHours::DeferAll } else { QuietHours::DeferNone };
         let store: Arc<MemoryStore> = Arc::default();
         let never = || ProviderAnswer::Refused { code: "no".into(), retry: Retry::Never };
         let setup = Setup {
@@ -257,6 +338,7 @@ async fn policies_and_people_may_change_at_any_time() {
             answers: (0..100).map(|_| never()).collect(),
             webhook: Some(true),
             webhook_attempts_max: 1,
+            quiet_hours,
             ..Setup::default()
         };
         let members: Vec<&str> = ["ada"].into_iter().chain(PEOPLE).collect();
@@ -271,16 +353,28 @@ async fn policies_and_people_may_change_at_any_time() {
         for _ in 0..2 {
             change_minds(&mut random, &refusing, &mut people, NOON).await;
         }
+        for (user, person) in people.iter_mut().filter(|_| defers) {
+            person.snooze_until = *[0, NOON + HOUR_MS / 2, NOON + 3 * HOUR_MS].choose(&mut random).unwrap();
+            store_wishes(&refusing, user, person).await;
+        }
         // Nobody has read a message that was not sent.
         people.values_mut().for_each(|person| person.has_read = false);
         let (content_type, mentions) = (message.content_type, &message.mentions);
+        let explained = explained(&refusing, &message);
         refusing
             .send(json!({ "conversation": "room", "from": "ada", "type": content_type, "body": { "text": "hi" },
                 "mentions": mentions }))
             .await;
         settle(&refusing, &store, NOON).await;
-        let [now, later] = planned(&first, &message, &people, NOON);
-        let at_once = taken(&now, &first, &message, &people, NOON);
+        let mut model = Model { policy: &first, message: &message, defers, pending: Vec::new() };
+        model.decide(&people, NOON);
+        assert_eq!(
+            explained,
+            asked(&model.forecast(&people)),
+            "explained: NOTIFICATION_SEED={seed} {first} {people:?}"
+        );
+        let planned = model.pending.len();
+        let at_once = model.take(&people, NOON);
         assert_eq!(attempts(&refusing), asked(&at_once), "at once: NOTIFICATION_SEED={seed} {first} {people:?}");
 
         // Another policy, other wishes: what waits goes by the policy that decided it, and by the wishes of its time.
@@ -288,20 +382,28 @@ async fn policies_and_people_may_change_at_any_time() {
         change_minds(&mut random, &refusing, &mut people, NOON).await;
         refusing.clock.advance(HOUR);
         settle(&refusing, &store, NOON + HOUR_MS).await;
-        let an_hour_later = taken(&later, &first, &message, &people, NOON + HOUR_MS);
+        let an_hour_later = model.take(&people, NOON + HOUR_MS);
         assert_eq!(attempts(&refusing), asked(&an_hour_later), "later: NOTIFICATION_SEED={seed} {first} {people:?}");
 
-        // Whatever was refused is a dead letter, and is replayed by another engine.
+        // Snoozes end, and some begin.
         change_minds(&mut random, &refusing, &mut people, NOON + HOUR_MS).await;
+        refusing.clock.advance(HOUR * 5);
+        settle(&refusing, &store, NOON + 6 * HOUR_MS).await;
+        let at_last = model.take(&people, NOON + 6 * HOUR_MS);
+        assert_eq!(attempts(&refusing), asked(&at_last), "at last: NOTIFICATION_SEED={seed} {first} {people:?}");
+
+        // Whatever was refused is a dead letter, and is replayed by another engine; it also takes what is due by then.
+        change_minds(&mut random, &refusing, &mut people, NOON + 6 * HOUR_MS).await;
         put(&refusing, &delayed_policy(&mut random)).await;
         refusing.stop();
-        let accepting = world(Setup { store: store.clone(), webhook: Some(false), ..Setup::default() });
-        accepting.clock.advance(HOUR * 2);
+        let now_ms = NOON + 8 * HOUR_MS;
+        let setup = Setup { store: store.clone(), webhook: Some(false), quiet_hours, ..Setup::default() };
+        let accepting = world(setup);
+        accepting.clock.advance(HOUR * 8);
         accepting.replay(SelectDeadLetters::default()).await.unwrap();
         accepting.until_dead(0).await;
-        settle(&accepting, &store, u64::MAX).await;
-        let dead: Vec<Planned> = at_once.iter().chain(&an_hour_later).copied().collect();
-        let now_ms = NOON + 2 * HOUR_MS;
+        settle(&accepting, &store, now_ms).await;
+        let dead: Vec<Planned> = at_once.iter().chain(&an_hour_later).chain(&at_last).copied().collect();
         let of_providers: Vec<_> =
             dead.iter().filter(|dead| dead.channel == PolicyChannel::Providers).copied().collect();
         let mut expected = asked(&taken(&of_providers, &first, &message, &people, now_ms));
@@ -315,17 +417,18 @@ async fn policies_and_people_may_change_at_any_time() {
                 .copied()
                 .collect::<Vec<_>>(),
         ));
+        expected.extend(asked(&model.take(&people, now_ms)));
         assert_eq!(attempts(&accepting), expected, "replayed: NOTIFICATION_SEED={seed} {first} {people:?}");
         accepting.stop();
         for (count, more) in
-            counts.iter_mut().zip([now.len(), at_once.len(), later.len(), an_hour_later.len(), expected.len()])
+            counts.iter_mut().zip([planned, at_once.len(), an_hour_later.len(), at_last.len(), expected.len()])
         {
             *count += more;
         }
     }
     println!(
-        "planned at once {}, taken {}; planned for later {}, taken {}; replayed {}",
+        "planned {}; taken at once {}, an hour later {}, when snoozes have ended {}; replayed or taken then {}",
         counts[0], counts[1], counts[2], counts[3], counts[4]
     );
-    assert!(counts.iter().all(|count| *count > 5), "{counts:?}");
+    assert!(counts.iter().all(|count| *count > 2), "{counts:?}");
 }

@@ -128,6 +128,8 @@ pub enum NotificationOutcome {
     NotSetUp,
     /// It is still to be decided, or to be tried.
     Waiting,
+    /// It waits for the end of the user's do-not-disturb window or snooze.
+    Deferred,
     /// The provider or the webhook has taken it.
     Accepted,
     /// An attempt failed; another one follows.
@@ -146,7 +148,7 @@ pub enum NotificationOutcome {
     Removed,
     /// The condition of the channel did not hold, or that of no rule did.
     ConditionFalse,
-    /// No rule of the policy is for the message and the user.
+    /// No rule of the policy is for the message and the user, or the one that is takes live sessions alone.
     NoRule,
     /// Nobody took it in the time that was left.
     Expired,

@@ -87,6 +87,7 @@ impl Settings {
             notification_log_days: self.notifications.log_days,
             channel_plan: self.channel_plan(),
             internal_channels: self.internal_channels_config(),
+            quiet_hours: self.quiet_hours(),
         }
     }
 

@@ -16,7 +16,7 @@ use tidings_domain::{
 };
 use tidings_gateway::SessionConfig;
 use tidings_notifications::{
-    NotificationsConfig,
+    NotificationsConfig, QuietHours,
     channel_plan::{ChannelPlan, PlannedChannel},
     internal_channels::InternalChannelsConfig,
     provider_push::{ProviderPushConfig, ProviderPushParts, Template, Templates},
@@ -84,6 +84,9 @@ settings! {
         backoff_min_ms: u64 = 1_000,
         /// The longest wait between attempts.
         backoff_max_ms: u64 = 300_000,
+        /// Messages of which conversations are told when do-not-disturb or a snooze ends, if these hold them back: `direct`, `all`, or `none`. Of each conversation
+        /// the newest is told; its time to live counts from then on.
+        quiet_hours_defer: Deferred = Deferred::Direct,
         /// For how many days it is recorded who was notified of a message, and why others were not, and how often each channel was tried; 0: it is not. A record names users and devices
         /// and no texts. Of conversations with more than 1,000 members, who was left out is not recorded.
         log_days: u32 = NotificationsConfig::default().notification_log_days,
@@ -154,6 +157,8 @@ settings! {
             "https://fcm.googleapis.com", "https://updates.push.services.mozilla.com", "https://*.push.apple.com",
             "https://*.notify.windows.com",
         ].map(String::from).to_vec(),
+        /// Whether Safari gets pushes that show nothing, which have it take away what was read on another device: it ends the subscription after a few of them.
+        silent_to_apple: bool = false,
     }
 }
 
@@ -164,6 +169,16 @@ pub(crate) enum Via {
     Providers,
     Both,
 }
+
+/// Which conversations' messages wait for the end of quiet hours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deferred {
+    None,
+    Direct,
+    All,
+}
+
+one_of!(Deferred { "none": Deferred::None, "direct": Deferred::Direct, "all": Deferred::All });
 
 one_of!(Via { "webhook": Via::Webhook, "providers": Via::Providers, "both": Via::Both });
 
@@ -281,7 +296,8 @@ impl Settings {
             (web_push.private_key.clone(), web_push.public_key.clone(), web_push.subject.clone())
         {
             let services = web_push.services.clone();
-            let config = WebPushConfig { private_key, public_key, subject, services, pool };
+            let silent_to_apple = web_push.silent_to_apple;
+            let config = WebPushConfig { private_key, public_key, subject, services, silent_to_apple, pool };
             providers.push(Arc::new(WebPush::new(config, clock).context("[web_push]")?));
         }
         Ok(Some(ProviderPushParts { providers, config: self.provider_push_config() }))
@@ -297,6 +313,15 @@ impl Settings {
             backoff_min: Duration::from_millis(notifications.backoff_min_ms),
             backoff_max: Duration::from_millis(notifications.backoff_max_ms),
             dead_letters_kept: Duration::from_secs(u64::from(notifications.dead_letter_days) * 24 * 60 * 60),
+        }
+    }
+
+    /// Of which conversations messages wait for the end of quiet hours.
+    pub(super) fn quiet_hours(&self) -> QuietHours {
+        match self.notifications.quiet_hours_defer {
+            Deferred::None => QuietHours::DeferNone,
+            Deferred::Direct => QuietHours::DeferDirect,
+            Deferred::All => QuietHours::DeferAll,
         }
     }
 

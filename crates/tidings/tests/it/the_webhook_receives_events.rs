@@ -83,3 +83,49 @@ fn the_webhook_gets_offline_messages_and_presence() {
     let told = app.next_of("presence");
     assert_eq!((&told["changes"][0]["user"], &told["changes"][0]["online"]), (&json!("ben"), &json!(true)), "{told}");
 }
+
+fn now_ms() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+#[test]
+fn what_a_snooze_has_deferred_survives_kills_and_is_told_once_when_it_ends() {
+    let (app, address) = App::start();
+    let folder = Folder::new();
+    let url = format!("http://{address}/hook");
+    let start = || {
+        let mut command = folder.program(&["serve", "--webhook-url", &url]);
+        command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY).env("TIDINGS_WEBHOOK_SECRET", "s");
+        Server::start(&mut command)
+    };
+    let mut server = start();
+    let users = ["ada", "ben"].map(|id| UserUpsert { id: id.into(), ..UserUpsert::default() });
+    server.http().upsert_users(users.to_vec()).unwrap();
+    let until = now_ms() + 15_000;
+    let snooze = json!({ "snooze_until": until });
+    let _: Value = server.http().put("/v1/users/ben/notification-preferences", &snooze).unwrap();
+    let mut conversation = String::new();
+    for text in ["one", "two"] {
+        let message = json!({ "from": "ada", "to": "ben", "body": { "text": text } });
+        let message: SendRequest = serde_json::from_value(message).unwrap();
+        conversation = server.http().send(&message).unwrap().conversation;
+        // It is killed.
+        drop(server);
+        server = start();
+    }
+    let told = app.next_of("message");
+    assert!(now_ms() >= until, "told before the snooze was over");
+    assert_eq!((&told["recipients"], &told["entry"]["seq"]), (&json!(["ben"]), &json!(2)), "{told}");
+    for (seq, outcome) in [(1, "superseded"), (2, "accepted")] {
+        let path = format!("/v1/conversations/{conversation}/messages/{seq}/notifications?user=ben");
+        let why = loop {
+            let why: Value = server.http().get(&path).unwrap();
+            if why["outcome"] == outcome {
+                break why;
+            }
+            assert!(matches!(why["outcome"].as_str(), Some("waiting" | "deferred" | "not_recorded")), "{why}");
+            std::thread::yield_now();
+        };
+        println!("{seq}: {}", why["summary"]);
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::super::dead_letters::ProviderDeadLetter;
 use crate::{
-    channel_jobs::{Job, JobPlace, Target, short_cause},
+    channel_jobs::{DeferredPeople, Job, JobPlace, Target, short_cause},
     log::{NotificationLog, Record, Source},
 };
 use std::{
@@ -14,7 +14,6 @@ use tidings_domain::{model::*, store::RowChange};
 use tidings_protocol::http::{NotificationOutcome, PushProvider};
 
 /// What is known of a row while it is worked on.
-#[derive(Default)]
 pub(super) struct OpenJob {
     pub(super) key: Vec<u8>,
     pub(super) job: Job,
@@ -38,11 +37,34 @@ pub(super) struct OpenJob {
     /// Changes of what devices show.
     pub(super) shown: Vec<RowChange>,
     pub(super) dead: Vec<ProviderDeadLetter>,
+    /// Devices whose users' quiet hours have begun.
+    pub(super) deferred: DeferredPeople,
 }
 
 impl OpenJob {
-    pub(super) fn new(key: Vec<u8>, job: Job) -> OpenJob {
-        OpenJob { place: JobPlace::of_key(&key), key, job, ..OpenJob::default() }
+    pub(super) fn new(provider: PushProvider, key: Vec<u8>, job: Job) -> OpenJob {
+        OpenJob {
+            place: JobPlace::of_key(&key),
+            key,
+            job,
+            recalled: Vec::new(),
+            left: BTreeMap::new(),
+            left_of_older: BTreeMap::new(),
+            waiting: Vec::new(),
+            waits_until: None,
+            records: Vec::new(),
+            sent_at: 0,
+            reached: Vec::new(),
+            shown: Vec::new(),
+            dead: Vec::new(),
+            deferred: DeferredPeople::of(provider.into()),
+        }
+    }
+
+    /// The device is notified when the quiet hours of its user end.
+    pub(super) fn defer(&mut self, target: Target, until: u64) {
+        self.records.push(target.record(NotificationOutcome::Deferred, None).until(until));
+        self.deferred.add_target(target, until);
     }
 
     /// Goes on to the older messages of the row, since there is no newest one any more; answers whether there are any.

@@ -3,6 +3,7 @@
 
 use super::{Addressed, Newest, OpenJob, ProviderWorker, hash_of};
 use crate::{
+    badge::RoundBadges,
     channel_jobs::Target,
     offline_recipients::{OfflineRecipients, is_recalled},
     provider_push::rendering::{recalled_texts, removal, replacing},
@@ -46,7 +47,7 @@ impl ProviderWorker {
         let Some(entry) = found.filter(is_recalled) else { return Ok(None) };
         let sender =
             entry.content.sender.as_ref().map(|sender| context.directory.user(sender.no)).transpose()?.flatten();
-        let found = OfflineRecipients::for_one(conversation.clone(), entry);
+        let found = OfflineRecipients::for_one(context, conversation.clone(), entry);
         Ok(Some(recalled_texts(&self.config.templates, &found, sender.as_deref())))
     }
 
@@ -56,6 +57,7 @@ impl ProviderWorker {
         at: usize,
         open: &mut OpenJob,
         newest: &mut HashMap<Target, Newest>,
+        badges: &mut RoundBadges,
         shipments: usize,
     ) -> StoreResult<Vec<(Addressed, Shipment)>> {
         let context = &*self.context;
@@ -93,7 +95,16 @@ impl ProviderWorker {
                 continue;
             };
             let expires_at = context.clock.now_ms() + TIME_TO_LIVE.as_millis() as u64;
-            let removal = removal(conversation, seq, expires_at, context.store.epoch(), digest);
+            let badge = match context.directory.user(user)?.filter(|_| self.config.badge) {
+                Some(person) => Some(badges.of(context, &person)?),
+                None => None,
+            };
+            let removal = removal(conversation, seq, expires_at, context.store.epoch(), digest, badge);
+            if replacement.is_none() && !self.provider.takes_silent(&token.token) {
+                open.shown.push(RowChange { key, value: None });
+                self.count(super::settled_label(NotificationOutcome::Superseded));
+                continue;
+            }
             let notification = match &replacement {
                 Some((title, body)) => replacing(removal, title.clone(), body.clone()),
                 None => removal,
@@ -101,7 +112,15 @@ impl ProviderWorker {
             let (registered_at, service) = (token.registered_at, self.provider.service_of(&token.token));
             newest.insert(target.clone(), Newest { service, at: shipments + prepared.len() });
             prepared.push((
-                Addressed { job: at, target: target.clone(), service, digest, registered_at, began_at: 0 },
+                Addressed {
+                    job: at,
+                    target: target.clone(),
+                    service,
+                    digest,
+                    registered_at,
+                    began_at: 0,
+                    collapses: true,
+                },
                 Shipment { notification, token: token.token },
             ));
         }

@@ -12,7 +12,7 @@ use tidings_domain::{
 };
 use tidings_engine::{Engine, EngineParts, config::EngineConfig, presence::PresenceSession, shards::Wake};
 use tidings_notifications::{
-    NotificationParts, Notifications, NotificationsConfig,
+    NotificationParts, Notifications, NotificationsConfig, QuietHours,
     channel_plan::ChannelPlan,
     provider_push::{ProviderPushConfig, ProviderPushParts},
     webhook::{Webhook, WebhookDelivery, WebhookError},
@@ -68,13 +68,18 @@ impl Provider for FakeProvider {
 /// A webhook that refuses all, or records all.
 pub struct FakeWebhook {
     pub refuses: bool,
+    /// What it answers first.
+    pub answers: parking_lot::Mutex<VecDeque<WebhookError>>,
     pub called: Sender<WebhookDelivery>,
 }
 
 impl Webhook for FakeWebhook {
     fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
         let _ = self.called.send(delivery.clone());
-        if self.refuses { Err(WebhookError { reason: "no".into() }) } else { Ok(()) }
+        if let Some(error) = self.answers.lock().pop_front() {
+            return Err(error);
+        }
+        if self.refuses { Err(WebhookError::new("no")) } else { Ok(()) }
     }
 }
 
@@ -89,11 +94,14 @@ pub struct Setup {
     pub is_away: bool,
     /// Whether there is a webhook, and whether it refuses.
     pub webhook: Option<bool>,
+    /// What the webhook answers first.
+    pub webhook_answers: Vec<WebhookError>,
     /// An event of the webhook is a dead letter after so many attempts.
     pub webhook_attempts_max: u32,
     pub backoff: Duration,
     pub repeat_after: Duration,
     pub plan: ChannelPlan,
+    pub quiet_hours: QuietHours,
 }
 
 impl Default for Setup {
@@ -108,10 +116,12 @@ impl Default for Setup {
             answers: vec![],
             is_away: false,
             webhook,
+            webhook_answers: vec![],
             webhook_attempts_max: WebhookPushConfig::default().attempts_max,
             backoff,
             repeat_after,
             plan,
+            quiet_hours: QuietHours::default(),
         }
     }
 }
@@ -144,7 +154,8 @@ pub fn world(setup: Setup) -> World {
     let (backoff_min, backoff_max, repeat_after) = (backoff, backoff, setup.repeat_after);
     let config = ProviderPushConfig { backoff_min, backoff_max, repeat_after, ..ProviderPushConfig::default() };
     let (called, webhook) = unbounded();
-    let attempts_max = setup.webhook_attempts_max;
+    let (attempts_max, answers) = (setup.webhook_attempts_max, setup.webhook_answers.into());
+    let answers = parking_lot::Mutex::new(answers);
     let webhook_config = WebhookPushConfig { secret: "s".into(), attempts_max, ..WebhookPushConfig::default() };
     let (engine, _receivers) = Engine::start(EngineParts {
         // No send is refused because commits are slow.
@@ -155,10 +166,14 @@ pub fn world(setup: Setup) -> World {
         cluster: None,
     });
     let parts = NotificationParts {
-        config: NotificationsConfig { channel_plan: setup.plan, ..NotificationsConfig::default() },
+        config: NotificationsConfig {
+            channel_plan: setup.plan,
+            quiet_hours: setup.quiet_hours,
+            ..NotificationsConfig::default()
+        },
         webhook: setup
             .webhook
-            .map(|refuses| (Arc::new(FakeWebhook { refuses, called }) as Arc<dyn Webhook>, webhook_config)),
+            .map(|refuses| (Arc::new(FakeWebhook { refuses, answers, called }) as Arc<dyn Webhook>, webhook_config)),
         providers: setup.has_providers.then(|| ProviderPushParts { providers, config }),
     };
     let notifications = Notifications::start(&engine, parts);
@@ -185,13 +200,19 @@ impl World {
 
     /// Users of whom each has a phone with a token of Firebase that is the user's id, in a group.
     pub async fn with_room(self, members: &[&str]) -> World {
+        let world = self.with_users_in_room(members).await;
+        for user in members {
+            world.register(user, "phone", Some(fcm(user))).await.unwrap();
+        }
+        world
+    }
+
+    /// The same without phones.
+    pub async fn with_users_in_room(self, members: &[&str]) -> World {
         let users = members.iter().map(|id| UserUpsert { id: (*id).into(), ..UserUpsert::default() }).collect();
         self.engine.upsert_users(users).await.unwrap();
         let room = json!({ "id": "room", "kind": "group", "name": "Room", "members": members });
         self.engine.create_conversation(&Actor::App, serde_json::from_value(room).unwrap()).await.unwrap();
-        for user in members {
-            self.register(user, "phone", Some(fcm(user))).await.unwrap();
-        }
         self
     }
 
