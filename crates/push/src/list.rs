@@ -44,7 +44,8 @@ impl PushHandle {
             }
             width = if rows.is_empty() { width.saturating_mul(2) } else { limit as u64 };
             end = start;
-            let pushes = rows.into_iter().rev().filter_map(|row| if let PushRow::Push(push) = row { Some(push) } else { None });
+            let pushes =
+                rows.into_iter().rev().filter_map(|row| if let PushRow::Push(push) = row { Some(push) } else { None });
             found.extend(pushes.filter(|push| push.stage != PushStage::Preparing));
         }
         found.truncate(limit);
