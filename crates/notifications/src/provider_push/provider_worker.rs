@@ -19,6 +19,7 @@ use crate::{
 use open_job::{OpenJob, RetryTargets};
 use quick_cache::unsync::Cache;
 use std::{
+    cell::RefCell,
     cmp::Reverse,
     collections::{BinaryHeap, HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
@@ -55,6 +56,8 @@ pub(super) struct ProviderWorker {
     /// What a device was notified of last in a conversation, by [`hash_of`] the device.
     latest: Cache<(u64, u64), Notified>,
     health: Health,
+    /// What became of notifications in this round.
+    counted: RefCell<Vec<(&'static str, u64)>>,
 }
 
 /// The newest message that a device was notified of in a conversation, and when.
@@ -130,7 +133,7 @@ impl ProviderWorker {
         dead_letters: Arc<ProviderDeadLetters>,
     ) -> Self {
         let (latest, health) = (Cache::new(LATEST_MAX), Health::default());
-        ProviderWorker { context, provider, config, dead_letters, latest, health }
+        ProviderWorker { context, provider, config, dead_letters, latest, health, counted: RefCell::default() }
     }
 
     fn name(&self) -> &'static str {
@@ -142,8 +145,15 @@ impl ProviderWorker {
     }
 
     fn count_some(&self, outcome: &'static str, count: u64) {
-        let label = ProviderOutcomeLabel { provider: self.name(), outcome };
-        self.context.metrics.provider_notifications.get_or_create(&label).inc_by(count);
+        self.counted.borrow_mut().push((outcome, count));
+    }
+
+    /// Shows what a round has counted once it is stored: who sees a count finds what it counts.
+    fn show_counts(&self) {
+        for (outcome, count) in self.counted.take() {
+            let label = ProviderOutcomeLabel { provider: self.name(), outcome };
+            self.context.metrics.provider_notifications.get_or_create(&label).inc_by(count);
+        }
     }
 
     /// Counts what has become of a notification; with the time since its message, if the provider has taken it.
@@ -192,6 +202,14 @@ impl Driver for ProviderWorker {
     }
 
     fn deliver(&mut self, round: &mut Round<'_>, jobs: Vec<(Vec<u8>, Job)>) -> Attempt<RoundEnd> {
+        let end = self.deliver_jobs(round, jobs);
+        self.show_counts();
+        end
+    }
+}
+
+impl ProviderWorker {
+    fn deliver_jobs(&mut self, round: &mut Round<'_>, jobs: Vec<(Vec<u8>, Job)>) -> Attempt<RoundEnd> {
         let mut is_full = false;
         let (mut open, mut targets, mut places) = (Vec::new(), 0, HashSet::new());
         for (key, job) in jobs {
@@ -241,9 +259,7 @@ impl Driver for ProviderWorker {
         }
         Ok(if is_full { RoundEnd::MoreIsDue } else { RoundEnd::Worked })
     }
-}
 
-impl ProviderWorker {
     /// The notifications of the rows. Of several for the same conversation and device only the newest is sent.
     fn prepare_shipments(&mut self, open: &mut [OpenJob], round: &Round<'_>) -> StoreResult<Prepared> {
         let now = round.now;

@@ -371,6 +371,8 @@ async fn whatever_happens_in_a_night_the_morning_tells_the_newest_that_is_left()
             }
         }
         let newest = sent.into_iter().rev().find(|seq| *seq > read && !recalled.contains(seq));
+        // What is decided in the morning is told at once, beside what waited for it.
+        world.until_decided().await;
         world.clock.set(MORNING);
         match newest {
             Some(seq) => {

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tidings_domain::{
-    chat_rows::{self, channel_job_key, deferred_until, notification_position_key, waiting_until},
+    chat_rows::{channel_job_key, deferred_until, waiting_until},
     providers::{ProviderAnswer, Retry},
     store::{RowSpace, RowStore},
 };
@@ -145,10 +145,7 @@ async fn settle(world: &World, store: &MemoryStore, now_ms: u64) {
     let rows = |(from, to): (Vec<u8>, Vec<u8>)| store.rows(RowSpace::Chat, &from, &to, 100).unwrap().len();
     let jobs = |number| rows((channel_job_key(number, 0, 0), channel_job_key(number, u64::MAX, u64::MAX)));
     let is_settled = || {
-        let row = store.row(RowSpace::Chat, &notification_position_key()).unwrap();
-        let decided: u64 = chat_rows::decode(row.as_deref()).unwrap();
-        let undecided = world.engine.store.outbox(decided, 1).unwrap();
-        undecided.is_empty()
+        world.has_decided_all()
             // What was deferred may wait once more, and what waits becomes a job.
             && rows(deferred_until(now_ms)) == 0
             && rows(waiting_until(now_ms)) == 0

@@ -4,11 +4,17 @@
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use serde_json::{Value, json};
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tidings_domain::{
+    chat_rows::{self, notification_position_key},
     clock::Clock,
     model::{Actor, User},
     providers::{Notification, Provider, ProviderAnswer, Retry, Shipment},
+    store::RowSpace,
 };
 use tidings_engine::{Engine, EngineParts, config::EngineConfig, presence::PresenceSession, shards::Wake};
 use tidings_notifications::{
@@ -189,6 +195,36 @@ pub fn apns(token: &str) -> PushToken {
 }
 
 impl World {
+    /// What FCM gets next, as time goes on. A pause before another attempt begins when the worker has read the answer, which may be after
+    /// the clock was moved.
+    pub(crate) fn next_in_time(&self) -> Notification {
+        let waited = Instant::now();
+        loop {
+            self.clock.advance(Duration::from_secs(15 * 60));
+            match self.fcm.recv_timeout(Duration::from_millis(20)) {
+                Ok(Shipment { notification, .. }) => return notification,
+                Err(_) => assert!(waited.elapsed() < PATIENCE, "no notification"),
+            }
+        }
+    }
+
+    /// Whether it is decided of every message who is notified of it.
+    pub(crate) fn has_decided_all(&self) -> bool {
+        let store = &self.engine.store;
+        let row = store.row(RowSpace::Chat, &notification_position_key()).unwrap();
+        let decided: u64 = chat_rows::decode(row.as_deref()).unwrap();
+        store.outbox(decided, 1).unwrap().is_empty()
+    }
+
+    pub(crate) async fn until_decided(&self) {
+        let decided = async {
+            while !self.has_decided_all() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, decided).await.expect("all messages are decided");
+    }
+
     pub fn stop(&self) {
         self.notifications.stop();
         self.engine.stop();
