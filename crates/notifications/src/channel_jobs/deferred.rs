@@ -74,7 +74,7 @@ impl DeferredPeople {
         people.sort_by(|a, b| (a.0, a.1.0, &a.1.1).cmp(&(b.0, b.1.0, &b.1.1)));
         let conversation = ConversationNo(job.conversation);
         let message = OutboxItem { position: place.position, conversation, seq: job.seq };
-        for of_one_end in people.chunk_by(|a, b| a.0 == b.0) {
+        for (others, of_one_end) in people.chunk_by(|a, b| a.0 == b.0).enumerate() {
             let deferred = Deferred {
                 until: of_one_end[0].0,
                 conversation,
@@ -82,7 +82,8 @@ impl DeferredPeople {
                 source: DeferredBy::Worker(source),
                 from: job.counts_from,
             };
-            let mut writer = JobWriter::new(Due::Deferred(deferred), message, place.part).like(job);
+            let mut writer =
+                JobWriter::new(Due::Deferred(deferred), message, place.part.after_others(others)).like(job);
             for (_, target) in of_one_end {
                 if target.1.is_empty() { writer.add_user(UserNo(target.0)) } else { writer.add(target.clone()) }
             }

@@ -85,6 +85,12 @@ impl JobPart {
         JobPart(self.0 + ROWS_PER_LATER_ROW)
     }
 
+    /// The row after so many that wait for other times.
+    #[must_use]
+    pub(crate) fn after_others(self, others: usize) -> JobPart {
+        JobPart(self.0 + others as u64 * ROWS_PER_LATER_ROW)
+    }
+
     /// What a row becomes when the quiet hours of its people end, beside what it has become for others; `None`: it does not wait for that.
     pub(crate) fn deferred(self) -> Option<JobPart> {
         match self.0 {

@@ -365,7 +365,16 @@ impl<'a> Decision<'a> {
             Parts::Unacknowledged(user) => JobPart::unacknowledged(user, step.at),
             Parts::LaterRow(part) => part,
         };
-        let part = if matches!(due, Due::Deferred(_)) { part.deferred().unwrap_or(part) } else { part };
+        let part = if matches!(due, Due::Deferred(_)) {
+            // People whose quiet hours end at different times are notified by different events.
+            let is_like = |(rule_at, at, online, due): &(usize, usize, bool, Due)| {
+                (*rule_at, *at, *online) == (step.rule_at, step.at, even_online) && matches!(due, Due::Deferred(_))
+            };
+            let others = self.writers.iter().filter(|(place, _)| is_like(place)).count();
+            part.deferred().unwrap_or(part).after_others(others)
+        } else {
+            part
+        };
         let writer = JobWriter::new(due, self.found.message(), part)
             .even_online(even_online)
             .users_max(users_max)
