@@ -329,7 +329,8 @@ async fn a_phones_night() {
 /// A night of one conversation, message by message, against a list.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_happens_in_a_night_the_morning_tells_the_newest_that_is_left() {
-    let seed = std::env::var("NIGHT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
+    // The same ones each time; another number tries others.
+    let seed = std::env::var("NIGHT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let mut told_of = [0; 2];
     for seed in (0..25_u64).map(|run| run.wrapping_add(seed)) {
         println!("NIGHT_SEED={seed}");
