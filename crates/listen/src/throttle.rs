@@ -9,10 +9,13 @@ use parking_lot::Mutex;
 use std::{
     hash::{BuildHasher, RandomState},
     net::IpAddr,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
-use tidings_domain::rate::Gcra;
+use tidings_domain::{clock::Clock, rate::Gcra};
 
 /// The table's size: 16,384 addresses in 256 KiB.
 const SETS: usize = 4_096;
@@ -67,11 +70,12 @@ pub struct Throttle {
     sets: Box<[Mutex<[Entry; ENTRIES_PER_SET]>]>,
     /// By then every address has its full allowance again: until something fails, nothing is looked up.
     all_full_at_ns: AtomicU64,
+    clock: Arc<dyn Clock>,
     started: Instant,
 }
 
 impl Throttle {
-    pub fn new(config: ThrottleConfig) -> Self {
+    pub fn new(config: ThrottleConfig, clock: Arc<dyn Clock>) -> Self {
         let rate = Gcra::per_minute(config.per_minute, config.burst);
         let sets = if config.per_minute == 0 { 1 } else { SETS };
         Throttle {
@@ -80,7 +84,8 @@ impl Throttle {
             hasher: RandomState::new(),
             sets: (0..sets).map(|_| Mutex::default()).collect(),
             all_full_at_ns: AtomicU64::new(0),
-            started: Instant::now(),
+            started: clock.monotonic(),
+            clock,
         }
     }
 
@@ -104,7 +109,7 @@ impl Throttle {
     }
 
     fn now_ns(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64
+        self.clock.monotonic().saturating_duration_since(self.started).as_nanos() as u64
     }
 
     fn wait_at(&self, key: ThrottleKey, now_ns: u64) -> Option<u64> {
@@ -147,12 +152,13 @@ fn in_ms(wait_ns: Option<u64>) -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use tidings_domain::clock::SystemClock;
 
     const SECOND_NS: u64 = 1_000_000_000;
 
     fn throttle(per_minute: u32, burst: u32, exempt: &str) -> Throttle {
         let exempt = exempt.split(' ').filter(|net| !net.is_empty()).map(|net| net.parse().unwrap()).collect();
-        Throttle::new(ThrottleConfig { per_minute, burst, exempt })
+        Throttle::new(ThrottleConfig { per_minute, burst, exempt }, Arc::new(SystemClock))
     }
 
     #[test]

@@ -18,6 +18,8 @@ fn a_failed_commit_is_refused_and_recovers() {
     world.conversation(ConversationKind::Group, "g", &["alice", "bob"]);
     let send = |text: &str| world.wait(engine.send(&Actor::App, message("alice", "g", text)));
     assert_eq!(send("before").unwrap().seq, 1);
+    // Popups are read from the store by a thread of their own.
+    engine.popups.flush().unwrap();
     assert_eq!(engine.readiness(), Ok(()));
 
     // For good, since the node tries the store by itself, too.
@@ -75,6 +77,7 @@ fn proposals_are_refused_while_the_store_does_not_answer() {
     let world = World::new(config, store.clone());
     world.users(&["alice", "bob"]);
     world.conversation(ConversationKind::Group, "g", &["alice", "bob"]);
+    world.engine.popups.flush().unwrap();
     let gate = store.close_gate();
     let engine = world.engine.clone();
     let first = world.spawn(async move { engine.send(&Actor::App, message("alice", "g", "first")).await });

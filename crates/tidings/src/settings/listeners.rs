@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use rustls::ServerConfig;
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tidings_api::listener::ListenerConfig;
+use tidings_domain::clock::SystemClock;
 use tidings_gateway::miop_listener::MiopListenerConfig;
 use tidings_listen::{
     Admission, Descriptors, Throttle,
@@ -71,7 +72,7 @@ impl Settings {
             _ => None,
         };
         Ok(ListenerContext {
-            throttle: Arc::new(Throttle::new(self.throttle_config())),
+            throttle: Arc::new(Throttle::new(self.throttle_config(), Arc::new(SystemClock))),
             admission: Arc::new(Admission::new(AdmissionConfig { rate, burst, unbound_max })),
             descriptors: Arc::new(Descriptors::new(descriptors, descriptors_reserved)),
             proxies: self.proxy_protocol.then(|| Arc::new(TrustedProxies::new(self.proxy_protocol_from.clone()))),

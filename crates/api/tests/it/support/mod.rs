@@ -28,7 +28,7 @@ use tidings_notifications::{
 use tidings_popups::PopupsConfig;
 use tidings_protocol::{error::Refusal, event_stream::StreamPost, http::Problem};
 use tidings_push::Register;
-use tidings_testkit::MemoryStore;
+use tidings_testkit::{ManualClock, MemoryStore};
 use tokio::sync::oneshot;
 
 /// How long anything that must happen may take on a slow machine.
@@ -47,6 +47,8 @@ pub struct Server {
     pub engine: Arc<Engine>,
     pub notifications: Arc<Notifications>,
     pub service: RequestService,
+    /// The time by which failed authentications are counted.
+    pub throttle_clock: Arc<ManualClock>,
     stop: Option<StopHandle>,
     /// The handles of further listeners.
     stops: Vec<StopHandle>,
@@ -156,8 +158,9 @@ impl Server {
         let api =
             Api::new(engine.clone(), notifications.clone(), keys, tokens, sessions, Some(Arc::new(NoBackup)), config);
         let api = api.with_outbound_budget(outbound);
+        let throttle_clock = Arc::new(ManualClock::default());
         let api = match throttle {
-            Some(config) => api.with_throttle(Arc::new(Throttle::new(config))),
+            Some(config) => api.with_throttle(Arc::new(Throttle::new(config, throttle_clock.clone()))),
             None => api,
         };
         let service = RequestService::new(Arc::new(api));
@@ -165,7 +168,17 @@ impl Server {
         let address = listener.address();
         let stop = Some(listener.start());
         drop(guard);
-        Server { address, engine, notifications, service, stop, stops: Vec::new(), session_server, runtime }
+        Server {
+            address,
+            engine,
+            notifications,
+            service,
+            throttle_clock,
+            stop,
+            stops: Vec::new(),
+            session_server,
+            runtime,
+        }
     }
 
     /// Opens another listener, and returns its address.
