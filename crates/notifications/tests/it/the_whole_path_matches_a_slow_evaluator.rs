@@ -15,7 +15,7 @@ use std::{
 use tidings_domain::{
     chat_rows::{channel_job_key, deferred_until, waiting_until},
     providers::{ProviderAnswer, Retry},
-    store::{RowSpace, RowStore},
+    store::{NotificationTable, RowSpace, RowStore, Store},
 };
 use tidings_notifications::QuietHours;
 use tidings_popups::Precondition;
@@ -151,6 +151,8 @@ async fn settle(world: &World, store: &MemoryStore, now_ms: u64) {
             && rows(waiting_until(now_ms)) == 0
             && jobs(PushProvider::Fcm as u64) == 0
             && jobs(WEBHOOK_NUMBER) == 0
+            // Of events that are refused together the first is given up, and the others are tried by themselves.
+            && store.stored_notifications(NotificationTable::Retries, None, 1).unwrap().is_empty()
     };
     let settled = async {
         while !is_settled() {
@@ -165,8 +167,8 @@ const WEBHOOK_NUMBER: u64 = 64;
 
 type Attempts = BTreeSet<(PolicyChannel, String)>;
 
-/// Whom providers and the webhook were asked to notify since the last call, each once.
-fn attempts(world: &World) -> Attempts {
+/// Whom providers and the webhook were asked to notify since the last call, each once; `known` are the webhook's events so far.
+fn attempts(world: &World, known: &mut BTreeSet<u64>) -> Attempts {
     let mut found = Attempts::new();
     for shipment in world.fcm.try_iter() {
         let user = shipment.token.address().to_owned();
@@ -175,6 +177,9 @@ fn attempts(world: &World) -> Attempts {
     for delivery in world.webhook.try_iter() {
         let body: Value = serde_json::from_slice(&delivery.body).unwrap();
         for event in body["events"].as_array().unwrap() {
+            if !known.insert(event["id"].as_u64().unwrap()) {
+                continue;
+            }
             for user in event["recipients"].as_array().unwrap() {
                 let user = user.as_str().unwrap().to_owned();
                 assert!(found.insert((PolicyChannel::Webhook, user.clone())), "{user} twice");
@@ -324,7 +329,8 @@ async fn policies_and_people_may_change_at_any_time() {
     // The same ones each time, so that a change fails for what it does; another number tries others.
     let seed = std::env::var("NOTIFICATION_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let mut counts = [0; 5];
-    for seed in (0..40_u64).map(|run| run.wrapping_add(seed)) {
+    // At the last one the webhook refuses two events of one message together.
+    for seed in (0..40_u64).map(|run| run.wrapping_add(seed)).chain([7_161_827_929_918_582_084]) {
         println!("NOTIFICATION_SEED={seed}");
         let mut random = StdRng::seed_from_u64(seed);
         let defers = random.random_bool(0.5);
@@ -336,6 +342,7 @@ async fn policies_and_people_may_change_at_any_time() {
             answers: (0..100).map(|_| never()).collect(),
             webhook: Some(true),
             webhook_attempts_max: 1,
+            webhook_backoff: Duration::ZERO,
             quiet_hours,
             ..Setup::default()
         };
@@ -372,8 +379,10 @@ async fn policies_and_people_may_change_at_any_time() {
             "explained: NOTIFICATION_SEED={seed} {first} {people:?}"
         );
         let planned = model.pending.len();
+        let mut known = BTreeSet::new();
         let at_once = model.take(&people, NOON);
-        assert_eq!(attempts(&refusing), asked(&at_once), "at once: NOTIFICATION_SEED={seed} {first} {people:?}");
+        let found = attempts(&refusing, &mut known);
+        assert_eq!(found, asked(&at_once), "at once: NOTIFICATION_SEED={seed} {first} {people:?}");
 
         // Another policy, other wishes: what waits goes by the policy that decided it, and by the wishes of its time.
         put(&refusing, &delayed_policy(&mut random)).await;
@@ -381,14 +390,16 @@ async fn policies_and_people_may_change_at_any_time() {
         refusing.clock.advance(HOUR);
         settle(&refusing, &store, NOON + HOUR_MS).await;
         let an_hour_later = model.take(&people, NOON + HOUR_MS);
-        assert_eq!(attempts(&refusing), asked(&an_hour_later), "later: NOTIFICATION_SEED={seed} {first} {people:?}");
+        let found = attempts(&refusing, &mut known);
+        assert_eq!(found, asked(&an_hour_later), "later: NOTIFICATION_SEED={seed} {first} {people:?}");
 
         // Snoozes end, and some begin.
         change_minds(&mut random, &refusing, &mut people, NOON + HOUR_MS).await;
         refusing.clock.advance(HOUR * 5);
         settle(&refusing, &store, NOON + 6 * HOUR_MS).await;
         let at_last = model.take(&people, NOON + 6 * HOUR_MS);
-        assert_eq!(attempts(&refusing), asked(&at_last), "at last: NOTIFICATION_SEED={seed} {first} {people:?}");
+        let found = attempts(&refusing, &mut known);
+        assert_eq!(found, asked(&at_last), "at last: NOTIFICATION_SEED={seed} {first} {people:?}");
 
         // Whatever was refused is a dead letter, and is replayed by another engine; it also takes what is due by then.
         change_minds(&mut random, &refusing, &mut people, NOON + 6 * HOUR_MS).await;
@@ -416,7 +427,8 @@ async fn policies_and_people_may_change_at_any_time() {
                 .collect::<Vec<_>>(),
         ));
         expected.extend(asked(&model.take(&people, now_ms)));
-        assert_eq!(attempts(&accepting), expected, "replayed: NOTIFICATION_SEED={seed} {first} {people:?}");
+        let found = attempts(&accepting, &mut BTreeSet::new());
+        assert_eq!(found, expected, "replayed: NOTIFICATION_SEED={seed} {first} {people:?}");
         accepting.stop();
         for (count, more) in
             counts.iter_mut().zip([planned, at_once.len(), an_hour_later.len(), at_last.len(), expected.len()])

@@ -104,6 +104,8 @@ pub struct Setup {
     pub webhook_answers: Vec<WebhookError>,
     /// An event of the webhook is a dead letter after so many attempts.
     pub webhook_attempts_max: u32,
+    /// The pause before the webhook is tried again.
+    pub webhook_backoff: Duration,
     pub backoff: Duration,
     pub repeat_after: Duration,
     pub plan: ChannelPlan,
@@ -124,6 +126,7 @@ impl Default for Setup {
             webhook,
             webhook_answers: vec![],
             webhook_attempts_max: WebhookPushConfig::default().attempts_max,
+            webhook_backoff: WebhookPushConfig::default().backoff_min,
             backoff,
             repeat_after,
             plan,
@@ -162,7 +165,9 @@ pub fn world(setup: Setup) -> World {
     let (called, webhook) = unbounded();
     let (attempts_max, answers) = (setup.webhook_attempts_max, setup.webhook_answers.into());
     let answers = parking_lot::Mutex::new(answers);
-    let webhook_config = WebhookPushConfig { secret: "s".into(), attempts_max, ..WebhookPushConfig::default() };
+    let backoff_min = setup.webhook_backoff;
+    let webhook_config =
+        WebhookPushConfig { secret: "s".into(), attempts_max, backoff_min, ..WebhookPushConfig::default() };
     let (engine, _receivers) = Engine::start(EngineParts {
         // No send is refused because commits are slow.
         config: EngineConfig { shards: 1, commit_time_max: PATIENCE, ..EngineConfig::default() },
