@@ -67,6 +67,7 @@ mod process;
 mod rate_profile;
 mod replay;
 mod report;
+mod reserved_port;
 mod sampler;
 pub mod scenario;
 mod series;

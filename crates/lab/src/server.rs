@@ -1,8 +1,8 @@
 //! The server under test: one that runs already, or one that the bench starts on a temporary folder.
 
-use crate::{LabError, interrupt, options::TargetArgs, process};
+use crate::{LabError, interrupt, options::TargetArgs, process, reserved_port::ReservedPort};
 use std::{
-    net::{SocketAddr, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -114,8 +114,8 @@ pub(crate) struct OwnServer {
     descriptors: Option<u64>,
     /// The core that the process is pinned to.
     core: Option<usize>,
-    /// Where it listens for HTTP and for MIOP; port 0 is any.
-    listen: [SocketAddr; 2],
+    /// Where it listens for HTTP and for MIOP, at each start: clients find it again.
+    ports: [ReservedPort; 2],
 }
 
 impl OwnServer {
@@ -137,16 +137,18 @@ impl OwnServer {
         descriptors: Option<u64>,
         core: Option<usize>,
     ) -> Result<Self, LabError> {
+        let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let ports = [ReservedPort::any(localhost)?, ReservedPort::any(localhost)?];
         let mut server = OwnServer {
             folder: tempfile::Builder::new().prefix("tidings-bench-").tempdir()?,
             child: None,
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            address: ports[0].at,
             api_key: key_or_random(&environment, "TIDINGS_API_KEY"),
             token_key: key_or_random(&environment, "TIDINGS_TOKEN_KEY"),
             environment,
             descriptors,
             core,
-            listen: [SocketAddr::from(([127, 0, 0, 1], 0)); 2],
+            ports,
         };
         std::fs::create_dir_all(server.data_dir())?;
         server.launch()?;
@@ -169,14 +171,6 @@ impl OwnServer {
     /// The address of one of the server's listeners.
     pub(crate) fn listen_address(&self, listener: &str) -> Option<SocketAddr> {
         read_listen_address(&self.data_dir().join("listening"), listener)
-    }
-
-    /// From now on every start is at the addresses that it has now, so that clients find it again.
-    pub(crate) fn keep_addresses(&mut self) {
-        self.listen[0] = self.address;
-        if let Some(miop) = self.listen_address("miop") {
-            self.listen[1] = miop;
-        }
     }
 
     /// Starts the process and waits until it is ready; returns how long that took.
@@ -205,8 +199,8 @@ impl OwnServer {
         };
         command
             .arg("serve")
-            .env("TIDINGS_HTTP_LISTEN", self.listen[0].to_string())
-            .env("TIDINGS_MIOP_LISTEN", self.listen[1].to_string())
+            .env("TIDINGS_HTTP_LISTEN", self.ports[0].at.to_string())
+            .env("TIDINGS_MIOP_LISTEN", self.ports[1].at.to_string())
             .env("TIDINGS_DATA_DIR", self.data_dir())
             .env("TIDINGS_API_KEY", &self.api_key)
             .env("TIDINGS_TOKEN_KEY", &self.token_key)

@@ -25,7 +25,7 @@ fn say(world: &World, count: usize, change: impl Fn(usize, &mut SendRequest)) {
         .collect();
     for batch in requests.chunks(SEND_BATCH_MAX) {
         let sent = world.wait(world.engine.send_batch(&Actor::App, batch.to_vec())).unwrap();
-        assert!(sent.iter().all(Result::is_ok), "{sent:?}");
+        assert!(sent.iter().all(Result::is_ok), "{:?}", sent.iter().find(|sent| sent.is_err()));
         world.take_fanouts();
     }
 }

@@ -125,9 +125,7 @@ pub(crate) fn run(args: &NotificationArgs) -> Result<Finished, LabError> {
         ("BACKOFF_MAX_MS", BACKOFF_MAX_MS),
     ];
     settings.extend(of_notifications.map(|(name, value)| (format!("TIDINGS_NOTIFICATIONS_{name}"), value.to_string())));
-    let mut own = OwnServer::start_with(settings, None)?;
-    own.keep_addresses();
-    let mut target = Target::Own(Box::new(own));
+    let mut target = Target::Own(Box::new(OwnServer::start_with(settings, None)?));
     stage::set_up(&target, &cast, &providers)?;
     print_cast(&cast);
     let sampler = Sampler::start(Watched {

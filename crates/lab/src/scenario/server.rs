@@ -42,8 +42,7 @@ impl ScenarioServer {
         let mut environment = wanted.settings.clone();
         environment.extend(offline_push.iter().flat_map(OfflinePush::settings));
         let Some(nodes) = wanted.nodes else {
-            let mut own = OwnServer::start_with(environment, wanted.descriptors)?;
-            own.keep_addresses();
+            let own = OwnServer::start_with(environment, wanted.descriptors)?;
             return Ok(ScenarioServer {
                 target: Target::Own(Box::new(own)),
                 topology: None,

@@ -1,10 +1,10 @@
 //! A server that others wrote, for comparison: mosquitto or nats-server, on a port and in a folder of its own.
 
 use super::{
-    managed_process::{self, ManagedProcess, ReservedPort},
+    managed_process::{self, ManagedProcess},
     place::Place,
 };
-use crate::LabError;
+use crate::{LabError, reserved_port::ReservedPort};
 use std::{
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
@@ -73,7 +73,7 @@ impl Broker {
     pub(crate) fn start(kind: BrokerKind) -> Result<Self, LabError> {
         let program = kind.path()?;
         let folder = tempfile::Builder::new().prefix("tidings-bench-").tempdir()?;
-        let port = ReservedPort::of(Place::loopback(), 0)?;
+        let port = Place::loopback().reserve(0)?;
         let mut process = ManagedProcess::new(kind.program(), folder.path().join("log"));
         process.start(command(kind, &program, folder.path(), port.at)?)?;
         process.wait_until(Duration::from_secs(60), || TcpStream::connect(port.at).is_ok())?;

@@ -2,10 +2,8 @@
 
 use super::place::Place;
 use crate::{LabError, process, server::POLL_INTERVAL};
-use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     fs::{File, OpenOptions},
-    net::SocketAddr,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -149,37 +147,5 @@ impl ManagedProcess {
 impl Drop for ManagedProcess {
     fn drop(&mut self) {
         let _ = self.kill();
-    }
-}
-
-/// A port that is reserved for a process from before its first start and over its restarts.
-///
-/// A socket that is bound and never listens reserves the port. It is bound without `SO_REUSEADDR`, so that no other lab gets
-/// the same port; the option is set afterwards, so that the process can bind the port: servers set it as well, to be
-/// restarted at once.
-#[derive(Debug)]
-pub(super) struct ReservedPort {
-    pub(super) at: SocketAddr,
-    /// Absent in a namespace, where no other process takes ports.
-    _held: Option<Socket>,
-}
-
-impl ReservedPort {
-    /// Reserves `number` in a namespace, and otherwise any free port.
-    pub(super) fn of(place: Place, number: u16) -> Result<Self, LabError> {
-        if place.namespace().is_some() {
-            return Ok(ReservedPort { at: SocketAddr::new(place.address, number), _held: None });
-        }
-        let any = SocketAddr::new(place.address, 0);
-        let socket = Socket::new(Domain::for_address(any), Type::STREAM, Some(Protocol::TCP))?;
-        socket.bind(&any.into())?;
-        socket.set_reuse_address(true)?;
-        let at =
-            socket.local_addr()?.as_socket().ok_or_else(|| LabError::Environment("a port without a number".into()))?;
-        Ok(ReservedPort { at, _held: Some(socket) })
-    }
-
-    pub(super) fn number(&self) -> u16 {
-        self.at.port()
     }
 }

@@ -1,10 +1,10 @@
 //! One node of the cluster: a Tidings server whose ports stay the same over restarts.
 
 use super::{
-    managed_process::{self, ManagedProcess, ReservedPort},
+    managed_process::{self, ManagedProcess},
     place::Place,
 };
-use crate::LabError;
+use crate::{LabError, reserved_port::ReservedPort};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -42,8 +42,8 @@ impl Node {
     ) -> Result<Self, LabError> {
         let folder = folder.join(format!("node-{number}"));
         std::fs::create_dir_all(&folder)?;
-        let (http, miop) = (ReservedPort::of(place, 8080)?, ReservedPort::of(place, 8081)?);
-        let link = ReservedPort::of(place, 8090)?;
+        let (http, miop) = (place.reserve(8080)?, place.reserve(8081)?);
+        let link = place.reserve(8090)?;
         let mut set = |name: &str, value: String| environment.push((name.to_owned(), value));
         set("TIDINGS_HTTP_LISTEN", http.at.to_string());
         set("TIDINGS_MIOP_LISTEN", miop.at.to_string());

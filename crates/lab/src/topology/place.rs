@@ -1,5 +1,6 @@
 //! Where a process of a topology runs: its address and its network namespace.
 
+use crate::{LabError, reserved_port::ReservedPort};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The address and namespace of one or more processes.
@@ -13,6 +14,14 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Reserves this port in a namespace, and otherwise any free one.
+    pub(super) fn reserve(self, number: u16) -> Result<ReservedPort, LabError> {
+        match self.holder {
+            Some(_) => Ok(ReservedPort::in_namespace(self.address, number)),
+            None => ReservedPort::any(self.address),
+        }
+    }
+
     pub(super) fn loopback() -> Self {
         Place { address: IpAddr::V4(Ipv4Addr::LOCALHOST), holder: None, is_host: false }
     }

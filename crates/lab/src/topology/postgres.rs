@@ -1,10 +1,10 @@
 //! A PostgreSQL server from the system's packages, in its own folder and place.
 
 use super::{
-    managed_process::{self, ManagedProcess, ProcessUser, ReservedPort, run},
+    managed_process::{self, ManagedProcess, ProcessUser, run},
     place::Place,
 };
-use crate::{LabError, process, server::POLL_INTERVAL};
+use crate::{LabError, process, reserved_port::ReservedPort, server::POLL_INTERVAL};
 use rustix::process::Signal;
 use std::{
     os::unix::fs::{PermissionsExt, chown},
@@ -48,7 +48,7 @@ impl Postgres {
             chown(&folder, Some(user), Some(group))?;
         }
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
-        let port = ReservedPort::of(place, 5432)?;
+        let port = place.reserve(5432)?;
         let process = ManagedProcess::new(format!("PostgreSQL {name}"), folder.join("log"));
         let (programs, password) = (programs()?, password.to_owned());
         Ok(Postgres { name, place, folder, programs, user, port, password, process })

@@ -1,11 +1,11 @@
 //! A Redis Cluster of six servers: three primaries with a replica each, without persistence.
 
 use super::{
-    managed_process::{self, ManagedProcess, ReservedPort},
+    managed_process::{self, ManagedProcess},
     place::Place,
     resp::RedisConnection,
 };
-use crate::{LabError, server::POLL_INTERVAL};
+use crate::{LabError, reserved_port::ReservedPort, server::POLL_INTERVAL};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -46,8 +46,7 @@ impl RedisCluster {
         for number in 0..SERVERS {
             let folder = folder.join(format!("redis-{number}"));
             std::fs::create_dir_all(&folder)?;
-            let (port, bus_port) =
-                (ReservedPort::of(place, 7001 + number as u16)?, ReservedPort::of(place, 17_001 + number as u16)?);
+            let (port, bus_port) = (place.reserve(7001 + number as u16)?, place.reserve(17_001 + number as u16)?);
             let process = ManagedProcess::new(format!("Redis {number}"), folder.join("log"));
             servers.push(Server { process, folder, port, bus_port });
         }

@@ -160,8 +160,8 @@ impl World {
     }
 }
 
-/// Refuses nobody because a commit takes long, or an exposure waits for long to be stored, unless a test wants that: who does
-/// it may be kept from running.
+/// Refuses nobody because a commit takes long, because a lane is behind, or because an exposure waits for long to be stored,
+/// unless a test wants that: who does it may be kept from running.
 pub fn patient(mut config: EngineConfig) -> EngineConfig {
     let default = EngineConfig::default();
     let patient = |time: &mut Duration, default: Duration| {
@@ -171,6 +171,9 @@ pub fn patient(mut config: EngineConfig) -> EngineConfig {
     };
     patient(&mut config.commit_time_max, default.commit_time_max);
     patient(&mut config.popups.undurable_max, default.popups.undurable_max);
+    if config.lane_queue == default.lane_queue {
+        config.lane_queue = 1 << 16;
+    }
     config
 }
 
