@@ -2,7 +2,7 @@
 
 use crate::{
     Api,
-    audit::AuditedChange,
+    audit::{AuditedChange, AuditedOperation},
     bodies::discard_rest,
     body_reclaim::BodyReclaim,
     handover::{Handover, HandoverSlot, stream_head},
@@ -173,7 +173,7 @@ impl RequestService {
         // Forwarding is rare, and its state is large: boxed, it is not a part of the state of every request.
         if self.api.is_for_another_node(path) {
             // Failed authentications are counted here: to the leader they would all come from this node.
-            if let Err(refusal) = self.api.authenticate(request.headers(), self.activity.as_ref()) {
+            if let Err(refusal) = self.api.check_credential(request.headers(), self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
             return match Box::pin(self.api.forward(request)).await {
@@ -189,7 +189,7 @@ impl RequestService {
         }
         // A look-up that fails here fails in the router too, which says why.
         if let Ok(Some(node)) = self.api.stream_node(path, request.headers()).await {
-            if let Err(refusal) = self.api.authenticate(request.headers(), self.activity.as_ref()) {
+            if let Err(refusal) = self.api.check_credential(request.headers(), self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
             return match Box::pin(self.api.forward_to(&node, request)).await {
@@ -226,12 +226,16 @@ impl RequestService {
                 }
             },
             _ => {
+                let audited = AuditedOperation::of(&self.api, &request);
                 let left = BodyReclaim::default();
                 let mut request = request.map(|body| left.lend(body));
                 if let Some(activity) = &self.activity {
                     request.extensions_mut().insert(activity.clone());
                 }
                 let Ok(response) = self.router.clone().oneshot(request).await;
+                if let Some(audited) = audited.filter(|_| response.status().is_success()) {
+                    audited.record(&self.api).await;
+                }
                 let opens_stream = response.extensions().get::<StreamBind>().is_some();
                 match opens_stream.then(|| check_room(&self.api, self.reserve.as_deref())) {
                     Some(Err(refusal)) => (refusal_response(refusal), None),
