@@ -7,7 +7,10 @@
 
 use crate::{
     Api,
-    api_keys::permissions::{self, OperationName},
+    api_keys::{
+        permissions::{self, OperationName},
+        shows_stored_key,
+    },
     connection_stream::WRITE_TIMEOUT,
     extract::parse,
     internal,
@@ -160,6 +163,7 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
                 let request = &read[taken..];
                 let end = body.end;
                 let credential = credential.map(|credential| &request[credential]);
+                let has_stored_key = credential.is_some_and(shows_stored_key);
                 let answered =
                     answer(api, throttle_key, &mut caller, activity, credential, operation, &request[body]).await;
                 activity.end_request();
@@ -169,6 +173,11 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
                     Operation::Report => &api.http_metrics.reports,
                 };
                 latency.observe(status, answer_began.elapsed());
+                // A connection that a key has opened is never closed for others: it must not outlive the key.
+                if has_stored_key && status == StatusCode::UNAUTHORIZED {
+                    write(stream, &out).await?;
+                    return Ok(None);
+                }
                 taken += end;
                 share = None;
                 waiting_since = None;

@@ -2,6 +2,7 @@
 
 use crate::{
     Api,
+    api_keys::shows_stored_key,
     audit::{AuditedChange, AuditedOperation},
     bodies::discard_rest,
     body_reclaim::BodyReclaim,
@@ -266,7 +267,8 @@ impl RequestService {
         let mut audited = AuditedChange::of(&self.api, &request, self.client.address);
         let version = request.version();
         // Taken before the request is consumed.
-        let has_credential = request.headers().contains_key(header::AUTHORIZATION);
+        let credential = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let (has_credential, has_stored_key) = (credential.is_some(), credential.is_some_and(shows_stored_key));
         let expects = request.headers().contains_key(header::EXPECT);
         let origin = self.api.config.cors.as_ref().and_then(|_| request.headers().get(header::ORIGIN).cloned());
         let (mut response, left) = match catch_panic(self.answer(request)).instrument(span).await {
@@ -305,7 +307,9 @@ impl RequestService {
             Some(body) if !body.is_end_stream() => expects || !discard_rest(body).await,
             _ => false,
         };
-        if is_over || self.closes_after_response { with_connection_close(response) } else { response }
+        // A connection that a key has opened is never closed for others: it must not outlive the key.
+        let key_is_over = has_stored_key && response.status() == StatusCode::UNAUTHORIZED;
+        if is_over || key_is_over || self.closes_after_response { with_connection_close(response) } else { response }
     }
 
     fn observe(&self, observed: &Observed, status: StatusCode, took: Duration) {

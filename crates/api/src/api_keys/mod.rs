@@ -52,6 +52,11 @@ const STORE_USES_MS: u64 = 60_000;
 /// The public id of the keys of the settings.
 pub const CONFIGURED_ID: &str = "configured";
 
+/// Whether an `Authorization` header shows a key of the store, valid or not.
+pub(crate) fn shows_stored_key(credential: &[u8]) -> bool {
+    credential.get("Bearer ".len()..).is_some_and(|secret| secret.starts_with(SECRET_PREFIX.as_bytes()))
+}
+
 /// A key with which a request was made.
 #[derive(Debug)]
 pub struct CallingKey {

@@ -71,6 +71,27 @@ fn a_revoked_key_is_refused_at_the_next_request_also_on_an_open_connection() {
 }
 
 #[test]
+fn a_connection_ends_with_its_key() {
+    let server = Server::start().with_people();
+    let made = make(&server, &json!({"name": "of the shop", "scopes": ["popups", "read"]}));
+    expect_status(&mut server.app(), "DELETE", &made.path, "", 204);
+    // The answer is read to the connection's end, for which `raw` would wait.
+    let request = |line: &str, body: &str| {
+        let (secret, length) = (&made.secret, body.len());
+        format!(
+            "{line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+    };
+    for request in [
+        request("POST /v1/popups/decide", r#"{"user":"bob","placement":"home"}"#),
+        request("GET /v1/conversations/g", ""),
+    ] {
+        let answer = server.raw(request.repeat(2).as_bytes());
+        assert_eq!(answer.matches("HTTP/1.1 401").count(), 1, "{answer}");
+    }
+}
+
+#[test]
 fn scopes_that_are_changed_hold_for_the_next_request() {
     let server = Server::start().with_people();
     let made = make(&server, &json!({"name": "of the shop", "scopes": ["popups"]}));
