@@ -391,8 +391,8 @@ const failed = await run(`the console in ${version()}`, [
     await go(page, "keys");
     await card(page, "Your key").getByText("the key of the settings").waitFor();
     const form = card(page, "Make a key");
-    await form.getByLabel("Name").fill(HOSTILE);
-    for (const scope of ["read", "popups"]) await form.getByRole("checkbox", { name: scope }).check();
+    await form.getByLabel("Name", { exact: true }).fill(HOSTILE);
+    for (const scope of ["read", "popups"]) await form.getByRole("checkbox", { name: new RegExp(`^${scope} `, "u") }).check();
     await form.getByRole("button", { name: "Make the key" }).click();
     const secret = await page.locator("code.secret").innerText();
     assert(/^tidings_[0-9a-f]{64}$/u.test(secret), secret);
