@@ -70,7 +70,7 @@ pub struct CallingKey {
 
 impl CallingKey {
     /// A key of the settings, which may do everything.
-    pub(crate) fn configured() -> CallingKey {
+    pub fn configured() -> CallingKey {
         let (id, name) = (CONFIGURED_ID.to_owned(), "api_key".to_owned());
         CallingKey { id, name, scopes: KeyScope::ALL.into(), number: None }
     }
@@ -151,11 +151,16 @@ pub struct StoredKeys {
 
 impl StoredKeys {
     pub(crate) fn start(engine: &Engine) -> Arc<StoredKeys> {
+        StoredKeys::with_gates(engine, engine.gates.clone())
+    }
+
+    /// The same behind these gates.
+    pub fn with_gates(engine: &Engine, gates: Arc<OpenGates>) -> Arc<StoredKeys> {
         let keys = Arc::new(StoredKeys {
             store: engine.store.clone(),
             clock: engine.clock.clone(),
             lead: engine.leadership(),
-            gates: engine.gates.clone(),
+            gates,
             proposals: engine.proposals(),
             known: RwLock::default(),
             changing: Mutex::default(),

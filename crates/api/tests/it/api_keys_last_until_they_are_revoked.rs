@@ -3,14 +3,16 @@
 use crate::support::*;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
+use tidings_api::api_keys::{Author, CallingKey, StoredKeys};
 use tidings_client::http::HttpClient;
 use tidings_domain::{
     chat_rows::{api_key_key, api_keys_version_key, encode},
+    gates::{Gate, OpenGates},
     leadership::Term,
     store::{RowChange, RowSpace, RowStore, Store},
 };
 use tidings_listen::throttle::ThrottleConfig;
-use tidings_protocol::limits::API_KEYS_MAX;
+use tidings_protocol::{error::ErrorCode, limits::API_KEYS_MAX};
 use tidings_testkit::{ManualClock, MemoryStore};
 
 const KEYS: &str = "/v1/admin/keys";
@@ -239,6 +241,23 @@ fn guesses_are_throttled_and_valid_keys_are_not() {
     assert_eq!(status(&mut server.with_credential(&made.secret)), 200);
     expect_status(&mut server.app(), "DELETE", &made.path, "", 204);
     assert_eq!(status(&mut server.with_credential(&made.secret)), 429);
+}
+
+#[test]
+fn no_key_is_made_while_a_node_does_not_know_keys() {
+    let server = Server::start();
+    let (closed, opened) = (Arc::new(OpenGates::default()), Arc::new(OpenGates::default()));
+    opened.note_open(Gate::ApiKeys);
+    let author = Author { key: Arc::new(CallingKey::configured()), operator: None };
+    let make = |gates: Arc<OpenGates>| {
+        let keys = StoredKeys::with_gates(&server.engine, gates);
+        let made = keys.create(serde_json::from_value(reader()).unwrap(), &author);
+        keys.stop();
+        made.map(drop).map_err(|refusal| refusal.code)
+    };
+    assert_eq!(make(closed), Err(ErrorCode::NotYetEnabled));
+    assert_eq!(parsed(&expect_status(&mut server.app(), "GET", KEYS, "", 200)), json!({"keys": []}));
+    assert_eq!(make(opened), Ok(()));
 }
 
 #[test]

@@ -103,7 +103,7 @@ function KeyTable({ asked, onIssued }: { readonly asked: Asked<Keys>; readonly o
     <Card title="All keys" note="beside those of the settings" actions={<Reload asked={asked} />}>
       <div class="stack">
         <Failure text={failure} />
-        <SelectField label="After a rotation the former secret" value={overlap} options={OVERLAPS} onInput={setOverlap} />
+        <div class="fields"><SelectField label="After a rotation the former secret" value={overlap} options={OVERLAPS} onInput={setOverlap} /></div>
         <Loaded asked={asked}>
           {({ keys }) => (
             <Table
