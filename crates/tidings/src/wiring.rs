@@ -154,6 +154,10 @@ impl Server {
             let (relay, time) = (relay.clone(), deadline.saturating_sub(began.elapsed()) / 2);
             let _ = tokio::task::spawn_blocking(move || relay.drain(time)).await;
         }
+        // When keys were used is committed, which a draining engine refuses. A store that is away must not hold up the rest.
+        let stored_keys = self.stored_keys;
+        let stop_keys = tokio::task::spawn_blocking(move || stored_keys.stop());
+        let _ = tokio::time::timeout(deadline.saturating_sub(began.elapsed()) / 4, stop_keys).await;
         self.engine.begin_drain();
         let left = deadline.saturating_sub(began.elapsed());
         if tokio::time::timeout(left / 2, self.engine.flush()).await.is_err() {
@@ -162,10 +166,9 @@ impl Server {
         self.session_server.drain(deadline.saturating_sub(began.elapsed())).await;
         // Its answers hold the engine, whose end closes the store.
         self.listeners.close_health(HEALTH_CLOSES_WITHIN).await;
-        let (engine, notifications, stored_keys) = (self.engine, self.notifications, self.stored_keys);
+        let (engine, notifications) = (self.engine, self.notifications);
         // It joins threads, which may wait for the disk.
         let stop = move || {
-            stored_keys.stop();
             notifications.stop();
             engine.stop();
         };

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyScope {
-    /// Send messages in anybody's name, one by one, growing or to many; react; assign conversations. Reads nothing.
+    /// Send messages in anybody's name, one by one, growing or to many; react; assign conversations. Reads no messages.
     Send,
     /// Read conversations, messages, lists and presence, and why people were notified. Changes nothing.
     Read,
