@@ -3,8 +3,14 @@
 //! A caller names its operator in the `Tidings-Author` header, as the console always does. A line is written for each change that names one,
 //! when the request is over. Traffic of app servers names none, and costs one look for a header.
 
-use crate::{Api, bearer};
-use axum::http::{HeaderMap, HeaderName, Method, Request, StatusCode, header};
+use crate::{
+    Api,
+    api_keys::{
+        Author,
+        permissions::{self, OperationName},
+    },
+};
+use axum::http::{HeaderMap, HeaderName, Method, Request, StatusCode};
 use std::net::IpAddr;
 
 /// Names the operator on whose behalf an app server's key is used.
@@ -25,7 +31,7 @@ impl AuditedChange {
     /// `None`: the request changes nothing, names no operator, or is not an app server's.
     pub(crate) fn of<B>(api: &Api, request: &Request<B>, client: Option<IpAddr>) -> Option<Self> {
         let author = request.headers().get(AUTHOR)?;
-        if request.method().is_safe() || !has_app_key(api, request.headers()) {
+        if request.method().is_safe() || api.key_of(request.headers()).is_none() {
             return None;
         }
         let author = author.as_bytes();
@@ -55,7 +61,31 @@ impl Drop for AuditedChange {
     }
 }
 
-fn has_app_key(api: &Api, headers: &HeaderMap) -> bool {
-    let credential = headers.get(header::AUTHORIZATION).map(|credential| credential.as_bytes());
-    credential.and_then(|credential| bearer(credential).ok()).is_some_and(|secret| api.keys.contain(secret))
+/// An operation that the stored audit log names, whoever its operator is.
+pub(crate) struct AuditedOperation {
+    operation: OperationName<'static>,
+    author: Author,
+}
+
+impl AuditedOperation {
+    /// `None`: the operation is none of those, or the caller has no API key.
+    pub(crate) fn of<B>(api: &Api, request: &Request<B>) -> Option<Self> {
+        let operation = permissions::audited(request.method().as_str(), request.uri().path())?;
+        let author = Author { key: api.key_of(request.headers())?, operator: operator(request.headers()) };
+        Some(AuditedOperation { operation, author })
+    }
+
+    /// Stores the entry. The operation is done: a store that fails now is logged.
+    pub(crate) async fn record(self, api: &Api) {
+        let AuditedOperation { operation, author } = self;
+        let recorded = api.with_keys(move |keys| keys.record(operation, &author)).await;
+        if let Err(refusal) = recorded {
+            tracing::error!(%refusal, ?operation, "the audit log lacks an operation");
+        }
+    }
+}
+
+/// The operator whom a request names.
+pub(crate) fn operator(headers: &HeaderMap) -> Option<String> {
+    headers.get(AUTHOR).map(|author| String::from_utf8_lossy(author.as_bytes()).into_owned())
 }

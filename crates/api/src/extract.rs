@@ -2,11 +2,16 @@
 
 use crate::{
     Api,
+    api_keys::{CallingKey, permissions::OperationName},
     bodies::{BufferedBody, collect_body},
+    needs_key,
     problem::RefusalResponse,
 };
 use axum::{
-    extract::{FromRequest, FromRequestParts, Path, RawPathParams, Request, path::ErrorKind, rejection::PathRejection},
+    extract::{
+        FromRequest, FromRequestParts, MatchedPath, Path, RawPathParams, Request, path::ErrorKind,
+        rejection::PathRejection,
+    },
     http::{HeaderMap, header, request::Parts},
 };
 use bytes::Bytes;
@@ -51,16 +56,32 @@ impl FromRequestParts<Arc<Api>> for AppServer {
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, RefusalResponse> {
         match authenticate(api, parts)?.actor {
             Actor::App => Ok(AppServer),
-            Actor::User(_) => {
-                Err(Refusal::new(ErrorCode::Forbidden, "this operation needs an API key, not a user's token").into())
-            }
+            Actor::User(_) => Err(needs_key().into()),
         }
+    }
+}
+
+/// The API key of a request, for operations that ask which one it is.
+pub struct KeyHolder(pub Arc<CallingKey>);
+
+impl FromRequestParts<Arc<Api>> for KeyHolder {
+    type Rejection = RefusalResponse;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, RefusalResponse> {
+        let activity = parts.extensions.get::<ConnectionActivity>();
+        Ok(KeyHolder(api.authenticate_key(&parts.headers, operation_of(parts), activity)?))
     }
 }
 
 /// The caller of a request.
 fn authenticate(api: &Api, parts: &Parts) -> Result<access::Caller, Refusal> {
-    api.authenticate(&parts.headers, parts.extensions.get::<ConnectionActivity>())
+    api.authenticate(&parts.headers, operation_of(parts), parts.extensions.get::<ConnectionActivity>())
+}
+
+/// The operation that the router has found for a request.
+fn operation_of(parts: &Parts) -> OperationName<'_> {
+    let path = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    OperationName { method: parts.method.as_str(), path }
 }
 
 impl Caller {

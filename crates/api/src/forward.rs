@@ -59,7 +59,7 @@ pub struct Forwarder {
     in_flight: Arc<Semaphore>,
 }
 
-/// Whether the leader serves a path: push, devices, popups, bulk sends and the notification policy.
+/// Whether the leader serves a path: push, devices, popups, bulk sends, the notification policy and API keys.
 pub(crate) fn is_leader_path(path: &str) -> bool {
     let Some(path) = path.strip_prefix("/v1/") else { return false };
     let mut parts = path.split('/');
@@ -71,6 +71,8 @@ pub(crate) fn is_leader_path(path: &str) -> bool {
             ),
             ..,
         ) => true,
+        // What one's own key may do, every node says from memory.
+        (Some("admin"), Some("keys"), third) => third != Some("me"),
         // Tokens of devices at providers are proposals, which every node commits.
         (Some("users"), Some(_), Some("devices")) => parts.nth(1) != Some("push_token"),
         _ => false,
@@ -271,8 +273,11 @@ fn remove_hop_by_hop_headers(headers: &mut HeaderMap) {
 mod tests {
     use super::*;
 
-    /// The one operation with a leader's tag that reads the store alone.
-    const ANSWERED_BY_EVERY_NODE: &str = "/v1/conversations/{conversation}/messages/{seq}/notifications";
+    /// The operations with a leader's tag that read the store or memory alone.
+    const ANSWERED_BY_EVERY_NODE: [&str; 3] =
+        ["/v1/conversations/{conversation}/messages/{seq}/notifications", "/v1/admin/keys/me", "/v1/admin/audit"];
+
+    const LEADER_TAGS: [&str; 5] = ["push", "popups", "bulk_sends", "notifications", "keys"];
 
     #[test]
     fn operations_of_push_popups_and_bulk_sends_are_leader_paths() {
@@ -281,8 +286,8 @@ mod tests {
             let operations = [&item.get, &item.put, &item.post, &item.delete, &item.patch];
             for operation in operations.into_iter().flatten() {
                 let tags = operation.tags.clone().unwrap_or_default();
-                let is_one_nodes = path != ANSWERED_BY_EVERY_NODE
-                    && tags.iter().any(|tag| ["push", "popups", "bulk_sends", "notifications"].contains(&tag.as_str()));
+                let is_one_nodes = !ANSWERED_BY_EVERY_NODE.contains(&path.as_str())
+                    && tags.iter().any(|tag| LEADER_TAGS.contains(&tag.as_str()));
                 assert_eq!(is_leader_path(path), is_one_nodes, "{path} {tags:?}");
             }
         }

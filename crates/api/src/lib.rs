@@ -9,7 +9,8 @@
 //! This crate turns requests into calls of the engine, of push and of popups, and refusals into problem details. It decides
 //! nothing: the engine says who may do what, and the gateway serves the WebSockets.
 //!
-//! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`extract`] (a request's parts, strictly read),
+//! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`api_keys`] (keys that are made over HTTP, and which
+//! operation needs which scope), [`extract`] (a request's parts, strictly read),
 //! [`problem`] (refusals as responses), [`routes`] (the operations), [`websocket_upgrade`] (the handshake of a WebSocket), `handover` (from HTTP to a session),
 //! [`request_service`] (one request), `bodies` (request bodies within a memory budget), [`cors`] (which origins may call from a browser),
 //! [`listener`] (connections from accept to close), `connection_setup` (PROXY header and TLS before HTTP), [`metrics`] (what is
@@ -18,6 +19,7 @@
 //! (popup requests without router and HTTP library), `audit` (who changed what), `page_files` (the pages that are compiled in), [`chat_page`]
 //! (the page at `/` in development mode), `console` (the page at `/console`).
 
+pub mod api_keys;
 mod audit;
 pub mod auth;
 mod bodies;
@@ -44,6 +46,10 @@ mod unread_responses;
 pub mod websocket_upgrade;
 
 use crate::{
+    api_keys::{
+        CallingKey, StoredKeys,
+        permissions::{self, OperationName},
+    },
     auth::{ApiKeys, TokenVerifier},
     bodies::BodyBudget,
     chat_page::ChatPage,
@@ -179,6 +185,7 @@ pub struct Api {
     pub engine: Arc<Engine>,
     pub notifications: Arc<Notifications>,
     pub keys: ApiKeys,
+    pub stored_keys: Arc<StoredKeys>,
     pub tokens: Arc<TokenVerifier>,
     pub sessions: Arc<dyn SessionGateway>,
     pub backup: Option<Arc<dyn OnlineBackup>>,
@@ -217,11 +224,13 @@ impl Api {
         let [reads, running_reads] = [config.reads_max, CONCURRENT_READS_MAX].map(|max| Arc::new(Semaphore::new(max)));
         let forwarder = Forwarder::of(&engine).map(Arc::new);
         let (slots, bodies) = (ConnectionSlots::new(config.slots()), BodyBudget::new(config.body_bytes_max));
+        let stored_keys = StoredKeys::start(&engine);
         let (uploads, http_metrics) = (Semaphore::new(UPLOADS_MAX), HttpMetrics::new());
         Api {
             engine,
             notifications,
             keys,
+            stored_keys,
             tokens,
             sessions,
             backup,
@@ -268,28 +277,30 @@ impl Api {
         self
     }
 
-    /// The caller that the `Authorization` header names. The connection of the request is the caller's from here on.
+    /// The caller that the `Authorization` header names, if an API key with which it calls allows the operation. The connection of the
+    /// request is the caller's from here on.
     ///
     /// # Errors
-    /// `unauthorized` or `token_expired`, `not_found` if the token's user does not exist, or `rate_limited` if the user has too many
-    /// connections.
+    /// `unauthorized` or `token_expired`, `forbidden` if the key lacks the scope, `not_found` if the token's user does not exist, or
+    /// `rate_limited` if the user has too many connections.
     pub(crate) fn authenticate(
         &self,
         headers: &HeaderMap,
+        asked: OperationName<'_>,
         activity: Option<&ConnectionActivity>,
     ) -> Result<Caller, Refusal> {
-        let credential = headers.get(header::AUTHORIZATION).map(|credential| credential.as_bytes());
-        self.authenticate_header(credential, activity)
+        self.authenticate_header(credential_of(headers), asked, activity)
     }
 
-    /// The same, if the caller may do this.
+    /// The same, if the caller's token may do this.
     pub(crate) fn authenticate_for(
         &self,
         headers: &HeaderMap,
+        asked: OperationName<'_>,
         operation: Operation,
         activity: Option<&ConnectionActivity>,
     ) -> Result<Caller, Refusal> {
-        let caller = self.authenticate(headers, activity)?;
+        let caller = self.authenticate(headers, asked, activity)?;
         caller.scopes.check(operation)?;
         Ok(caller)
     }
@@ -298,31 +309,90 @@ impl Api {
     pub(crate) fn authenticate_header(
         &self,
         credential: Option<&[u8]>,
+        asked: OperationName<'_>,
         activity: Option<&ConnectionActivity>,
     ) -> Result<Caller, Refusal> {
+        let identity = self.identify(credential, activity)?;
+        if let Identity::StoredKey(key) = &identity {
+            permissions::check(&key.scopes, asked)?;
+        }
+        Ok(identity.caller())
+    }
+
+    /// Checks the credential of a request that another node answers, which checks what the caller may do.
+    ///
+    /// # Errors
+    /// As [`Api::authenticate`], but for `forbidden`.
+    pub(crate) fn check_credential(
+        &self,
+        headers: &HeaderMap,
+        activity: Option<&ConnectionActivity>,
+    ) -> Result<(), Refusal> {
+        self.identify(credential_of(headers), activity).map(drop)
+    }
+
+    /// The API key with which an operation of keys is called, if it allows that.
+    ///
+    /// # Errors
+    /// As [`Api::authenticate`]; `forbidden` for a user's token.
+    pub(crate) fn authenticate_key(
+        &self,
+        headers: &HeaderMap,
+        asked: OperationName<'_>,
+        activity: Option<&ConnectionActivity>,
+    ) -> Result<Arc<CallingKey>, Refusal> {
+        let key = self.identify(credential_of(headers), activity)?.key().ok_or_else(needs_key)?;
+        permissions::check(&key.scopes, asked)?;
+        Ok(key)
+    }
+
+    /// Whose credential it is. The connection is the caller's from here on.
+    fn identify(&self, credential: Option<&[u8]>, activity: Option<&ConnectionActivity>) -> Result<Identity, Refusal> {
         let credential = credential.ok_or_else(|| unauthorized("an API key or a token"))?;
         let secret = bearer(credential)?;
-        let (caller, client) = if self.keys.contain(secret) {
-            (Caller::APP, Client::AppServer)
+        let (identity, client) = if let Some(key) = self.key_identity(secret)? {
+            (key, Client::AppServer)
         } else {
             let claims = self.tokens.verify(secret)?;
             let user = self.engine.directory.require_user(&claims.user)?;
             claims.check_revoked(&user)?;
             // Another node calls for its users, whom it holds to their shares.
             let client = if claims.signed_by_node { Client::AppServer } else { Client::User(user.no.0) };
-            (Caller { actor: Actor::User(user), scopes: claims.scopes }, client)
+            (Identity::User(Caller { actor: Actor::User(user), scopes: claims.scopes }), client)
         };
         if activity.is_none_or(|activity| activity.set_client(client)) {
-            Ok(caller)
+            Ok(identity)
         } else {
             let why = "this user has as many HTTP connections as one user may, and all are busy";
             Err(Refusal::new(ErrorCode::RateLimited, why).retry_after(1_000))
         }
     }
 
+    /// Whose API key it is; `None`: it is none, but perhaps a token.
+    fn key_identity(&self, secret: &str) -> Result<Option<Identity>, Refusal> {
+        if self.keys.contain(secret) {
+            return Ok(Some(Identity::ConfiguredKey));
+        }
+        Ok(self.stored_keys.find(secret)?.map(Identity::StoredKey))
+    }
+
+    /// The API key of an `Authorization` header; `None`: it has none that is valid.
+    pub(crate) fn key_of(&self, headers: &HeaderMap) -> Option<Arc<CallingKey>> {
+        let secret = bearer(credential_of(headers)?).ok()?;
+        self.key_identity(secret).ok().flatten()?.key()
+    }
+
+    /// Whether this is a key of the settings: such a key neither expires nor is revoked while the process runs.
+    pub(crate) fn is_configured_key(&self, credential: &[u8]) -> bool {
+        bearer(credential).is_ok_and(|secret| self.keys.contain(secret))
+    }
+
     /// Whether this is an API key that is let in whatever else happens.
     pub(crate) fn is_unguessable_key(&self, credential: Option<&[u8]>) -> bool {
-        credential.and_then(|credential| bearer(credential).ok()).is_some_and(|key| self.keys.contain_unguessable(key))
+        let secret = credential.and_then(|credential| bearer(credential).ok());
+        secret.is_some_and(|secret| {
+            self.keys.contain_unguessable(secret) || matches!(self.stored_keys.find(secret), Ok(Some(_)))
+        })
     }
 
     /// Refuses a caller from an address with too many failed authentications. Tokens are always verified, since nobody guesses
@@ -370,6 +440,14 @@ impl Api {
         self.read_of(self.notifications.clone(), read).await
     }
 
+    /// The same of API keys, and their changes.
+    pub(crate) async fn with_keys<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Arc<StoredKeys>) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        self.read_of(self.stored_keys.clone(), call).await
+    }
+
     async fn read_of<H: Send + 'static, T: Send + 'static>(
         &self,
         handle: H,
@@ -398,6 +476,39 @@ impl Api {
         self.engine.metrics.set_queue("outbound_bytes", self.outbound.held(), self.outbound.bytes_max());
         self.http_metrics.render(&self.engine.metrics, &self.slots)
     }
+}
+
+/// Whose credential a request shows.
+enum Identity {
+    ConfiguredKey,
+    StoredKey(Arc<CallingKey>),
+    User(Caller),
+}
+
+impl Identity {
+    fn caller(self) -> Caller {
+        match self {
+            Identity::ConfiguredKey | Identity::StoredKey(_) => Caller::APP,
+            Identity::User(caller) => caller,
+        }
+    }
+
+    fn key(self) -> Option<Arc<CallingKey>> {
+        match self {
+            Identity::ConfiguredKey => Some(Arc::new(CallingKey::configured())),
+            Identity::StoredKey(key) => Some(key),
+            Identity::User(_) => None,
+        }
+    }
+}
+
+fn credential_of(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(header::AUTHORIZATION).map(|credential| credential.as_bytes())
+}
+
+/// The refusal of a user's token where an API key is needed.
+pub(crate) fn needs_key() -> Refusal {
+    Refusal::new(ErrorCode::Forbidden, "this operation needs an API key, not a user's token")
 }
 
 async fn run<H: Send + 'static, T: Send + 'static>(

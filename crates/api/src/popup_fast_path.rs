@@ -7,6 +7,10 @@
 
 use crate::{
     Api,
+    api_keys::{
+        permissions::{self, OperationName},
+        shows_stored_key,
+    },
     connection_stream::WRITE_TIMEOUT,
     extract::parse,
     internal,
@@ -56,6 +60,14 @@ enum Operation {
 }
 
 impl Operation {
+    /// Its name in the description.
+    fn name(self) -> OperationName<'static> {
+        match self {
+            Operation::Decide => permissions::DECIDE,
+            Operation::Report => permissions::REPORT,
+        }
+    }
+
     /// What the caller's token must allow.
     fn needs(self) -> access::Operation {
         match self {
@@ -151,6 +163,7 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
                 let request = &read[taken..];
                 let end = body.end;
                 let credential = credential.map(|credential| &request[credential]);
+                let has_stored_key = credential.is_some_and(shows_stored_key);
                 let answered =
                     answer(api, throttle_key, &mut caller, activity, credential, operation, &request[body]).await;
                 activity.end_request();
@@ -160,6 +173,11 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
                     Operation::Report => &api.http_metrics.reports,
                 };
                 latency.observe(status, answer_began.elapsed());
+                // A connection that a key has opened is never closed for others: it must not outlive the key.
+                if has_stored_key && status == StatusCode::UNAUTHORIZED {
+                    write(stream, &out).await?;
+                    return Ok(None);
+                }
                 taken += end;
                 share = None;
                 waiting_since = None;
@@ -326,18 +344,22 @@ async fn answer(
 ) -> Result<Answer, Refusal> {
     let answered = catch_panic(async {
         let actor = match (&*caller, credential) {
-            // Only API keys are cached: unlike a token, a key neither expires nor is revoked while the process runs.
+            // Only API keys of the settings are cached: no other credential is sure to be good for the next request.
             (Some((cached, Actor::App)), Some(credential)) if cached == credential => Actor::App,
             _ => {
                 api.check_throttle(throttle_key, credential)?;
                 let found =
-                    api.authenticate_header(credential, Some(activity)).map_err(|refusal| match credential {
-                        Some(_) => api.count_if_auth_failure(throttle_key, refusal),
-                        None => refusal,
+                    api.authenticate_header(credential, operation.name(), Some(activity)).map_err(|refusal| {
+                        match credential {
+                            Some(_) => api.count_if_auth_failure(throttle_key, refusal),
+                            None => refusal,
+                        }
                     })?;
                 found.scopes.check(operation.needs())?;
                 let actor = found.actor;
-                *caller = credential.map(|credential| (credential.to_owned(), actor.clone()));
+                let cached = matches!(actor, Actor::App).then_some(credential).flatten();
+                let cached = cached.filter(|credential| api.is_configured_key(credential));
+                *caller = cached.map(|credential| (credential.to_owned(), actor.clone()));
                 actor
             }
         };

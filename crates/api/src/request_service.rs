@@ -2,7 +2,8 @@
 
 use crate::{
     Api,
-    audit::AuditedChange,
+    api_keys::shows_stored_key,
+    audit::{AuditedChange, AuditedOperation},
     bodies::discard_rest,
     body_reclaim::BodyReclaim,
     handover::{Handover, HandoverSlot, stream_head},
@@ -173,7 +174,7 @@ impl RequestService {
         // Forwarding is rare, and its state is large: boxed, it is not a part of the state of every request.
         if self.api.is_for_another_node(path) {
             // Failed authentications are counted here: to the leader they would all come from this node.
-            if let Err(refusal) = self.api.authenticate(request.headers(), self.activity.as_ref()) {
+            if let Err(refusal) = self.api.check_credential(request.headers(), self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
             return match Box::pin(self.api.forward(request)).await {
@@ -189,7 +190,7 @@ impl RequestService {
         }
         // A look-up that fails here fails in the router too, which says why.
         if let Ok(Some(node)) = self.api.stream_node(path, request.headers()).await {
-            if let Err(refusal) = self.api.authenticate(request.headers(), self.activity.as_ref()) {
+            if let Err(refusal) = self.api.check_credential(request.headers(), self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
             return match Box::pin(self.api.forward_to(&node, request)).await {
@@ -226,12 +227,16 @@ impl RequestService {
                 }
             },
             _ => {
+                let audited = AuditedOperation::of(&self.api, &request);
                 let left = BodyReclaim::default();
                 let mut request = request.map(|body| left.lend(body));
                 if let Some(activity) = &self.activity {
                     request.extensions_mut().insert(activity.clone());
                 }
                 let Ok(response) = self.router.clone().oneshot(request).await;
+                if let Some(audited) = audited.filter(|_| response.status().is_success()) {
+                    audited.record(&self.api).await;
+                }
                 let opens_stream = response.extensions().get::<StreamBind>().is_some();
                 match opens_stream.then(|| check_room(&self.api, self.reserve.as_deref())) {
                     Some(Err(refusal)) => (refusal_response(refusal), None),
@@ -262,7 +267,8 @@ impl RequestService {
         let mut audited = AuditedChange::of(&self.api, &request, self.client.address);
         let version = request.version();
         // Taken before the request is consumed.
-        let has_credential = request.headers().contains_key(header::AUTHORIZATION);
+        let credential = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let (has_credential, has_stored_key) = (credential.is_some(), credential.is_some_and(shows_stored_key));
         let expects = request.headers().contains_key(header::EXPECT);
         let origin = self.api.config.cors.as_ref().and_then(|_| request.headers().get(header::ORIGIN).cloned());
         let (mut response, left) = match catch_panic(self.answer(request)).instrument(span).await {
@@ -301,7 +307,9 @@ impl RequestService {
             Some(body) if !body.is_end_stream() => expects || !discard_rest(body).await,
             _ => false,
         };
-        if is_over || self.closes_after_response { with_connection_close(response) } else { response }
+        // A connection that a key has opened is never closed for others: it must not outlive the key.
+        let key_is_over = has_stored_key && response.status() == StatusCode::UNAUTHORIZED;
+        if is_over || key_is_over || self.closes_after_response { with_connection_close(response) } else { response }
     }
 
     fn observe(&self, observed: &Observed, status: StatusCode, took: Duration) {

@@ -69,11 +69,15 @@ pub enum ChatRowKind {
     ProviderDeadLetter = b'x',
     /// How often a channel was tried.
     ChannelCounts = b'S',
+    /// The keys of app servers.
+    ApiKey = b'k',
+    /// Who changed what with a key.
+    AuditEntry = b'l',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 32] = [
+    pub const ALL: [ChatRowKind; 34] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -106,6 +110,8 @@ impl ChatRowKind {
         ChatRowKind::LogRecordOfSeveral,
         ChatRowKind::ProviderDeadLetter,
         ChatRowKind::ChannelCounts,
+        ChatRowKind::ApiKey,
+        ChatRowKind::AuditEntry,
     ];
 
     /// The first byte of its keys.

@@ -32,6 +32,11 @@
 //! | `j` 1, version, part | a part of a version |
 //! | `x` time and number | a notification for a provider that was given up |
 //! | `S` hour since 1970 UTC, boot of a node, channel | how often the channel was tried, and what came of it: see [`notification_counts`](crate::notification_counts) |
+//! | `k` 0 | the version of all API keys: one more after each change |
+//! | `k` 1, number | an API key |
+//! | `k` 2, number | when the key was last used, in milliseconds since 1970 UTC |
+//! | `l` 0 | which entries of the audit log are kept |
+//! | `l` 1, number | an entry: who changed what with which key |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 pub use crate::row_keys::number_in;
@@ -364,6 +369,31 @@ pub fn notification_counts_key(hour: u64, boot: u64, channel: Channel) -> Vec<u8
 /// The range of all that was counted in these hours, both included.
 pub fn notification_counts_of(first: u64, last: u64) -> (Vec<u8>, Vec<u8>) {
     (ChatRowKind::ChannelCounts.key(&[first]), ChatRowKind::ChannelCounts.key(&[last, u64::MAX, u64::MAX]))
+}
+
+/// The version of all API keys.
+pub fn api_keys_version_key() -> Vec<u8> {
+    ChatRowKind::ApiKey.key(&[0])
+}
+
+/// An API key, by its number.
+pub fn api_key_key(number: u64) -> Vec<u8> {
+    ChatRowKind::ApiKey.key(&[1, number])
+}
+
+/// When an API key was last used.
+pub fn api_key_use_key(number: u64) -> Vec<u8> {
+    ChatRowKind::ApiKey.key(&[2, number])
+}
+
+/// Which entries of the audit log are kept.
+pub fn audit_head_key() -> Vec<u8> {
+    ChatRowKind::AuditEntry.key(&[0])
+}
+
+/// An entry of the audit log.
+pub fn audit_entry_key(number: u64) -> Vec<u8> {
+    ChatRowKind::AuditEntry.key(&[1, number])
 }
 
 /// The note of a recall: a message that was recalled at this time and whose body may still be in the store's files.

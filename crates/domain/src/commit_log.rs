@@ -129,6 +129,7 @@ impl Change {
             | Proposal::SetStored(_)
             | Proposal::SetPushToken { .. }
             | Proposal::SetNotificationCounts(_)
+            | Proposal::SetApiKeyUse(_)
             | Proposal::SetLastSeen(_)
             | Proposal::AdvanceOutbox { .. }
             | Proposal::DeleteStoredNotifications { .. } => None,

@@ -283,6 +283,12 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 }
                 Ok(Outcome::Done)
             }
+            Proposal::SetApiKeyUse(uses) => {
+                for (key, at) in uses {
+                    self.rows.put_chat_row(chat_rows::api_key_use_key(*key), Some(chat_rows::encode(at)));
+                }
+                Ok(Outcome::Done)
+            }
             Proposal::Kick { .. } => Ok(Outcome::Done),
             Proposal::AdvanceOutbox { through, dead } => {
                 self.rows.advance_outbox(*through, dead)?;

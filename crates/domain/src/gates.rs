@@ -40,6 +40,8 @@ gates! {
     PopupConversions = "popup_conversions";
     /// Notifications may wait for the end of quiet hours, in rows of their own.
     QuietHoursDefer = "quiet_hours_defer";
+    /// There are API keys beside those of the settings. A node that does not know them would refuse what another has let in and passed on.
+    ApiKeys = "api_keys";
 }
 
 impl Gate {

@@ -424,6 +424,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::SetStored(_)
         | Proposal::SetLastSeen(_)
         | Proposal::SetNotificationCounts(_)
+        | Proposal::SetApiKeyUse(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::CheckpointStream { .. }
         | Proposal::DeleteStoredNotifications { .. } => FlowKey::Server,

@@ -339,6 +339,7 @@ impl Directory {
             | Proposal::Assign { .. }
             | Proposal::SetStored(_)
             | Proposal::SetNotificationCounts(_)
+            | Proposal::SetApiKeyUse(_)
             | Proposal::SetLastSeen(_)
             | Proposal::Kick { .. }
             | Proposal::AdvanceOutbox { .. }

@@ -50,6 +50,7 @@ pub(crate) fn is_told(proposal: &Proposal) -> bool {
         | Proposal::SetStored(_)
         | Proposal::SetLastSeen(_)
         | Proposal::SetNotificationCounts(_)
+        | Proposal::SetApiKeyUse(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::DeleteStoredNotifications { .. } => false,
     }

@@ -1,6 +1,7 @@
 //! The JSON bodies of the HTTP API. Unknown fields are refused in requests, so that a misspelt
 //! option is noticed instead of ignored.
 
+mod api_keys;
 mod bulk_sends;
 mod conversations;
 mod dead_letters;
@@ -19,6 +20,7 @@ mod push_tokens;
 mod reading;
 mod users;
 
+pub use api_keys::*;
 pub use bulk_sends::*;
 pub use conversations::*;
 pub use dead_letters::*;

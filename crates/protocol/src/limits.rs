@@ -127,6 +127,16 @@ pub const JOURNEY_BRANCHES_MAX: usize = 20;
 pub const JOURNEY_VERSIONS_MAX: usize = 20;
 /// Placements with settings of their own.
 pub const PLACEMENT_SETTINGS_MAX: usize = 1_000;
+/// Keys of app servers that are stored, beside those of the settings.
+pub const API_KEYS_MAX: usize = 1_000;
+/// The name of an API key, in bytes.
+pub const API_KEY_NAME_BYTES_MAX: usize = 128;
+/// How long the former secret of a rotated API key may stay valid, in seconds: 30 days.
+pub const API_KEY_OVERLAP_S_MAX: u64 = 30 * 24 * 60 * 60;
+/// Entries of the audit log that are kept; the oldest are removed.
+pub const AUDIT_ENTRIES_MAX: u64 = 10_000;
+/// How long entries of the audit log are kept, in days.
+pub const AUDIT_DAYS: u64 = 400;
 /// The notification policy as JSON text, in bytes.
 pub const NOTIFICATION_POLICY_BYTES_MAX: usize = 64 * 1024;
 /// Versions of the notification policy that are kept; the oldest are removed.

@@ -324,6 +324,13 @@ impl State {
                 }
                 Outcome::Done
             }
+            Proposal::SetApiKeyUse(uses) => {
+                for (key, at) in uses {
+                    let key = tidings_domain::chat_rows::api_key_use_key(*key);
+                    self.rows.insert((RowSpace::Chat, key), tidings_domain::chat_rows::encode(at));
+                }
+                Outcome::Done
+            }
             Proposal::Kick { .. } => Outcome::Done,
             Proposal::AdvanceOutbox { through, dead } => {
                 self.outbox_done = self.outbox_done.max(*through);

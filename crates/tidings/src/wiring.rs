@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
     Api, SessionGateway,
+    api_keys::StoredKeys,
     auth::{ApiKeys, NodeTokenSigner, TokenVerifier, remote_keys::RemoteKeys},
     chat_page::ChatPage,
     request_service::RequestService,
@@ -26,6 +27,7 @@ pub(crate) struct Server {
     engine: Arc<Engine>,
     notifications: Arc<Notifications>,
     session_server: Arc<SessionServer>,
+    stored_keys: Arc<StoredKeys>,
     listeners: Listeners,
     link_listener: Option<LinkListener>,
     /// Holds this node's devices for the leader, in a cluster.
@@ -95,6 +97,7 @@ impl Server {
         if let Some(page) = chat_page {
             api = api.with_chat_page(page);
         }
+        let stored_keys = api.stored_keys.clone();
         nodes.into_iter().for_each(|nodes| api.connect_sessions_to_leader(nodes));
         let mut relay = None;
         let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn ConnectionHost>> {
@@ -119,7 +122,7 @@ impl Server {
             cluster.nodes.announce_addresses(address, link.unwrap_or_default());
         }
         let housekeeping = tokio::spawn(housekeeping(engine.clone(), notifications.clone(), settings.clone()));
-        Ok(Server { listeners, link_listener, relay, engine, notifications, session_server, housekeeping })
+        Ok(Server { listeners, link_listener, relay, engine, notifications, session_server, stored_keys, housekeeping })
     }
 
     pub(crate) fn listeners(&self) -> &Listeners {
@@ -151,6 +154,10 @@ impl Server {
             let (relay, time) = (relay.clone(), deadline.saturating_sub(began.elapsed()) / 2);
             let _ = tokio::task::spawn_blocking(move || relay.drain(time)).await;
         }
+        // When keys were used is committed, which a draining engine refuses. A store that is away must not hold up the rest.
+        let stored_keys = self.stored_keys;
+        let stop_keys = tokio::task::spawn_blocking(move || stored_keys.stop());
+        let _ = tokio::time::timeout(deadline.saturating_sub(began.elapsed()) / 4, stop_keys).await;
         self.engine.begin_drain();
         let left = deadline.saturating_sub(began.elapsed());
         if tokio::time::timeout(left / 2, self.engine.flush()).await.is_err() {

@@ -10,7 +10,7 @@ import { computing } from "./figures.mjs";
 
 const AXE = readFileSync(fileURLToPath(new URL("../../node_modules/axe-core/axe.min.js", import.meta.url)), "utf8");
 const SECRETS = [...JSON.parse(process.env.SECRETS), KEY, process.env.TIDINGS_TOKEN_KEY];
-const ROUTES = ["live", "users", "users/alice", "conversations", "conversations/team", "popups", "popups/new", "popups/one/sale", "popups/explain", "bulk-sends", "notifications", "notifications/policy", "pushes", "journeys", "journeys/new", "journeys/one/welcome", "segments", "presence", "settings", "reports", "changes"];
+const ROUTES = ["live", "users", "users/alice", "conversations", "conversations/team", "popups", "popups/new", "popups/one/sale", "popups/explain", "bulk-sends", "notifications", "notifications/policy", "pushes", "journeys", "journeys/new", "journeys/one/welcome", "segments", "presence", "settings", "keys", "reports", "changes"];
 
 let page;
 const say = (from, text, more = {}) => api("POST", "/v1/messages", { conversation: "team", from, body: { text }, ...more });
@@ -386,6 +386,47 @@ const failed = await run(`the console in ${version()}`, [
     const row = page.getByRole("row", { name: /outcome\.latency\.p99 / });
     assert((await row.innerText()).includes("−50.0 %") && (await row.locator(".better").count()) === 1, await row.innerText());
     assert((await page.getByRole("row", { name: /deliveries_per_second/u }).innerText()).includes("+50.0 %"), "the rate");
+  }],
+  ["makes an API key, whose secret is shown once; a tab with that key offers what the key may do, until it is revoked", async () => {
+    await go(page, "keys");
+    await card(page, "Your key").getByText("the key of the settings").waitFor();
+    const form = card(page, "Make a key");
+    await form.getByLabel("Name", { exact: true }).fill(HOSTILE);
+    for (const scope of ["read", "popups"]) await form.getByRole("checkbox", { name: new RegExp(`^${scope} `, "u") }).check();
+    await form.getByRole("button", { name: "Make the key" }).click();
+    const secret = await page.locator("code.secret").innerText();
+    assert(/^tidings_[0-9a-f]{64}$/u.test(secret), secret);
+    await page.getByRole("button", { name: "I have kept it" }).click();
+    assert(!(await page.content()).includes(secret), "the secret is still shown");
+    const row = card(page, "All keys").getByRole("row").filter({ hasText: "fdp.exe" });
+    await row.getByText("never").first().waitFor();
+
+    const tab = await open({ isSignedIn: false });
+    await signIn(tab, secret);
+    await tab.waitForSelector(".frame");
+    const places = await tab.getByRole("navigation", { name: "Pages" }).getByRole("link").allInnerTexts();
+    assert(places.join() === "Live,Conversations,Bulk sends,Notifications,Popups,Journeys,Segments,API keys,Lab reports,Your changes", places);
+    await go(tab, "settings");
+    await tab.getByText("it needs the scope admin").waitFor();
+    await go(tab, "keys");
+    const allowed = async (scope) => card(tab, "Your key").getByRole("row", { name: scope }).locator(".badge").innerText();
+    assert((await allowed("popups")) === "allowed" && (await allowed("admin")) === "not allowed", "what the key may do");
+    await go(tab, "notifications");
+    await tab.getByRole("button", { name: "Replay all…" }).waitFor();
+    assert(await tab.getByRole("button", { name: "Replay all…" }).isDisabled(), "a change that needs admin is offered");
+
+    await row.getByRole("button", { name: "Rotate" }).click();
+    await answer(page, "Rotate");
+    const next = await page.locator("code.secret").innerText();
+    assert(next !== secret, "the same secret");
+    await row.getByText("former secret until").waitFor();
+    await row.getByRole("button", { name: "Revoke" }).click();
+    await answer(page, "Revoke the key");
+    await row.waitFor({ state: "detached" });
+    await card(page, "Audit log").getByRole("row", { name: "DELETE /v1/admin/keys/{key}" }).first().waitFor();
+    await go(tab, "popups");
+    await tab.getByRole("alert").getByText("no longer accepts the key").waitFor();
+    await tab.context().close();
   }],
   ["a node that shuts down: one banner, the page stays, and goes on when the node is back", async () => {
     await go(page, "users/bob");

@@ -8,6 +8,7 @@ import { BulkSendsPage } from "./pages/bulk-sends.js";
 import { ChangesPage } from "./pages/changes.js";
 import { ConversationsPage } from "./pages/conversations.js";
 import { JourneysPage } from "./pages/journeys.js";
+import { KeysPage, loadOwnKey } from "./pages/keys.js";
 import { LivePage } from "./pages/live.js";
 import { NotificationsPage } from "./pages/notifications.js";
 import { PopupsPage } from "./pages/popups.js";
@@ -21,27 +22,33 @@ import { UsersPage } from "./pages/users.js";
 import { Banner } from "./parts/banner.js";
 import { ConfirmPlace } from "./parts/confirm.js";
 import { Icon, IconButton, type IconName } from "./parts/icon.js";
+import { Page } from "./parts/layout.js";
 import { credentials, signOut } from "./state/credentials.js";
+import { may, ownKey } from "./state/own-key.js";
 import { href, useRoute, type Route } from "./state/route.js";
+import type { KeyScope } from "./state/types.js";
 
 interface Place {
   readonly name: string;
   readonly icon: IconName;
   readonly page: ComponentType<{ readonly route: Route }>;
+  /** The scope without which a key sees nothing there. */
+  readonly needs?: KeyScope;
 }
 
 const PLACES: Readonly<Record<string, Place>> = {
   live: { name: "Live", icon: "pulse", page: LivePage },
-  users: { name: "Users", icon: "user", page: UsersPage },
-  conversations: { name: "Conversations", icon: "chat", page: ConversationsPage },
-  "bulk-sends": { name: "Bulk sends", icon: "send", page: BulkSendsPage },
-  notifications: { name: "Notifications", icon: "webhook", page: NotificationsPage },
-  pushes: { name: "Pushes", icon: "push", page: PushesPage },
-  popups: { name: "Popups", icon: "popup", page: PopupsPage },
-  journeys: { name: "Journeys", icon: "journey", page: JourneysPage },
-  segments: { name: "Segments", icon: "segment", page: SegmentsPage },
-  presence: { name: "Presence", icon: "presence", page: PresencePage },
-  settings: { name: "Settings", icon: "settings", page: SettingsPage },
+  users: { name: "Users", icon: "user", page: UsersPage, needs: "users" },
+  conversations: { name: "Conversations", icon: "chat", page: ConversationsPage, needs: "read" },
+  "bulk-sends": { name: "Bulk sends", icon: "send", page: BulkSendsPage, needs: "read" },
+  notifications: { name: "Notifications", icon: "webhook", page: NotificationsPage, needs: "read" },
+  pushes: { name: "Pushes", icon: "push", page: PushesPage, needs: "push" },
+  popups: { name: "Popups", icon: "popup", page: PopupsPage, needs: "popups" },
+  journeys: { name: "Journeys", icon: "journey", page: JourneysPage, needs: "popups" },
+  segments: { name: "Segments", icon: "segment", page: SegmentsPage, needs: "popups" },
+  presence: { name: "Presence", icon: "presence", page: PresencePage, needs: "admin" },
+  settings: { name: "Settings", icon: "settings", page: SettingsPage, needs: "admin" },
+  keys: { name: "API keys", icon: "key", page: KeysPage },
   reports: { name: "Lab reports", icon: "report", page: ReportsPage },
   changes: { name: "Your changes", icon: "log", page: ChangesPage },
 };
@@ -54,6 +61,8 @@ export function App() {
 
 function Frame({ operator }: { readonly operator: string }) {
   useEffect(startCollecting, []);
+  useEffect(() => void loadOwnKey(), []);
+  useObservable(ownKey);
   const route = useRoute();
   const [first = "live"] = route.parts;
   const place = PLACES[first];
@@ -79,7 +88,7 @@ function Frame({ operator }: { readonly operator: string }) {
         <p class="brand"><span class="brand-mark" aria-hidden="true">T</span>Tidings <span class="soft">console</span></p>
         <nav aria-label="Pages">
           <ul>
-            {Object.entries(PLACES).map(([id, { name, icon }]) => (
+            {Object.entries(PLACES).filter(([, { needs }]) => needs === undefined || may(needs)).map(([id, { name, icon }]) => (
               <li key={id}>
                 <a href={href(id)} class="place" {...(id === first && { "aria-current": "page" as const })}>
                   <Icon name={icon} /><span>{name}</span>
@@ -100,11 +109,19 @@ function Frame({ operator }: { readonly operator: string }) {
       <div class="body">
         <Banner />
         <main ref={main} id="main" tabIndex={-1}>
-          {Chosen ? <Chosen route={route} /> : <p class="nothing">There is no such page. <a class="link" href={href("live")}>To the live view</a></p>}
+          {place?.needs !== undefined && !may(place.needs) ? <NotAllowed {...place} needs={place.needs} /> : Chosen ? <Chosen route={route} /> : <p class="nothing">There is no such page. <a class="link" href={href("live")}>To the live view</a></p>}
         </main>
       </div>
       <ConfirmPlace />
     </div>
+  );
+}
+
+function NotAllowed({ name, needs }: Place & { readonly needs: KeyScope }) {
+  return (
+    <Page title={name}>
+      <p class="nothing">Your key does not allow this: it needs the scope <code>{needs}</code>. <a class="link" href={href("keys")}>What it may do</a></p>
+    </Page>
   );
 }
 

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     Api,
+    api_keys::permissions,
     extract::{BatchJson, Caller, Json, PathIds, Query, read_json},
     problem::{RefusalResponse, problem},
 };
@@ -48,7 +49,7 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let caller = api.authenticate_for(headers, Operation::Send, activity)?;
+    let caller = api.authenticate_for(headers, permissions::SEND, Operation::Send, activity)?;
     let request: SendRequest = read_json(api, headers, body, SEND_BODY_BYTES_MAX).await?;
     api.engine.send(&caller, request).await
 }

@@ -1,5 +1,6 @@
 //! The operations, one file per noun, and the OpenAPI and AsyncAPI descriptions made from them.
 
+mod api_keys;
 mod asyncapi;
 mod bulk_sends;
 mod conversations;
@@ -49,7 +50,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 /// The router of every path but the WebSocket's. `/` is the chat page in development mode; otherwise it redirects to the page at `/docs`.
 pub fn router(api: Arc<Api>) -> Router {
-    let (router, description) = operations_router().split_for_parts();
+    let (router, mut description) = operations_router().split_for_parts();
+    openapi::mark_scopes(&mut description);
     let root = match &api.chat_page {
         Some(page) => page.clone().routes(),
         None => Router::new().route("/", get(async || Redirect::to("/docs/"))),
@@ -65,7 +67,9 @@ pub fn router(api: Arc<Api>) -> Router {
 
 /// The OpenAPI description of every operation.
 pub fn openapi() -> OpenApi {
-    operations_router().into_openapi()
+    let mut description = operations_router().into_openapi();
+    openapi::mark_scopes(&mut description);
+    description
 }
 
 fn operations_router() -> OpenApiRouter<Arc<Api>> {
@@ -159,6 +163,11 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(notifications::get_notification_stats))
         .routes(routes!(operations::back_up))
         .routes(routes!(settings::get_server_settings))
+        .routes(routes!(api_keys::create_api_key, api_keys::list_api_keys))
+        .routes(routes!(api_keys::get_own_api_key))
+        .routes(routes!(api_keys::get_api_key, api_keys::update_api_key, api_keys::revoke_api_key))
+        .routes(routes!(api_keys::rotate_api_key))
+        .routes(routes!(api_keys::list_audit_entries))
         .routes(routes!(operations::metrics))
         .routes(routes!(operations::healthz))
         .routes(routes!(operations::readyz))

@@ -1,6 +1,7 @@
 //! The OpenAPI 3.1 description, and the page to browse it.
 
 use super::refusals;
+use crate::api_keys::permissions::{self, OperationName, Permission};
 use axum::{
     Router,
     http::{HeaderValue, header},
@@ -27,7 +28,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
     info(
         title = "Tidings",
         description = "Chat, push and popups for your own product. Requests carry \
-                       `Authorization: Bearer` with an API key (app servers: may do everything) or a user's \
+                       `Authorization: Bearer` with an API key (app servers: one of the settings may do everything, \
+                       another what its scopes allow; `x-key-scope` is the scope that an operation needs) or a user's \
                        token (a JWT that the app signs: may do what that user may). Unknown fields are refused. \
                        Every error is RFC 9457 problem details with a stable `code`. The frames of the WebSocket at \
                        `/v1/connect` are described by [AsyncAPI](/asyncapi.json).",
@@ -47,6 +49,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
         (name = "popups", description = "Which in-app message suits a user now, and what became of it"),
         (name = "bulk_sends", description = "One message to some of an official account's followers"),
         (name = "notifications", description = "By which channels people are notified of messages, why they were or were not, and what failed"),
+        (name = "keys", description = "API keys with scopes, and the audit log of what was changed with them"),
         (name = "operations", description = "For those who run the server"),
     )
 )]
@@ -65,6 +68,30 @@ impl Modify for SharedComponents {
         let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         components.add_security_scheme("bearer", bearer);
         components.responses.extend(refusals::described());
+    }
+}
+
+/// Says of each operation which scope an API key needs: `any` for every key, `none` for no key.
+pub(super) fn mark_scopes(description: &mut OpenApi) {
+    for (path, item) in &mut description.paths.paths {
+        let operations = [
+            ("GET", &mut item.get),
+            ("PUT", &mut item.put),
+            ("POST", &mut item.post),
+            ("DELETE", &mut item.delete),
+            ("PATCH", &mut item.patch),
+        ];
+        for (method, operation) in operations {
+            let Some(operation) = operation else { continue };
+            let scope = match permissions::permission(OperationName { method, path }) {
+                Some(Permission::Scope(scope)) => scope.name(),
+                Some(Permission::AnyKey) => "any",
+                Some(Permission::NoKey) | None => "none",
+                Some(Permission::Open) => continue,
+            };
+            let marks = operation.extensions.get_or_insert_with(Default::default);
+            marks.insert("x-key-scope".to_owned(), scope.into());
+        }
     }
 }
 

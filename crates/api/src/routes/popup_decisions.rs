@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     Api,
+    api_keys::permissions,
     extract::{AppServer, RawJson, read_body},
     problem::{RefusalResponse, retry_after_s},
 };
@@ -54,7 +55,7 @@ where
     B: hyper::body::Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let actor = api.authenticate_for(headers, Operation::AskForPopup, activity)?.actor;
+    let actor = api.authenticate_for(headers, permissions::DECIDE, Operation::AskForPopup, activity)?.actor;
     let body = read_body(api, headers, body, OPERATION_BODY_BYTES_MAX).await?;
     let caller = PopupCaller { actor: &actor, session: None };
     let PopupAnswer { decision, retry_after_ms } = api.engine.answer_popup_question(caller, body.as_ref()).await?;

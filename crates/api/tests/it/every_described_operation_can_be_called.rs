@@ -252,6 +252,7 @@ fn every_described_operation_can_be_called() {
     app.check("GET /v1/notifications/stats", "/v1/notifications/stats", "", 200, r#""channels":["#);
     let made = r#"{"path":"/backups/monday","bytes":42}"#;
     app.check("POST /v1/admin/backup", "/v1/admin/backup", r#"{"path":"monday"}"#, 200, made);
+    api_keys_answer(&mut app);
     let metrics = app.check("GET /metrics", "/metrics", "", 200, "tidings_committed_entries_total");
     assert!(metrics.contains(r#"tidings_queue_limit{queue="commit"}"#), "{metrics}");
     app.check("GET /healthz", "/healthz", "", 200, "ok");
@@ -352,6 +353,34 @@ fn messages_grow(app: &mut Caller) {
     app.check(operation, &message, "", 200, r#""body":{"text":"so far"}"#);
     // So that nothing more is unread than before.
     app.check("DELETE /v1/conversations/{conversation}/messages/{seq}", &message, "", 200, "");
+}
+
+fn api_keys_answer(app: &mut Caller) {
+    let (keys, one) = ("/v1/admin/keys", "/v1/admin/keys/{key}");
+    let new = r#"{"name":"newsletter","scopes":["send","read"]}"#;
+    let made = app.check("POST /v1/admin/keys", keys, new, 201, r#"{"secret":"tidings_"#);
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    let path = format!("{keys}/{}", made["key"]["id"].as_str().unwrap());
+    app.check("GET /v1/admin/keys", keys, "", 200, r#""name":"newsletter","scopes":["send","read"]"#);
+    app.check("GET /v1/admin/keys/me", "/v1/admin/keys/me", "", 200, r#"{"id":"configured","name":"api_key""#);
+    app.check(&format!("GET {one}"), &path, "", 200, r#""created_by":"configured"}"#);
+    app.check(&format!("PATCH {one}"), &path, r#"{"scopes":["read"]}"#, 200, r#""scopes":["read"]"#);
+    app.check(
+        &format!("POST {one}/rotate"),
+        &format!("{path}/rotate"),
+        r#"{"overlap_s":60}"#,
+        200,
+        "former_secret_until",
+    );
+    app.check(&format!("DELETE {one}"), &path, "", 204, "");
+    app.check(&format!("GET {one}"), &path, "", 404, "no API key");
+    app.check(
+        "GET /v1/admin/audit",
+        "/v1/admin/audit?limit=1",
+        "",
+        200,
+        r#""operation":"DELETE /v1/admin/keys/{key}""#,
+    );
 }
 
 fn bulk_sends_answer(app: &mut Caller) {
@@ -457,7 +486,7 @@ fn popups_answer(app: &mut Caller) {
     app.check("DELETE /v1/popup-segments/{segment}", segment, "", 204, "");
 }
 
-fn described() -> BTreeSet<String> {
+pub(crate) fn described() -> BTreeSet<String> {
     let description = serde_json::to_value(tidings_api::routes::openapi()).unwrap();
     let paths = description["paths"].as_object().unwrap();
     let operations = paths.iter().flat_map(|(path, item)| {

@@ -4,6 +4,8 @@
 mod a_websocket_upgrade_opens_a_session;
 mod an_id_stands_for_one_request;
 mod api_descriptions_match_the_code;
+mod api_keys_do_what_their_scopes_allow;
+mod api_keys_last_until_they_are_revoked;
 mod callers_are_held_to_their_permissions;
 mod cors_allows_configured_origins;
 mod every_described_operation_can_be_called;

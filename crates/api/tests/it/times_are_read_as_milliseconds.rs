@@ -23,6 +23,8 @@ fn a_time_in_seconds_is_refused_with_a_hint() {
         ("PUT", "/v1/users/bob/conversations/g/mute", format!(r#"{{"muted":true,"until":{seconds}}}"#), "until"),
         ("PUT", "/v1/users/bob/notification-preferences", format!(r#"{{"snooze_until":{seconds}}}"#), "snooze_until"),
         ("POST", "/v1/popup-events", snooze, "events[0].until"),
+        ("POST", "/v1/admin/keys", format!(r#"{{"name":"n","scopes":["read"],"expires_at":{seconds}}}"#), "expires_at"),
+        ("PATCH", "/v1/admin/keys/x", format!(r#"{{"expires_at":{seconds}}}"#), "expires_at"),
         ("GET", &format!("/v1/conversations/g/messages?from_time={seconds}"), String::new(), "from_time"),
         ("GET", &format!("/v1/conversations/g/messages?to_time={seconds}"), String::new(), "to_time"),
         ("GET", &format!("/v1/popups/p/counts?from={seconds}"), String::new(), "from"),
@@ -57,6 +59,7 @@ fn the_times_of_requests_are_known() {
     let known = [
         "?from",
         "?from_time",
+        "CreateApiKey.expires_at",
         "Mute.until",
         "NotificationPreferences.snooze_until",
         // Of a device's clock: not checked.
@@ -65,6 +68,7 @@ fn the_times_of_requests_are_known() {
         "PopupSpec.ends_at",
         "PopupSpec.starts_at",
         "PushRequest.send_at",
+        "UpdateApiKey.expires_at",
     ];
     assert_eq!(times.iter().map(String::as_str).collect::<Vec<_>>(), known);
 }

@@ -200,6 +200,8 @@ pub enum Proposal {
     },
     /// Sets what this boot of a node has counted on channels in an hour: the hour since 1970 UTC, the boot, the channel, and the row.
     SetNotificationCounts(Vec<(u64, u64, Channel, Vec<u8>)>),
+    /// Sets when API keys were last used: the number of each, and the time in milliseconds since 1970 UTC.
+    SetApiKeyUse(Vec<(u64, u64)>),
     /// Sets when users' last sessions ended, in milliseconds since 1970 UTC.
     SetLastSeen(Vec<(UserNo, u64)>),
     /// Ends sessions of a user, one device's or all. The store keeps only the change that tells other nodes.

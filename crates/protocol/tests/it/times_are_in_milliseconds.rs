@@ -35,6 +35,8 @@ fn seconds_are_refused_in_every_time_of_a_request() {
     check::<PopupSpec>("starts_at", false, r#"{"placements":["home"],"variants":[],"starts_at":TIME}"#);
     check::<PopupSpec>("ends_at", false, r#"{"placements":["home"],"variants":[],"ends_at":TIME}"#);
     check::<Mute>("until", false, r#"{"muted":true,"until":TIME}"#);
+    check::<CreateApiKey>("expires_at", false, r#"{"name":"n","scopes":["read"],"expires_at":TIME}"#);
+    check::<UpdateApiKey>("expires_at", true, r#"{"expires_at":TIME}"#);
     check::<NotificationPreferences>("snooze_until", false, r#"{"snooze_until":TIME}"#);
     let snooze = r#"{"events":[{"id":"1","type":"snooze","decision":"d","until":TIME}]}"#;
     check::<PopupEvents>("events[0].until", false, snooze);

@@ -125,6 +125,7 @@ impl<'a> TouchedKeys<'a> {
             }
             Proposal::SetLastSeen(_)
             | Proposal::SetNotificationCounts(_)
+            | Proposal::SetApiKeyUse(_)
             | Proposal::Kick { .. }
             | Proposal::AdvanceOutbox { .. }
             | Proposal::DeleteStoredNotifications { .. } => {}

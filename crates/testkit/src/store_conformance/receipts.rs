@@ -10,6 +10,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("a user's preferences about channels are set and removed", notification_preferences),
     ("a conversation keeps its settings", settings),
     ("what nodes count on channels is kept by hour, node and channel, the newest row of each", notification_counts),
+    ("when API keys were used is kept by key, the newest row of each", api_key_uses),
 ];
 
 fn stored(store: &dyn Store) {
@@ -114,6 +115,15 @@ fn settings(store: &dyn Store) {
     let details = store.conversation(room).unwrap().unwrap();
     assert_eq!((details.settings, details.name.as_deref()), (none.clone(), Some("new")));
     assert_eq!(store.conversations(&[room]).unwrap()[0].as_ref().map(|details| details.settings.clone()), Some(none));
+}
+
+fn api_key_uses(store: &dyn Store) {
+    use tidings_domain::chat_rows::{api_key_use_key, decode};
+    let used = |key| decode::<u64>(store.row(RowSpace::Chat, &api_key_use_key(key)).unwrap().as_deref()).unwrap();
+    assert_eq!(commit(store, Proposal::SetApiKeyUse(vec![(7, NOON), (u64::MAX, NOON)])), Outcome::Done);
+    let batch = [Proposal::SetApiKeyUse(vec![(7, NOON + 60_000)]), Proposal::SetApiKeyUse(vec![(8, NOON + 1)])];
+    assert_eq!(store.commit(&batch, NOON).unwrap(), [Outcome::Done, Outcome::Done]);
+    assert_eq!([7, 8, 9, u64::MAX].map(used), [NOON + 60_000, NOON + 1, 0, NOON]);
 }
 
 fn notification_counts(store: &dyn Store) {

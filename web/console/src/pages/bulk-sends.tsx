@@ -5,6 +5,7 @@ import { Badge, Card, Failure, Foreign, Page, Reload, Time, type Tone } from "..
 import { PagedTable, usePages } from "../parts/paged-table.js";
 import { change, path } from "../state/api.js";
 import { count } from "../state/format.js";
+import { may } from "../state/own-key.js";
 import { href } from "../state/route.js";
 import type { BulkSend, BulkSendPage } from "../state/types.js";
 import { useAction } from "../state/use-ask.js";
@@ -42,7 +43,7 @@ export function BulkSendsPage() {
               <a class="link" href={href("conversations", send.account)}><Foreign>{send.account}</Foreign></a>,
               <Badge tone={TONES[send.status]}>{send.status}</Badge>, count(send.examined), count(send.sent), count(send.failed),
               <Time at={send.created_at} />, send.ended_at ? <Time at={send.ended_at} /> : "–", send.last_error ? <span class="failure"><bdi>{send.last_error}</bdi></span> : "–",
-              send.status === "running" ? <button type="button" class="danger small" disabled={isRunning} aria-label={`Cancel bulk send ${send.id}`} onClick={() => void cancel(send)}>Cancel…</button> : "",
+              send.status === "running" ? <button type="button" class="danger small" disabled={isRunning || !may("send")} aria-label={`Cancel bulk send ${send.id}`} onClick={() => void cancel(send)}>Cancel…</button> : "",
             ],
           }))}
         />

@@ -4,6 +4,7 @@ import { confirmed } from "../parts/confirm.js";
 import { Outcome, SelectField, TextField } from "../parts/form.js";
 import { Card, Failure } from "../parts/layout.js";
 import { change, path } from "../state/api.js";
+import { may } from "../state/own-key.js";
 import type { ConversationDetails } from "../state/types.js";
 import { useAction } from "../state/use-ask.js";
 
@@ -55,7 +56,7 @@ export function ConversationSettings({ card, onChanged }: { readonly card: Conve
         </div>
         <Failure text={failure} />
         <Outcome text={outcome} />
-        <div class="row"><button type="submit" class="plain" disabled={isRunning || isLastWrong || Object.keys(changed).length === 0}>Change…</button></div>
+        <div class="row"><button type="submit" class="plain" disabled={!may("users") || isRunning || isLastWrong || Object.keys(changed).length === 0}>Change…</button></div>
       </form>
     </Card>
   );

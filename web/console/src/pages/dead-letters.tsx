@@ -7,6 +7,7 @@ import { outcomeTone, words } from "../parts/notification-check.js";
 import { PagedTable, usePages } from "../parts/paged-table.js";
 import { change, withQuery } from "../state/api.js";
 import { inline, plural } from "../state/format.js";
+import { may } from "../state/own-key.js";
 import { href } from "../state/route.js";
 import type { DeadLetter, DeadLetterPage } from "../state/types.js";
 import { useAction } from "../state/use-ask.js";
@@ -82,15 +83,15 @@ export function DeadLetters() {
               <Time at={letter.failed_at} />,
               <Event letter={letter} />,
               <span class="row">
-                <button type="button" class="plain small" disabled={isRunning} aria-label={`Replay dead letter ${letter.id}`} onClick={() => void replay(one(letter))}>Replay…</button>
-                <button type="button" class="danger small" disabled={isRunning} aria-label={`Delete dead letter ${letter.id}`} onClick={() => void remove(one(letter))}>Delete…</button>
+                <button type="button" class="plain small" disabled={isRunning || !may("admin")} aria-label={`Replay dead letter ${letter.id}`} onClick={() => void replay(one(letter))}>Replay…</button>
+                <button type="button" class="danger small" disabled={isRunning || !may("admin")} aria-label={`Delete dead letter ${letter.id}`} onClick={() => void remove(one(letter))}>Delete…</button>
               </span>,
             ],
           }))}
         />
         <div class="row">
-          <button type="button" class="plain" disabled={isRunning || isEmpty} onClick={() => void replay(all)}>Replay all…</button>
-          <button type="button" class="danger" disabled={isRunning || isEmpty} onClick={() => void remove(all)}>Delete all…</button>
+          <button type="button" class="plain" disabled={isRunning || isEmpty || !may("admin")} onClick={() => void replay(all)}>Replay all…</button>
+          <button type="button" class="danger" disabled={isRunning || isEmpty || !may("admin")} onClick={() => void remove(all)}>Delete all…</button>
         </div>
       </div>
     </Card>

@@ -8,6 +8,7 @@ import { Badge, Card, Loaded, Page, Table, Time } from "../parts/layout.js";
 import { Plot, type PlotSeries } from "../parts/plot.js";
 import { ask } from "../state/api.js";
 import { bytes, cores, count, milliseconds, percent, plural, rate, span } from "../state/format.js";
+import { may } from "../state/own-key.js";
 import type { NodesAnswer, NodeView } from "../state/types.js";
 import { useAsk } from "../state/use-ask.js";
 
@@ -26,7 +27,7 @@ export function LivePage() {
         {now && <Lanes now={now} />}
         {now && <Queues now={now} />}
       </div>
-      <Nodes />
+      {may("admin") && <Nodes />}
     </Page>
   );
 }

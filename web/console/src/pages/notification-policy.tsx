@@ -6,6 +6,7 @@ import { Badge, Card, Failure, Foreign, Loaded, Page, Reload, Table, Time } from
 import { words } from "../parts/notification-check.js";
 import { ask, change } from "../state/api.js";
 import { inline, span } from "../state/format.js";
+import { may } from "../state/own-key.js";
 import { href } from "../state/route.js";
 import type { PolicyRule, StoredPolicy } from "../state/types.js";
 import { useAction, useAsk } from "../state/use-ask.js";
@@ -31,7 +32,7 @@ export function PolicyPage() {
             <Card title="Rules" note={found.version === 0 || found.removed === true ? "the default, from the settings" : `version ${found.version}`} actions={<Reload asked={policy} />}>
               <Rules rules={found.policy.rules} />
             </Card>
-            <Editor key={`${found.version} ${found.removed === true}`} policy={found} saved={saved} onSaved={onSaved} />
+            {may("admin") && <Editor key={`${found.version} ${found.removed === true}`} policy={found} saved={saved} onSaved={onSaved} />}
           </>
         )}
       </Loaded>
@@ -91,7 +92,7 @@ function Editor({ policy: { version, policy, removed = false }, saved, onSaved }
         saveLabel="Put in force…"
         saved={saved}
         onSave={save}
-        actions={!isDefault && <button type="button" class="danger" disabled={isRunning} onClick={() => void remove()}>Remove…</button>}
+        actions={!isDefault && <button type="button" class="danger" disabled={isRunning || !may("admin")} onClick={() => void remove()}>Remove…</button>}
       />
     </>
   );

@@ -7,6 +7,7 @@ import { PagedTable, usePages } from "../parts/paged-table.js";
 import { NotificationCheck, words } from "../parts/notification-check.js";
 import { ask, askIfThere, change, path, withQuery, type Request } from "../state/api.js";
 import { count, dateTime, inline, plural } from "../state/format.js";
+import { may } from "../state/own-key.js";
 import { go, href, type Route } from "../state/route.js";
 import type { ConversationPage, ConversationView, DeviceDetails, PresenceViews, PushToken, SessionView, UserProfile } from "../state/types.js";
 import { useAction, useAsk, type Asked } from "../state/use-ask.js";
@@ -91,8 +92,8 @@ function UserProfileView({ user, presence }: { readonly user: UserProfile; reado
       note={presence.data && (isOnline ? <Badge tone="good">online</Badge> : <Badge>offline</Badge>)}
       actions={
         <>
-          <button type="button" class="plain" onClick={() => void kick()}>Disconnect…</button>
-          <button type="button" class="danger" onClick={() => void revoke()}>Revoke tokens…</button>
+          <button type="button" class="plain" disabled={!may("moderation")} onClick={() => void kick()}>Disconnect…</button>
+          <button type="button" class="danger" disabled={!may("moderation")} onClick={() => void revoke()}>Revoke tokens…</button>
         </>
       }
     >
@@ -139,7 +140,7 @@ function Sessions({ presence, user }: { readonly presence: Asked<PresenceViews>;
                 cells: [
                   <Foreign>{session.device_id}</Foreign>, session.device_kind, <bdi>{session.node}</bdi>, <Time at={session.since} />,
                   has(stored, session.session) && has(memory, session.session) ? <Badge tone="good">yes</Badge> : <Badge tone="bad">{has(memory, session.session) ? "not registered" : "no connection"}</Badge>,
-                  <button type="button" class="plain small" onClick={() => void end(session)}>Disconnect…</button>,
+                  <button type="button" class="plain small" disabled={!may("moderation")} onClick={() => void end(session)}>Disconnect…</button>,
                 ],
               }))}
             />

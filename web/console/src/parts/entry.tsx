@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { ask, change, path } from "../state/api.js";
 import { dateTime, inline } from "../state/format.js";
+import { may } from "../state/own-key.js";
 import { href } from "../state/route.js";
 import type { BodyVersions, Entry, MessageReceipts } from "../state/types.js";
 import { useAction, useAsk } from "../state/use-ask.js";
@@ -63,9 +64,9 @@ export function EntryRow({ entry, isWanted, onChanged }: { readonly entry: Entry
         )}
         <div class="entry-tools">
           {isMessage && toggle("receipts", "Receipts")}
-          {isMessage && entry.version && entry.version > 1 ? toggle("versions", "Versions") : null}
+          {isMessage && may("moderation") && entry.version && entry.version > 1 ? toggle("versions", "Versions") : null}
           {toggle("json", "JSON")}
-          {isMessage && !recalled && <Recall entry={entry} onDone={onChanged} />}
+          {isMessage && !recalled && may("moderation") && <Recall entry={entry} onDone={onChanged} />}
         </div>
         {detail === "receipts" && <Receipts entry={entry} />}
         {detail === "versions" && <Versions entry={entry} />}

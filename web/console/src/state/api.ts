@@ -1,7 +1,9 @@
 // Every call to the server: with the key, and with each failure in words.
 import { recordChange } from "./changes.js";
 import { credentials, signOut, type Credentials } from "./credentials.js";
+import { ownKey } from "./own-key.js";
 import { noteAway } from "./reachability.js";
+import type { ApiKey } from "./types.js";
 
 const TIMEOUT_MS = 30_000;
 
@@ -140,11 +142,11 @@ export async function change<T>(what: string, request: Request): Promise<T> {
 /** Tries a key. `undefined`: the server takes it; otherwise why not, in words. */
 export async function whyKeyIsRefused(given: Credentials): Promise<string | undefined> {
   try {
-    await exchange(given, { method: "GET", path: "/v1/admin/nodes" });
+    ownKey.set((await exchange(given, { method: "GET", path: "/v1/admin/keys/me" })) as ApiKey);
     return undefined;
   } catch (error) {
     if (error instanceof RefusedError && error.status === 401) {
-      return "The server does not accept this key. It takes the value of its setting api_key (TIDINGS_API_KEY), or one of api_keys.";
+      return "The server does not accept this key. It takes the value of its setting api_key (TIDINGS_API_KEY), one of api_keys, or a key that was made with these and has not expired.";
     }
     if (error instanceof RefusedError && error.status === 403) return "This is a user's token. The console needs an API key.";
     if (error instanceof RefusedError && error.status === 404) {

@@ -1,5 +1,6 @@
 // Who uses the console, and with which key. Both live in this tab's session storage alone: they go with the tab.
 import { Cell } from "../../../src/state/cell.js";
+import { ownKey } from "./own-key.js";
 
 export interface Credentials {
   readonly key: string;
@@ -28,5 +29,6 @@ export function signIn(given: Credentials): void {
 export function signOut(note?: string): void {
   sessionStorage.removeItem(PLACE);
   signInNote.set(note);
+  ownKey.set(undefined);
   credentials.set(undefined);
 }

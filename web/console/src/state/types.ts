@@ -427,3 +427,33 @@ export interface SettingView {
   readonly adjusted: boolean;
   readonly description: string;
 }
+
+export const KEY_SCOPES = ["send", "read", "users", "push", "popups", "moderation", "admin", "erase"] as const;
+export type KeyScope = (typeof KEY_SCOPES)[number];
+
+export interface ApiKey {
+  readonly id: string;
+  readonly name: string;
+  readonly scopes: readonly KeyScope[];
+  readonly created_at?: number;
+  readonly created_by?: string;
+  readonly expires_at?: number;
+  readonly former_secret_until?: number;
+  readonly last_used_at?: number;
+}
+
+export interface IssuedApiKey {
+  readonly secret: string;
+  readonly key: ApiKey;
+}
+
+export interface AuditEntry {
+  readonly number: number;
+  readonly at: number;
+  readonly key: string;
+  readonly key_name: string;
+  readonly author?: string;
+  readonly operation: string;
+  readonly target?: string;
+  readonly detail?: string;
+}

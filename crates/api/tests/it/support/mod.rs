@@ -14,7 +14,10 @@ use tidings_api::{
     request_service::RequestService,
 };
 use tidings_client::{http::HttpClient, token::sign};
-use tidings_domain::clock::{Clock, SystemClock};
+use tidings_domain::{
+    clock::{Clock, SystemClock},
+    store::Store,
+};
 use tidings_engine::{
     Engine, EngineParts, access::TokenClaims, config::EngineConfig, presence::compare::SessionSource,
 };
@@ -107,6 +110,29 @@ impl OnlineBackup for NoBackup {
     }
 }
 
+/// What a server is made of.
+pub struct ServerParts {
+    pub config: ApiConfig,
+    pub engine: EngineConfig,
+    pub throttle: Option<ThrottleConfig>,
+    pub outbound: Arc<OutboundBudget>,
+    pub clock: Arc<dyn Clock>,
+    pub store: Arc<dyn Store>,
+}
+
+impl Default for ServerParts {
+    fn default() -> Self {
+        ServerParts {
+            config: ApiConfig { backup_dir: Some("/backups".into()), ..ApiConfig::default() },
+            engine: EngineConfig::default(),
+            throttle: None,
+            outbound: OutboundBudget::new(OutboundBudgetConfig::default()),
+            clock: Arc::new(WithinAnHour),
+            store: Arc::new(MemoryStore::default()),
+        }
+    }
+}
+
 impl Server {
     pub fn start() -> Self {
         Server::with(ApiConfig { backup_dir: Some("/backups".into()), ..ApiConfig::default() })
@@ -128,6 +154,13 @@ impl Server {
         throttle: Option<ThrottleConfig>,
         outbound: Arc<OutboundBudget>,
     ) -> Self {
+        let parts = ServerParts { config, engine, throttle, outbound, ..ServerParts::default() };
+        Server::of_parts(parts)
+    }
+
+    /// With all parts of its own.
+    pub fn of_parts(parts: ServerParts) -> Self {
+        let ServerParts { config, engine, throttle, outbound, clock, store } = parts;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let sessions =
@@ -140,8 +173,8 @@ impl Server {
                 popups: PopupsConfig { undurable_max: FOREVER, ..PopupsConfig::default() },
                 ..engine
             },
-            clock: Arc::new(WithinAnHour),
-            store: Arc::new(MemoryStore::default()),
+            clock,
+            store,
             wakes,
             cluster: None,
         });
@@ -259,6 +292,7 @@ impl Drop for Server {
             self.runtime.block_on(stop.finish(Duration::from_secs(10)));
         }
         self.runtime.block_on(self.session_server.drain(Duration::from_secs(1)));
+        self.service.api().stored_keys.stop();
         self.notifications.stop();
         self.engine.stop();
     }
