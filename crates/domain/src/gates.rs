@@ -40,6 +40,8 @@ gates! {
     PopupConversions = "popup_conversions";
     /// Notifications may wait for the end of quiet hours, in rows of their own.
     QuietHoursDefer = "quiet_hours_defer";
+    /// Pushes may have a fallback: rows of it, and jobs and dead letters of providers that are of a push.
+    PushFallback = "push_fallback";
 }
 
 impl Gate {
