@@ -42,6 +42,8 @@ gates! {
     QuietHoursDefer = "quiet_hours_defer";
     /// There are API keys beside those of the settings. A node that does not know them would refuse what another has let in and passed on.
     ApiKeys = "api_keys";
+    /// Pushes may have a fallback: rows of it, and jobs and dead letters of providers that are of a push.
+    PushFallback = "push_fallback";
 }
 
 impl Gate {

@@ -3,6 +3,7 @@
 //! Who is notified of what, and when a notification is tried again, is decided by the caller. An implementation knows one
 //! provider's protocol, bounds its connections, requests in flight and rate, and stops asking a service that is away.
 
+use serde::Serialize;
 use std::time::Duration;
 use tidings_protocol::{
     error::Refusal,
@@ -30,12 +31,41 @@ pub struct Notification {
     pub expires_at: u64,
     /// Whether the device is woken for it.
     pub urgent: bool,
-    /// The conversation that is opened by a tap.
-    pub conversation: String,
-    /// The message that it is about.
-    pub seq: u64,
+    /// What it is about, for the app.
+    pub subject: NotificationSubject,
     /// It shows nothing: the device is to take away what it shows under the collapse key.
     pub removes: bool,
+}
+
+/// What a notification is about: what the app gets with it as data. Its JSON has the fields without a name of the variant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum NotificationSubject {
+    /// A message.
+    Message {
+        /// The conversation that is opened by a tap.
+        conversation: String,
+        /// The message's number in the conversation.
+        seq: u64,
+    },
+    /// A push that the device has not acknowledged.
+    Push {
+        /// The push's number, by which the device recognizes it when it comes.
+        push: u64,
+        /// The app's word for what the push's body is.
+        #[serde(rename = "type")]
+        content_type: String,
+    },
+}
+
+impl NotificationSubject {
+    /// What a device gathers notifications by; `None`: this one is for itself.
+    pub fn thread(&self) -> Option<&str> {
+        match self {
+            NotificationSubject::Message { conversation, .. } => Some(conversation),
+            NotificationSubject::Push { .. } => None,
+        }
+    }
 }
 
 /// A notification for one device.

@@ -5,6 +5,7 @@
 
 use crate::{leadership::Term, request_digest::RequestDigest, store_error::StoreResult};
 use serde::{Deserialize, Serialize};
+use tidings_protocol::http::PushProvider;
 
 /// Rows in one write: few, so that chat's commits never wait long for push.
 pub const PUSH_ROWS_PER_WRITE: usize = 512;
@@ -79,6 +80,71 @@ pub enum PushKey {
     Collapse(DeviceNo, String),
     /// A chunk of an audience's set: the push, the set, and the number of the chunk.
     Chunk(u64, AudienceSet, u32),
+    /// A chunk of what is kept of a push's fallback: the push, what it is, and the number of the chunk.
+    Fallback(u64, FallbackPart, u32),
+    /// The next time at which devices fall back: the time in milliseconds since 1970 UTC, and the push.
+    FallbackTimer(u64, u64),
+}
+
+impl PushKey {
+    /// The range of all that is kept of a push's fallback.
+    pub fn all_of_fallback(push: u64) -> (PushKey, PushKey) {
+        (PushKey::Fallback(push, FallbackPart::Request, 0), PushKey::sent_by_providers(push).1)
+    }
+
+    /// The range of the devices for which providers took the notification of a push.
+    pub fn sent_by_providers(push: u64) -> (PushKey, PushKey) {
+        let [first, .., last] = PushProvider::ALL.map(FallbackPart::Sent);
+        (PushKey::Fallback(push, first, 0), PushKey::Fallback(push, last, u32::MAX))
+    }
+}
+
+/// What is kept of a push's fallback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub enum FallbackPart {
+    /// What was asked for, as JSON.
+    Request,
+    /// Devices that were connected when others fell back at once: they come later.
+    Connected,
+    /// Devices for which the provider took the notification.
+    Sent(PushProvider),
+}
+
+/// The numbers of providers are behind those of the other parts.
+const FALLBACK_PROVIDERS: u8 = 16;
+
+impl FallbackPart {
+    /// The number by which it is stored.
+    pub fn number(self) -> u8 {
+        match self {
+            FallbackPart::Request => 0,
+            FallbackPart::Connected => 1,
+            FallbackPart::Sent(provider) => FALLBACK_PROVIDERS + provider.number() as u8,
+        }
+    }
+}
+
+impl From<FallbackPart> for u8 {
+    fn from(part: FallbackPart) -> u8 {
+        part.number()
+    }
+}
+
+impl TryFrom<u8> for FallbackPart {
+    type Error = String;
+
+    fn try_from(number: u8) -> Result<FallbackPart, String> {
+        let provider = |number| PushProvider::of_number(u64::from(number)).map(FallbackPart::Sent);
+        match number {
+            0 => Ok(FallbackPart::Request),
+            1 => Ok(FallbackPart::Connected),
+            _ => number
+                .checked_sub(FALLBACK_PROVIDERS)
+                .and_then(provider)
+                .ok_or_else(|| format!("a fallback's {number}")),
+        }
+    }
 }
 
 /// Which pushes a restart looks for, and why.
@@ -194,6 +260,19 @@ pub enum PushRow {
         /// The devices, as a list or a bitmap, whichever is shorter.
         bytes: Vec<u8>,
     },
+    /// A chunk of what is kept of a push's fallback.
+    Fallback {
+        /// The push.
+        push: u64,
+        /// What the chunk is of.
+        part: FallbackPart,
+        /// The place of the chunk: of devices as in [`PushRow::Chunk`].
+        chunk: u32,
+        /// Of devices as in [`PushRow::Chunk`].
+        bytes: Vec<u8>,
+    },
+    /// When devices that have not acknowledged a push fall back.
+    FallbackTimer(StoredFallbackTimer),
 }
 
 impl PushRow {
@@ -212,6 +291,8 @@ impl PushRow {
             PushRow::Pending(pending) => PushKey::Pending(pending.device, pending.push),
             PushRow::Collapse { device, collapse_key, .. } => PushKey::Collapse(*device, collapse_key.clone()),
             PushRow::Chunk { push, set, chunk, .. } => PushKey::Chunk(*push, *set, *chunk),
+            PushRow::Fallback { push, part, chunk, .. } => PushKey::Fallback(*push, *part, *chunk),
+            PushRow::FallbackTimer(timer) => PushKey::FallbackTimer(timer.at, timer.push),
         }
     }
 }
@@ -346,4 +427,28 @@ pub struct StoredPending {
     pub collapse_key: Option<String>,
     /// The push's [`StoredPush::start_order`].
     pub start_order: u64,
+}
+
+/// When devices fall back that have not acknowledged a push. A row that is no longer of use, since the push has ended, goes when it is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredFallbackTimer {
+    /// In milliseconds since 1970 UTC.
+    pub at: u64,
+    /// The push's number.
+    pub push: u64,
+    /// Which devices fall back then.
+    pub whom: FallbackDevices,
+    /// Devices below this one have been dealt with.
+    pub next: u32,
+}
+
+/// Which devices fall back at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FallbackDevices {
+    /// All that have not acknowledged the push.
+    All,
+    /// Those of them that are not connected. The others are noted, and come a little later.
+    NotConnected,
+    /// Those of them that were connected then.
+    WereConnected,
 }

@@ -271,6 +271,7 @@ impl Core {
             clock: self.clock.clone(),
             shards: self.shards.clone(),
             users: self.directory.clone(),
+            gates: self.gates.clone(),
             metrics: self.metrics.clone(),
         };
         Arc::new(PushHandle::start(parts, inbox))

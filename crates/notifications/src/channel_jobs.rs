@@ -1,8 +1,10 @@
-//! The rows of what channels are still to do: one message, for some users or devices, by one channel. The notification stage writes them, and
-//! the worker of each channel removes them.
+//! The rows of what channels are still to do: one message, for some users or devices, by one channel; or one push, for some devices, by a
+//! provider ([`PushJob`]). The part of a row's key says which of the two it is. The notification stage writes them, and the worker of each
+//! channel removes them.
 
 mod deferred;
 mod job_part;
+mod push_job;
 mod queue;
 
 use crate::{
@@ -12,10 +14,11 @@ use crate::{
 };
 pub(crate) use deferred::{Deferred, DeferredBy, DeferredPeople};
 pub(crate) use job_part::{JobPart, JobPlace};
+pub(crate) use push_job::PushJob;
 pub(crate) use queue::JobQueue;
 use serde::{Deserialize, Serialize};
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 use tidings_domain::{
@@ -23,7 +26,7 @@ use tidings_domain::{
     model::*,
     store::{OutboxItem, ROW_BYTES_MAX, RowChange, StoreError, StoreResult},
 };
-use tidings_protocol::http::{Channel, NotificationOutcome};
+use tidings_protocol::http::{Channel, NotificationOutcome, PushProvider};
 
 /// Bytes of a row's targets, so that a row with all the rest stays below its limit.
 const TARGETS_BYTES_MAX: usize = ROW_BYTES_MAX - 512 - OLDER_BYTES_MAX;
@@ -120,7 +123,7 @@ impl Target {
     }
 }
 
-/// The value of a row. The names are short since there are many.
+/// The value of a row of a message. The names are short since there are many.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
     #[serde(rename = "c")]
@@ -390,18 +393,36 @@ impl JobNews {
 
 /// Tells the workers of channels of rows that come behind those that they have read: rows of a message that a session did not
 /// acknowledge have the position of that message.
-pub(crate) struct JobSignals([AtomicU64; PROVIDERS_MAX + OTHER_CHANNELS_MAX]);
+pub(crate) struct JobSignals {
+    least: [AtomicU64; PROVIDERS_MAX + OTHER_CHANNELS_MAX],
+    /// How many rows of pushes each provider has not dealt with, as far as they are read.
+    pushes: [AtomicUsize; PROVIDERS_MAX],
+}
 
 impl Default for JobSignals {
     fn default() -> Self {
-        JobSignals(std::array::from_fn(|_| AtomicU64::new(u64::MAX)))
+        JobSignals {
+            least: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+            pushes: std::array::from_fn(|_| AtomicUsize::new(0)),
+        }
     }
 }
 
 impl JobSignals {
     fn place(&self, number: u64) -> &AtomicU64 {
         let other = number.checked_sub(OTHER_CHANNELS).map(|other| PROVIDERS_MAX + other as usize);
-        &self.0[other.unwrap_or(number as usize).min(self.0.len() - 1)]
+        &self.least[other.unwrap_or(number as usize).min(self.least.len() - 1)]
+    }
+
+    /// The worker of a channel has so many rows of pushes.
+    pub(crate) fn note_pushes(&self, channel: Channel, rows: usize) {
+        let provider = channel.provider().and_then(|provider| self.pushes.get(provider.number() as usize));
+        provider.into_iter().for_each(|pushes| pushes.store(rows, Ordering::Relaxed));
+    }
+
+    /// How many rows of pushes a provider has not dealt with.
+    pub(crate) fn pushes(&self, provider: PushProvider) -> usize {
+        self.pushes.get(provider.number() as usize).map_or(0, |pushes| pushes.load(Ordering::Relaxed))
     }
 
     /// The rows of these channels are stored.

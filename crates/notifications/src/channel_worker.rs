@@ -10,7 +10,7 @@
 //! would be worse. After a crash a round is repeated. In a cluster the leader alone works.
 
 use crate::{
-    channel_jobs::{Job, JobQueue, JobSignals, RoundEnd},
+    channel_jobs::{Job, JobPlace, JobQueue, JobSignals, PushJob, RoundEnd},
     offline_recipients::OfflinePushContext,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -62,6 +62,23 @@ pub(crate) trait Driver: Send {
     /// # Errors
     /// As [`Driver::rest`].
     fn deliver(&mut self, round: &mut Round<'_>, jobs: Vec<(Vec<u8>, Job)>) -> Attempt<RoundEnd>;
+
+    /// The same with jobs of pushes, which providers alone have: others delete the rows.
+    ///
+    /// # Errors
+    /// As [`Driver::rest`].
+    fn deliver_pushes(&mut self, round: &mut Round<'_>, jobs: Vec<(Vec<u8>, PushJob)>) -> Attempt<RoundEnd> {
+        tracing::error!(channel = self.channel().name(), jobs = jobs.len(), "only providers are handed pushes");
+        let changes: Vec<_> = jobs.into_iter().map(|(key, _)| RowChange { key, value: None }).collect();
+        Ok(if round.store(&changes)? { RoundEnd::Worked } else { RoundEnd::Idle })
+    }
+}
+
+/// The jobs of a round, with their keys.
+#[derive(Default)]
+struct Jobs {
+    messages: Vec<(Vec<u8>, Job)>,
+    pushes: Vec<(Vec<u8>, PushJob)>,
 }
 
 /// Why a round did not come to its end.
@@ -212,11 +229,13 @@ impl<D: Driver> Worker<D> {
         let held = lead.term().filter(|term| lead.holds(*term));
         if self.term != held {
             self.queue = JobQueue::new(self.driver.channel(), self.driver.services(), self.signals.clone());
+            self.signals.note_pushes(self.driver.channel(), 0);
             self.term = held;
         }
         let Some(term) = held else { return self.driver.rest(&self.stop) };
         let now = self.context.clock.monotonic();
         let has_more = self.queue.read_new(&*self.context.store, now)?;
+        self.signals.note_pushes(self.driver.channel(), self.queue.pushes());
         let (context, queue, stop) = (&*self.context, &mut self.queue, &self.stop);
         let mut round = Round { context, queue, term, now, stop };
         let (jobs_max, prepared) = self.driver.prepare(&mut round)?;
@@ -225,27 +244,41 @@ impl<D: Driver> Worker<D> {
             return Ok(if has_more { RoundEnd::MoreIsDue } else { prepared });
         }
         let is_full = keys.len() == jobs_max;
-        let jobs = read(context, self.driver.channel(), keys)?;
-        Ok(match self.driver.deliver(&mut round, jobs)?.max(prepared) {
+        let Jobs { messages, pushes } = read(context, self.driver.channel(), keys)?;
+        let mut end = prepared;
+        if !messages.is_empty() {
+            end = end.max(self.driver.deliver(&mut round, messages)?);
+        }
+        if !pushes.is_empty() {
+            end = end.max(self.driver.deliver_pushes(&mut round, pushes)?);
+        }
+        Ok(match end {
             RoundEnd::Worked if is_full || has_more => RoundEnd::MoreIsDue,
             end => end,
         })
     }
 }
 
-/// The jobs of these rows, of those that are there still.
-fn read(context: &OfflinePushContext, channel: Channel, keys: Vec<Vec<u8>>) -> StoreResult<Vec<(Vec<u8>, Job)>> {
+/// The jobs of these rows, of those that are there still. A row that nobody can read must not hold up the others: it is deleted with this
+/// round.
+fn read(context: &OfflinePushContext, channel: Channel, keys: Vec<Vec<u8>>) -> StoreResult<Jobs> {
     let rows = context.store.rows_of(RowSpace::Chat, &keys)?;
-    let found = keys.into_iter().zip(rows).filter_map(|(key, row)| Some((key, row?)));
-    let job = |(key, row): (Vec<u8>, Vec<u8>)| {
-        let job = Job::decode(&row).unwrap_or_else(|error| {
-            // A row that nobody can read must not hold up the others: it is deleted with this round.
-            tracing::error!(channel = channel.name(), %error, "a notification is lost");
-            Job::default()
-        });
-        (key, job)
-    };
-    Ok(found.map(job).collect())
+    let mut jobs = Jobs::default();
+    for (key, row) in keys.into_iter().zip(rows).filter_map(|(key, row)| Some((key, row?))) {
+        if JobPlace::of_key(&key).part.is_push() {
+            jobs.pushes.push((key, or_lost(channel, PushJob::decode(&row))));
+        } else {
+            jobs.messages.push((key, or_lost(channel, Job::decode(&row))));
+        }
+    }
+    Ok(jobs)
+}
+
+fn or_lost<T: Default>(channel: Channel, job: StoreResult<T>) -> T {
+    job.unwrap_or_else(|error| {
+        tracing::error!(channel = channel.name(), %error, "a notification is lost");
+        T::default()
+    })
 }
 
 /// The time before the next attempt: doubles with each attempt, with jitter, so that many servers do not call a service that is back

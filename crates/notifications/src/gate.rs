@@ -13,6 +13,8 @@
 //! | do-not-disturb, snoozing | | | held back, or deferred to their end | held back, or deferred |
 //! | the condition of the channel, when it is due | | held back | held back | held back |
 //!
+//! Devices that fall back to providers, since they have not acknowledged a push, are asked about by [`why_not_by_fallback`].
+//!
 //! The webhook is called also for a person who is back when its turn comes: the app server knows more than whether somebody looks at a session.
 //! This module looks nothing up; [`offline_recipients`](crate::offline_recipients) does.
 
@@ -190,6 +192,21 @@ fn why_not_by(channel: PolicyChannel, message: WantedMessage, user: &User, now_m
     let disturbed = (channel != PolicyChannel::Popup).then(|| disturbed_until(user, now_ms)).flatten()?;
     let deferred_to = quiet_end(user, &disturbed).filter(|end| (now_ms + 1..=message.defers_until).contains(end));
     Some(Unwanted { deferred_to, ..disturbed })
+}
+
+/// Why a person's devices do not fall back to providers now, for a push that lives until then; `None`: they do. `defers`: what comes in quiet
+/// hours waits for their end.
+///
+/// A push is of no conversation, so mutes and `only_mentions` say nothing of it. Nor does a session at which the person looks: each device is
+/// to have the push, and this one has not acknowledged it.
+pub(crate) fn why_not_by_fallback(user: &User, expires_at: u64, defers: bool, now_ms: u64) -> Option<Unwanted> {
+    let off = user.notifications.as_ref().is_some_and(|own| own.off.contains(&PolicyChannel::Providers));
+    if off {
+        return Some(Unwanted::always(NotificationOutcome::ChannelOff));
+    }
+    let disturbed = disturbed_until(user, now_ms)?;
+    let end = quiet_end(user, &disturbed).filter(|end| defers && (now_ms + 1..expires_at).contains(end));
+    Some(Unwanted { deferred_to: end, ..disturbed })
 }
 
 /// When the channels of a policy are due.

@@ -26,6 +26,7 @@ use tidings_engine::{
 };
 use tidings_popups::UserContextSource;
 use tidings_protocol::http::{NotificationOutcome, PolicyChannel};
+use tidings_push::PushHandle;
 
 /// The members of a conversation up to which it is recorded who was not notified, and why: in larger ones most are not, and each costs a part of
 /// a row with each message.
@@ -50,6 +51,8 @@ pub(crate) struct OfflinePushContext {
     pub quiet_hours: QuietHours,
     /// Which forms of rows are written.
     pub gates: Arc<OpenGates>,
+    /// Of which pushes devices fall back to providers.
+    pub push: Arc<PushHandle>,
     /// What conditions of the policy ask about users.
     pub users: Arc<dyn UserContextSource>,
 }

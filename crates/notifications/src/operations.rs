@@ -33,7 +33,11 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{model::*, refusals::store_refusal, store::Proposal};
 use tidings_engine::Engine;
-use tidings_protocol::{error::Refusal, http::PushToken, ids::check_new_id};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::PushToken,
+    ids::check_new_id,
+};
 
 /// Stored webhook events that are read at once.
 const EVENTS_AT_ONCE: usize = 100;
@@ -131,6 +135,7 @@ impl Notifications {
             quiet_hours: config.quiet_hours,
             users: engine.user_context(),
             gates: engine.gates.clone(),
+            push: engine.push.clone(),
         });
         let stats_worker = NotificationStatsWorker::start(NotificationStatsParts {
             store: engine.store.clone(),
@@ -258,6 +263,20 @@ impl Notifications {
         }
         let handed = self.engine.handed_entries(user.no, &since, until)?;
         self.stage.as_ref().map_or(Ok(()), |stage| stage.store_unacknowledged(user, stays, handed))
+    }
+
+    /// Refuses what needs a provider, where none is set up.
+    ///
+    /// # Errors
+    /// `conflict`.
+    pub fn require_providers(&self) -> Result<(), Refusal> {
+        match &self.provider_push {
+            Some(_) => Ok(()),
+            None => Err(Refusal::new(
+                ErrorCode::Conflict,
+                "fallback: no provider is set up, by which a device could be notified",
+            )),
+        }
     }
 
     /// Registers the token by which a provider reaches a device, as [`Engine::set_push_token`] does, or removes it. Blocks.

@@ -23,7 +23,7 @@ mod rendering;
 pub(crate) use rendering::{Appearance, DeviceText, MessageText};
 
 use crate::{
-    channel_jobs::{Due, Job, JobNews, JobPart, JobSignals},
+    channel_jobs::{Due, Job, JobNews, JobPart, JobPlace, JobSignals},
     channel_worker::Workers,
     message_runs::SPAN_OF_MESSAGES_MAX,
     offline_recipients::OfflinePushContext,
@@ -147,7 +147,7 @@ impl ProviderPush {
             let rows = self.context.store.rows(RowSpace::Chat, &from, &to, JOBS_READ_MAX)?;
             let Some((last, _)) = rows.last() else { return Ok(waiting) };
             from = [&last[..], &[0]].concat();
-            for (_, row) in rows {
+            for (_, row) in rows.into_iter().filter(|(key, _)| !JobPlace::of_key(key).part.is_push()) {
                 let job = Job::decode(&row)?;
                 if job.conversation == conversation.0
                     && !job.removes

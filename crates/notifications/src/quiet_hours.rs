@@ -28,6 +28,11 @@ impl QuietHours {
         }
     }
 
+    /// Whether the notification of a push waits for the end of quiet hours: it is of one person, as a direct message is.
+    pub(crate) fn defers_pushes(self) -> bool {
+        self.defer(ConversationKind::Direct)
+    }
+
     /// Quiet hours that end by then defer a message that is sent at this time, in milliseconds since 1970 UTC; 0: they hold it back.
     pub(crate) fn defer_until(self, gates: &OpenGates, kind: ConversationKind, sent_at: u64) -> u64 {
         let defers = self.defer(kind) && gates.is_open(Gate::QuietHoursDefer);

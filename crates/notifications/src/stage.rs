@@ -17,12 +17,15 @@
 //! A channel that is to be taken later is a row under its time; when it is due its people are looked at again ([`waiting`]).
 //!
 //! In reading order: this file, [`worker`], [`decision`] (the rows of one message), [`alike`] (of several), [`waiting`], [`unacknowledged`] (messages that a
-//! session did not acknowledge), [`removal`] (what was read is taken away from devices).
+//! session did not acknowledge), [`removal`] (what was read is taken away from devices), [`push_fallbacks`] (devices that have
+//! not acknowledged a push are notified by providers, in `untried_pushes` no more than these can try).
 
 mod alike;
 mod decision;
+mod push_fallbacks;
 mod removal;
 mod unacknowledged;
+mod untried_pushes;
 mod waiting;
 mod worker;
 

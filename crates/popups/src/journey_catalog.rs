@@ -13,7 +13,7 @@ use super::{
     rows::{self, CountKind, IdAllocator, JourneyHead, SPACE, StoredVersion},
 };
 use std::{collections::BTreeMap, sync::Arc};
-use tidings_domain::refusals::store_refusal;
+use tidings_domain::{gates::Gate, refusals::store_refusal};
 use tidings_protocol::{error::Refusal, http::*, ids::check_id, limits::*};
 
 impl Catalog {
@@ -78,6 +78,10 @@ impl Shared {
             return Err(Refusal::limit("Tidings-Author (bytes)", AUTHOR_BYTES_MAX as u64, author.len() as u64));
         }
         let checked = check_journey(&spec)?;
+        // A node of an earlier version would call the journey damaged.
+        if spec.steps.iter().any(|step| step.push.as_ref().is_some_and(|push| push.fallback.is_some())) {
+            self.gates.require(Gate::PushFallback)?;
+        }
         let text = serde_json::to_string(&spec).map_err(|error| Refusal::field("journey", error))?;
         let now_ms = self.clock.now_ms();
         self.update_catalog(|catalog| {

@@ -79,6 +79,12 @@ pub const PUSH_TTL_S_DEFAULT: u64 = 24 * 60 * 60;
 pub const PUSH_TTL_S_MAX: u64 = 28 * PUSH_TTL_S_DEFAULT;
 /// How far ahead a push may be scheduled, in seconds: 90 days.
 pub const PUSH_AHEAD_S_MAX: u64 = 90 * 24 * 60 * 60;
+/// A title that a device shows of a push, in bytes: as long as those that are shown of messages.
+pub const PUSH_FALLBACK_TITLE_BYTES_MAX: usize = 200;
+/// A text that a device shows of a push, in bytes: providers take 4,096 bytes, with title, text and names escaped.
+pub const PUSH_FALLBACK_BODY_BYTES_MAX: usize = 1_300;
+/// What devices show of one push, in all languages, as JSON text in bytes.
+pub const PUSH_FALLBACK_BYTES_MAX: usize = 16 * 1024;
 /// Tags, and kinds, that one push may name.
 pub const PUSH_TAGS_MAX: usize = 100;
 /// Pushes in one page of their list.

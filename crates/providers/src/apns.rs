@@ -7,7 +7,7 @@ use crate::{
     SetupError, base_url,
     jwt::SigningKey,
     pool::{Answer, ClientKind, Pool, PoolConfig},
-    without_nulls,
+    with_subject, without_nulls,
 };
 use parking_lot::Mutex;
 use reqwest::{StatusCode, Url};
@@ -19,7 +19,7 @@ use std::{
 };
 use tidings_domain::{
     clock::Clock,
-    providers::{Notification, Provider, ProviderAnswer, Retry, Shipment},
+    providers::{Notification, NotificationSubject, Provider, ProviderAnswer, Retry, Shipment},
 };
 use tidings_protocol::http::{PushProvider, PushToken};
 
@@ -220,19 +220,17 @@ impl Provider for Apns {
 
 /// What wakes the app in the background, so that it removes the notifications with this thread id.
 fn removal(notification: &Notification) -> Vec<u8> {
-    let Notification { conversation, seq, badge, .. } = notification;
-    let aps = json!({ "content-available": 1 });
     // Of a background push Apple does not show the badge in `aps`: the app sets it.
-    let removal = json!({ "aps": aps, "removed": true, "conversation": conversation, "seq": seq, "badge": badge });
-    without_nulls(removal).to_string().into_bytes()
+    let removal = json!({ "aps": { "content-available": 1 }, "removed": true, "badge": notification.badge });
+    with_subject(without_nulls(removal), &notification.subject).to_string().into_bytes()
 }
 
 fn payload(notification: &Notification) -> Vec<u8> {
     #[derive(Serialize)]
     struct Payload<'a> {
         aps: Aps<'a>,
-        conversation: &'a str,
-        seq: u64,
+        #[serde(flatten)]
+        subject: &'a NotificationSubject,
         /// For the app's notification service extension, which shows it.
         #[serde(skip_serializing_if = "Option::is_none")]
         image: Option<&'a str>,
@@ -244,8 +242,8 @@ fn payload(notification: &Notification) -> Vec<u8> {
         badge: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         sound: Option<&'a str>,
-        #[serde(rename = "thread-id")]
-        thread_id: &'a str,
+        #[serde(rename = "thread-id", skip_serializing_if = "Option::is_none")]
+        thread_id: Option<&'a str>,
         /// Has the device run the extension.
         #[serde(rename = "mutable-content", skip_serializing_if = "Option::is_none")]
         mutable_content: Option<u8>,
@@ -255,12 +253,12 @@ fn payload(notification: &Notification) -> Vec<u8> {
         title: &'a str,
         body: &'a str,
     }
-    let Notification { title, body, badge, conversation, seq, .. } = notification;
+    let Notification { title, body, badge, subject, .. } = notification;
     let image = notification.image.as_deref();
     let sound = Some(notification.sound.as_deref().unwrap_or("default")).filter(|sound| !sound.is_empty());
     let mutable_content = image.map(|_| 1);
-    let aps = Aps { alert: Alert { title, body }, badge: *badge, sound, thread_id: conversation, mutable_content };
-    serde_json::to_vec(&Payload { aps, conversation, seq: *seq, image }).unwrap_or_default()
+    let aps = Aps { alert: Alert { title, body }, badge: *badge, sound, thread_id: subject.thread(), mutable_content };
+    serde_json::to_vec(&Payload { aps, subject, image }).unwrap_or_default()
 }
 
 /// The body of a refusal.

@@ -9,7 +9,6 @@ use crate::{
     base_url,
     jwt::SigningKey,
     pool::{Answer, ClientKind, Pool, PoolConfig},
-    without_nulls,
 };
 use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,7 @@ use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tidings_domain::{
     clock::Clock,
-    providers::{Notification, Provider, ProviderAnswer, Retry, Shipment},
+    providers::{Notification, NotificationSubject, Provider, ProviderAnswer, Retry, Shipment},
 };
 use tidings_protocol::http::{PushProvider, PushToken};
 
@@ -146,11 +145,10 @@ impl Provider for Fcm {
 
 /// A data message, which shows nothing: the app removes the notification with this tag.
 fn removal(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
-    let Notification { conversation, seq, collapse_key, expires_at, badge, .. } = notification;
-    let (seq, badge) = (seq.to_string(), badge.map(|badge| badge.to_string()));
-    let data = without_nulls(
-        json!({ "removed": "true", "conversation": conversation, "seq": seq, "tag": collapse_key, "badge": badge }),
-    );
+    let Notification { subject, collapse_key, expires_at, badge, .. } = notification;
+    let mut data = data_of(subject);
+    data.extend([("removed", "true".to_owned()), ("tag", collapse_key.clone())]);
+    data.extend(badge.map(|badge| ("badge", badge.to_string())));
     let ttl = format!("{}s", expires_at.saturating_sub(now_ms) / 1_000);
     let android = json!({ "collapse_key": collapse_key, "priority": "NORMAL", "ttl": ttl });
     let apns = json!({
@@ -159,6 +157,18 @@ fn removal(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
         "payload": { "aps": { "content-available": 1 } },
     });
     json!({ "message": { "token": token, "data": data, "android": android, "apns": apns } }).to_string().into_bytes()
+}
+
+/// What the app gets as data. All values are strings.
+fn data_of(subject: &NotificationSubject) -> BTreeMap<&'static str, String> {
+    match subject {
+        NotificationSubject::Message { conversation, seq } => {
+            BTreeMap::from([("conversation", conversation.clone()), ("seq", seq.to_string())])
+        }
+        NotificationSubject::Push { push, content_type } => {
+            BTreeMap::from([("push", push.to_string()), ("type", content_type.clone())])
+        }
+    }
 }
 
 fn message(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
@@ -200,8 +210,8 @@ fn message(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
         badge: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         sound: Option<&'a str>,
-        #[serde(rename = "thread-id")]
-        thread_id: &'a str,
+        #[serde(rename = "thread-id", skip_serializing_if = "Option::is_none")]
+        thread_id: Option<&'a str>,
     }
     #[derive(Serialize)]
     struct Shown<'a> {
@@ -226,7 +236,7 @@ fn message(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
         #[serde(skip_serializing_if = "Option::is_none")]
         sound: Option<&'a str>,
     }
-    let Notification { title, body, badge, conversation, seq, collapse_key, expires_at, urgent, .. } = notification;
+    let Notification { title, body, badge, subject, collapse_key, expires_at, urgent, .. } = notification;
     let android = Android {
         collapse_key,
         priority: if *urgent { "HIGH" } else { "NORMAL" },
@@ -247,15 +257,14 @@ fn message(notification: &Notification, token: &str, now_ms: u64) -> Vec<u8> {
             aps: Aps {
                 badge: *badge,
                 sound: Some(notification.sound.as_deref().unwrap_or("default")).filter(|sound| !sound.is_empty()),
-                thread_id: conversation,
+                thread_id: subject.thread(),
             },
         },
     };
-    let data = BTreeMap::from([("conversation", conversation.clone()), ("seq", seq.to_string())]);
     let message = Message {
         token,
         notification: Shown { title, body, image: notification.image.as_deref() },
-        data,
+        data: data_of(subject),
         android,
         apns,
     };
@@ -340,8 +349,7 @@ mod tests {
             badge: Some(3),
             expires_at: 90_000,
             urgent: true,
-            conversation: "house-7".into(),
-            seq: 12,
+            subject: NotificationSubject::Message { conversation: "house-7".into(), seq: 12 },
             removes: false,
         };
         let apns =

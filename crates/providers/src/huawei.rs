@@ -9,7 +9,7 @@ use crate::{
     access_token::AccessTokens,
     base_url,
     pool::{Answer, ClientKind, Pool, PoolConfig},
-    without_nulls,
+    with_subject, without_nulls,
 };
 use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};
@@ -121,10 +121,9 @@ impl Huawei {
 
     /// A data message, which shows nothing: the app removes the notification with this tag.
     fn removal(&self, notification: &Notification, token: &str) -> Vec<u8> {
-        let Notification { conversation, seq, collapse_key, badge, .. } = notification;
-        let data = without_nulls(
-            json!({ "removed": true, "conversation": conversation, "seq": seq, "tag": collapse_key, "badge": badge }),
-        );
+        let Notification { subject, collapse_key, badge, .. } = notification;
+        let data = without_nulls(json!({ "removed": true, "tag": collapse_key, "badge": badge }));
+        let data = with_subject(data, subject);
         let android = json!({ "ttl": self.ttl(notification), "urgency": "NORMAL" });
         let message = json!({ "data": data.to_string(), "android": android, "token": [token] });
         json!({ "validate_only": false, "message": message }).to_string().into_bytes()
@@ -180,20 +179,15 @@ impl Huawei {
             class: &'a str,
             set_num: u64,
         }
-        #[derive(Serialize)]
-        struct Data<'a> {
-            conversation: &'a str,
-            seq: u64,
-        }
         /// The app is opened.
         const OPENS_APP: u8 = 3;
-        let Notification { title, body, conversation, seq, .. } = notification;
+        let Notification { title, body, subject, .. } = notification;
         let badge = self.badge_class.as_deref().zip(notification.badge);
         let android = Android {
             category: self.category.as_deref(),
             ttl: self.ttl(notification),
             bi_tag: notification.id.iter().map(|byte| format!("{byte:02x}")).collect(),
-            data: serde_json::to_string(&Data { conversation, seq: *seq }).unwrap_or_default(),
+            data: serde_json::to_string(subject).unwrap_or_default(),
             notification: AndroidShown {
                 tag: &notification.collapse_key,
                 click_action: ClickAction { r#type: OPENS_APP },
@@ -292,6 +286,7 @@ fn judge(answer: &Answer, result: SendResult) -> ProviderAnswer {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use tidings_domain::providers::NotificationSubject;
     use tidings_testkit::ManualClock;
 
     fn huawei() -> Huawei {
@@ -320,8 +315,7 @@ mod tests {
             urgent: true,
             image: None,
             sound: None,
-            conversation: "\"".repeat(129),
-            seq: u64::MAX,
+            subject: NotificationSubject::Message { conversation: "\"".repeat(129), seq: u64::MAX },
             removes: false,
         }
     }

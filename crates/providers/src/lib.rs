@@ -22,10 +22,21 @@ pub mod retry_after;
 pub mod web_push;
 
 pub use pool::PoolConfig;
+use tidings_domain::providers::NotificationSubject;
 
 /// A JSON object without the fields that have no value.
 fn without_nulls(mut object: serde_json::Value) -> serde_json::Value {
     object.as_object_mut().into_iter().for_each(|fields| fields.retain(|_, value| !value.is_null()));
+    object
+}
+
+/// A JSON object with what a notification is about.
+fn with_subject(mut object: serde_json::Value, subject: &NotificationSubject) -> serde_json::Value {
+    // Writing to memory cannot fail for this type.
+    let fields = serde_json::to_value(subject).unwrap_or_default();
+    if let (Some(object), serde_json::Value::Object(fields)) = (object.as_object_mut(), fields) {
+        object.extend(fields);
+    }
     object
 }
 

@@ -10,7 +10,7 @@ mod vapid;
 use crate::{
     SetupError, base_url,
     pool::{Answer, ClientKind, Pool, PoolConfig},
-    without_nulls,
+    with_subject, without_nulls,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use reqwest::{StatusCode, Url};
@@ -19,7 +19,7 @@ use serde_json::json;
 use std::sync::Arc;
 use tidings_domain::{
     clock::Clock,
-    providers::{Notification, Provider, ProviderAnswer, Retry, Shipment},
+    providers::{Notification, NotificationSubject, Provider, ProviderAnswer, Retry, Shipment},
 };
 use tidings_protocol::{
     error::Refusal,
@@ -181,10 +181,9 @@ fn is_of_apple(endpoint: &str) -> bool {
 /// What the service worker gets.
 fn payload(notification: &Notification) -> Vec<u8> {
     if notification.removes {
-        let Notification { conversation, seq, collapse_key, badge, .. } = notification;
-        let payload =
-            json!({ "removed": true, "conversation": conversation, "seq": seq, "tag": collapse_key, "badge": badge });
-        return without_nulls(payload).to_string().into_bytes();
+        let Notification { subject, collapse_key, badge, .. } = notification;
+        let payload = json!({ "removed": true, "tag": collapse_key, "badge": badge });
+        return with_subject(without_nulls(payload), subject).to_string().into_bytes();
     }
     #[derive(Serialize)]
     struct Payload<'a> {
@@ -192,8 +191,8 @@ fn payload(notification: &Notification) -> Vec<u8> {
         body: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         badge: Option<u64>,
-        conversation: &'a str,
-        seq: u64,
+        #[serde(flatten)]
+        subject: &'a NotificationSubject,
         tag: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         image: Option<&'a str>,
@@ -201,10 +200,10 @@ fn payload(notification: &Notification) -> Vec<u8> {
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         silent: bool,
     }
-    let Notification { title, body, badge, conversation, seq, collapse_key, .. } = notification;
+    let Notification { title, body, badge, subject, collapse_key, .. } = notification;
     let image = notification.image.as_deref();
     let silent = notification.sound.as_deref() == Some("");
-    let payload = Payload { title, body, badge: *badge, conversation, seq: *seq, tag: collapse_key, image, silent };
+    let payload = Payload { title, body, badge: *badge, subject, tag: collapse_key, image, silent };
     serde_json::to_vec(&payload).unwrap_or_default()
 }
 
@@ -276,8 +275,7 @@ mod tests {
             badge: Some(u64::MAX),
             expires_at: u64::MAX,
             urgent: true,
-            conversation: "\"".repeat(129),
-            seq: u64::MAX,
+            subject: NotificationSubject::Message { conversation: "\"".repeat(129), seq: u64::MAX },
             image: Some("x".repeat(NOTIFICATION_IMAGE_BYTES_MAX)),
             sound: Some(String::new()),
         };

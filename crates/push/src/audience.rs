@@ -78,37 +78,50 @@ impl DeviceSets {
 
     /// Adds a stored chunk.
     fn put_chunk(&mut self, set: AudienceSet, chunk: u32, bytes: &[u8]) {
-        let first = chunk << CHUNK_BITS;
-        let found = &mut self.0[set as usize];
-        match bytes.split_first() {
-            Some((0, list)) => {
-                let offsets = list.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
-                found.extend(offsets.map(|offset| first + offset));
-            }
-            Some((_, bits)) => *found |= RoaringBitmap::from_lsb0_bytes(first, bits),
-            None => {}
-        }
+        add_chunk(&mut self.0[set as usize], chunk, bytes);
     }
 
     /// A chunk as it is stored; no bytes for an empty one.
     fn chunk(&self, set: AudienceSet, chunk: u32) -> Vec<u8> {
-        let (first, last) = (chunk << CHUNK_BITS, (chunk << CHUNK_BITS) + (CHUNK_DEVICES - 1));
-        let all = self.of(set);
-        let devices = all.range(first..=last);
-        match all.range_cardinality(first..=last) {
-            0 => Vec::new(),
-            1..=LISTED_MAX => {
-                let offsets = devices.flat_map(|device| ((device - first) as u16).to_be_bytes());
-                std::iter::once(0).chain(offsets).collect()
+        chunk_bytes(self.of(set), chunk)
+    }
+}
+
+/// The chunk that a device is in.
+pub(super) fn chunk_of(device: DeviceNo) -> u32 {
+    device.0 >> CHUNK_BITS
+}
+
+/// Adds a stored chunk to a set.
+pub(super) fn add_chunk(found: &mut RoaringBitmap, chunk: u32, bytes: &[u8]) {
+    let first = chunk << CHUNK_BITS;
+    match bytes.split_first() {
+        Some((0, list)) => {
+            let offsets = list.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+            found.extend(offsets.map(|offset| first + offset));
+        }
+        Some((_, bits)) => *found |= RoaringBitmap::from_lsb0_bytes(first, bits),
+        None => {}
+    }
+}
+
+/// A chunk of a set as it is stored; no bytes for an empty one.
+pub(super) fn chunk_bytes(all: &RoaringBitmap, chunk: u32) -> Vec<u8> {
+    let (first, last) = (chunk << CHUNK_BITS, (chunk << CHUNK_BITS) + (CHUNK_DEVICES - 1));
+    let devices = all.range(first..=last);
+    match all.range_cardinality(first..=last) {
+        0 => Vec::new(),
+        1..=LISTED_MAX => {
+            let offsets = devices.flat_map(|device| ((device - first) as u16).to_be_bytes());
+            std::iter::once(0).chain(offsets).collect()
+        }
+        _ => {
+            let mut bytes = vec![0; 1 + CHUNK_DEVICES as usize / 8];
+            bytes[0] = 1;
+            for offset in devices.map(|device| (device - first) as usize) {
+                bytes[1 + offset / 8] |= 1 << (offset % 8);
             }
-            _ => {
-                let mut bytes = vec![0; 1 + CHUNK_DEVICES as usize / 8];
-                bytes[0] = 1;
-                for offset in devices.map(|device| (device - first) as usize) {
-                    bytes[1 + offset / 8] |= 1 << (offset % 8);
-                }
-                bytes
-            }
+            bytes
         }
     }
 }

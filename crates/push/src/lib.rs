@@ -13,6 +13,7 @@
 //! all devices or by tags; its targets are bitmaps. In reading order:
 //! - `operations`, `status`, `user_delivery`: the operations of the HTTP API; `prepared_push`: a push whose fields are checked;
 //! - `push_thread`, `worker`: the thread, and its turns. The worker's queues, and what a turn does, are files below `worker`;
+//! - `fallback`: devices that have not acknowledged a push in time, for those who notify them by providers;
 //! - `devices`, `audience`: devices, and the targets of pushes to many, as bitmaps in memory;
 //! - `draft`: changes that become one write; `frame`: a push as sessions write it;
 //! - `outgoing`: the queues towards the shards and other nodes;
@@ -21,6 +22,7 @@
 mod audience;
 mod devices;
 mod draft;
+mod fallback;
 mod frame;
 mod list;
 mod operations;
@@ -33,6 +35,7 @@ mod status;
 mod user_delivery;
 mod worker;
 
+pub use fallback::{DueFallback, FallbackDevice, FallbackState, PushNotification};
 pub use frame::PushFrame;
 pub use prepared_push::PreparedPush;
 pub use remote::{PeerLeader, PeerTransport};
@@ -49,6 +52,7 @@ use std::{
 use tidings_domain::{
     clock::Clock,
     end_reason::required,
+    gates::OpenGates,
     leadership::Leadership,
     metrics::Metrics,
     model::UserNo,
@@ -159,6 +163,7 @@ pub struct PushParts {
     pub clock: Arc<dyn Clock>,
     pub shards: Arc<dyn ShardSink>,
     pub users: Arc<dyn UserLookup>,
+    pub gates: Arc<OpenGates>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -217,6 +222,7 @@ impl PeerInbox {
 ///     clock: Arc::new(ManualClock::default()),
 ///     shards: Arc::new(Shard(shard)),
 ///     users: Arc::new(Ada),
+///     gates: Arc::new(tidings_domain::gates::OpenGates::all()),
 ///     metrics: Arc::new(Metrics::new()),
 /// };
 /// let push = PushHandle::start(parts, PeerInbox::new(false));
@@ -240,6 +246,7 @@ pub struct PushHandle {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     users: Arc<dyn UserLookup>,
+    gates: Arc<OpenGates>,
     draining: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -247,12 +254,12 @@ pub struct PushHandle {
 impl PushHandle {
     /// Starts the worker, which reads what it must know from the store while this node leads.
     pub fn start(parts: PushParts, PeerInbox(inbox): PeerInbox) -> Self {
-        let (store, clock, users) = (parts.store.clone(), parts.clock.clone(), parts.users.clone());
+        let PushParts { store, clock, users, gates, .. } = parts.clone();
         let worker_inbox = inbox.clone();
         let thread = std::thread::Builder::new().name("push".into());
         let thread = thread.spawn(move || push_thread::run(parts, worker_inbox));
         let thread = Some(required("push", thread));
-        PushHandle { inbox, store, clock, users, draining: AtomicBool::new(false), thread: Mutex::new(thread) }
+        PushHandle { inbox, store, clock, users, gates, draining: AtomicBool::new(false), thread: Mutex::new(thread) }
     }
 
     /// Refuses new pushes with `draining` from here on. Accepted ones go on.

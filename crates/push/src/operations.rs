@@ -8,7 +8,7 @@ use crate::{
     worker::{Accept, has_ended},
 };
 use std::sync::atomic::Ordering;
-use tidings_domain::refusals::store_refusal;
+use tidings_domain::{gates::Gate, refusals::store_refusal};
 use tidings_protocol::{depth::check_depth, error::Refusal, http::*, ids::check_id, limits::*};
 use tokio::sync::oneshot;
 
@@ -26,7 +26,8 @@ impl PushHandle {
     /// Checks a push request, and looks up the users that it names. Blocks.
     ///
     /// # Errors
-    /// `invalid_field` or `limit_exceeded` with the field's name, `draining` when the server stops, or the store's refusal.
+    /// `invalid_field` or `limit_exceeded` with the field's name, `not_yet_enabled` for a fallback that an older node would not
+    /// understand, `draining` when the server stops, or the store's refusal.
     pub fn prepare(&self, request: PushRequest) -> Result<PreparedPush, Refusal> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(stopped());
@@ -49,6 +50,10 @@ impl PushHandle {
         if ttl_s > PUSH_TTL_S_MAX {
             return Err(Refusal::limit("ttl_s", PUSH_TTL_S_MAX, ttl_s));
         }
+        if let Some(fallback) = &request.fallback {
+            fallback.check("fallback", ttl_s)?;
+            self.gates.require(Gate::PushFallback)?;
+        }
         let ahead_s = request.send_at.map_or(0, |at| at.saturating_sub(self.clock.now_ms()) / 1_000);
         if ahead_s > PUSH_AHEAD_S_MAX {
             return Err(Refusal::limit("send_at (seconds ahead)", PUSH_AHEAD_S_MAX, ahead_s));
@@ -62,6 +67,7 @@ impl PushHandle {
             ttl_ms: ttl_s * 1_000,
             send_at: request.send_at,
             client_push_id: request.client_push_id,
+            fallback: request.fallback,
             unknown,
             request: digest,
         })
@@ -191,5 +197,62 @@ impl PushHandle {
         let no = self.require_user(user)?;
         let id = device_id.to_owned();
         self.ask(move |worker| worker.remove_named_device(no, &id))?
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::{PeerInbox, PushConfig, PushItem, PushParts, ShardSink, UserLookup};
+    use std::sync::Arc;
+    use tidings_domain::{
+        gates::OpenGates, leadership::Leadership, metrics::Metrics, model::UserNo, store::StoreResult,
+    };
+    use tidings_protocol::error::ErrorCode;
+    use tidings_testkit::{ManualClock, MemoryStore};
+
+    struct Nobody;
+
+    impl ShardSink for Nobody {
+        fn count(&self) -> usize {
+            0
+        }
+
+        fn try_push(&self, _: usize, _: PushItem, _: usize) -> Result<(), PushItem> {
+            Ok(())
+        }
+    }
+
+    impl UserLookup for Nobody {
+        fn user_no(&self, _: &str) -> StoreResult<Option<UserNo>> {
+            Ok(None)
+        }
+    }
+
+    /// Nodes of the version before would find rows that they cannot read.
+    #[test]
+    fn a_fallback_is_refused_until_all_nodes_know_it() {
+        let gates = Arc::new(OpenGates::default());
+        let parts = PushParts {
+            config: PushConfig::default(),
+            lead: Leadership::default(),
+            transport: None,
+            store: Arc::new(MemoryStore::default()),
+            clock: Arc::new(ManualClock::default()),
+            shards: Arc::new(Nobody),
+            users: Arc::new(Nobody),
+            gates: gates.clone(),
+            metrics: Arc::new(Metrics::new()),
+        };
+        let push = PushHandle::start(parts, PeerInbox::new(false));
+        let prepare = |request: &str| push.prepare(serde_json::from_str(request).unwrap()).map(drop);
+        let plain = r#"{"to":{"all":true},"body":1}"#;
+        let falls_back = r#"{"to":{"all":true},"body":1,"fallback":{"after_s":0,"template":{"title":"T","body":"B"}}}"#;
+        prepare(plain).unwrap();
+        assert_eq!(prepare(falls_back).unwrap_err().code, ErrorCode::NotYetEnabled);
+        gates.note_open(Gate::PushFallback);
+        prepare(falls_back).unwrap();
+        push.stop();
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::devices::AudienceQuery;
 use tidings_domain::request_digest::{RequestDigest, RequestHasher};
-use tidings_protocol::http::{PushPriority, PushRequest};
+use tidings_protocol::http::{PushFallback, PushPriority, PushRequest};
 
 /// Whom a push is for, as the app server has written it. Stored as JSON with a scheduled push: the names of variants and
 /// fields are part of the stored form.
@@ -28,6 +28,7 @@ pub struct PreparedPush {
     pub(crate) ttl_ms: u64,
     pub(crate) send_at: Option<u64>,
     pub(crate) client_push_id: Option<String>,
+    pub(crate) fallback: Option<PushFallback>,
     /// How many of the named users do not exist.
     pub(crate) unknown: u32,
     /// What a retry with the same `client_push_id` must ask for as well.
@@ -52,12 +53,23 @@ impl PreparedPush {
 
 /// What a retry of a push must ask for as well.
 pub(crate) fn digest_of(request: &PushRequest) -> RequestDigest {
-    let PushRequest { to, content_type, body, ttl_s, collapse_key, priority, send_at, dry_run: _, client_push_id: _ } =
-        request;
+    let PushRequest {
+        to,
+        content_type,
+        body,
+        ttl_s,
+        collapse_key,
+        priority,
+        send_at,
+        dry_run: _,
+        client_push_id: _,
+        fallback,
+    } = request;
+    let fallback = fallback.as_ref().map(|fallback| serde_json::to_string(fallback).unwrap_or_default());
     // No id has a slash.
     let devices: Vec<String> = to.devices.iter().map(|named| format!("{}/{}", named.user, named.device_id)).collect();
     let tags = to.tags.as_ref();
-    RequestHasher::new("push")
+    let hasher = RequestHasher::new("push")
         .set("to.users", &to.users)
         .set("to.devices", &devices)
         .set("to.kinds", &to.kinds)
@@ -70,6 +82,6 @@ pub(crate) fn digest_of(request: &PushRequest) -> RequestDigest {
         .number("ttl_s", *ttl_s)
         .optional_text("collapse_key", collapse_key.as_deref())
         .flag("high", *priority == PushPriority::High)
-        .number("send_at", send_at.filter(|at| *at > 0))
-        .digest()
+        .number("send_at", send_at.filter(|at| *at > 0));
+    fallback.iter().fold(hasher, |hasher, fallback| hasher.json("fallback", fallback)).digest()
 }

@@ -1,6 +1,6 @@
 //! The status of a push: counts, and the state on each device.
 
-use crate::{PushHandle, audience::DeviceSets, user_delivery::state_of_target, worker::state_of};
+use crate::{PushHandle, audience::DeviceSets, fallback::sent_by, user_delivery::state_of_target, worker::state_of};
 use roaring::RoaringBitmap;
 use tidings_domain::{
     model::UserNo,
@@ -21,6 +21,7 @@ impl PushHandle {
     pub fn status(&self, push: u64) -> Result<PushStatus, Refusal> {
         let stored = self.stored_push(push)?;
         let counts = if stored.to_many { self.counts_to_many(&stored)? } else { self.counts_named(&stored)? };
+        let fallback = self.fallback_status(push).map_err(store_refusal)?;
         let done = stored.stage == PushStage::Running && counts.pending == 0;
         Ok(PushStatus {
             push,
@@ -35,6 +36,7 @@ impl PushHandle {
             expires_at: stored.expires_at,
             ended_at: stored.ended_at,
             counts,
+            fallback,
             refused_full: u64::from(stored.refused_full),
             unknown: u64::from(stored.unknown),
         })
@@ -121,11 +123,13 @@ impl PushHandle {
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| more).map(|(device, ..)| device.0);
+        let sent = self.sent_by_providers(push).map_err(store_refusal)?;
         let mut devices = Vec::with_capacity(found.len());
         for (device, state, delivered_at, ended_at) in found {
             // A device that was removed meanwhile is shown without a name.
             let (user, device_id) = self.name_of(device).map_err(store_refusal)?.unwrap_or_default();
-            devices.push(PushDevice { user, device_id, state, delivered_at, ended_at });
+            let fallback = sent_by(&sent, device);
+            devices.push(PushDevice { user, device_id, state, delivered_at, ended_at, fallback });
         }
         Ok(PushDevicePage { devices, next })
     }

@@ -1,6 +1,6 @@
 //! Why a push reached, or did not reach, the devices of a user.
 
-use crate::{PushHandle, audience::DeviceSets};
+use crate::{PushHandle, audience::DeviceSets, fallback::sent_by};
 use tidings_domain::{push_store::*, refusals::store_refusal, store::StoreResult};
 use tidings_protocol::{error::Refusal, http::*};
 
@@ -22,6 +22,7 @@ impl PushHandle {
         self.settle()?;
         let stored = self.stored_push(push)?;
         let all_details = self.ask(move |worker| worker.numbered_device_details(no))?.map_err(store_refusal)?;
+        let sent = self.sent_by_providers(push).map_err(store_refusal)?;
         let mut devices = Vec::with_capacity(all_details.len());
         for (device, details) in all_details {
             let found = if stored.to_many {
@@ -33,7 +34,8 @@ impl PushHandle {
                 Some(DeviceState::Collapsed) => self.newer_push(&stored, device).map_err(store_refusal)?,
                 _ => None,
             };
-            devices.push(about_device(&stored, &details, found, newer));
+            let about = about_device(&stored, &details, found, newer);
+            devices.push(with_fallback(about, sent_by(&sent, device)));
         }
         let started_at = stored.started_at;
         Ok(PushUserDelivery { push, user: user.to_owned(), accepted_at: stored.accepted_at, started_at, devices })
@@ -152,8 +154,16 @@ fn about_device(
         delivered_at,
         ended_at,
         replaced_by: newer,
+        fallback: None,
         summary,
     }
+}
+
+/// Adds by which provider the device was notified in place of the push.
+fn with_fallback(about: PushDeviceDelivery, fallback: Option<PushProvider>) -> PushDeviceDelivery {
+    let Some(provider) = fallback else { return about };
+    let summary = format!("{}; a notification in its place went out by {}", about.summary, provider.name());
+    PushDeviceDelivery { fallback, summary, ..about }
 }
 
 fn time(at: u64) -> String {

@@ -7,6 +7,7 @@
 //! - `registration`: a session's device becomes known; `device_numbers`: the numbers of devices;
 //! - `collapse`: the newest push with a key replaces older ones; `delivery_reports`: what devices were written and have
 //!   acknowledged; `jobs`: scheduled starts, ends and purges;
+//! - `fallbacks`: devices that have not acknowledged a push in time;
 //! - `operations`: what the operations of the HTTP API ask; `recovery`: memory is rebuilt from the store.
 
 mod accept;
@@ -14,6 +15,7 @@ mod backlog;
 mod collapse;
 mod delivery_reports;
 mod device_numbers;
+mod fallbacks;
 mod inbox;
 mod jobs;
 mod operations;

@@ -22,6 +22,8 @@ pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
         PushKey::Pending(..) => 9,
         PushKey::Collapse(..) => 10,
         PushKey::Chunk(..) => 11,
+        PushKey::Fallback(..) => 12,
+        PushKey::FallbackTimer(..) => 13,
     };
     bytes.push(kind);
     let long = |number: u64, bytes: &mut Vec<u8>| bytes.extend_from_slice(&number.to_be_bytes());
@@ -39,7 +41,7 @@ pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
             bytes.push(*mark as u8);
             long(*push, &mut bytes);
         }
-        PushKey::Timer(at, push) => {
+        PushKey::Timer(at, push) | PushKey::FallbackTimer(at, push) => {
             long(*at, &mut bytes);
             long(*push, &mut bytes);
         }
@@ -58,6 +60,11 @@ pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
         PushKey::Chunk(push, set, chunk) => {
             long(*push, &mut bytes);
             bytes.push(*set as u8);
+            short(*chunk, &mut bytes);
+        }
+        PushKey::Fallback(push, part, chunk) => {
+            long(*push, &mut bytes);
+            bytes.push(part.number());
             short(*chunk, &mut bytes);
         }
     }

@@ -31,6 +31,9 @@ pub(super) async fn send_push(
     _: AppServer,
     Json(request): BatchJson<PushRequest>,
 ) -> AnswerResult<PushAnswer> {
+    if request.fallback.is_some() {
+        api.notifications.require_providers()?;
+    }
     if request.dry_run {
         let read = move |engine: &Arc<tidings_engine::Engine>| engine.push.reach(engine.push.prepare(request)?);
         return Ok(Answer::ok(PushAnswer::Reach { reach: api.read(read).await? }));

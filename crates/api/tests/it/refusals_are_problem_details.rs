@@ -98,6 +98,11 @@ fn requests_over_a_limit_are_refused() {
     check_refused(&mut app, "POST", "/v1/push", &push, "limit_exceeded", "10000");
     let push = format!(r#"{{"to":{{"all":true}},"body":"{}"}}"#, "x".repeat(4 * 1024));
     check_refused(&mut app, "POST", "/v1/push", &push, "limit_exceeded", "body (bytes) is limited to 4096");
+    let push =
+        r#"{"to":{"all":true},"body":1,"fallback":{"after_s":30,"template":{"title":"T","body":"B"},"expires_s":1}}"#;
+    check_refused(&mut app, "POST", "/v1/push", push, "invalid_field", "fallback.expires_s");
+    let push = r#"{"to":{"all":true},"body":1,"fallback":{"after_s":30,"template":{"title":"T","body":"B"}}}"#;
+    check_refused(&mut app, "POST", "/v1/push", push, "conflict", "no provider is set up");
     server.register("bob", "b1");
     let tags: Vec<String> = (0..33).map(|n| format!(r#""t{n}""#)).collect();
     let tags = format!(r#"{{"tags":[{}]}}"#, tags.join(","));

@@ -31,5 +31,6 @@ fn request_of(JourneyPush { user, client_push_id, push }: JourneyPush) -> PushRe
         send_at: None,
         dry_run: false,
         client_push_id: Some(client_push_id),
+        fallback: push.fallback.clone(),
     }
 }

@@ -303,7 +303,8 @@ fn a_journey_pushes_through_the_push_service_once() {
     world.users(&["ada"]);
     let spec = json!({"state": "live", "entry": {"event": "x"}, "steps": [
         {"id": "wait", "type": "wait", "for": "1h"},
-        {"id": "told", "type": "push", "push": {"type": "offer", "body": {"text": "half price"}}}]});
+        {"id": "told", "type": "push", "push": {"type": "offer", "body": {"text": "half price"},
+            "fallback": {"after_s": 30, "template": {"title": "Offer", "body": "half price"}}}}]});
     world.engine.popups.put_journey("start", spec.to_string().as_bytes(), None, Precondition::None).unwrap();
     world.report(vec![custom("1", "ada", "x")]).unwrap();
     world.clock.advance(Duration::from_millis(HOUR));
@@ -313,7 +314,7 @@ fn a_journey_pushes_through_the_push_service_once() {
     }
     assert_eq!(world.engine.metrics.pushes_accepted.get(), 1);
     let push = world.engine.push.status(1).unwrap();
-    assert_eq!(push.push, 1);
+    assert_eq!((push.push, push.fallback.map(|fallback| fallback.after_s)), (1, Some(30)));
     assert!(world.engine.push.status(2).is_err(), "one push");
 }
 

@@ -114,6 +114,7 @@ impl Pair {
             send_at: None,
             dry_run: false,
             client_push_id: None,
+            fallback: None,
         };
         let prepared = self.server.engine.push.prepare(request).unwrap();
         self.server.wait(self.server.engine.push.accept(prepared)).unwrap().push

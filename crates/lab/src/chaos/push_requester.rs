@@ -80,6 +80,7 @@ impl PushRequester<'_> {
             send_at: None,
             dry_run: false,
             client_push_id: Some(id),
+            fallback: None,
         };
         // During a fault there may be no node that accepts pushes: patience begins when the step ends.
         let mut retrying_since = None;

@@ -66,6 +66,7 @@ pub(crate) fn request_push(http: &mut HttpClient, tag: &str, number: usize) -> R
         send_at: None,
         dry_run: false,
         client_push_id: Some(format!("{tag}-{number}")),
+        fallback: None,
     };
     let accepted: PushAccepted = http.post("/v1/push", &request)?;
     Ok(AcceptedPush { number, id: accepted.push, targets: accepted.targets, asked_ns, answered_ns: monotonic_ns() })

@@ -6,6 +6,7 @@
 //! | 63 | 0 | set: a dead letter that is replayed; its id is below |
 //! | 62 | 0 | set: a message that a session did not acknowledge; the user's number times 2^8 is below |
 //! | 61 | 0 | set: a removal; its number times 2^8 is below |
+//! | 60 | 0 | set: a push whose devices fall back; a number times 2^8 is below, or the id of the dead letter |
 //! | 52 to 59 | the service that did not take these devices, from 1 on; 0: never tried | the same, but of a replay |
 //! | 45 to 51 | the rule's place in the policy | |
 //! | 41 to 44 | the channel's place in the rule | |
@@ -20,12 +21,15 @@ use tidings_domain::{
 const REPLAYED: u64 = 1 << 63;
 const UNACKNOWLEDGED: u64 = 1 << 62;
 const REMOVAL: u64 = 1 << 61;
+const PUSH: u64 = 1 << 60;
 const DEAD_LETTER_ID_BITS: u64 = (1 << 52) - 1;
 /// Rows of one user whose session did not acknowledge a message, and of each channel of the rule among them.
 const ROWS_PER_USER: u64 = 1 << 8;
 const ROWS_PER_CHANNEL_OF_USER: u64 = 8;
 /// Rows that the targets of one removal take at most.
 const ROWS_PER_REMOVAL: u64 = 1 << 8;
+/// The same of one page of a push's devices.
+const ROWS_PER_PUSH_PAGE: u64 = 1 << 8;
 const ROWS_PER_STEP: u64 = 1 << 40;
 /// The rows that one row for later becomes at its time: more than it has users, and than all their devices need.
 const ROWS_PER_LATER_ROW: u64 = 1 << 14;
@@ -64,6 +68,21 @@ impl JobPart {
     /// The first row of a removal.
     pub(crate) fn removal(number: u32) -> JobPart {
         JobPart(REMOVAL | (u64::from(number) * ROWS_PER_REMOVAL))
+    }
+
+    /// The first row of a page of a push's devices.
+    pub(crate) fn push_page(number: u32) -> JobPart {
+        JobPart(PUSH | (u64::from(number) * ROWS_PER_PUSH_PAGE))
+    }
+
+    /// The row of a dead letter of a push that is replayed.
+    pub(crate) fn replayed_push(dead_letter: u64) -> JobPart {
+        JobPart(PUSH | JobPart::replayed(dead_letter).0)
+    }
+
+    /// Whether the row is of a push, and not of a message.
+    pub(crate) fn is_push(self) -> bool {
+        self.0 & PUSH > 0 && self.0 & (UNACKNOWLEDGED | REMOVAL) == 0
     }
 
     /// The row of a dead letter that is replayed.
@@ -180,6 +199,8 @@ mod tests {
             (JobPart::unacknowledged(7, 2), (1 << 62 | 7 << 8) + 16),
             (JobPart::removal(5), 1 << 61 | 5 << 8),
             (JobPart::replayed(9), 1 << 63 | 9),
+            (JobPart::push_page(5).next(), 1 << 60 | 5 << 8 | 1),
+            (JobPart::replayed_push(9), 1 << 63 | 1 << 60 | 9),
             (JobPart::of_step(0, 0, false).at_service(3), 4 << 52),
             (JobPart::removal(5).at_service(0), 1 << 61 | 1 << 52 | 5 << 8),
             (JobPart::of_step(0, 1, false).next_later().deferred().unwrap(), (2 << 40) + (1 << 14) + (1 << 13)),
@@ -189,6 +210,8 @@ mod tests {
             assert_eq!(part.number(), number, "{part:?}");
         }
         assert_eq!(JobPart::unacknowledged(7, 2).unacknowledged_user(), Some(7));
+        let of_push = numbers.iter().filter(|(part, _)| part.is_push()).count();
+        assert_eq!((of_push, JobPart::push_page(u32::MAX).at_service(7).is_push()), (2, true));
         assert_eq!(JobPart::replayed(9).deferred(), None);
         assert_eq!(JobPart::of_step(0, 1, false).unacknowledged_user(), None);
     }

@@ -41,14 +41,17 @@ struct Lane {
     due: BTreeSet<(Instant, Vec<u8>)>,
     /// The same, by key.
     known: BTreeMap<Vec<u8>, Instant>,
+    /// How many of them are of pushes.
+    pushes: usize,
     /// From this key on there are rows that found no room.
     left_from: Option<Vec<u8>>,
 }
 
 impl Lane {
     fn put(&mut self, key: Vec<u8>, due: Instant) {
-        if let Some(former) = self.known.insert(key.clone(), due) {
-            self.due.remove(&(former, key.clone()));
+        match self.known.insert(key.clone(), due) {
+            Some(former) => drop(self.due.remove(&(former, key.clone()))),
+            None => self.pushes += usize::from(is_push(&key)),
         }
         self.due.insert((due, key));
     }
@@ -64,6 +67,7 @@ impl Lane {
             let Some(first) = self.due.first().filter(|(due, _)| *due <= now).cloned() else { return };
             self.due.remove(&first);
             self.known.remove(&first.1);
+            self.pushes -= usize::from(is_push(&first.1));
             keys.push(first.1);
         }
     }
@@ -72,6 +76,10 @@ impl Lane {
     fn first(&self) -> Option<&Vec<u8>> {
         self.known.keys().next().into_iter().chain(&self.left_from).min()
     }
+}
+
+fn is_push(key: &[u8]) -> bool {
+    JobPlace::of_key(key).part.is_push()
 }
 
 /// The lane of a row.
@@ -87,6 +95,11 @@ impl JobQueue {
 
     pub(crate) fn len(&self) -> usize {
         self.lanes.values().map(|lane| lane.known.len()).sum()
+    }
+
+    /// How many of the rows in memory are of pushes.
+    pub(crate) fn pushes(&self) -> usize {
+        self.lanes.values().map(|lane| lane.pushes).sum()
     }
 
     /// The least position of the rows in memory, and of those that found no room there.
@@ -249,6 +262,18 @@ mod tests {
         queue.read_new(&store, now).unwrap();
         assert_eq!((queue.len(), queue.take_due(now, 10).len()), (1, 0));
         assert_eq!(queue.take_due(later, 10), [failed(1, 0)]);
+    }
+
+    #[test]
+    fn the_rows_of_pushes_are_counted_once_until_they_are_taken() {
+        let (now, mut queue) = (Instant::now(), queue(1, 10));
+        let of_push = ROWS.key(1, JobPart::push_page(1));
+        let tried = ROWS.key(1, JobPart::push_page(1).at_service(0));
+        for key in [&of_push, &of_push, &tried, &ROWS.key(1, JobPart::FIRST)] {
+            queue.put(key.clone(), now);
+        }
+        assert_eq!(queue.pushes(), 2);
+        assert_eq!((queue.take_due(now, 10).len(), queue.pushes()), (3, 0));
     }
 
     #[test]

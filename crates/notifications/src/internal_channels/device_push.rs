@@ -65,6 +65,7 @@ impl DevicePush {
             to: PushTo { users: people.iter().map(|user| user.id.clone()).collect(), ..PushTo::default() },
             content_type: PUSH_TYPE.into(),
             client_push_id: Some(self.push_id(people, telling)),
+            fallback: None,
             body: body.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?,
             ttl_s: Some(left_ms.div_ceil(1_000).clamp(1, PUSH_TTL_S_MAX)),
             collapse_key: Some(appearance.collapse_key(&telling.found.conversation.id, telling.found.entry.seq)),

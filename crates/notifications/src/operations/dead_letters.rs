@@ -4,7 +4,9 @@
 
 use super::Notifications;
 use crate::{
-    provider_push::dead_letters::{self as provider_letters, ProviderDeadLetter, ProviderFilter},
+    provider_push::dead_letters::{
+        self as provider_letters, LetterMessage, LetterSubject, ProviderDeadLetter, ProviderFilter,
+    },
     webhook_push::dead_letters::{self as webhook_letters, WebhookFilter},
 };
 use std::collections::BTreeSet;
@@ -16,7 +18,7 @@ use tidings_domain::{
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{
-        Channel, DeadLetter, DeadLetterId, DeadLetterPage, DeadLettersDeleted, DeadLettersReplayed,
+        Channel, DeadLetter, DeadLetterId, DeadLetterPage, DeadLetterSubject, DeadLettersDeleted, DeadLettersReplayed,
         NotificationOutcome, SelectDeadLetters,
     },
 };
@@ -236,20 +238,25 @@ impl Notifications {
     fn show(&self, found: Found) -> StoreResult<DeadLetter> {
         let directory = &self.context.directory;
         let id = found.id();
-        let ProviderDeadLetter { provider, conversation, seq, target, failed_at, attempts, outcome, cause, .. } =
-            match found {
-                Found::Webhook(letter) => return Ok(letter),
-                Found::Provider(_, letter) => letter,
-            };
+        let ProviderDeadLetter { provider, subject, target, failed_at, attempts, outcome, cause } = match found {
+            Found::Webhook(letter) => return Ok(letter),
+            Found::Provider(_, letter) => letter,
+        };
         let user = directory.user(UserNo(target.0))?;
-        let conversation = directory.conversation(ConversationNo(conversation))?;
+        let subject = match subject {
+            LetterSubject::Message(LetterMessage { conversation, seq, .. }) => {
+                let conversation = directory.conversation(ConversationNo(conversation))?;
+                let conversation = conversation.map(|conversation| conversation.id.clone()).unwrap_or_default();
+                DeadLetterSubject::Message { conversation, seq }
+            }
+            LetterSubject::Push { push } => DeadLetterSubject::Push { push },
+        };
         Ok(DeadLetter {
             id,
             channel: provider.into(),
             users: user.map(|user| user.id.clone()).into_iter().collect(),
             device_id: Some(target.1),
-            conversation: conversation.map(|conversation| conversation.id.clone()).unwrap_or_default(),
-            seq,
+            subject,
             failed_at,
             attempts,
             outcome,

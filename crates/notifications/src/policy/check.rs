@@ -13,8 +13,6 @@ use tidings_protocol::{error::Refusal, http::*, ids::check_language, limits::*};
 const WORD_BYTES_MAX: usize = 64;
 /// The longest time that a client has to acknowledge a message.
 const ACK_TIMEOUT_MS_MAX: u64 = 10 * 60 * 1_000;
-/// What stands for a value in a template.
-pub(crate) const PLACEHOLDERS: [&str; 4] = ["{sender}", "{conversation}", "{text}", "{unread}"];
 
 /// A policy whose parts are right, with its conditions parsed.
 #[derive(Debug, Clone)]
@@ -195,23 +193,15 @@ fn check_template(path: &str, template: &NotificationTemplate) -> Result<(), Ref
         let path = format!("{path}.{part}");
         check_length(&path, text, NOTIFICATION_TEMPLATE_BYTES_MAX)?;
         if let Some(unknown) = unknown_placeholder(text) {
-            let known = PLACEHOLDERS.join(", ");
+            let known = NotificationTemplate::PLACEHOLDERS.join(", ");
             return Err(Refusal::field(&path, format!("unknown {unknown}; expected one of {known}")));
         }
     }
     if template.title.is_empty() && template.body.is_empty() {
         return Err(Refusal::field(path, "title and body are both empty"));
     }
-    match &template.image {
-        Some(image) if !image.starts_with("https://") => {
-            Err(Refusal::field(&format!("{path}.image"), "must begin with https://"))
-        }
-        Some(image) if image.contains(|c: char| !c.is_ascii_graphic() || matches!(c, '"' | '\\')) => {
-            Err(Refusal::field(&format!("{path}.image"), "must be an address: printable ASCII without quotes"))
-        }
-        Some(image) => check_length(&format!("{path}.image"), image, NOTIFICATION_IMAGE_BYTES_MAX),
-        None => Ok(()),
-    }
+    let image = template.image.as_ref();
+    image.map_or(Ok(()), |image| NotificationTemplate::check_image(&format!("{path}.image"), image))
 }
 
 /// The first word in braces that stands for nothing.
@@ -220,7 +210,7 @@ fn unknown_placeholder(text: &str) -> Option<&str> {
     while let Some(start) = rest.find('{') {
         let word = &rest[start..];
         let end = word[1..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.')? + 1;
-        if end > 1 && word[end..].starts_with('}') && !PLACEHOLDERS.contains(&&word[..=end]) {
+        if end > 1 && word[end..].starts_with('}') && !NotificationTemplate::PLACEHOLDERS.contains(&&word[..=end]) {
             return Some(&word[..=end]);
         }
         rest = &word[1..];

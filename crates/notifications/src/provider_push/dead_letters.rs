@@ -4,8 +4,8 @@
 //! notified of the message.
 
 use crate::{
-    channel_jobs::{Due, Job, JobPart, Target},
-    gate::DueChannel,
+    channel_jobs::{Due, Job, JobPart, PushJob, Target},
+    gate::{self, DueChannel},
     log::Source,
     offline_recipients::{OfflinePushContext, OfflineRecipients},
     person_facts::facts_of,
@@ -22,6 +22,7 @@ use tidings_domain::{
     store::*,
 };
 use tidings_protocol::http::{DeadLetterId, DroppedDeadLetter, NotificationOutcome, PolicyChannel, PushProvider};
+use tidings_push::{FallbackDevice, FallbackState};
 
 /// Dead letters that are kept. Full: the oldest make room.
 const DEAD_LETTERS_MAX: u64 = 10_000;
@@ -38,10 +39,8 @@ const ID_BITS: u32 = 12;
 pub(crate) struct ProviderDeadLetter {
     #[serde(rename = "v")]
     pub(crate) provider: PushProvider,
-    #[serde(rename = "c")]
-    pub(crate) conversation: u64,
-    #[serde(rename = "s")]
-    pub(crate) seq: u64,
+    #[serde(flatten)]
+    pub(crate) subject: LetterSubject,
     #[serde(rename = "t")]
     pub(crate) target: Target,
     #[serde(rename = "f")]
@@ -52,6 +51,27 @@ pub(crate) struct ProviderDeadLetter {
     pub(crate) outcome: NotificationOutcome,
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<String>,
+}
+
+/// What such a notification was about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum LetterSubject {
+    Message(LetterMessage),
+    /// A push, to which no policy applies.
+    Push {
+        #[serde(rename = "n")]
+        push: u64,
+    },
+}
+
+/// The message of such a notification, and what decided it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LetterMessage {
+    #[serde(rename = "c")]
+    pub(crate) conversation: u64,
+    #[serde(rename = "s")]
+    pub(crate) seq: u64,
     /// The policy's version, rule and channel, as the [`Job`] had them. Rows of the form before have none of them.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<u32>,
@@ -184,9 +204,26 @@ impl ProviderDeadLetters {
         let (now_ms, mut changes, mut replay) = (context.clock.now_ms(), Vec::new(), Replay::default());
         for (id, letter) in letters {
             changes.push(RowChange { key: provider_dead_letter_key(id), value: None });
+            let ProviderDeadLetter { provider, ref subject, ref target, .. } = letter;
+            let message = match subject {
+                LetterSubject::Message(message) => message,
+                LetterSubject::Push { push } => {
+                    match push_job_if_wanted(context, provider, *push, target, now_ms)? {
+                        Ok(job) => {
+                            let (due, part) = (Due::Now(provider.into()), JobPart::replayed_push(id));
+                            let position = context.store.last_position();
+                            job.add_rows(due, position, part, vec![target.clone()], &mut replay.jobs);
+                        }
+                        Err(reason) => {
+                            replay.dropped.push(DroppedDeadLetter { id: DeadLetterId::Provider(id), reason });
+                        }
+                    }
+                    continue;
+                }
+            };
             let part = JobPart::replayed(id);
-            let ProviderDeadLetter { provider, conversation, seq, ref target, ref rule, step, policy, .. } = letter;
-            let outcome = match position_if_wanted(context, &letter)? {
+            let LetterMessage { conversation, seq, policy, ref rule, step } = *message;
+            let outcome = match position_if_wanted(context, provider, message, target)? {
                 Ok(position) => {
                     let key = Due::Now(provider.into()).key(position, part);
                     let (targets, rule) = (vec![target.clone()], rule.clone());
@@ -226,37 +263,83 @@ fn all() -> (Vec<u8>, Vec<u8>) {
 /// The message's position, if its user is still to be notified by this device; else why not.
 fn position_if_wanted(
     context: &OfflinePushContext,
-    letter: &ProviderDeadLetter,
+    provider: PushProvider,
+    message: &LetterMessage,
+    target: &Target,
 ) -> StoreResult<Result<Position, NotificationOutcome>> {
-    let ProviderDeadLetter { provider, conversation, seq, target: Target(user, device), .. } = letter;
-    let no = UserNo(*user);
-    let found = OfflineRecipients::of(context, ConversationNo(*conversation), *seq)?;
+    let no = UserNo(target.0);
+    let found = OfflineRecipients::of(context, ConversationNo(message.conversation), message.seq)?;
     let Some(found) = found else { return Ok(Err(NotificationOutcome::Recalled)) };
     let Some(user) = context.directory.user(no)? else { return Ok(Err(NotificationOutcome::NotAMember)) };
     if let Some(unwanted) = found.why_not(context, &user, PolicyChannel::Providers, false)? {
         return Ok(Err(unwanted.outcome));
     }
-    if !condition_holds(context, letter, &found, &user)? {
+    if !condition_holds(context, message, &found, &user)? {
         return Ok(Err(NotificationOutcome::ConditionFalse));
     }
+    let has_token = has_token(context, provider, target)?;
+    Ok(if has_token { Ok(found.entry.position) } else { Err(NotificationOutcome::NoDevice) })
+}
+
+/// The job of a push, if its device is still to be notified; else why not.
+fn push_job_if_wanted(
+    context: &OfflinePushContext,
+    provider: PushProvider,
+    push: u64,
+    target: &Target,
+    now_ms: u64,
+) -> StoreResult<Result<PushJob, NotificationOutcome>> {
+    let user = UserNo(target.0);
+    let device = FallbackDevice { user, device_id: target.1.clone() };
+    let found = context.push.push_notification(push, vec![device]);
+    let found = found.map_err(|refusal| StoreError::Unavailable(refusal.to_string()))?;
+    let Some(found) = found else { return Ok(Err(NotificationOutcome::Expired)) };
+    if let Some(reason) = found.states.iter().find_map(|state| why_settled(*state)) {
+        return Ok(Err(reason));
+    }
+    let Some(user) = context.directory.user(user)? else { return Ok(Err(NotificationOutcome::NoDevice)) };
+    if let Some(unwanted) = gate::why_not_by_fallback(&user, found.push_expires_at, false, now_ms) {
+        return Ok(Err(unwanted.outcome));
+    }
+    if !has_token(context, provider, target)? {
+        return Ok(Err(NotificationOutcome::NoDevice));
+    }
+    Ok(Ok(PushJob { push, expires_at: found.push_expires_at, counts_from: now_ms, ..PushJob::default() }))
+}
+
+/// Why a device is not notified in place of a push; `None`: it is to be.
+pub(super) fn why_settled(state: FallbackState) -> Option<NotificationOutcome> {
+    match state {
+        FallbackState::Wanted => None,
+        FallbackState::Sent => Some(NotificationOutcome::Accepted),
+        FallbackState::Acknowledged => Some(NotificationOutcome::Acknowledged),
+        FallbackState::Collapsed => Some(NotificationOutcome::Superseded),
+        FallbackState::Cancelled => Some(NotificationOutcome::Cancelled),
+        FallbackState::Expired => Some(NotificationOutcome::Expired),
+        FallbackState::NoDevice => Some(NotificationOutcome::NoDevice),
+    }
+}
+
+/// Whether the provider has a token of the device.
+fn has_token(context: &OfflinePushContext, provider: PushProvider, Target(user, device): &Target) -> StoreResult<bool> {
+    let no = UserNo(*user);
     let digest = digest_in(context.store.row(RowSpace::Chat, &device_key(no, device))?.as_deref())?;
     let token = match digest {
         Some(digest) => RegisteredToken::decode(context.store.row(RowSpace::Chat, &token_key(digest))?.as_deref())?,
         None => None,
     };
-    let has_token = token.is_some_and(|token| token.is_of(no, device) && token.token.provider() == *provider);
-    Ok(if has_token { Ok(found.entry.position) } else { Err(NotificationOutcome::NoDevice) })
+    Ok(token.is_some_and(|token| token.is_of(no, device) && token.token.provider() == provider))
 }
 
 /// Whether the condition of the letter's channel holds now, by the policy that decided the message.
 fn condition_holds(
     context: &OfflinePushContext,
-    letter: &ProviderDeadLetter,
+    decided: &LetterMessage,
     found: &OfflineRecipients,
     user: &User,
 ) -> StoreResult<bool> {
-    let policy = context.policies.deciding(letter.policy)?;
-    let Some(step) = policy.step(&letter.rule, letter.step) else { return Ok(true) };
+    let policy = context.policies.deciding(decided.policy)?;
+    let Some(step) = policy.step(&decided.rule, decided.step) else { return Ok(true) };
     let person = &facts_of(context, &policy, user)?;
     let message = &MessageFacts::of(&found.conversation, &found.entry.content);
     let due = DueChannel { policy: &policy, step, message, person };

@@ -1,6 +1,7 @@
 //! What a worker does for one provider: it sends the notifications of rows, and stores what became of them.
 
 mod open_job;
+mod push_jobs;
 mod removals;
 
 use super::{
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::{
     badge::RoundBadges,
-    channel_jobs::{Due, Job, JobPlace, RoundEnd, Target, short_cause},
+    channel_jobs::{Due, Job, JobPlace, PushJob, RoundEnd, Target},
     channel_worker::{self, Attempt, Driver, Round, StopSignal, WRITE_RETRY_PAUSE},
     notified_marks,
     offline_recipients::{OfflinePushContext, OfflineRecipients},
@@ -116,6 +117,14 @@ fn hash_of(target: &Target) -> u64 {
     hasher.finish()
 }
 
+/// Why a provider did not take a notification.
+enum Failure {
+    /// It is not tried again.
+    ForGood { label: &'static str, outcome: NotificationOutcome, cause: Option<String> },
+    /// It is tried again, not before the time for which the provider asked.
+    ForNow { retry_after: Option<Duration>, reason: String },
+}
+
 /// How an outcome of a device that needs no shipment is counted.
 fn settled_label(outcome: NotificationOutcome) -> &'static str {
     match outcome {
@@ -203,6 +212,12 @@ impl Driver for ProviderWorker {
 
     fn deliver(&mut self, round: &mut Round<'_>, jobs: Vec<(Vec<u8>, Job)>) -> Attempt<RoundEnd> {
         let end = self.deliver_jobs(round, jobs);
+        self.show_counts();
+        end
+    }
+
+    fn deliver_pushes(&mut self, round: &mut Round<'_>, jobs: Vec<(Vec<u8>, PushJob)>) -> Attempt<RoundEnd> {
+        let end = self.deliver_push_jobs(round, jobs);
         self.show_counts();
         end
     }
@@ -426,27 +441,13 @@ impl ProviderWorker {
                 self.count_notifications_of(NotificationOutcome::Superseded, older, None);
                 ("accepted", NotificationOutcome::Accepted, id)
             }
-            // The app has registered the token again since.
-            ProviderAnswer::TokenGone { since: Some(since) } if registered_at > since => (
-                "dead_refused",
-                NotificationOutcome::Refused,
-                Some("the token was gone before it was registered again".into()),
-            ),
-            ProviderAnswer::TokenGone { .. } => {
-                self.remove_token(target.clone(), digest);
-                ("token_gone", NotificationOutcome::TokenGone, None)
-            }
-            ProviderAnswer::Refused { retry: Retry::Never, code } => {
-                ("dead_refused", NotificationOutcome::Refused, Some(code))
-            }
-            ProviderAnswer::Refused { retry: Retry::After(retry_after), code: reason }
-            | ProviderAnswer::Unreachable { retry_after, reason } => {
-                let left = open.left.entry(service).or_default();
-                left.retry_after = left.retry_after.max(retry_after);
-                left.cause = Some(short_cause(&reason));
-                left.targets.push(target.clone());
-                ("retried", NotificationOutcome::Retried, Some(reason))
-            }
+            failed => match self.failure_of(failed, &target, digest, registered_at) {
+                Failure::ForGood { label, outcome, cause } => (label, outcome, cause),
+                Failure::ForNow { retry_after, reason } => {
+                    open.left.entry(service).or_default().add(target.clone(), retry_after, &reason);
+                    ("retried", NotificationOutcome::Retried, Some(reason))
+                }
+            },
         };
         self.count(label);
         // A removal notifies nobody: it neither counts as an attempt to reach somebody, nor is it kept when it fails.
@@ -464,6 +465,29 @@ impl ProviderWorker {
             }
         }
         open.records.push(target.record(outcome, cause));
+    }
+
+    /// What the answer of a provider that did not take a notification comes to. The token of a device that has none any more is removed.
+    fn failure_of(&self, answer: ProviderAnswer, target: &Target, digest: TokenDigest, registered_at: u64) -> Failure {
+        let for_good = |label, outcome, cause| Failure::ForGood { label, outcome, cause };
+        match answer {
+            // The app has registered the token again since.
+            ProviderAnswer::TokenGone { since: Some(since) } if registered_at > since => {
+                let cause = "the token was gone before it was registered again".into();
+                for_good("dead_refused", NotificationOutcome::Refused, Some(cause))
+            }
+            ProviderAnswer::TokenGone { .. } => {
+                self.remove_token(target.clone(), digest);
+                for_good("token_gone", NotificationOutcome::TokenGone, None)
+            }
+            ProviderAnswer::Refused { retry: Retry::Never, code } => {
+                for_good("dead_refused", NotificationOutcome::Refused, Some(code))
+            }
+            ProviderAnswer::Refused { retry: Retry::After(retry_after), code: reason }
+            | ProviderAnswer::Unreachable { retry_after, reason } => Failure::ForNow { retry_after, reason },
+            // No failure: nothing is left to be tried.
+            ProviderAnswer::Accepted { id } => for_good("accepted", NotificationOutcome::Accepted, id),
+        }
     }
 
     /// Ends the registration of a token that no device has any more.

@@ -3,8 +3,13 @@
 use crate::{offline_recipients::OfflineRecipients, policy::Shown};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use tidings_domain::{model::*, providers::Notification, push_tokens::TokenDigest};
+use tidings_domain::{
+    model::*,
+    providers::{Notification, NotificationSubject},
+    push_tokens::TokenDigest,
+};
 use tidings_protocol::http::{NotificationCollapse, NotificationPriority, NotificationTemplate};
+use tidings_push::PushNotification;
 
 /// Bytes of a title and of a text. With both full of characters that JSON escapes, a notification still fits into the 4,096
 /// bytes that providers take, of which encryption needs 103.
@@ -137,8 +142,7 @@ impl MessageText {
             badge,
             expires_at: self.expires_at,
             urgent: appearance.is_urgent(),
-            conversation: self.conversation.clone(),
-            seq: self.seq,
+            subject: NotificationSubject::Message { conversation: self.conversation.clone(), seq: self.seq },
             removes: false,
         }
     }
@@ -198,11 +202,12 @@ impl Appearance {
 
 /// The same for each attempt at the same notification.
 fn notification_id(epoch: u64, conversation: ConversationNo, seq: u64, token: TokenDigest, kind: &[u8]) -> [u8; 16] {
-    let mut hash = Sha256::new().chain_update(epoch.to_be_bytes());
-    hash.update(conversation.0.to_be_bytes());
-    hash.update(seq.to_be_bytes());
-    hash.update(token.bytes());
-    hash.update(kind);
+    id_of([&epoch.to_be_bytes(), &conversation.0.to_be_bytes(), &seq.to_be_bytes(), token.bytes(), kind])
+}
+
+fn id_of<const PARTS: usize>(parts: [&[u8]; PARTS]) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    parts.into_iter().for_each(|part| hash.update(part));
     let mut id = [0; 16];
     id.copy_from_slice(&hash.finalize()[..16]);
     // A UUID of version 8, whose other bits are ours to choose (RFC 9562).
@@ -239,8 +244,7 @@ pub(super) fn removal(
         badge,
         expires_at,
         urgent: false,
-        conversation: conversation.id.clone(),
-        seq,
+        subject: NotificationSubject::Message { conversation: conversation.id.clone(), seq },
         removes: true,
     }
 }
@@ -281,6 +285,33 @@ fn filled(template: &str, values: &[(&str, &str)]) -> String {
         rest = &rest[name.len()..];
     }
     text + rest
+}
+
+/// What a device is shown in place of a push, in a language.
+pub(super) fn of_push(
+    push: u64,
+    found: &PushNotification,
+    expires_at: u64,
+    language: Option<&str>,
+    epoch: u64,
+    token: TokenDigest,
+) -> Notification {
+    let template = found.fallback.template(language);
+    // A key of a push is never that of a conversation: no id has a line break.
+    let key = found.collapse_key.as_ref().map_or_else(|| format!("push\n\n{push}"), |key| format!("push\n{key}"));
+    Notification {
+        id: id_of([&epoch.to_be_bytes(), b"push", &push.to_be_bytes(), token.bytes()]),
+        collapse_key: collapse_key(&key),
+        title: printable(&template.title),
+        body: printable(&template.body),
+        image: template.image.clone(),
+        sound: found.fallback.sound.clone(),
+        badge: None,
+        expires_at,
+        urgent: found.high,
+        subject: NotificationSubject::Push { push, content_type: found.content_type.clone() },
+        removes: false,
+    }
 }
 
 /// Without control characters, which JSON writes as six characters.

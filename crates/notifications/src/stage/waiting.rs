@@ -88,6 +88,11 @@ impl Worker {
             {
                 self.told = Told { of: Some((until, conversation)), ..Told::default() };
             }
+            if place.part.is_push() {
+                self.take_waiting_push(&row, &mut changes)?;
+                changes.push(RowChange { key, value: None });
+                continue;
+            }
             match Job::decode(&row) {
                 Ok(job) => {
                     let row = DueRow { job, place, due, is_deferred: deferred.is_some() };

@@ -4,6 +4,7 @@ use super::{
     Channels, StageProgress,
     alike::AlikeMessages,
     decision::{Decision, DecisionScope, Told},
+    untried_pushes::UntriedPushes,
 };
 use crate::{
     channel_jobs::{JobNews, JobSignals, RoundEnd},
@@ -41,7 +42,7 @@ const UNCUT_MAX: usize = 2_000;
 pub(super) struct Worker {
     pub(super) context: Arc<OfflinePushContext>,
     pub(super) channels: Channels,
-    signals: Arc<JobSignals>,
+    pub(super) signals: Arc<JobSignals>,
     progress: Arc<StageProgress>,
     /// While this node leads.
     term: Option<Term>,
@@ -62,6 +63,10 @@ pub(super) struct Worker {
     pub(super) sweep: Option<Vec<u8>>,
     /// Tells removals apart.
     pub(super) removals: u32,
+    /// Tells apart pages of devices that fall back.
+    pub(super) push_pages: u32,
+    /// Rows of pushes that no provider has tried yet.
+    pub(super) untried_pushes: UntriedPushes,
     /// The hour in which old marks were last removed.
     pub(super) marks_removed_at: Option<u64>,
 }
@@ -89,6 +94,8 @@ impl Worker {
             told: Told::default(),
             sweep: None,
             removals: rand::random(),
+            push_pages: rand::random(),
+            untried_pushes: UntriedPushes::default(),
             marks_removed_at: None,
         }
     }
@@ -161,6 +168,7 @@ impl Worker {
         worked |= self.take_due(term)?;
         let now_ms = self.due_time();
         worked |= self.remove(term, now_ms)?;
+        worked |= self.take_push_fallbacks(term)?;
         let mut items = store.outbox(self.decided, ITEMS_PER_ROUND)?;
         let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);
         self.context.metrics.provider_lag.set(lag as i64);

@@ -6,7 +6,7 @@ use crate::{
     notification_rows::{NotificationKind, NotificationRowId, RowForm, find, rows},
 };
 use tidings_domain::store::{NotificationKey, Store, StoreResult, StoredNotification};
-use tidings_protocol::http::{Channel, DeadLetter, DeadLetterId, NotificationOutcome};
+use tidings_protocol::http::{Channel, DeadLetter, DeadLetterId, DeadLetterSubject, NotificationOutcome};
 
 /// Rows in one read: each may name a thousand recipients.
 const ROWS_AT_ONCE: usize = 100;
@@ -72,8 +72,7 @@ fn dead_letter(row: StoredNotification) -> DeadLetter {
         channel: Channel::Webhook,
         users: recipients.into_iter().filter_map(id_of).collect(),
         device_id: None,
-        conversation: conversation.as_ref().to_owned(),
-        seq,
+        subject: DeadLetterSubject::Message { conversation: conversation.as_ref().to_owned(), seq },
         failed_at: row.failed_at,
         attempts: row.attempts,
         outcome: NotificationOutcome::Refused,

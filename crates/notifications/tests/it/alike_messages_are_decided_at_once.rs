@@ -32,7 +32,7 @@ impl World {
 
     /// The next notifications: the `seq` that each token is told of.
     fn next_seqs(&self, count: usize) -> BTreeMap<String, u64> {
-        (0..count).map(|_| next(&self.fcm)).map(|(token, shown)| (token, shown.seq)).collect()
+        (0..count).map(|_| next(&self.fcm)).map(|(token, shown)| (token, message_of(&shown))).collect()
     }
 }
 
@@ -120,7 +120,7 @@ async fn while_the_provider_is_away_one_row_waits_for_all_and_each_says_so() {
         late.until_reached(seq, "ben", NotificationOutcome::Expired).await;
     }
     let page = late.notifications.dead_letters(None, 100, &SelectDeadLetters::default()).unwrap();
-    let seqs: BTreeSet<u64> = page.dead_letters.iter().map(|letter| letter.seq).collect();
+    let seqs: BTreeSet<u64> = page.dead_letters.iter().map(seq_of).collect();
     assert_eq!(seqs, (1..=5).collect());
     late.stop();
     assert_eq!(waiting_rows(&store), 0);
@@ -320,8 +320,11 @@ async fn random_histories_are_decided_as_a_slow_model_says() {
         let mut shown = BTreeMap::new();
         while shown != newest {
             let (token, notification) = next(&world.fcm);
-            let before = shown.insert(token, notification.seq);
-            assert!(before.is_none_or(|before| before < notification.seq), "seed {seed}: an older one came later");
+            let before = shown.insert(token, message_of(&notification));
+            assert!(
+                before.is_none_or(|before| before < message_of(&notification)),
+                "seed {seed}: an older one came later"
+            );
         }
         for user in model.members.keys() {
             for seq in model.messages.keys().filter(|seq| !model.recalled.contains(seq)) {

@@ -38,16 +38,17 @@ fn ids(letters: &[DeadLetter]) -> Vec<DeadLetterId> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_webhooks_come_first_and_pages_go_across_the_border() {
     let (world, letters) = given_up(&Arc::default()).await;
-    let shown: Vec<_> = letters.iter().map(|letter| (letter.channel, letter.seq, letter.users.join(" "))).collect();
+    let shown: Vec<_> = letters.iter().map(|letter| (letter.channel, seq_of(letter), letter.users.join(" "))).collect();
     assert_eq!(shown[0], (Channel::Webhook, 1, "ben cleo".into()));
     assert_eq!(shown[1], (Channel::Webhook, 2, "ben cleo".into()));
     assert!(shown[2..].iter().all(|(channel, ..)| *channel == Channel::Fcm), "{shown:?}");
     assert_eq!(shown[2..].iter().map(|(_, seq, _)| *seq).collect::<Vec<_>>(), [1, 1, 2, 2]);
     assert!(letters.is_sorted_by_key(|letter| letter.id));
+    let of_room = |seq| DeadLetterSubject::Message { conversation: "room".into(), seq };
     let [event, .., notification] = &letters[..] else { panic!("{letters:?}") };
     assert_eq!(
-        (&*event.conversation, event.outcome, event.cause.as_deref(), event.attempts, event.failed_at),
-        ("room", NotificationOutcome::Refused, Some("no"), 1, NOON)
+        (&event.subject, event.outcome, event.cause.as_deref(), event.attempts, event.failed_at),
+        (&of_room(1), NotificationOutcome::Refused, Some("no"), 1, NOON)
     );
     assert!(event.device_id.is_none() && event.event.as_ref().unwrap().get().contains("m1"));
     assert!(notification.device_id.as_deref() == Some("phone") && notification.event.is_none());

@@ -24,6 +24,7 @@ mod one_node_announces_presence_for_the_cluster;
 mod popup_support;
 mod presence_storms_coalesce;
 mod provider_world;
+mod pushes_fall_back_to_providers;
 mod pushes_to_devices_tell_people_of_messages;
 mod quiet_hours_defer;
 mod reading_removes_what_devices_show;

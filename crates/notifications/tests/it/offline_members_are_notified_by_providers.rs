@@ -28,7 +28,7 @@ async fn devices_of_offline_members_are_notified_with_text_and_badge() {
     assert_eq!(next_tokens(&world.fcm, 2), ["ben", "dan"]);
     let (token, shown) = next(&world.apns);
     assert_eq!((token.as_str(), shown.title.as_str(), shown.body.as_str()), ("abcd", "Room", "ada: hello"));
-    assert_eq!((shown.badge, shown.seq, shown.conversation.as_str()), (Some(1), 1, "room"));
+    assert_eq!((shown.badge, message_of(&shown), shown.subject.thread()), (Some(1), 1, Some("room")));
     assert_eq!(shown.expires_at, NOON + 24 * 60 * 60 * 1_000);
     assert!(shown.collapse_key.len() <= 32);
     world.until_counted("accepted", 2).await;
@@ -94,7 +94,7 @@ async fn neither_a_provider_nor_a_webhook_that_is_away_holds_the_others_up() {
     world.register("ben", "tablet", Some(apns("abcd"))).await.unwrap();
     for number in 1..=20_u64 {
         world.say(&format!("message {number}")).await;
-        assert_eq!(next(&world.apns).1.seq, number);
+        assert_eq!(message_of(&next(&world.apns).1), number);
     }
     world.webhook.recv_timeout(PATIENCE).expect("the webhook is called");
     world.stop();
@@ -148,8 +148,8 @@ async fn many_messages_at_once_reach_the_same_people_as_one() {
     let (mut shown, mut last) = (0, BTreeMap::new());
     while last.values().filter(|(seq, _)| *seq == LAST).count() < 2 {
         let (token, notification) = next(&world.fcm);
-        let (before, _) = last.insert(token, (notification.seq, notification.badge)).unwrap_or_default();
-        assert!(before < notification.seq, "a newer notification is never replaced by an older one");
+        let (before, _) = last.insert(token, (message_of(&notification), notification.badge)).unwrap_or_default();
+        assert!(before < message_of(&notification), "a newer notification is never replaced by an older one");
         shown += 1;
     }
     let badge = |messages| Some(messages + MESSAGES);

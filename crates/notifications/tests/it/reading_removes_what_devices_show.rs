@@ -30,7 +30,7 @@ async fn reading_takes_the_notification_away_once() {
     world.read("ben", 1).await;
     world.read("cleo", 2).await;
     let (token, taken) = next(&world.fcm);
-    assert_eq!((token.as_str(), taken.removes, taken.seq), ("cleo", true, 2));
+    assert_eq!((token.as_str(), taken.removes, message_of(&taken)), ("cleo", true, 2));
     assert_eq!(taken.collapse_key, newest[0].collapse_key);
     assert!(newest.iter().all(|shown| shown.id != taken.id && !shown.removes));
     assert_eq!((taken.title.as_str(), taken.body.as_str(), taken.urgent), ("", "", false));
@@ -60,7 +60,7 @@ async fn what_no_provider_accepted_is_not_removed() {
     world.until_counted("obsolete", 1).await;
     world.say("again").await;
     let (_, shown) = next(&world.fcm);
-    assert_eq!((shown.seq, shown.removes), (2, false));
+    assert_eq!((message_of(&shown), shown.removes), (2, false));
     world.stop();
 }
 
@@ -102,12 +102,12 @@ async fn a_recall_takes_away_what_devices_show_of_the_message() {
     let mut taken: Vec<_> = (0..2).map(|_| next(&world.fcm)).collect();
     taken.sort_by(|a, b| a.0.cmp(&b.0));
     for ((token, taken), user) in taken.iter().zip(["ben", "cleo"]) {
-        assert_eq!((token.as_str(), taken.removes, taken.seq, taken.body.as_str()), (user, true, 1, ""));
+        assert_eq!((token.as_str(), taken.removes, message_of(taken), taken.body.as_str()), (user, true, 1, ""));
     }
     // A browser may not stay silent: it shows a line in the same place, without the text and without a sound.
     let replaced = next(&world.web).1;
     assert_eq!((replaced.title.as_str(), replaced.body.as_str()), ("Room", "ada: Message deleted"));
-    assert_eq!((replaced.removes, &replaced.collapse_key, replaced.seq), (false, &shown.collapse_key, 1));
+    assert_eq!((replaced.removes, &replaced.collapse_key, message_of(&replaced)), (false, &shown.collapse_key, 1));
     assert_eq!((replaced.sound.as_deref(), replaced.urgent), (Some(""), false));
     assert_ne!(replaced.id, shown.id);
     world.until_counted("removed", 2).await;
@@ -120,7 +120,7 @@ async fn a_recall_takes_away_what_devices_show_of_the_message() {
     world.engine.recall_message(&Actor::App, "room", 3, None, None).await.unwrap();
     world.read("cleo", 4).await;
     let (token, taken) = next(&world.fcm);
-    assert_eq!((token.as_str(), taken.removes, taken.seq), ("cleo", true, 4));
+    assert_eq!((token.as_str(), taken.removes, message_of(&taken)), ("cleo", true, 4));
     world.stop();
 }
 
@@ -137,7 +137,7 @@ async fn what_was_recalled_while_no_node_led_is_removed() {
     without.stop();
     let after = world(Setup { store, ..Setup::default() });
     let (token, taken) = next(&after.fcm);
-    assert_eq!((token.as_str(), taken.removes, taken.seq), ("ben", true, 1));
+    assert_eq!((token.as_str(), taken.removes, message_of(&taken)), ("ben", true, 1));
     after.stop();
 }
 
@@ -157,10 +157,10 @@ async fn clearing_takes_the_notification_away_and_nothing_cleared_is_notified() 
     world.clock.advance(minute);
     world.until_counted("obsolete", 1).await;
     world.say("again").await;
-    assert_eq!(next(&world.fcm).1.seq, 2);
+    assert_eq!(message_of(&next(&world.fcm).1), 2);
     world.until_counted("accepted", 1).await;
     clear(2).await;
     let (_, taken) = next(&world.fcm);
-    assert_eq!((taken.removes, taken.seq), (true, 2));
+    assert_eq!((taken.removes, message_of(&taken)), (true, 2));
     world.stop();
 }

@@ -28,20 +28,15 @@ async fn a_refused_notification_is_kept_with_its_cause_and_found_by_it() {
     let letters = world.until_dead(3).await;
 
     let expected = |letter: &DeadLetter| {
-        (
-            letter.users.concat(),
-            letter.conversation.clone(),
-            letter.seq,
-            letter.cause.clone().unwrap(),
-            letter.failed_at,
-        )
+        (letter.users.concat(), letter.subject.clone(), letter.cause.clone().unwrap(), letter.failed_at)
     };
+    let of = |conversation: &str, seq| DeadLetterSubject::Message { conversation: conversation.into(), seq };
     assert_eq!(
         letters.iter().map(expected).collect::<Vec<_>>(),
         [
-            ("ben".into(), "room".into(), 1, "SENDER_ID_MISMATCH".into(), NOON),
-            ("ben".into(), "room".into(), 2, "INVALID_ARGUMENT".into(), NOON + 1_000),
-            ("ada".into(), "ada~ben".into(), 1, "INVALID_ARGUMENT".into(), NOON + 1_000),
+            ("ben".into(), of("room", 1), "SENDER_ID_MISMATCH".into(), NOON),
+            ("ben".into(), of("room", 2), "INVALID_ARGUMENT".into(), NOON + 1_000),
+            ("ada".into(), of("ada~ben", 1), "INVALID_ARGUMENT".into(), NOON + 1_000),
         ]
     );
     assert!(letters.iter().all(|letter| letter.device_id.as_deref() == Some("phone") && letter.attempts == 1));
@@ -50,7 +45,7 @@ async fn a_refused_notification_is_kept_with_its_cause_and_found_by_it() {
     assert!(!shown.contains("secret") && !shown.contains("token"), "{shown}");
 
     let found =
-        |select| world.letters(select).iter().map(|letter| (letter.users.concat(), letter.seq)).collect::<Vec<_>>();
+        |select| world.letters(select).iter().map(|letter| (letter.users.concat(), seq_of(letter))).collect::<Vec<_>>();
     let all = SelectDeadLetters::default;
     assert_eq!(found(SelectDeadLetters { user: Some("ada".into()), ..all() }), [("ada".into(), 1)]);
     assert_eq!(found(SelectDeadLetters { cause: Some("SENDER".into()), ..all() }), [("ben".into(), 1)]);

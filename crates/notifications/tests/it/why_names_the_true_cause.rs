@@ -176,12 +176,12 @@ async fn a_message_with_a_notification_of_its_own_is_not_withdrawn_under_a_tag_t
     let world = world(Setup::default()).with_room(&["ada", "ben"]).await;
     world.put_rules(json!([{ "id": "own", "channels": [{ "channel": "providers", "collapse": "message" }] }])).await;
     world.say("one").await;
-    assert_eq!(next(&world.fcm).1.seq, 1);
+    assert_eq!(message_of(&next(&world.fcm).1), 1);
     world.until_counted("accepted", 1).await;
     world.engine.mark_read(&world.user("ben"), "room", 1).await.unwrap();
     world.say("two").await;
     let (_, shown) = next(&world.fcm);
-    assert_eq!((shown.seq, shown.removes), (2, false));
+    assert_eq!((message_of(&shown), shown.removes), (2, false));
     world.until_counted("accepted", 2).await;
     world.stop();
     assert!(world.fcm.try_recv().is_err());

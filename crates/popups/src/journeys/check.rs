@@ -228,5 +228,8 @@ fn check_push(field: &str, push: &PopupJourneyPush) -> Result<(), Refusal> {
     if push.ttl_s.is_some_and(|ttl_s| !(1..=PUSH_TTL_S_MAX).contains(&ttl_s)) {
         return Err(Refusal::field(&format!("{field}.ttl_s"), format!("must be from 1 to {PUSH_TTL_S_MAX}")));
     }
+    if let Some(fallback) = &push.fallback {
+        fallback.check(&format!("{field}.fallback"), push.ttl_s.unwrap_or(PUSH_TTL_S_DEFAULT))?;
+    }
     push.collapse_key.as_ref().map_or(Ok(()), |key| check_id(&format!("{field}.collapse_key"), key))
 }

@@ -221,6 +221,12 @@ fn wrong_journeys_are_refused_by_field() {
     wrong(&|spec| spec["steps"][3]["push"]["ttl_s"] = json!(0), "steps[3].push.ttl_s: must be");
     wrong(&|spec| spec["steps"][3]["push"]["body"] = json!("x".repeat(5_000)), "steps[3].push.body (bytes)");
     wrong(
+        &|spec| {
+            spec["steps"][3]["push"]["fallback"] = json!({"after_s": 86_400, "template": {"title": "T", "body": "B"}});
+        },
+        "steps[3].push.fallback.after_s: must be below the push's ttl_s, 86400",
+    );
+    wrong(
         &|spec| spec["steps"] = (0..51).map(|n| json!({"id": n.to_string(), "type": "wait", "for": "1d"})).collect(),
         "steps is limited to",
     );

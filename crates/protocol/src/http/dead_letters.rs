@@ -76,10 +76,9 @@ pub struct DeadLetter {
     /// Which of the user's devices it was for; absent of the webhook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_id: Option<String>,
-    /// The conversation of the message that it is about.
-    pub conversation: String,
-    /// The message's number in the conversation.
-    pub seq: u64,
+    /// What it is about.
+    #[serde(flatten)]
+    pub subject: DeadLetterSubject,
     /// When it was given up, in milliseconds since 1970 UTC.
     pub failed_at: u64,
     /// How often it was tried.
@@ -94,6 +93,24 @@ pub struct DeadLetter {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub event: Option<Box<RawValue>>,
+}
+
+/// What a notification that was given up is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum DeadLetterSubject {
+    /// A message.
+    Message {
+        /// The conversation of the message.
+        conversation: String,
+        /// The message's number in the conversation.
+        seq: u64,
+    },
+    /// A push that the device had not acknowledged.
+    Push {
+        /// The push's number.
+        push: u64,
+    },
 }
 
 /// Dead letters, page by page.
@@ -130,7 +147,8 @@ pub struct DroppedDeadLetter {
     /// Its id.
     #[schema(value_type = String)]
     pub id: DeadLetterId,
-    /// Why: `read`, `recalled`, `muted`, `do_not_disturb`, `active`, `not_a_member`, or `no_device`, when the device's token is gone.
+    /// Why: `read`, `recalled`, `muted`, `do_not_disturb`, `active`, `not_a_member`, or `no_device`, when the device's token is gone; of a push
+    /// also `acknowledged`, `superseded`, `cancelled` or `expired`.
     pub reason: NotificationOutcome,
 }
 

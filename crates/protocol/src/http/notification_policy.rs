@@ -1,6 +1,7 @@
 //! The notification policy: by which channels people are notified of messages, as the app server configures it.
 
 use super::{ConversationKind, PushProvider};
+use crate::{error::Refusal, limits::NOTIFICATION_IMAGE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -136,6 +137,31 @@ pub struct NotificationTemplate {
     /// The address of a picture, for providers that show one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+}
+
+impl NotificationTemplate {
+    /// What stands for a value.
+    pub const PLACEHOLDERS: [&str; 4] = ["{sender}", "{conversation}", "{text}", "{unread}"];
+
+    /// Checks the address of a picture.
+    ///
+    /// # Errors
+    /// `invalid_field`, `limit_exceeded`, naming `field`.
+    pub fn check_image(field: &str, image: &str) -> Result<(), Refusal> {
+        if !image.starts_with("https://") {
+            return Err(Refusal::field(field, "must begin with https://"));
+        }
+        if image.contains(|c: char| !c.is_ascii_graphic() || matches!(c, '"' | '\\')) {
+            return Err(Refusal::field(field, "must be an address: printable ASCII without quotes"));
+        }
+        match image.len() {
+            0..=NOTIFICATION_IMAGE_BYTES_MAX => Ok(()),
+            length => {
+                let max = NOTIFICATION_IMAGE_BYTES_MAX as u64;
+                Err(Refusal::limit(&format!("{field} (bytes)"), max, length as u64))
+            }
+        }
+    }
 }
 
 /// One channel of a rule, and how it is taken.

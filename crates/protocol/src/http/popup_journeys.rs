@@ -1,6 +1,6 @@
 //! The bodies of popup journeys: sequences of popups, waits, branches and pushes that users go through.
 
-use super::PushPriority;
+use super::{PushFallback, PushPriority};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -148,6 +148,9 @@ pub struct PopupJourneyPush {
     /// `normal` when absent.
     #[serde(default)]
     pub priority: PushPriority,
+    /// What devices show that do not acknowledge it in time; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<PushFallback>,
 }
 
 /// A journey as it stands.

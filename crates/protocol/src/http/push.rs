@@ -1,5 +1,6 @@
 //! The bodies of push: data to devices, their states, and the devices themselves.
 
+use super::{PushFallback, PushFallbackStatus, PushPriority, PushProvider};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -47,17 +48,6 @@ pub struct TagQuery {
     pub all: Vec<String>,
 }
 
-/// In which order a device is handed what it has missed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PushPriority {
-    /// In the order in which they were accepted.
-    #[default]
-    Normal,
-    /// Handed out before what is normal.
-    High,
-}
-
 /// A push to send.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "to": { "users": ["bob"] }, "type": "offer", "body": { "text": "half price" }, "ttl_s": 3600 }))]
@@ -89,6 +79,9 @@ pub struct PushRequest {
     /// The caller's own id for this push: a retry with it answers with the first result, another push with it is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_push_id: Option<String>,
+    /// What devices show that do not acknowledge it in time; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<PushFallback>,
 }
 
 /// How far a push has come.
@@ -209,6 +202,9 @@ pub struct PushStatus {
     pub ended_at: Option<u64>,
     /// Its devices by what became of it.
     pub counts: PushCounts,
+    /// By which providers devices were notified; absent: the push has no fallback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<PushFallbackStatus>,
     /// Devices for which too many pushes waited already: they did not get this one.
     pub refused_full: u64,
     /// Named users and devices that did not exist.
@@ -283,6 +279,9 @@ pub struct PushDevice {
     /// When it came to its last state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<u64>,
+    /// The provider that took the notification which the device shows in place of the push.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<PushProvider>,
 }
 
 /// The devices of a push, page by page.
@@ -352,6 +351,9 @@ pub struct PushDeviceDelivery {
     /// The newer push that took its place, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<u64>,
+    /// The provider that took the notification which the device shows in place of the push.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<PushProvider>,
     /// One sentence, in English; it may change.
     pub summary: String,
 }

@@ -139,7 +139,7 @@ impl Worker {
             unknown: push.unknown,
             request: push.request,
         };
-        let plan = match send_at {
+        let mut plan = match send_at {
             Some(_) => Plan::scheduled(header, &push.body, &push.targets),
             None => {
                 let frame = PushFrame::encode(&header, &push.body);
@@ -149,6 +149,9 @@ impl Worker {
                 plan
             }
         };
+        if let Some(fallback) = &push.fallback {
+            plan.put_fallback(fallback);
+        }
         Ok((accepted(&plan.header), Some(plan)))
     }
 

@@ -3,7 +3,10 @@
 use super::Worker;
 use crate::{Register, prepared_push::PreparedPush, stopped};
 use parking_lot::{Condvar, Mutex};
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 use tidings_domain::{push_store::DeviceNo, refusals::leader_unavailable};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -79,6 +82,8 @@ pub(crate) struct Inbox {
     filled: Condvar,
     /// The node is one of a cluster.
     has_peers: bool,
+    /// No device falls back before this time. Read by those who look for devices that do, so that they need not ask.
+    next_fallback: AtomicU64,
 }
 
 fn full(what: &str, limit: usize) -> Refusal {
@@ -88,7 +93,7 @@ fn full(what: &str, limit: usize) -> Refusal {
 impl Inbox {
     pub(crate) fn new(has_peers: bool) -> Self {
         let queues = Mutex::new(Queues { following: has_peers, ..Queues::default() });
-        Inbox { queues, filled: Condvar::new(), has_peers }
+        Inbox { queues, filled: Condvar::new(), has_peers, next_fallback: AtomicU64::new(0) }
     }
 
     /// Why an operation that was queued has no answer: the worker has ended, or lost the lead.
@@ -119,6 +124,20 @@ impl Inbox {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.queues.lock().stopping
+    }
+
+    /// The time before which no device falls back, in milliseconds since 1970 UTC.
+    pub(crate) fn next_fallback(&self) -> u64 {
+        self.next_fallback.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_next_fallback(&self, at: u64) {
+        self.next_fallback.store(at, Ordering::Release);
+    }
+
+    /// Devices fall back at this time, too.
+    pub(super) fn note_fallback(&self, at: u64) {
+        self.next_fallback.fetch_min(at, Ordering::AcqRel);
     }
 
     fn put<T>(&self, put: impl FnOnce(&mut Queues) -> T) -> T {

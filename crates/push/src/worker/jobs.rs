@@ -97,6 +97,7 @@ impl Worker {
         let mut plan = Plan::new(stored, frame);
         plan.deletes = vec![PushKey::Timer(due_at, push), PushKey::RecoveryIndex(RecoveryIndex::Scheduled, push)];
         self.resolve_targets(&mut plan, &targets, &Default::default())?;
+        plan.falling_back_after(self.fallback_of(push)?.map(|fallback| fallback.after_s));
         self.store_in_writes(plan)?;
         self.scheduled = self.scheduled.saturating_sub(1);
         Ok(())
@@ -287,7 +288,17 @@ impl Worker {
             self.store_draft(draft)?;
             return Ok(Some(Job::Purge));
         }
-        if let Some(stored) = self.stored_push(push)? {
+        let (header, (fallback, last)) = (PushKey::Push(push), PushKey::all_of_fallback(push));
+        draft.read_ahead([header, fallback.clone()])?;
+        if draft.get(&fallback)?.is_some() {
+            let rows = self.store.push_rows(&fallback, &last, TARGETS_PER_WRITE)?;
+            // The first row says that there are others: it goes with the last of them.
+            let kept = usize::from(rows.len() == TARGETS_PER_WRITE);
+            rows.iter().skip(kept).for_each(|row| draft.delete(row.key()));
+            self.store_draft(draft)?;
+            return Ok(Some(Job::Purge));
+        }
+        if let Some(PushRow::Push(stored)) = draft.get(&PushKey::Push(push))? {
             draft.delete(PushKey::Timer(stored.due_at, push));
             if let Some(name) = stored.client_push_id.map(PushKey::ClientPushId)
                 && matches!(draft.get(&name)?, Some(PushRow::ClientPushId { push: named, .. }) if named == push)

@@ -33,6 +33,7 @@ impl Worker {
     pub(super) fn recover(&mut self) -> StoreResult<()> {
         let stored = self.read_stored()?;
         self.advance_numbers(&stored);
+        self.inbox.set_next_fallback(0);
         (self.devices, self.audiences, self.scheduled) = (stored.devices, stored.audiences, stored.scheduled);
         self.jobs = stored.preparing.into_iter().map(|push| (push, Job::Purge)).collect();
         Ok(())
@@ -44,6 +45,7 @@ impl Worker {
         self.store.fence_writes(self.term)?;
         let stored = self.read_stored()?;
         self.advance_numbers(&stored);
+        self.inbox.set_next_fallback(0);
         self.scheduled = stored.scheduled;
         // The timers show every other job that was under way.
         self.jobs = stored.preparing.into_iter().map(|push| (push, Job::Purge)).collect();

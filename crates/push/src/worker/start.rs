@@ -5,7 +5,7 @@ use crate::{PushFrame, audience::Audience, draft::Draft, prepared_push::TargetSp
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use tidings_domain::{model::UserNo, push_store::*, store::StoreResult};
-use tidings_protocol::http::PushReach;
+use tidings_protocol::http::{PushFallback, PushReach};
 
 /// Bytes of a part: with its key a part stays below the longest row.
 const PART_BYTES: usize = 2 * 1024 + 512;
@@ -22,11 +22,14 @@ pub(super) struct Plan {
     /// The targets of a named push.
     named: Vec<DeviceNo>,
     audience: Option<Audience>,
+    /// After how many seconds devices fall back that have not acknowledged the push.
+    fallback_after_s: Option<u64>,
 }
 
 impl Plan {
     pub(super) fn new(header: StoredPush, frame: Arc<PushFrame>) -> Self {
-        Plan { header, frame, rows: Vec::new(), deletes: Vec::new(), named: Vec::new(), audience: None }
+        let (rows, deletes, named) = Default::default();
+        Plan { header, frame, rows, deletes, named, audience: None, fallback_after_s: None }
     }
 
     /// The plan of a push that waits for its start: the target specification is stored behind the body.
@@ -48,6 +51,32 @@ impl Plan {
         self.header.parts = whole.len().div_ceil(PART_BYTES) as u32;
     }
 
+    /// Adds the rows of the fallback that the push was accepted with.
+    pub(super) fn put_fallback(&mut self, fallback: &PushFallback) {
+        let push = self.header.push;
+        let whole = serde_json::to_vec(fallback).unwrap_or_default();
+        self.rows.extend(whole.chunks(PART_BYTES).zip(0..).map(|(bytes, chunk)| PushRow::Fallback {
+            push,
+            part: FallbackPart::Request,
+            chunk,
+            bytes: bytes.to_vec(),
+        }));
+        self.fallback_after_s = Some(fallback.after_s);
+    }
+
+    /// Devices of a push that starts now, and was accepted before, fall back after this time.
+    pub(super) fn falling_back_after(&mut self, after_s: Option<u64>) {
+        self.fallback_after_s = after_s;
+    }
+
+    /// When the devices of a push that starts now fall back.
+    fn fallback_timer(&self) -> Option<StoredFallbackTimer> {
+        let after_s = self.fallback_after_s.filter(|_| self.header.stage == PushStage::Running)?;
+        let whom = if after_s == 0 { FallbackDevices::NotConnected } else { FallbackDevices::All };
+        let at = self.header.started_at?.saturating_add(after_s * 1_000);
+        Some(StoredFallbackTimer { at, push: self.header.push, whom, next: 0 })
+    }
+
     pub(super) fn runs_to_many(&self) -> bool {
         self.audience.is_some()
     }
@@ -55,7 +84,7 @@ impl Plan {
     /// An upper bound of the rows that are written for the push.
     pub(super) fn rows(&self) -> usize {
         let collapse = if self.header.collapse_key.is_some() { ROWS_PER_COLLAPSE } else { 0 };
-        self.rows.len() + self.deletes.len() + self.named.len() * collapse + 6
+        self.rows.len() + self.deletes.len() + self.named.len() * collapse + 7
     }
 
     /// The rows that make the push accepted: they are in the last of its writes.
@@ -73,6 +102,7 @@ impl Plan {
         if self.audience.is_some() {
             rows.push(PushRow::RecoveryIndex { index: RecoveryIndex::Live, push });
         }
+        rows.extend(self.fallback_timer().map(PushRow::FallbackTimer));
         rows
     }
 }
@@ -217,6 +247,9 @@ impl Worker {
 
     /// Starts a stored push: sends it to its targets that are online.
     pub(super) fn start(&mut self, plan: Plan) {
+        if let Some(timer) = plan.fallback_timer() {
+            self.inbox.note_fallback(timer.at);
+        }
         let Plan { header, frame, named, audience, .. } = plan;
         self.metrics.pushes_accepted.inc();
         if header.stage == PushStage::Scheduled {

@@ -93,7 +93,10 @@ impl PushIndex {
                 let pending = kv.get(Space::Push, &push_key(&PushKey::Pending(*device, *push))).ok().flatten();
                 pending.is_none().then(|| format!("push {push} is not pending for device {}, its target", device.0))
             }
-            PushRow::ClientPushId { push, .. } | PushRow::Part { push, .. } | PushRow::Chunk { push, .. }
+            PushRow::ClientPushId { push, .. }
+            | PushRow::Part { push, .. }
+            | PushRow::Chunk { push, .. }
+            | PushRow::Fallback { push, .. }
                 if no_push(push) =>
             {
                 Some(format!("{:?} belongs to a push that does not exist", row.key()))

@@ -2,6 +2,7 @@
 
 use super::*;
 use tidings_domain::{push_store::*, request_digest::RequestHasher};
+use tidings_protocol::http::PushProvider;
 
 pub(super) const CHECKS: &[Check] = &[
     ("a push row has the value last put, until it is dropped", put_and_drop),
@@ -78,6 +79,10 @@ fn every_row() -> Vec<PushRow> {
         PushRow::RecoveryIndex { index: RecoveryIndex::Scheduled, push: 4 },
         PushRow::Collapse { device: DeviceNo(1), collapse_key: "k".into(), push: 3 },
         PushRow::Chunk { push: 3, set: AudienceSet::Acknowledged, chunk: 2, bytes: vec![0, 0, 1] },
+        PushRow::Fallback { push: 3, part: FallbackPart::Request, chunk: 0, bytes: b"{}".to_vec() },
+        PushRow::Fallback { push: 3, part: FallbackPart::Connected, chunk: 1, bytes: vec![0, 0, 1] },
+        PushRow::Fallback { push: 3, part: FallbackPart::Sent(PushProvider::Fcm), chunk: 1, bytes: vec![0, 0, 1] },
+        PushRow::FallbackTimer(StoredFallbackTimer { at: NOON, push: 3, whom: FallbackDevices::NotConnected, next: 7 }),
     ];
     rows.extend([256, 1, 255, 65_536].map(device));
     rows.extend([(256, 1), (1, 256), (1, 255), (1, u64::MAX), (2, 0)].map(|(device, push)| pending(device, push)));
@@ -107,8 +112,7 @@ fn put(store: &dyn Store, rows: &[PushRow]) {
 
 /// Drops all rows: those of these checks do not agree with each other, and the folder is checked afterwards.
 fn clear(store: &dyn Store) {
-    let rows =
-        store.push_rows(&PushKey::Counters, &PushKey::Chunk(u64::MAX, AudienceSet::Collapsed, u32::MAX), usize::MAX);
+    let rows = store.push_rows(&PushKey::Counters, &PushKey::FallbackTimer(u64::MAX, u64::MAX), usize::MAX);
     let drops: Vec<_> = rows.unwrap().iter().map(|row| PushChange::Delete(row.key())).collect();
     store.write_push(Term::ALONE, &drops).unwrap();
 }

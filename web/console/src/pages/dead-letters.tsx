@@ -98,10 +98,11 @@ export function DeadLetters() {
   );
 }
 
-function Event({ letter: { event, conversation, seq, users, device_id: device } }: { readonly letter: DeadLetter }) {
+function Event({ letter: { event, conversation, seq, push, users, device_id: device } }: { readonly letter: DeadLetter }) {
   const about = (
     <>
-      <a class="link" href={`${href("conversations", conversation)}?seq=${seq}`}><bdi>{conversation}</bdi> {seq}</a>
+      {conversation !== undefined && <a class="link" href={`${href("conversations", conversation)}?seq=${seq}`}><bdi>{conversation}</bdi> {seq}</a>}
+      {push !== undefined && <a class="link" href={href("pushes", push)}>push {push}</a>}
       {users.length === 1 && users[0] !== undefined && <> for <a class="link" href={href("users", users[0])}><bdi>{users[0]}</bdi></a></>}
       {device && <> on <bdi>{device}</bdi></>}
     </>

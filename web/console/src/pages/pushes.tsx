@@ -261,6 +261,7 @@ function Progress({ push }: { readonly push: PushStatus }) {
         facts={[
           ["Devices", count(targets)], ["Acknowledged", `${count(acknowledged)} (${percent(acknowledged, targets)})`], ["Written to a connection", count(delivered)],
           ["Waiting", `${count(pending)}, ${count(offline)} of them offline`], ["Expired", count(expired)], ["Replaced by a newer one", count(collapsed)], ["Cancelled", count(cancelled)],
+          ...(push.fallback ? [["Notified by providers", sentBy(push.fallback.sent)] as const] : []),
           ["Refused, too many waiting", count(push.refused_full)], ["Unknown users and devices", count(push.unknown)],
           ["Accepted", <Time at={push.accepted_at} />], ["Started", push.started_at ? <Time at={push.started_at} /> : push.send_at ? <>starts <Time at={push.send_at} /></> : "–"],
           [push.ended_at ? "Ended" : "Expires", <Time at={push.ended_at ?? push.expires_at} />],
@@ -271,6 +272,11 @@ function Progress({ push }: { readonly push: PushStatus }) {
   );
 }
 
+function sentBy(sent: Readonly<Record<string, number>>): string {
+  const providers = Object.entries(sent);
+  return providers.length === 0 ? "none yet" : providers.map(([provider, devices]) => `${provider} ${count(devices)}`).join(", ");
+}
+
 function Devices({ id }: { readonly id: string }) {
   const page = usePages<PushDevicePage>(path`/v1/push/${id}/devices`);
   return (
@@ -279,10 +285,10 @@ function Devices({ id }: { readonly id: string }) {
         pages={page}
         label="Devices"
         empty="It is for no device."
-        columns={[{ title: "User" }, { title: "Device" }, { title: "State" }, { title: "Written" }, { title: "Ended" }]}
-        rows={({ devices }) => devices.map(({ user, device_id: device, state, delivered_at: delivered, ended_at: ended }) => ({
+        columns={[{ title: "User" }, { title: "Device" }, { title: "State" }, { title: "Written" }, { title: "Ended" }, { title: "Notified by" }]}
+        rows={({ devices }) => devices.map(({ user, device_id: device, state, delivered_at: delivered, ended_at: ended, fallback }) => ({
           key: `${user} ${device}`,
-          cells: [<a class="link" href={href("users", user)}><bdi>{user}</bdi></a>, <bdi>{device}</bdi>, <Badge tone={state === "acknowledged" ? "good" : "plain"}>{state}</Badge>, delivered ? <Time at={delivered} /> : "–", ended ? <Time at={ended} /> : "–"],
+          cells: [<a class="link" href={href("users", user)}><bdi>{user}</bdi></a>, <bdi>{device}</bdi>, <Badge tone={state === "acknowledged" ? "good" : "plain"}>{state}</Badge>, delivered ? <Time at={delivered} /> : "–", ended ? <Time at={ended} /> : "–", fallback ?? "–"],
         }))}
       />
     </Card>

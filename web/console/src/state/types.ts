@@ -240,8 +240,11 @@ export interface DeadLetter {
   readonly users: readonly string[];
   readonly device_id?: string | null;
   readonly outcome: NotificationOutcome;
-  readonly conversation: string;
-  readonly seq: number;
+  /** Of a message. */
+  readonly conversation?: string;
+  readonly seq?: number;
+  /** Of a push that a device had not acknowledged. */
+  readonly push?: number;
   readonly failed_at: number;
   readonly attempts: number;
   readonly cause?: string;
@@ -396,6 +399,7 @@ export interface PushStatus {
     readonly collapsed: number;
     readonly cancelled: number;
   };
+  readonly fallback?: { readonly after_s: number; readonly sent: Readonly<Record<string, number>> } | null;
   readonly refused_full: number;
   readonly unknown: number;
 }
@@ -405,7 +409,7 @@ export interface PushPage extends Paged<number> {
 }
 
 export interface PushDevicePage extends Paged<number> {
-  readonly devices: readonly { readonly user: string; readonly device_id: string; readonly state: string; readonly delivered_at?: number | null; readonly ended_at?: number | null }[];
+  readonly devices: readonly { readonly user: string; readonly device_id: string; readonly state: string; readonly delivered_at?: number | null; readonly ended_at?: number | null; readonly fallback?: string | null }[];
 }
 
 export interface PresenceComparison {

@@ -286,6 +286,7 @@ impl Player<'_> {
             send_at: None,
             dry_run: false,
             client_push_id: None,
+            fallback: None,
         };
         let answer: Result<serde_json::Value, _> = http.post("/v1/push", &request);
         answer.map(|_| ()).map_err(|error| error.to_string())

@@ -1,6 +1,6 @@
 //! What is known of a row while it is worked on: what is left of it, and what is to be recorded.
 
-use super::super::dead_letters::ProviderDeadLetter;
+use super::super::dead_letters::{LetterMessage, LetterSubject, ProviderDeadLetter};
 use crate::{
     channel_jobs::{DeferredPeople, Job, JobPlace, Target, short_cause},
     log::{NotificationLog, Record, Source},
@@ -97,18 +97,18 @@ impl OpenJob {
         let attempts = attempts + u32::from(outcome != NotificationOutcome::Expired);
         // A refusal is of one message, while the older ones expire with the newest.
         let older = self.job.older().filter(|_| outcome == NotificationOutcome::Expired);
+        let subject = |seq| {
+            let rule = self.job.rule.clone();
+            LetterSubject::Message(LetterMessage { conversation, seq, policy, rule, step })
+        };
         self.dead.extend(std::iter::once(seq).chain(older).map(|seq| ProviderDeadLetter {
             provider,
-            conversation,
-            seq,
+            subject: subject(seq),
             target: target.clone(),
             failed_at: now_ms,
             attempts,
             outcome,
             cause: cause.clone(),
-            rule: self.job.rule.clone(),
-            step,
-            policy,
         }));
     }
 
@@ -154,6 +154,14 @@ pub(super) struct RetryTargets {
     /// The longest time for which the service asked.
     pub(super) retry_after: Option<Duration>,
     pub(super) cause: Option<String>,
+}
+
+impl RetryTargets {
+    pub(super) fn add(&mut self, target: Target, retry_after: Option<Duration>, reason: &str) {
+        self.retry_after = self.retry_after.max(retry_after);
+        self.cause = Some(short_cause(reason));
+        self.targets.push(target);
+    }
 }
 
 /// The rule's name in records; none, while no policy is stored.

@@ -13,8 +13,9 @@ use tidings_domain::{
     chat_rows::{self, notification_position_key},
     clock::Clock,
     model::{Actor, User},
-    providers::{Notification, Provider, ProviderAnswer, Retry, Shipment},
-    store::RowSpace,
+    providers::{Notification, NotificationSubject, Provider, ProviderAnswer, Retry, Shipment},
+    push_store::DeviceNo,
+    store::{RowSpace, Store},
 };
 use tidings_engine::{Engine, EngineParts, config::EngineConfig, presence::PresenceSession, shards::Wake};
 use tidings_notifications::{
@@ -25,6 +26,7 @@ use tidings_notifications::{
     webhook_push::WebhookPushConfig,
 };
 use tidings_protocol::{error::Refusal, http::*};
+use tidings_push::{PushItem, Register};
 use tidings_testkit::{ManualClock, MemoryStore};
 
 /// 2026-03-01 12:00 UTC.
@@ -143,10 +145,17 @@ pub struct World {
     pub apns: Receiver<Shipment>,
     pub web: Receiver<Shipment>,
     pub webhook: Receiver<WebhookDelivery>,
+    /// What the one shard is handed.
+    pub shard: Receiver<PushItem>,
 }
 
 /// An engine with Firebase as the setup says, and Apple and perhaps browsers, who accept all.
 pub fn world(setup: Setup) -> World {
+    world_on(setup.store.clone(), setup)
+}
+
+/// The same on another store than that of the setup.
+pub fn world_on(store: Arc<dyn Store>, setup: Setup) -> World {
     let clock = Arc::new(ManualClock::default());
     clock.set(NOON);
     let provider = |provider, answers: Vec<ProviderAnswer>, is_away| {
@@ -168,11 +177,11 @@ pub fn world(setup: Setup) -> World {
     let backoff_min = setup.webhook_backoff;
     let webhook_config =
         WebhookPushConfig { secret: "s".into(), attempts_max, backoff_min, ..WebhookPushConfig::default() };
-    let (engine, _receivers) = Engine::start(EngineParts {
+    let (engine, mut receivers) = Engine::start(EngineParts {
         // No send is refused because commits are slow.
         config: EngineConfig { shards: 1, commit_time_max: PATIENCE, ..EngineConfig::default() },
         clock: clock.clone() as Arc<dyn Clock>,
-        store: setup.store,
+        store,
         wakes: vec![Arc::new(Asleep)],
         cluster: None,
     });
@@ -188,7 +197,7 @@ pub fn world(setup: Setup) -> World {
         providers: setup.has_providers.then(|| ProviderPushParts { providers, config }),
     };
     let notifications = Notifications::start(&engine, parts);
-    World { engine, notifications, clock, fcm, apns, web, webhook }
+    World { engine, notifications, clock, fcm, apns, web, webhook, shard: receivers.remove(0).push }
 }
 
 pub fn fcm(token: &str) -> PushToken {
@@ -262,6 +271,44 @@ impl World {
         let notifications = self.notifications.clone();
         let register = move || notifications.set_push_token(&user, &device, token.as_ref());
         tokio::task::spawn_blocking(register).await.unwrap()
+    }
+
+    /// A device of the user binds for pushes.
+    pub fn bind(&self, user: &str, device: &str) -> DeviceNo {
+        let user = self.engine.directory.require_user(user).unwrap().no;
+        let session = user.0;
+        self.engine
+            .push
+            .register(Register {
+                shard: 0,
+                session,
+                user,
+                device_id: device.into(),
+                device_kind: "phone".into(),
+                app_version: None,
+                since: self.clock.now_ms(),
+                survives_failover: false,
+            })
+            .unwrap();
+        self.engine.push.settle().unwrap();
+        let registered = |item| match item {
+            PushItem::Registered { session: of, result } if of == session => Some(result.unwrap()),
+            _ => None,
+        };
+        self.shard.try_iter().find_map(registered).expect("the device is registered")
+    }
+
+    /// The connection of a device that [`World::bind`] bound ends.
+    pub fn unbind(&self, user: &str, device: DeviceNo) {
+        let session = self.engine.directory.require_user(user).unwrap().no.0;
+        self.engine.push.session_ended(0, session, Some(device));
+        self.engine.push.settle().unwrap();
+    }
+
+    /// Sends a push; returns its number.
+    pub async fn push(&self, request: Value) -> u64 {
+        let prepared = self.engine.push.prepare(serde_json::from_str(&request.to_string()).unwrap()).unwrap();
+        self.engine.push.accept(prepared).await.unwrap().push
     }
 
     pub fn devices(&self, user: &str) -> Vec<String> {
@@ -357,6 +404,22 @@ impl World {
 pub fn next(of: &Receiver<Shipment>) -> (String, Notification) {
     let Shipment { notification, token } = of.recv_timeout(PATIENCE).expect("a notification");
     (token.address().to_owned(), notification)
+}
+
+/// The number of the message that a notification is about.
+pub fn message_of(notification: &Notification) -> u64 {
+    match &notification.subject {
+        NotificationSubject::Message { seq, .. } => *seq,
+        NotificationSubject::Push { push, .. } => panic!("a notification of push {push}"),
+    }
+}
+
+/// The number of the message that a dead letter is about.
+pub fn seq_of(letter: &DeadLetter) -> u64 {
+    match &letter.subject {
+        DeadLetterSubject::Message { seq, .. } => *seq,
+        DeadLetterSubject::Push { push } => panic!("a dead letter of push {push}"),
+    }
 }
 
 /// The tokens that the next `count` notifications are for, sorted.
