@@ -40,6 +40,8 @@ gates! {
     PopupConversions = "popup_conversions";
     /// Notifications may wait for the end of quiet hours, in rows of their own.
     QuietHoursDefer = "quiet_hours_defer";
+    /// Every change that the feed of events shows is in the commit log.
+    EventLog = "event_log";
 }
 
 impl Gate {
