@@ -44,6 +44,8 @@ gates! {
     ApiKeys = "api_keys";
     /// Pushes may have a fallback: rows of it, and jobs and dead letters of providers that are of a push.
     PushFallback = "push_fallback";
+    /// Every change that the feed of events shows is in the commit log.
+    EventLog = "event_log";
 }
 
 impl Gate {

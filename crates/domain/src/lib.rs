@@ -26,6 +26,7 @@ pub mod failure_log;
 pub mod gates;
 pub mod installation;
 pub mod leadership;
+pub mod log_records;
 pub mod message_changes;
 pub mod metrics;
 pub mod model;

@@ -33,6 +33,15 @@ pub struct ConversationNo(pub u64);
 /// A position in the store's one commit order. Every entry has its own; later commits have higher ones.
 pub type Position = u64;
 
+/// A range of the commit order: the positions after `after`, up to and including `through`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PositionRange {
+    /// The position before the range.
+    pub after: Position,
+    /// The last position of the range; the same as `after` when the range is empty.
+    pub through: Position,
+}
+
 /// One of three paths of messages through the engine. Lanes share no queue and no worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]

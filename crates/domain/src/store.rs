@@ -13,13 +13,19 @@ pub mod batch_reads;
 mod proposals;
 mod rows;
 
+pub use crate::model::PositionRange;
 pub use crate::{
     leadership::Term,
     store_error::{StoreError, StoreResult},
 };
-use crate::{model::*, push_store::PushStore, stored_id::StoredId};
+use crate::{
+    log_records::{LogPage, PruneProgress},
+    model::*,
+    push_store::PushStore,
+    stored_id::StoredId,
+};
 pub use proposals::{
-    Appended, FirstResult, MessageChange, NewConversation, NotificationKey, NotificationTable, Outcome, PositionRange,
+    Appended, FirstResult, MessageChange, NewConversation, NotificationKey, NotificationTable, Outcome,
     PreferencesPatch, Proposal, Rejection, StoredMove, StoredNotification, UserPatch,
 };
 pub use rows::{CheckedRows, ROW_BYTES_MAX, ROW_KEY_BYTES_MAX, RowChange, RowSpace, RowStore, RowsCheck};
@@ -375,6 +381,24 @@ pub trait Store: PushStore + RowStore {
         limit: usize,
     ) -> StoreResult<Vec<StoredNotification>>;
 
+    /// The records of the commit order after a position, for the feed of events: all of them, or the next `limit` or so.
+    ///
+    /// # Errors
+    /// [`StoreError::Pruned`]: some of them are not kept any more, or never were. Others are those of reads.
+    fn log_after(&self, after: Position, limit: usize) -> StoreResult<LogPage>;
+    /// The position after which the log has all records; `None`: it keeps none.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn log_start(&self) -> StoreResult<Option<Position>>;
+    /// Removes one chunk of the records from before this time, oldest first. A store that several nodes write does so by
+    /// [`CommitLog::prune`](crate::commit_log::CommitLog::prune) instead.
+    ///
+    /// # Errors
+    /// Those of [`Store::retain`].
+    fn prune_log(&self, _before_ms: u64) -> StoreResult<PruneProgress> {
+        Ok(PruneProgress::default())
+    }
     /// Removes entries beyond the limits of retention; answers how many. It may run beside commits.
     ///
     /// # Errors

@@ -47,6 +47,8 @@ pub struct EngineConfig {
     pub public_attributes: Vec<String>,
     pub push: PushConfig,
     pub popups: PopupsConfig,
+    /// How long events are kept for the feed; zero: not at all.
+    pub events_keep: Duration,
 }
 
 impl EngineConfig {
@@ -76,6 +78,7 @@ impl Default for EngineConfig {
             public_attributes: Vec::new(),
             push: PushConfig::default(),
             popups: PopupsConfig::default(),
+            events_keep: Duration::ZERO,
         }
     }
 }

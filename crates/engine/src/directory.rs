@@ -21,14 +21,7 @@ pub use push_devices::PushDevices;
 use push_devices::PushDevicesCache;
 use quick_cache::sync::{Cache, GuardResult};
 pub use shown::ShownIndex;
-use std::{
-    borrow::Borrow,
-    hash::Hash,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use tidings_domain::{
     chat_rows::{Preferences, preferences_key},
     commit_log::Change,
@@ -38,6 +31,7 @@ use tidings_domain::{
 };
 use tidings_protocol::error::Refusal;
 use tidings_push::UserLookup;
+use tokio::sync::watch;
 use unread::UnreadCache;
 
 pub struct Directory {
@@ -55,7 +49,7 @@ pub struct Directory {
     pub shown: ShownIndex,
     pub(crate) cleared: ClearedMarks,
     /// The position through which nothing here is older than the store.
-    current: AtomicU64,
+    current: watch::Sender<Position>,
     /// Whether other nodes change the store too.
     shared: bool,
 }
@@ -94,7 +88,7 @@ impl Directory {
             push_devices: PushDevicesCache::default(),
             shown: ShownIndex::default(),
             cleared: ClearedMarks::default(),
-            current: AtomicU64::new(store.last_position()),
+            current: watch::Sender::new(store.last_position()),
             store,
             user_nos: Cache::new(entries),
             users: Cache::new(entries),
@@ -273,12 +267,22 @@ impl Directory {
 
     /// The position through which caches are invalidated: what is committed after it may be unknown here.
     pub fn current(&self) -> Position {
-        self.current.load(Ordering::Acquire)
+        *self.current.borrow()
+    }
+
+    /// Waits until a commit after this position is known here.
+    pub(crate) async fn wait_beyond(&self, position: Position) {
+        // The sender is a part of the directory.
+        let _ = self.current.subscribe().wait_for(|current| *current > position).await;
     }
 
     /// All commits through this position are known here.
     pub(crate) fn note_current(&self, through: Position) {
-        self.current.fetch_max(through, Ordering::AcqRel);
+        self.current.send_if_modified(|current| {
+            let moves = through > *current;
+            *current = through.max(*current);
+            moves
+        });
     }
 
     /// Forgets lists that may lack changes of a commit whose outcome is unknown.

@@ -7,6 +7,7 @@
 //! - `push_tokens`: where providers reach devices;
 //! - [`port`]: what the crate of notifications uses beside these;
 //! - `bulk_sends`: one message to some of an account's followers;
+//! - [`events`]: the feed of all that is committed;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every listener;
 //! - `popup_trigger`, `popup_users`, `popup_pushes`: popups that the app server sends, users as popups see them, and what
@@ -15,6 +16,7 @@
 
 mod bulk_sends;
 mod conversations;
+pub mod events;
 mod health;
 mod history;
 mod leader_requests;

@@ -163,6 +163,7 @@ impl Engine {
             shards: self.shards.clone(),
             clock: self.clock.clone(),
             session_limits: self.config.session_limits(),
+            events_keep: self.config.events_keep,
         };
         let engine = Arc::downgrade(self);
         cluster.start(context, move |reason| {

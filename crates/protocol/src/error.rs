@@ -71,6 +71,8 @@ codes! {
     StreamElsewhere = "stream_elsewhere", 409;
     /// The cursor was not issued by this server.
     CursorInvalid = "cursor_invalid", 422;
+    /// What follows the cursor is not kept any more. Begin anew.
+    CursorExpired = "cursor_expired", 410;
     /// Too many requests from this caller. Wait as told.
     RateLimited = "rate_limited", 429;
     /// A queue on the message's way is full; nothing was stored. Wait as told, then retry.
@@ -151,7 +153,7 @@ impl ErrorCode {
             // These refuse requests; they end no session.
             NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused
             | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled | VersionConflict
-            | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled => 4999,
+            | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled | CursorExpired => 4999,
         }
     }
 }

@@ -36,6 +36,12 @@ pub const HISTORY_PAGE_MAX: usize = 500;
 /// The bodies in one page of history, in bytes; the entry that crosses it still belongs to the page, and
 /// `next` or `previous` leads on from there.
 pub const HISTORY_PAGE_BYTES_MAX: usize = 1024 * 1024;
+/// Events in one page of the feed.
+pub const EVENTS_PAGE_MAX: usize = 1_000;
+/// The bodies in one page of the feed, in bytes; the event that crosses it still belongs to the page.
+pub const EVENTS_PAGE_BYTES_MAX: usize = 1024 * 1024;
+/// How long a request for events may wait for one, in seconds.
+pub const EVENTS_WAIT_MAX_S: u64 = 30;
 /// Conversations in one page of the list.
 pub const CONVERSATIONS_PAGE_MAX: usize = 200;
 /// Conversations of one user that a list, a session, a sync or a resume looks through. For a user with more, no resume is

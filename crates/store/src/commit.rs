@@ -3,6 +3,7 @@
 
 use crate::{
     errors::store_error,
+    event_log::EventLog,
     first_results::*,
     kv::{Batch, Kv, Space, Write},
     reads::*,
@@ -12,7 +13,12 @@ use crate::{
 use quick_cache::sync::Cache;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-use tidings_domain::{decide::StagedRows, model::*, store::*};
+use tidings_domain::{
+    commit_log::Change,
+    decide::{StagedRows, decide},
+    model::*,
+    store::*,
+};
 
 /// Outbox items of one row: three numbers each, so that the row stays below the limit of values.
 const OUTBOX_ITEMS_PER_ROW: usize = VALUE_BYTES_MAX / 24 - 1;
@@ -25,6 +31,8 @@ pub(crate) struct StagedBatch<'a> {
     heads_cache: &'a Cache<ConversationNo, Head>,
     days: &'a TimelineDays,
     outbox: bool,
+    /// What the feed of events reads back; `None`: events are not kept.
+    event_log: Option<EventLog>,
     batch: Batch,
     pub(crate) counters: Counters,
     pub(crate) heads: FxHashMap<ConversationNo, Head>,
@@ -56,6 +64,7 @@ impl<'a> StagedBatch<'a> {
         days: &'a TimelineDays,
         counters: Counters,
         outbox: bool,
+        event_log: Option<EventLog>,
         has_former_results: bool,
     ) -> Self {
         StagedBatch {
@@ -63,6 +72,7 @@ impl<'a> StagedBatch<'a> {
             heads_cache,
             days,
             outbox,
+            event_log,
             counters,
             batch: Batch::default(),
             heads: FxHashMap::default(),
@@ -82,8 +92,25 @@ impl<'a> StagedBatch<'a> {
         }
     }
 
-    /// The batch to write, completed with the rows that are written once a batch: day sizes, outbox and counters.
-    pub(crate) fn finish(&mut self) -> StoreResult<Batch> {
+    /// Decides one proposal.
+    ///
+    /// # Errors
+    /// A stored row cannot be read: the whole batch must be dropped.
+    pub(crate) fn propose(&mut self, proposal: &Proposal, now_ms: u64) -> StoreResult<Outcome> {
+        let before = self.counters.position;
+        let outcome = decide(self, proposal, now_ms)?;
+        if let Some(log) = &mut self.event_log
+            && let Some(change) = Change::of(proposal, &outcome)
+        {
+            // At the position of its entry, or at one of its own.
+            self.counters.position = self.counters.position.max(before + 1);
+            log.note_change(self.counters.position, &change);
+        }
+        Ok(outcome)
+    }
+
+    /// The batch to write, completed with the rows that are written once a batch: day sizes, outbox, log and counters.
+    pub(crate) fn finish(&mut self, now_ms: u64) -> StoreResult<Batch> {
         for (day, bytes) in std::mem::take(&mut self.day_bytes) {
             self.days.add(day);
             let row_key = day_key(day);
@@ -99,6 +126,9 @@ impl<'a> StagedBatch<'a> {
             self.batch.put(Space::Meta, key(b'o', &items[..1]), numbers_row(items));
         }
         let mut batch = std::mem::take(&mut self.batch);
+        if let Some(log) = self.event_log.take() {
+            log.write(now_ms, &mut batch);
+        }
         if self.rewrites {
             batch.keep_last_writes();
         }
@@ -193,6 +223,9 @@ impl StagedRows<'_> for StagedBatch<'_> {
                 FirstResult { appended: Appended { duplicate: true, ..appended }, request: entry.request.digest };
             self.batch.put(Space::Dedupe, send.clone(), encode_first_result(&first));
             self.first_results.insert(send, first);
+        }
+        if let Some(log) = &mut self.event_log {
+            log.note_entry(position, conversation, seq);
         }
         if self.outbox && entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
             self.outbox_items.extend([position, conversation.0, seq]);

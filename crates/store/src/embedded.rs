@@ -5,6 +5,7 @@ use crate::{
     batch_progress::BatchProgress,
     commit::StagedBatch,
     errors::store_error,
+    event_log::EventLog,
     fjall_kv::FjallKv,
     folder::{CleanShutdown, Folder},
     journal,
@@ -27,7 +28,12 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_domain::{decide::decide, model::*, store::*, stored_id::StoredId};
+use tidings_domain::{
+    commit_log::{LogPage, PruneProgress},
+    model::*,
+    store::*,
+    stored_id::StoredId,
+};
 
 /// How long a check of the disk's free space counts.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -176,11 +182,12 @@ impl Store for EmbeddedStore {
             &self.days,
             writer.counters,
             self.options.outbox,
+            self.options.event_log.then(EventLog::default),
             self.has_former_results,
         );
         let outcomes =
-            batch.iter().map(|proposal| decide(&mut staged, proposal, now_ms)).collect::<StoreResult<Vec<_>>>()?;
-        let rows = staged.finish()?;
+            batch.iter().map(|proposal| staged.propose(proposal, now_ms)).collect::<StoreResult<Vec<_>>>()?;
+        let rows = staged.finish(now_ms)?;
         let StagedBatch { counters, heads, first_entry_ids, .. } = staged;
         if !rows.writes.is_empty() {
             let progress = BatchProgress {
@@ -196,6 +203,18 @@ impl Store for EmbeddedStore {
         }
         self.position.store(counters.position, Ordering::Release);
         Ok(outcomes)
+    }
+
+    fn log_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
+        self.read_event_log(after, limit)
+    }
+
+    fn log_start(&self) -> StoreResult<Option<Position>> {
+        self.event_log_start()
+    }
+
+    fn prune_log(&self, before_ms: u64) -> StoreResult<PruneProgress> {
+        self.prune_event_log(before_ms)
     }
 
     fn epoch(&self) -> u64 {

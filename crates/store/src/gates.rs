@@ -12,8 +12,8 @@ use tidings_domain::{gates::Gate, store::StoreResult};
 const GATE: u8 = b'g';
 
 impl EmbeddedStore {
-    /// Opens all gates that this program knows: from now on it may write what earlier programs cannot read. A server does so
-    /// when it starts; a command that only looks at the folder does not.
+    /// Opens all gates that this program knows: from now on it may write what earlier programs cannot read. It also begins the
+    /// log of events, or drops it. A server does so when it starts; a command that only looks at the folder does not.
     ///
     /// # Errors
     /// The rows cannot be written now.
@@ -27,7 +27,10 @@ impl EmbeddedStore {
             }
         }
         drop(kv);
-        if batch.writes.is_empty() { Ok(()) } else { self.write_rows_batch(batch) }
+        if !batch.writes.is_empty() {
+            self.write_rows_batch(batch)?;
+        }
+        self.open_event_log()
     }
 }
 

@@ -36,6 +36,7 @@ mod embedded;
 mod engine_layout;
 mod epoch;
 mod errors;
+mod event_log;
 mod files;
 mod first_results;
 mod fjall_kv;

@@ -14,6 +14,8 @@ pub struct EmbeddedOptions {
     pub path: PathBuf,
     /// Whether to keep an outbox: the list of entries that await offline push.
     pub outbox: bool,
+    /// Whether to keep what the feed of events reads back.
+    pub event_log: bool,
     /// Free space to leave on the disk: commits are refused before the engine meets a full disk.
     pub disk_reserve_bytes: u64,
     pub memtable_bytes: u64,
@@ -26,6 +28,7 @@ impl EmbeddedOptions {
         EmbeddedOptions {
             path: path.into(),
             outbox: false,
+            event_log: false,
             disk_reserve_bytes: 64 * 1024 * 1024,
             memtable_bytes: 16 * 1024 * 1024,
             journal_bytes: 96 * 1024 * 1024,

@@ -15,6 +15,7 @@
 //! | meta | `o` position / `O` | entries that await offline push / how far its consumer has come, first row left |
 //! | meta | `d` / `q` / `k` id | a notification: a dead letter / one that waits for another attempt / an unacknowledged message |
 //! | meta | `g` name | nothing: the gate is open |
+//! | meta | `x` position, part / `X` | a part of the log of a batch, with its last position / where the log begins; see `event_log` |
 //! | meta | `b` day | bytes of entries of that UTC day |
 //! | meta | `a` key | a row of `RowSpace::Chat` |
 //! | timeline | conversation, seq | the entry, or the head of one with a large body |

@@ -12,7 +12,13 @@ mod receipts;
 use commit_log::MemoryLog;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use tidings_domain::{model::*, push_store::*, store::*, stored_id::StoredId};
+use tidings_domain::{
+    commit_log::{CommitLog, LogPage},
+    model::*,
+    push_store::*,
+    store::*,
+    stored_id::StoredId,
+};
 
 #[derive(Default)]
 struct State {
@@ -518,6 +524,14 @@ impl Store for MemoryStore {
         let after = state.position;
         let outcomes = batch.iter().map(|p| state.propose_and_log(p, now_ms)).collect();
         Ok((outcomes, PositionRange { after, through: state.position }))
+    }
+
+    fn log_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
+        self.committed_after(after, limit)
+    }
+
+    fn log_start(&self) -> StoreResult<Option<Position>> {
+        Ok(self.0.lock().log.is_some().then_some(0))
     }
 
     fn epoch(&self) -> u64 {

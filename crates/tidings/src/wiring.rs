@@ -19,7 +19,10 @@ use tidings_gateway::{
 };
 use tidings_listen::{ClientAddress, Throttle, ThrottleKey};
 use tidings_notifications::{NotificationParts, Notifications, webhook::Webhook, webhook_push::WebhookPushConfig};
-use tidings_protocol::{error::Refusal, event_stream::StreamPost};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    event_stream::StreamPost,
+};
 use tokio::sync::oneshot;
 
 /// A running server.
@@ -187,13 +190,16 @@ fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, WebhookPushC
 const HEALTH_CLOSES_WITHIN: Duration = Duration::from_millis(200);
 /// How often running bulk sends are looked for.
 const BULK_SENDS_EVERY: Duration = Duration::from_secs(1);
+/// How often events are removed that are older than they are kept.
+const EVENTS_REMOVED_EVERY: Duration = Duration::from_secs(60);
 /// How often recalls are looked for whose bodies have been in the store's files for long enough.
 const PURGE_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// What the leader does from time to time.
 async fn housekeeping(engine: Arc<Engine>, notifications: Arc<Notifications>, settings: Settings) {
     let purge = purge_recalled_bodies(notifications, &settings);
-    tokio::join!(remove_old_messages(engine.clone(), &settings), purge, work_on_bulk_sends(engine));
+    let (messages, events) = (remove_old_messages(engine.clone(), &settings), remove_old_events(engine.clone()));
+    tokio::join!(messages, events, purge, work_on_bulk_sends(engine));
 }
 
 /// Has bulk sends go on.
@@ -247,6 +253,23 @@ async fn remove_old_messages(engine: Arc<Engine>, settings: &Settings) {
             Ok(Ok(removed)) => tracing::info!(removed, "retention"),
             Ok(Err(refusal)) => tracing::warn!(%refusal, "retention failed; it is tried again"),
             Err(error) => tracing::error!(%error, "retention met a defect"),
+        }
+    }
+}
+
+/// Removes the events that the feed no longer keeps.
+async fn remove_old_events(engine: Arc<Engine>) {
+    let mut timer = interval_from_now(EVENTS_REMOVED_EVERY);
+    let failures = FailureLog::new("old events could not be removed");
+    loop {
+        timer.tick().await;
+        let mut has_more = true;
+        while has_more {
+            let engine = engine.clone();
+            let removed = tokio::task::spawn_blocking(move || engine.remove_old_events()).await;
+            let removed = removed.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, error.to_string())));
+            failures.note(&removed);
+            has_more = removed.unwrap_or(false);
         }
     }
 }

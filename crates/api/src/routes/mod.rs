@@ -7,6 +7,7 @@ mod conversations;
 mod dead_letters;
 mod desks;
 mod event_streams;
+mod events;
 mod ids;
 mod message_changes;
 mod messages;
@@ -87,6 +88,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(presence::get_views))
         .routes(routes!(presence::list_nodes))
         .routes(routes!(presence::compare))
+        .routes(routes!(events::list_events))
         .routes(routes!(reading::list_conversations))
         .routes(routes!(reading::sync))
         .routes(routes!(reading::mark_read))

@@ -545,15 +545,6 @@ pub struct Appended {
     pub duplicate: bool,
 }
 
-/// A range of the commit order: the positions after `after`, up to and including `through`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PositionRange {
-    /// The position before the range.
-    pub after: Position,
-    /// The last position of the range; the same as `after` when the range is empty.
-    pub through: Position,
-}
-
 /// Why the store rejected one proposal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {

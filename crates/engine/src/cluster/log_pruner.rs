@@ -6,7 +6,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tidings_domain::{commit_log::CommitLog, failure_log::FailureLog};
 
-/// How long the log keeps changes: no node looks back farther.
+/// How long the log keeps changes at least: no node looks back farther.
 const RETENTION: Duration = Duration::from_secs(3_600);
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 /// Between two chunks of a backlog, so that commits get through.
@@ -15,6 +15,8 @@ const PRUNE_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct LogPruner {
     pub log: Arc<dyn CommitLog>,
     pub nodes: Arc<ClusterNodes>,
+    /// How long the feed of events has them.
+    pub events_keep: Duration,
     /// Nothing is ever sent on it; when its sender is dropped, the pruner stops.
     pub stopped: Receiver<Infallible>,
     pub failures: FailureLog,
@@ -30,7 +32,7 @@ impl LogPruner {
 
     /// Removes one chunk. Returns whether there may be more to remove.
     fn prune(&self) -> bool {
-        let pruned = self.log.prune(RETENTION.as_millis() as u64);
+        let pruned = self.log.prune(RETENTION.max(self.events_keep).as_millis() as u64);
         self.failures.note(&pruned);
         pruned.is_ok_and(|progress| progress.more)
     }

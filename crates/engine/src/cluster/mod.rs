@@ -86,6 +86,8 @@ pub(crate) struct ClusterContext {
     pub shards: Arc<Shards>,
     pub clock: Arc<dyn Clock>,
     pub session_limits: SessionLimits,
+    /// How long the feed of events has the changes in the log.
+    pub events_keep: Duration,
 }
 
 const PRESENCE_UNKNOWN: &str = "this node has just started, and has not heard yet who is online on the others";
@@ -162,6 +164,7 @@ impl Cluster {
 
     /// Begins to follow the commit order and to send heartbeats. `end` is called when this node must end, with the reason.
     pub(crate) fn start(&self, context: ClusterContext, end: impl Fn(EndReason) + Clone + Send + 'static) {
+        let events_keep = context.events_keep;
         self.presence.start(context, self.nodes.clone(), self.bus.clone(), self.metrics.clone());
         let (follower, nodes) = (self.follower.clone(), self.nodes.clone());
         let also_end = end.clone();
@@ -169,7 +172,8 @@ impl Cluster {
         let (running, stopped) = bounded(0);
         *self.running.lock() = Some(running);
         let failures = FailureLog::new("old changes could not be removed from the commit log");
-        let pruner = LogPruner { log: self.log.clone(), nodes: nodes.clone(), stopped: stopped.clone(), failures };
+        let (log, stops) = (self.log.clone(), stopped.clone());
+        let pruner = LogPruner { log, nodes: nodes.clone(), events_keep, stopped: stops, failures };
         let (agreement, log) = (self.agreement.clone(), self.log.clone());
         agreement.exchange_or_log(&*log);
         let (watching, signs) = (nodes.clone(), self.log.clone());

@@ -163,7 +163,7 @@ impl Engine {
         self.directory.user_no(id).map_err(store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))
     }
 
-    fn details_of(&self, conversation: &Conversation) -> Result<ConversationDetails, Refusal> {
+    pub(crate) fn details_of(&self, conversation: &Conversation) -> Result<ConversationDetails, Refusal> {
         let head = self.store.head(conversation.no).map_err(store_refusal)?;
         Ok(ConversationDetails {
             id: conversation.id.clone(),

@@ -70,7 +70,7 @@ impl Engine {
         Ok(self.profile_of(&*self.directory.require_user(id)?, private))
     }
 
-    fn profile_of(&self, user: &User, private: bool) -> UserProfile {
+    pub(crate) fn profile_of(&self, user: &User, private: bool) -> UserProfile {
         UserProfile {
             id: user.id.clone(),
             name: user.name.clone(),

@@ -42,7 +42,7 @@ fn a_backlog_is_removed_chunk_by_chunk_until_none_is_left() {
     let nodes =
         Arc::new(ClusterNodes::new(node, Duration::from_secs(60), true, Arc::default(), (log.clone(), bus), metrics));
     let (_stop, stopped) = bounded(0);
-    let pruner = LogPruner { log, nodes, stopped, failures: FailureLog::new("") };
+    let pruner = LogPruner { log, nodes, events_keep: Duration::ZERO, stopped, failures: FailureLog::new("") };
     assert!(!pruner.nodes.is_leader());
     let mut chunks = 1;
     while pruner.prune() {

@@ -11,6 +11,7 @@ use crate::rows::{NotificationRow, decode, decode_content, decode_conversation, 
 use std::sync::atomic::Ordering;
 use tidings_domain::{
     chat_rows::{UserSettings, settings_key},
+    commit_log::{CommitLog, LogPage},
     model::*,
     store::*,
     stored_id::StoredId,
@@ -68,6 +69,14 @@ impl Store for PostgresStore {
 
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
         Ok(self.commit_batch(batch, now_ms)?.0)
+    }
+
+    fn log_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
+        self.committed_after(after, limit)
+    }
+
+    fn log_start(&self) -> StoreResult<Option<Position>> {
+        Ok(self.query("SELECT changes_pruned FROM history", &[])?.first().map(|row| number(row, 0)))
     }
 
     fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {

@@ -55,6 +55,7 @@ impl Settings {
                 new_devices: self.new_devices(),
             },
             popups: self.popups_config(),
+            events_keep: Duration::from_secs(self.events.keep_days.saturating_mul(24 * 60 * 60)),
         }
     }
 

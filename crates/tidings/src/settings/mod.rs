@@ -131,6 +131,7 @@ settings! {
             push: Push,
             popups: Popups,
             retention: Retention,
+            events: Events,
             webhook: Webhook,
             notifications: Notifications,
             apns: ApnsSettings,
@@ -291,6 +292,15 @@ settings! {
 }
 
 settings! {
+    /// The feed of events, `GET /v1/events`: all that is committed, for search, moderation, bots and archives.
+    Events {
+        /// How long events are kept, in days; 0: there is no feed. The leader's setting counts. What retention removes of messages is gone
+        /// from the feed, too.
+        keep_days: u64 = 0,
+    }
+}
+
+settings! {
     /// Offline push: for users who are not connected, the server calls your own server, which notifies them.
     Webhook {
         /// The address that notifications are posted to. Unset: no offline push.
@@ -403,6 +413,7 @@ impl Settings {
             "push" => self.push.set(name, text),
             "popups" => self.popups.set(name, text),
             "retention" => self.retention.set(name, text),
+            "events" => self.events.set(name, text),
             "webhook" => self.webhook.set(name, text),
             "notifications" => self.notifications.set(name, text),
             "apns" => self.apns.set(name, text),

@@ -59,6 +59,7 @@ impl Settings {
         EmbeddedOptions {
             path: self.data_dir.clone(),
             outbox: self.has_offline_push(),
+            event_log: self.events.keep_days > 0,
             disk_reserve_bytes: store.disk_reserve_bytes,
             memtable_bytes: store.memtable_bytes,
             journal_bytes: store.journal_bytes,

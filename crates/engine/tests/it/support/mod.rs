@@ -367,6 +367,12 @@ impl Store for Troubled {
         }
         self.inner.commit(batch, now_ms)
     }
+    fn log_after(&self, after: Position, limit: usize) -> StoreResult<tidings_domain::log_records::LogPage> {
+        self.inner.log_after(after, limit)
+    }
+    fn log_start(&self) -> StoreResult<Option<Position>> {
+        self.inner.log_start()
+    }
     fn epoch(&self) -> u64 {
         self.inner.epoch()
     }

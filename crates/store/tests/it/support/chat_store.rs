@@ -20,6 +20,12 @@ impl Store for ChatStore {
     fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         self.chat.commit_in_order(batch, now_ms)
     }
+    fn log_after(&self, after: Position, limit: usize) -> StoreResult<tidings_domain::log_records::LogPage> {
+        self.chat.log_after(after, limit)
+    }
+    fn log_start(&self) -> StoreResult<Option<Position>> {
+        self.chat.log_start()
+    }
     fn epoch(&self) -> u64 {
         self.chat.epoch()
     }

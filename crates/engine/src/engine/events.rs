@@ -1,0 +1,381 @@
+//! The feed of events: the commit log as app servers read it, each record as the events that it stands for.
+//!
+//! What an event says is read when the event is: a message that was recalled since has no body, and a profile or a
+//! conversation's details are those of now. So nothing is written for the feed but what the log has anyway.
+
+use crate::{Engine, views::Found, visibility::View};
+use std::{str::FromStr, sync::Arc, time::Duration};
+use tidings_domain::{
+    gates::Gate,
+    log_records::{Change, LogRecord},
+    model::*,
+    refusals::store_refusal,
+    store::StoreError,
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::*,
+    limits::{EVENTS_PAGE_BYTES_MAX, EVENTS_PAGE_MAX, EVENTS_WAIT_MAX_S},
+};
+
+/// Events in a page when the reader gives no limit.
+const EVENTS_PAGE_DEFAULT: usize = 100;
+/// Records that one request passes over at most, however few of them are of the types that are asked for.
+const RECORDS_PER_REQUEST: usize = 5_000;
+
+/// Events that are asked for, checked.
+#[derive(Debug, Clone)]
+pub struct EventsRequest {
+    after: EventCursor,
+    types: Vec<String>,
+    limit: usize,
+    /// How long to wait for an event while there is none.
+    pub wait: Duration,
+}
+
+/// How far a reader has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct EventCursor {
+    epoch: u64,
+    /// The reader has dealt with all events up to this position.
+    position: Position,
+    /// And with so many of the next record, which may have thousands.
+    further: usize,
+}
+
+impl std::fmt::Display for EventCursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:x}.{}", self.epoch, self.position)?;
+        if self.further > 0 { write!(f, ".{}", self.further) } else { Ok(()) }
+    }
+}
+
+impl FromStr for EventCursor {
+    type Err = Refusal;
+
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        let read = || {
+            let mut parts = text.split('.');
+            let epoch = u64::from_str_radix(parts.next()?, 16).ok()?;
+            let position = parts.next()?.parse().ok()?;
+            let further = parts.next().map_or(Some(0), |further| further.parse().ok())?;
+            parts.next().is_none().then_some(EventCursor { epoch, position, further })
+        };
+        read().ok_or_else(|| {
+            Refusal::new(ErrorCode::CursorInvalid, "after: is not the cursor of an event, nor the next of a page")
+        })
+    }
+}
+
+/// A page of events, and how far it has come.
+#[derive(Debug)]
+pub struct ReadEvents {
+    pub page: EventPage,
+    through: EventCursor,
+}
+
+impl Engine {
+    /// Checks a request for events.
+    ///
+    /// # Errors
+    /// `conflict`: no events are kept; `not_yet_enabled`; `invalid_field`, `limit_exceeded`, `cursor_invalid` and
+    /// `cursor_expired` for the query; `store_unavailable`.
+    pub fn events_request(&self, query: &EventsQuery) -> Result<EventsRequest, Refusal> {
+        self.gates.require(Gate::EventLog)?;
+        if self.config.events_keep.is_zero() {
+            return Err(Refusal::new(ErrorCode::Conflict, "no events are kept: set [events] keep_days"));
+        }
+        let limit = match query.limit.unwrap_or(EVENTS_PAGE_DEFAULT) {
+            0 => return Err(Refusal::field("limit", "must be at least 1, got 0")),
+            limit if limit > EVENTS_PAGE_MAX => {
+                return Err(Refusal::limit("limit (events)", EVENTS_PAGE_MAX as u64, limit as u64));
+            }
+            limit => limit,
+        };
+        let wait_s = query.wait_s.unwrap_or_default();
+        if wait_s > EVENTS_WAIT_MAX_S {
+            return Err(Refusal::limit("wait_s (seconds)", EVENTS_WAIT_MAX_S, wait_s));
+        }
+        let types = query.types.as_deref().map(types_of).transpose()?.unwrap_or_default();
+        let after = self.events_after(query.after.as_deref())?;
+        Ok(EventsRequest { after, types, limit, wait: Duration::from_secs(wait_s) })
+    }
+
+    /// The position that a cursor stands for.
+    fn events_after(&self, after: Option<&str>) -> Result<EventCursor, Refusal> {
+        let at = |position| EventCursor { epoch: self.store.epoch(), position, further: 0 };
+        match after {
+            None => Ok(at(self.store.log_start().map_err(store_refusal)?.ok_or_else(not_kept)?)),
+            Some("now") => Ok(at(self.store.last_position())),
+            Some(cursor) => {
+                let cursor: EventCursor = cursor.parse()?;
+                if cursor.epoch != self.store.epoch() {
+                    let why = "after: is of another history, which ended when a backup was restored. Begin anew";
+                    return Err(Refusal::new(ErrorCode::CursorInvalid, why));
+                }
+                Ok(cursor)
+            }
+        }
+    }
+
+    /// Waits until something is committed that the reader has not seen.
+    pub async fn events_beyond(&self, read: &ReadEvents) {
+        self.directory.wait_beyond(read.through.position).await;
+    }
+
+    /// Removes old events of a node that has its store to itself; nodes that share one do so as they shorten their log. Answers
+    /// whether there may be more to remove. Blocks.
+    ///
+    /// # Errors
+    /// `store_unavailable`: a later call goes on.
+    pub fn remove_old_events(&self) -> Result<bool, Refusal> {
+        let keep_ms = u64::try_from(self.config.events_keep.as_millis()).unwrap_or(u64::MAX);
+        let pruned = self.store.prune_log(self.clock.now_ms().saturating_sub(keep_ms)).map_err(store_refusal)?;
+        Ok(pruned.more)
+    }
+
+    /// A page of events. Blocks.
+    ///
+    /// # Errors
+    /// `cursor_expired`: what follows the cursor is not kept any more; `store_unavailable`.
+    pub fn read_events(&self, request: &EventsRequest) -> Result<ReadEvents, Refusal> {
+        let mut page = Page { request, through: request.after, events: Vec::new(), bytes: 0, records: 0 };
+        let mut is_at_end = false;
+        while !is_at_end && !page.is_full() {
+            let asked = request.limit.min(RECORDS_PER_REQUEST - page.records);
+            let log = self.store.log_after(page.through.position, asked).map_err(log_refusal)?;
+            is_at_end = log.records.len() < asked;
+            for record in log.records {
+                if page.is_full() {
+                    is_at_end = false;
+                    break;
+                }
+                self.add_record(record, &mut page)?;
+            }
+            if is_at_end && page.through.further == 0 {
+                page.through.position = page.through.position.max(log.span.through);
+            }
+        }
+        let Page { events, through, .. } = page;
+        let more = !is_at_end || through.further > 0;
+        Ok(ReadEvents { page: EventPage { events, next: through.to_string(), more }, through })
+    }
+
+    /// Adds the events of a record, as many as there is room for.
+    fn add_record(&self, record: LogRecord, page: &mut Page<'_>) -> Result<(), Refusal> {
+        let position = record.position;
+        let mut found = Vec::new();
+        // The entry's event is the first, whether there is one or not: the others keep their numbers.
+        if let Some((conversation, entry)) = record.entry
+            && page.through.further == 0
+        {
+            page.bytes += entry.content.body.len();
+            found.extend(self.event_of_entry(conversation, entry)?.map(|event| (0, event)));
+        }
+        let before = page.through.further.saturating_sub(1);
+        let room = page.request.limit.saturating_sub(page.events.len() + found.len()).max(1);
+        let mut rest = 0;
+        if let Some(change) = record.change {
+            let (part, left) = part_of(change, before, room);
+            rest = left;
+            let mut events = Vec::new();
+            self.add_events_of_change(part, &mut events)?;
+            found.extend(events.into_iter().enumerate().map(|(number, event)| (1 + before + number, event)));
+        }
+        let epoch = page.through.epoch;
+        let done = EventCursor { epoch, position, further: 0 };
+        let within = |further| EventCursor { epoch, position: position - 1, further };
+        let last = found.last().map(|(number, _)| *number);
+        for (number, event) in found.into_iter().filter(|(_, event)| page.request.asks_for(event.kind)) {
+            let cursor = if rest == 0 && Some(number) == last { done } else { within(number + 1) };
+            page.events.push(event.in_envelope(format!("{position}.{number}"), cursor));
+        }
+        page.through = if rest == 0 { done } else { within(1 + before + room) };
+        page.records += 1;
+        Ok(())
+    }
+
+    /// The event of an entry; `None`: its conversation is no more.
+    fn event_of_entry(&self, conversation: ConversationNo, entry: StoredEntry) -> Result<Option<FoundEvent>, Refusal> {
+        let Some(conversation) = self.event_conversation(conversation)? else { return Ok(None) };
+        let (kind, at, subject) = (EventType::Entry(entry.content.kind), Some(entry.at), conversation.id.clone());
+        let shown = self.present(vec![Found { conversation, view: View::WHOLE, entry }])?.pop();
+        Ok(shown.map(|entry| FoundEvent { kind, subject, at, data: EventData::Entry(Box::new(entry)) }))
+    }
+
+    fn add_events_of_change(&self, change: Change, events: &mut Vec<FoundEvent>) -> Result<(), Refusal> {
+        let mut add = |kind, subject: &str, data| {
+            events.push(FoundEvent { kind, subject: subject.to_owned(), at: None, data });
+        };
+        match change {
+            Change::Members { conversation, joined, left, changed } => {
+                let Some(conversation) = self.event_conversation(conversation)? else { return Ok(()) };
+                let left = self.ids_of(&left)?;
+                let joined = self.event_members(&conversation, &joined)?;
+                let changed = self.event_members(&conversation, &changed)?;
+                let details = self.details_of(&conversation)?;
+                let data = EventData::Members(MembersEvent { details, joined, left, changed });
+                add(EventType::Members, &conversation.id, data);
+            }
+            Change::Conversation(conversation) => {
+                let Some(conversation) = self.event_conversation(conversation)? else { return Ok(()) };
+                let details = self.details_of(&conversation)?;
+                add(EventType::Conversation, &conversation.id, EventData::Conversation(details));
+            }
+            Change::Users(ids) => {
+                for id in ids {
+                    if let Some(user) = self.directory.user_by_id(&id).map_err(store_refusal)? {
+                        add(EventType::User, &id, EventData::User(self.profile_of(&user, true)));
+                    }
+                }
+            }
+            Change::DoNotDisturb(user) => {
+                let Some(user) = self.event_user(user)? else { return Ok(()) };
+                let data = SettingsEvent { user: user.id.clone(), conversation: None };
+                add(EventType::UserSettings, &user.id, EventData::Settings(data));
+            }
+            Change::Mute { conversation, user } => {
+                let (Some(conversation), Some(user)) = (self.event_conversation(conversation)?, self.event_user(user)?)
+                else {
+                    return Ok(());
+                };
+                let data = SettingsEvent { user: user.id.clone(), conversation: Some(conversation.id.clone()) };
+                add(EventType::MemberSettings, &conversation.id, EventData::Settings(data));
+            }
+            Change::Read { conversation, user, seq } => {
+                let (Some(conversation), Some(user)) = (self.event_conversation(conversation)?, self.event_user(user)?)
+                else {
+                    return Ok(());
+                };
+                let (conversation, user) = (conversation.id.clone(), user.id.clone());
+                let data = ReadEvent { conversation: conversation.clone(), user, read_seq: seq };
+                add(EventType::Read, &conversation, EventData::Read(data));
+            }
+            Change::Kick { user, device_id, reason } => {
+                let Some(user) = self.event_user(user)? else { return Ok(()) };
+                let data = SessionsEndedEvent { user: user.id.clone(), device_id, reason };
+                add(EventType::SessionsEnded, &user.id, EventData::SessionsEnded(data));
+            }
+            // Of a later version, which shows it.
+            Change::Opaque => {}
+        }
+        Ok(())
+    }
+
+    fn event_conversation(&self, no: ConversationNo) -> Result<Option<Arc<Conversation>>, Refusal> {
+        self.directory.conversation(no).map_err(store_refusal)
+    }
+
+    fn event_user(&self, no: UserNo) -> Result<Option<Arc<User>>, Refusal> {
+        self.directory.user(no).map_err(store_refusal)
+    }
+
+    fn ids_of(&self, users: &[UserNo]) -> Result<Vec<String>, Refusal> {
+        let mut ids = Vec::with_capacity(users.len());
+        for user in users {
+            ids.extend(self.event_user(*user)?.map(|user| user.id.clone()));
+        }
+        Ok(ids)
+    }
+
+    /// Those of these users who are members now.
+    fn event_members(&self, conversation: &Conversation, users: &[UserNo]) -> Result<Vec<EventMember>, Refusal> {
+        let mut members = Vec::with_capacity(users.len());
+        for no in users {
+            let membership = self.directory.membership(conversation.no, *no).map_err(store_refusal)?;
+            let (Some(membership), Some(user)) = (membership, self.event_user(*no)?) else { continue };
+            members.push(EventMember { user: user.id.clone(), role: membership.role });
+        }
+        Ok(members)
+    }
+}
+
+/// The part of a change of which `before` events are dealt with and `room` may follow, and how many are left behind them.
+fn part_of(change: Change, before: usize, room: usize) -> (Change, usize) {
+    match change {
+        Change::Users(ids) => {
+            let left = ids.len().saturating_sub(before + room);
+            (Change::Users(ids.into_iter().skip(before).take(room).collect()), left)
+        }
+        other => (other, 0),
+    }
+}
+
+/// A page that is being filled.
+struct Page<'a> {
+    request: &'a EventsRequest,
+    through: EventCursor,
+    events: Vec<Event>,
+    bytes: usize,
+    records: usize,
+}
+
+impl Page<'_> {
+    fn is_full(&self) -> bool {
+        self.events.len() >= self.request.limit
+            || self.bytes >= EVENTS_PAGE_BYTES_MAX
+            || self.records >= RECORDS_PER_REQUEST
+    }
+}
+
+impl EventsRequest {
+    /// The same from where a page has ended.
+    #[must_use]
+    pub fn after(self, read: &ReadEvents) -> EventsRequest {
+        EventsRequest { after: read.through, ..self }
+    }
+
+    fn asks_for(&self, kind: EventType) -> bool {
+        self.types.is_empty() || self.types.iter().any(|word| kind.is_asked_for_by(word))
+    }
+}
+
+/// An event without its envelope.
+struct FoundEvent {
+    kind: EventType,
+    subject: String,
+    at: Option<u64>,
+    data: EventData,
+}
+
+impl FoundEvent {
+    /// The event as the feed has it.
+    fn in_envelope(self, id: String, cursor: EventCursor) -> Event {
+        let FoundEvent { kind, subject, at, data } = self;
+        let time = at.and_then(|at| jiff::Timestamp::from_millisecond(i64::try_from(at).ok()?).ok());
+        Event {
+            specversion: "1.0".into(),
+            id,
+            source: format!("/tidings/{:x}", cursor.epoch),
+            kind,
+            subject,
+            time: time.map(|time| time.to_string()),
+            datacontenttype: "application/json".into(),
+            cursor: cursor.to_string(),
+            data,
+        }
+    }
+}
+
+/// The words of a list of types. Each must stand for a type that there is.
+fn types_of(list: &str) -> Result<Vec<String>, Refusal> {
+    let words: Vec<String> = list.split(',').map(|word| word.trim().to_owned()).collect();
+    match words.iter().find(|word| !EventType::known().any(|known| known.is_asked_for_by(word))) {
+        Some(unknown) => {
+            let known: Vec<String> = EventType::known().map(|known| known.to_string()).collect();
+            Err(Refusal::field("types", format!("unknown type {unknown:?}; there are {}", known.join(", "))))
+        }
+        None => Ok(words),
+    }
+}
+
+fn not_kept() -> Refusal {
+    Refusal::new(ErrorCode::CursorExpired, "after: what follows is not kept any more. Begin anew")
+}
+
+fn log_refusal(error: StoreError) -> Refusal {
+    match error {
+        StoreError::Pruned(_) => not_kept(),
+        other => store_refusal(other),
+    }
+}

@@ -1,0 +1,264 @@
+//! Whoever follows the feed of events, with stops at any place, has in the end what the API shows: timelines, reactions, pins,
+//! members, read marks and profiles. `FEED_SEED` replays a run.
+
+use crate::support::*;
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tidings_domain::model::Actor;
+use tidings_engine::config::EngineConfig;
+use tidings_protocol::{error::ErrorCode, http::*};
+use tidings_testkit::MemoryStore;
+
+const USERS: [&str; 5] = ["ann", "ben", "cat", "dan", "eve"];
+const ROOMS: [&str; 2] = ["one", "two"];
+
+fn world() -> World {
+    let config = EngineConfig { events_keep: Duration::from_secs(86_400), ..EngineConfig::default() };
+    let world = World::new(config, Arc::new(MemoryStore::shared()));
+    world.users(&USERS);
+    for room in ROOMS {
+        world.conversation(ConversationKind::Group, room, &["ann", "ben"]);
+    }
+    world
+}
+
+fn query(after: Option<&str>, limit: usize) -> EventsQuery {
+    EventsQuery { after: after.map(str::to_owned), limit: Some(limit), ..EventsQuery::default() }
+}
+
+fn read(world: &World, query: &EventsQuery) -> Value {
+    let request = world.engine.events_request(query).unwrap();
+    serde_json::to_value(world.engine.read_events(&request).unwrap().page).unwrap()
+}
+
+fn of<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// What somebody knows who follows the feed.
+#[derive(Debug, Default, PartialEq)]
+struct Followed {
+    /// Body, whether it was recalled, reactions, and whether it is pinned.
+    messages: BTreeMap<(String, u64), (Value, bool, Value, bool)>,
+    members: BTreeMap<(String, String), String>,
+    read: BTreeMap<(String, String), u64>,
+    names: BTreeMap<String, Value>,
+}
+
+impl Followed {
+    fn take(&mut self, event: &Value) {
+        let data = &event["data"];
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let at = |seq: &Value| (text(&event["subject"]), seq.as_u64().unwrap());
+        match event["type"].as_str().unwrap() {
+            "entry.message" => {
+                self.messages.insert(at(&data["seq"]), message_of(data));
+            }
+            "entry.edit" => self.messages.get_mut(&at(&data["target"])).unwrap().0 = data["body"].clone(),
+            "entry.recall" => {
+                let message = self.messages.get_mut(&at(&data["target"])).unwrap();
+                *message = (Value::Null, true, json!([]), false);
+            }
+            "entry.reactions" => {
+                for change in data["body"]["changes"].as_array().unwrap() {
+                    self.messages.get_mut(&at(&change["seq"])).unwrap().2 = change["reactions"].clone();
+                }
+            }
+            "entry.pins" => {
+                self.messages.get_mut(&at(&data["target"])).unwrap().3 = data["body"]["pinned"] == true;
+            }
+            "members" => {
+                let key = |user: &Value| (text(&event["subject"]), text(user));
+                for member in [&data["joined"], &data["changed"]].into_iter().flat_map(|m| m.as_array().unwrap()) {
+                    self.members.insert(key(&member["user"]), text(&member["role"]));
+                }
+                for user in data["left"].as_array().unwrap() {
+                    self.members.remove(&key(user));
+                }
+            }
+            "read" => {
+                let key = (text(&data["conversation"]), text(&data["user"]));
+                self.read.insert(key, data["read_seq"].as_u64().unwrap());
+            }
+            "user" => {
+                self.names.insert(text(&data["id"]), data["name"].clone());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn message_of(entry: &Value) -> (Value, bool, Value, bool) {
+    let reactions = entry.get("reactions").cloned().unwrap_or(json!([]));
+    (entry["body"].clone(), entry.get("recalled").is_some(), reactions, entry.get("pinned").is_some())
+}
+
+/// The same as the API shows it; read marks are those that were set.
+fn shown(world: &World, read: BTreeMap<(String, String), u64>) -> Followed {
+    let engine = &world.engine;
+    let mut all = Followed { read, ..Followed::default() };
+    for room in ROOMS {
+        let range = HistoryQuery { from_seq: Some(1), limit: Some(500), ..HistoryQuery::default() };
+        for entry in engine.history(&Actor::App, room, &range).unwrap().entries {
+            let entry = serde_json::to_value(entry).unwrap();
+            if entry["kind"] == "message" {
+                all.messages.insert((room.into(), entry["seq"].as_u64().unwrap()), message_of(&entry));
+            }
+        }
+        let members = serde_json::to_value(engine.members(&Actor::App, room, None, 0).unwrap()).unwrap();
+        for member in members["members"].as_array().unwrap() {
+            let [user, role] = ["user", "role"].map(|field| member[field].as_str().unwrap().to_owned());
+            all.members.insert((room.into(), user), role);
+        }
+    }
+    for user in USERS {
+        let profile = serde_json::to_value(engine.user_profile(user, true).unwrap()).unwrap();
+        all.names.insert(user.into(), profile["name"].clone());
+    }
+    all
+}
+
+/// One change of many; whether it is allowed does not matter.
+fn change(world: &World, random: &mut StdRng, marks: &mut BTreeMap<(String, String), u64>, number: usize) {
+    let engine = &world.engine;
+    let (room, user) = (*ROOMS.choose(random).unwrap(), *USERS.choose(random).unwrap());
+    let target = random.random_range(1..12);
+    match random.random_range(0..10) {
+        0..=2 => drop(world.wait(engine.send(&Actor::App, message(user, room, &format!("m{number}"))))),
+        3 => {
+            let edit = of(json!({ "body": { "text": format!("e{number}") } }));
+            drop(world.wait(engine.edit_message(&Actor::App, room, target, edit)));
+        }
+        4 => drop(world.wait(engine.recall_message(&Actor::App, room, target, None, None))),
+        5 => {
+            let (key, add) = (["+", "-"].choose(random).unwrap(), random.random_bool(0.7));
+            drop(world.wait(engine.react(&Actor::App, Some(user.into()), room, target, key, add)));
+        }
+        6 => drop(world.wait(engine.pin(&Actor::App, None, room, target, random.random_bool(0.6)))),
+        7 => {
+            let (field, role) =
+                (["add", "remove"].choose(random).unwrap(), ["admin", "member"].choose(random).unwrap());
+            let mut change = json!({ *field: [user] });
+            if *field == "add" {
+                change["role"] = json!(role);
+            }
+            drop(world.wait(engine.change_members(&Actor::App, room, of(change))));
+        }
+        8 => {
+            let (reader, conversation) = (world.user(user), engine.directory.require_conversation(room).unwrap());
+            let mark =
+                || engine.directory.membership(conversation.no, reader.no).unwrap().map(|member| member.read_seq);
+            let before = mark();
+            let read = world.wait(engine.mark_read(&reader, room, target));
+            if read.is_ok() && mark() > before {
+                marks.insert((room.into(), user.into()), mark().unwrap());
+            }
+        }
+        _ => {
+            let upsert = of(json!({ "id": user, "name": format!("n{number}") }));
+            world.wait(engine.upsert_users(vec![upsert])).unwrap();
+        }
+    }
+}
+
+#[test]
+fn who_follows_the_feed_has_what_the_api_shows() {
+    let seed = std::env::var("FEED_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let mut counts = BTreeMap::<String, usize>::new();
+    for seed in (0..30_u64).map(|run| run.wrapping_add(seed)) {
+        let mut random = StdRng::seed_from_u64(seed);
+        let world = world();
+        let (mut followed, mut marks, mut cursor) = (Followed::default(), BTreeMap::new(), None::<String>);
+        let mut ids = BTreeSet::new();
+        let mut follow = |random: &mut StdRng, followed: &mut Followed, cursor: &mut Option<String>| {
+            let page = read(&world, &query(cursor.as_deref(), random.random_range(1..8)));
+            let events = page["events"].as_array().unwrap();
+            for event in events {
+                followed.take(event);
+                if ids.insert(event["id"].as_str().unwrap().to_owned()) {
+                    *counts.entry(event["type"].as_str().unwrap().to_owned()).or_default() += 1;
+                }
+            }
+            // A reader that stops keeps the cursor of any event that it has dealt with, and reads the others again.
+            *cursor = match events.choose(random).filter(|_| random.random_bool(0.3)) {
+                Some(event) => Some(event["cursor"].as_str().unwrap().to_owned()),
+                None => Some(page["next"].as_str().unwrap().to_owned()),
+            };
+            page["more"] == true
+        };
+        for number in 0..120 {
+            change(&world, &mut random, &mut marks, number);
+            if random.random_bool(0.3) {
+                follow(&mut random, &mut followed, &mut cursor);
+            }
+        }
+        // Reactions are told of within a second.
+        world.clock.advance(Duration::from_secs(5));
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while {
+            while follow(&mut random, &mut followed, &mut cursor) {}
+            followed != shown(&world, marks.clone())
+        } {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "FEED_SEED={seed} {followed:#?}\n-----\n{:#?}",
+                shown(&world, marks)
+            );
+            std::thread::yield_now();
+        }
+    }
+    println!("events: {counts:?}");
+    for kind in ["entry.edit", "entry.recall", "entry.reactions", "entry.pins", "members", "read", "user"] {
+        assert!(counts.get(kind).is_some_and(|count| *count > 10), "{kind}: {counts:?}");
+    }
+}
+
+#[test]
+fn a_page_of_some_types_goes_on_from_any_place_of_a_large_change() {
+    let world = world();
+    let names: Vec<UserUpsert> = (0..50).map(|n| of(json!({ "id": format!("x{n:02}") }))).collect();
+    world.wait(world.engine.upsert_users(names)).unwrap();
+    let (mut found, mut cursor) = (Vec::new(), None::<String>);
+    loop {
+        let asked = EventsQuery { types: Some("user, read".into()), ..query(cursor.as_deref(), 7) };
+        let page = read(&world, &asked);
+        let events = page["events"].as_array().unwrap();
+        assert!(events.len() <= 7 && events.iter().all(|event| event["type"] == "user"), "{page}");
+        found.extend(events.iter().map(|event| event["subject"].as_str().unwrap().to_owned()));
+        cursor = Some(page["next"].as_str().unwrap().to_owned());
+        if page["more"] == false {
+            break;
+        }
+    }
+    assert_eq!(found.len(), USERS.len() + 50, "{found:?}");
+    assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), found.len());
+}
+
+#[test]
+fn what_cannot_be_asked_for_is_refused() {
+    let refused = |world: &World, query: EventsQuery| world.engine.events_request(&query).unwrap_err();
+    let world = world();
+    for (query, code, holds) in [
+        (query(None, 0), ErrorCode::InvalidField, "limit"),
+        (query(None, 1_001), ErrorCode::LimitExceeded, "limit"),
+        (query(Some("yesterday"), 1), ErrorCode::CursorInvalid, "after"),
+        (query(Some("77.1"), 1), ErrorCode::CursorInvalid, "another history"),
+        (EventsQuery { wait_s: Some(31), ..EventsQuery::default() }, ErrorCode::LimitExceeded, "wait_s"),
+        (
+            EventsQuery { types: Some("entry.,usr".into()), ..EventsQuery::default() },
+            ErrorCode::InvalidField,
+            "\"usr\"",
+        ),
+    ] {
+        let refusal = refused(&world, query);
+        assert_eq!(refusal.code, code, "{refusal}");
+        assert!(refusal.detail.contains(holds), "{refusal}");
+    }
+    let off = World::new(EngineConfig::default(), Arc::new(MemoryStore::shared()));
+    assert_eq!(refused(&off, EventsQuery::default()).code, ErrorCode::Conflict);
+}

@@ -1,0 +1,225 @@
+//! The feed of events: all that is committed, in one order, each event in an envelope of CloudEvents 1.0.
+
+use crate::{
+    entry::{Entry, EntryKind},
+    http::{ConversationDetails, Role, UserProfile},
+};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use utoipa::ToSchema;
+
+/// Which events.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::IntoParams, ToSchema)]
+#[into_params(parameter_in = Query)]
+pub struct EventsQuery {
+    /// The cursor of the last event that was dealt with, or the `next` of the page before. Absent: from the oldest event that is
+    /// kept. `now`: none of those that there are, only later ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// Only events of these types, separated by commas; a word with a dot at its end stands for all types that begin with it, as
+    /// `entry.` does. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub types: Option<String>,
+    /// At most so many events (default 100, limit 1,000). A page of large events has fewer.
+    #[param(minimum = 1, maximum = 1000)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// While there is no event, wait so many seconds for one (default 0, limit 30).
+    #[param(maximum = 30)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_s: Option<u64>,
+}
+
+/// A page of the feed.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct EventPage {
+    /// In commit order.
+    pub events: Vec<Event>,
+    /// The cursor from which to go on, also when there is no event.
+    pub next: String,
+    /// Whether there are more events now.
+    pub more: bool,
+}
+
+/// An event, as CloudEvents 1.0 has it in its JSON format.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Event {
+    /// The version of CloudEvents: `1.0`.
+    pub specversion: String,
+    /// The same whenever the event is read; no other event of this source has it.
+    pub id: String,
+    /// The history that the event is of; a restore from a backup begins another.
+    pub source: String,
+    /// What happened.
+    #[serde(rename = "type")]
+    pub kind: EventType,
+    /// The id of the conversation, or else of the user, that it concerns.
+    pub subject: String,
+    /// When the entry was committed, as RFC 3339 has it; of other events it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
+    /// The media type of `data`.
+    pub datacontenttype: String,
+    /// From here a reader goes on that has dealt with the event and all before it.
+    pub cursor: String,
+    /// What is known of it now: a message that was recalled since has no body.
+    pub data: EventData,
+}
+
+/// What an event says, by its type.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum EventData {
+    /// Of all types that begin with `entry.`: the entry, as history shows it to app servers.
+    Entry(Box<Entry>),
+    /// `members`
+    Members(MembersEvent),
+    /// `read`
+    Read(ReadEvent),
+    /// `sessions_ended`
+    SessionsEnded(SessionsEndedEvent),
+    /// `conversation`: its details as they are now.
+    Conversation(ConversationDetails),
+    /// `user`: the profile as it is now.
+    User(UserProfile),
+    /// `user_settings` and `member_settings`: whose have changed. What is set is theirs, and not in the feed.
+    Settings(SettingsEvent),
+}
+
+/// Users joined a conversation, left it, or have another role. Whoever has left since is not among those who joined.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct MembersEvent {
+    /// The conversation, as it is now.
+    pub details: ConversationDetails,
+    /// With their roles of now.
+    pub joined: Vec<EventMember>,
+    /// The ids of users who were members before, and are none after.
+    pub left: Vec<String>,
+    /// Members who have another role, with their roles of now.
+    pub changed: Vec<EventMember>,
+}
+
+/// A member in an event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EventMember {
+    /// The user's id.
+    pub user: String,
+    /// What the member may do.
+    pub role: Role,
+}
+
+/// A member has read a conversation up to here.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ReadEvent {
+    /// The conversation's id.
+    pub conversation: String,
+    /// The member's id.
+    pub user: String,
+    /// The `seq` of the newest entry that was read.
+    pub read_seq: u64,
+}
+
+/// The app server ended sessions of a user.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SessionsEndedEvent {
+    /// The user's id.
+    pub user: String,
+    /// The device whose sessions were ended; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<String>,
+    /// What the sessions were sent.
+    pub reason: String,
+}
+
+/// Whose settings have changed.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SettingsEvent {
+    /// The user's id.
+    pub user: String,
+    /// The conversation that they are for; absent: for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+}
+
+/// What happened. Later versions add types: a reader skips those that it does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventType {
+    /// A timeline has another entry.
+    Entry(EntryKind),
+    /// Users joined or left a conversation, or have another role.
+    Members,
+    /// A conversation's details have changed.
+    Conversation,
+    /// A user is new, or has another name, picture or attributes.
+    User,
+    /// A user has set something for all conversations.
+    UserSettings,
+    /// A member has set something for one conversation.
+    MemberSettings,
+    /// A member's read mark has moved.
+    Read,
+    /// The app server ended sessions of a user.
+    SessionsEnded,
+}
+
+/// What the types of entries begin with.
+const ENTRY: &str = "entry.";
+
+impl EventType {
+    /// All types but those of entries.
+    const OTHERS: [EventType; 7] = [
+        EventType::Members,
+        EventType::Conversation,
+        EventType::User,
+        EventType::UserSettings,
+        EventType::MemberSettings,
+        EventType::Read,
+        EventType::SessionsEnded,
+    ];
+
+    /// The types that this version knows.
+    pub fn known() -> impl Iterator<Item = EventType> {
+        EntryKind::KNOWN.iter().copied().map(EventType::Entry).chain(Self::OTHERS)
+    }
+
+    /// Whether a word of a query asks for this type: its name, or a beginning that ends with a dot.
+    pub fn is_asked_for_by(self, word: &str) -> bool {
+        let name = self.to_string();
+        name == word || (word.ends_with('.') && name.starts_with(word))
+    }
+}
+
+impl fmt::Display for EventType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            EventType::Entry(kind) => return write!(f, "{ENTRY}{}", kind.name()),
+            EventType::Members => "members",
+            EventType::Conversation => "conversation",
+            EventType::User => "user",
+            EventType::UserSettings => "user_settings",
+            EventType::MemberSettings => "member_settings",
+            EventType::Read => "read",
+            EventType::SessionsEnded => "sessions_ended",
+        })
+    }
+}
+
+impl Serialize for EventType {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+impl utoipa::PartialSchema for EventType {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        let names = EventType::known().map(|known| known.to_string()).chain([format!("{ENTRY}opaque")]);
+        let about = "What happened. Later versions add types: a reader skips those that it does not know.";
+        utoipa::openapi::ObjectBuilder::new()
+            .schema_type(utoipa::openapi::Type::String)
+            .enum_values(Some(names))
+            .description(Some(about))
+            .into()
+    }
+}
+
+impl ToSchema for EventType {}
