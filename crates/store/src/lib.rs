@@ -41,6 +41,7 @@ mod files;
 mod first_results;
 mod fjall_kv;
 mod folder;
+mod folder_log;
 mod folder_view;
 mod gates;
 mod inspect;

@@ -1,6 +1,9 @@
 //! The feed of events.
 
-use super::{Answer, AnswerResult, refusals::Refusals};
+use super::{
+    Answer, AnswerResult,
+    refusals::{Conflict, Gone, Refusals},
+};
 use crate::{
     Api,
     extract::{AppServer, Query},
@@ -19,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 ///
 /// 409 (`conflict`): `[events] keep_days` is 0. 410 (`cursor_expired`): what follows the cursor is not kept any more.
 #[utoipa::path(get, path = "/v1/events", tag = "events", params(EventsQuery),
-    responses((status = 200, description = "A page of events", body = EventPage), Refusals))]
+    responses((status = 200, description = "A page of events", body = EventPage), Refusals, Conflict, Gone))]
 pub(super) async fn list_events(
     State(api): State<Arc<Api>>,
     _: AppServer,

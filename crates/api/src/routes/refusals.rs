@@ -20,7 +20,7 @@ pub(super) struct Refusals;
 pub(super) struct TakesBody;
 /// The further refusals of an operation whose success depends on the present state.
 pub(super) struct Conflict;
-/// The further refusals of an operation on a session.
+/// The further refusals of an operation on a session, or from a cursor on, that may be no more.
 pub(super) struct Gone;
 /// The further refusals of an operation whose path ends with an id: some ids name other operations, with other methods.
 pub(super) struct OtherMethods;

@@ -186,6 +186,7 @@ fn every_described_operation_can_be_called() {
     let list = app.check("GET /v1/users/{user}/conversations", "/v1/users/bob/conversations", "", 200, "");
     assert!(list.contains(r#""muted":true"#), "{list}");
 
+    app.check("GET /v1/events", "/v1/events", "", 409, "[events] keep_days");
     let operation = "POST /v1/presence/query";
     app.check(operation, "/v1/presence/query", r#"{"users":["bob"]}"#, 200, r#""user":"bob","online":false"#);
     app.check("GET /v1/presence", "/v1/presence?users=bob,eve", "", 200, r#""user":"eve","online":false"#);

@@ -36,6 +36,7 @@ mod startup_mistakes_are_explained;
 mod support;
 mod the_console_is_safe_to_serve;
 mod the_doctor_names_what_is_unfit;
+mod the_feed_is_followed_over_http;
 mod the_store_opens_or_explains_why_not;
 mod the_webhook_receives_events;
 mod tls_certificates_are_reloaded;
