@@ -24,7 +24,7 @@ impl PageStream {
         api: Arc<Api>,
         mut page: impl FnMut(&Engine) -> Result<(Bytes, bool), Refusal> + Send + 'static,
     ) -> Self {
-        let (sender, receiver) = mpsc::channel(PAGES_AHEAD);
+        let (sender, pages) = PageStream::channel();
         tokio::spawn(async move {
             let mut more = true;
             while more {
@@ -50,7 +50,18 @@ impl PageStream {
                 }
             }
         });
-        PageStream(receiver)
+        pages
+    }
+}
+
+/// The sender of a body's pages.
+pub(crate) type PageSender = mpsc::Sender<Result<Bytes, Refusal>>;
+
+impl PageStream {
+    /// A body whose pages somebody else makes.
+    pub(crate) fn channel() -> (PageSender, Self) {
+        let (sender, receiver) = mpsc::channel(PAGES_AHEAD);
+        (sender, PageStream(receiver))
     }
 }
 

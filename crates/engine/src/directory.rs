@@ -270,10 +270,15 @@ impl Directory {
         *self.current.borrow()
     }
 
-    /// Waits until a commit after this position is known here.
-    pub(crate) async fn wait_beyond(&self, position: Position) {
+    /// Waits until a commit after this position is known here, or `is_over` when it is asked anew.
+    pub(crate) async fn wait_beyond(&self, position: Position, is_over: impl Fn() -> bool) {
         // The sender is a part of the directory.
-        let _ = self.current.subscribe().wait_for(|current| *current > position).await;
+        let _ = self.current.subscribe().wait_for(|current| *current > position || is_over()).await;
+    }
+
+    /// Has those who wait for commits look whether they are to go on.
+    pub(crate) fn wake_waiting(&self) {
+        self.current.send_modify(|_| ());
     }
 
     /// All commits through this position are known here.

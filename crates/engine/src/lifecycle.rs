@@ -176,6 +176,7 @@ impl Engine {
     /// Refuses sends with `draining` from here on. Accepted ones are still committed.
     pub fn begin_drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+        self.directory.wake_waiting();
         self.push.begin_drain();
     }
 

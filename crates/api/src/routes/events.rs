@@ -2,16 +2,28 @@
 
 use super::{
     Answer, AnswerResult,
+    popup_events::{JSON_LINES, as_lines},
     refusals::{Conflict, Gone, Refusals},
 };
 use crate::{
     Api,
     extract::{AppServer, Query},
+    page_stream::{PageSender, PageStream},
+    problem::RefusalResponse,
 };
-use axum::extract::State;
-use std::sync::Arc;
-use tidings_protocol::http::{EventPage, EventsQuery};
+use axum::{
+    body::Body,
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use std::{sync::Arc, time::Duration};
+use tidings_engine::engine::events::EventsRequest;
+use tidings_protocol::http::{EventPage, EventStreamQuery, EventsQuery};
 use tokio::time::{Instant, timeout_at};
+
+/// How long a stream lasts. The key is looked at when it begins: one that was revoked reads no longer than this.
+const STREAM_LASTS: Duration = Duration::from_secs(300);
 
 /// All that was committed, in one order.
 ///
@@ -35,8 +47,55 @@ pub(super) async fn list_events(
         let read = api.read(move |engine| engine.read_events(&asked)).await?;
         // With more behind them, those of other types were many.
         let is_answer = !read.page.events.is_empty() || read.page.more || Instant::now() >= deadline;
-        if is_answer || timeout_at(deadline, api.engine.events_beyond(&read)).await.is_err() {
+        if is_answer || timeout_at(deadline, api.engine.events_beyond(&read)).await != Ok(true) {
             return Ok(Answer::ok(read.page));
+        }
+        request = request.after(&read);
+    }
+}
+
+/// The same as they come, one as JSON in each line.
+///
+/// The stream ends after five minutes, and when the node stops: go on from the `cursor` of the last line. A line that breaks off is none. A
+/// reader that is slow is waited for.
+#[utoipa::path(get, path = "/v1/events/stream", tag = "events", params(EventStreamQuery),
+    responses((status = 200, description = "An `Event` as JSON in each line", content((String = JSON_LINES))), Refusals, Conflict, Gone))]
+pub(super) async fn stream_events(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Query(EventStreamQuery { after, types }): Query<EventStreamQuery>,
+) -> Result<Response, RefusalResponse> {
+    let query = EventsQuery { after, types, ..EventsQuery::default() };
+    let request = api.read(move |engine| engine.events_request(&query)).await?;
+    // A cursor that has expired is refused before anything is answered.
+    let asked = request.clone();
+    api.read(move |engine| engine.read_events(&asked)).await?;
+    let (sender, lines) = PageStream::channel();
+    tokio::spawn(write_events(api, request, sender));
+    Ok(([(header::CONTENT_TYPE, JSON_LINES)], Body::new(lines)).into_response())
+}
+
+async fn write_events(api: Arc<Api>, mut request: EventsRequest, sender: PageSender) {
+    let ends = Instant::now() + STREAM_LASTS;
+    loop {
+        // Room first: no page is read for a caller that has stopped reading.
+        let Ok(Ok(room)) = timeout_at(ends, sender.reserve()).await else { return };
+        let asked = request.clone();
+        let read = match api.read(move |engine| engine.read_events(&asked)).await {
+            Ok(read) => read,
+            Err(refusal) => return room.send(Err(refusal)),
+        };
+        if !read.page.events.is_empty() {
+            room.send(as_lines(&read.page.events).map(Into::into).map_err(|error| crate::internal(&error)));
+        }
+        if !read.page.more {
+            let goes_on = tokio::select! {
+                waited = timeout_at(ends, api.engine.events_beyond(&read)) => waited == Ok(true),
+                () = sender.closed() => false,
+            };
+            if !goes_on {
+                return;
+            }
         }
         request = request.after(&read);
     }

@@ -89,6 +89,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(presence::list_nodes))
         .routes(routes!(presence::compare))
         .routes(routes!(events::list_events))
+        .routes(routes!(events::stream_events))
         .routes(routes!(reading::list_conversations))
         .routes(routes!(reading::sync))
         .routes(routes!(reading::mark_read))

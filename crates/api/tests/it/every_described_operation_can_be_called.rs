@@ -187,6 +187,7 @@ fn every_described_operation_can_be_called() {
     assert!(list.contains(r#""muted":true"#), "{list}");
 
     app.check("GET /v1/events", "/v1/events", "", 409, "[events] keep_days");
+    app.check("GET /v1/events/stream", "/v1/events/stream", "", 409, "[events] keep_days");
     let operation = "POST /v1/presence/query";
     app.check(operation, "/v1/presence/query", r#"{"users":["bob"]}"#, 200, r#""user":"bob","online":false"#);
     app.check("GET /v1/presence", "/v1/presence?users=bob,eve", "", 200, r#""user":"eve","online":false"#);

@@ -118,9 +118,11 @@ impl Engine {
         }
     }
 
-    /// Waits until something is committed that the reader has not seen.
-    pub async fn events_beyond(&self, read: &ReadEvents) {
-        self.directory.wait_beyond(read.through.position).await;
+    /// Waits until something is committed that the reader has not seen. Answers false when this node drains, and nobody is to wait
+    /// any more.
+    pub async fn events_beyond(&self, read: &ReadEvents) -> bool {
+        self.directory.wait_beyond(read.through.position, || self.is_draining()).await;
+        !self.is_draining()
     }
 
     /// Removes old events of a node that has its store to itself; nodes that share one do so as they shorten their log. Answers
@@ -225,7 +227,7 @@ impl Engine {
             Change::Users(ids) => {
                 for id in ids {
                     if let Some(user) = self.directory.user_by_id(&id).map_err(store_refusal)? {
-                        add(EventType::User, &id, EventData::User(self.profile_of(&user, true)));
+                        add(EventType::User, &id, EventData::User(self.profile_of(&user, false)));
                     }
                 }
             }

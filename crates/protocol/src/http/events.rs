@@ -30,6 +30,18 @@ pub struct EventsQuery {
     pub wait_s: Option<u64>,
 }
 
+/// Which events, without an end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::IntoParams, ToSchema)]
+#[into_params(parameter_in = Query)]
+pub struct EventStreamQuery {
+    /// As for a page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// As for a page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub types: Option<String>,
+}
+
 /// A page of the feed.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct EventPage {
@@ -80,7 +92,7 @@ pub enum EventData {
     SessionsEnded(SessionsEndedEvent),
     /// `conversation`: its details as they are now.
     Conversation(ConversationDetails),
-    /// `user`: the profile as it is now.
+    /// `user`: the profile as it is now, as far as other users may see it.
     User(UserProfile),
     /// `user_settings` and `member_settings`: whose have changed. What is set is theirs, and not in the feed.
     Settings(SettingsEvent),
