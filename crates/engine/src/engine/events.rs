@@ -142,11 +142,15 @@ impl Engine {
     /// `cursor_expired`: what follows the cursor is not kept any more; `store_unavailable`.
     pub fn read_events(&self, request: &EventsRequest) -> Result<ReadEvents, Refusal> {
         let mut page = Page { request, through: request.after, events: Vec::new(), bytes: 0, records: 0 };
+        // What another node has committed is read once this one knows it: before, its caches may have the former profile or details,
+        // and no later event would say otherwise.
+        let known = self.directory.current();
         let mut is_at_end = false;
         while !is_at_end && !page.is_full() {
             let asked = request.limit.min(RECORDS_PER_REQUEST - page.records);
-            let log = self.store.log_after(page.through.position, asked).map_err(log_refusal)?;
-            is_at_end = log.records.len() < asked;
+            let mut log = self.store.log_after(page.through.position, asked).map_err(log_refusal)?;
+            is_at_end = log.records.len() < asked || log.span.through > known;
+            log.records.retain(|record| record.position <= known);
             for record in log.records {
                 if page.is_full() {
                     is_at_end = false;
@@ -155,7 +159,7 @@ impl Engine {
                 self.add_record(record, &mut page)?;
             }
             if is_at_end && page.through.further == 0 {
-                page.through.position = page.through.position.max(log.span.through);
+                page.through.position = page.through.position.max(log.span.through.min(known));
             }
         }
         let Page { events, through, .. } = page;

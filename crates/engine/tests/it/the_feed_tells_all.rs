@@ -9,7 +9,10 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidings_domain::model::Actor;
+use tidings_domain::{
+    model::Actor,
+    store::{Proposal, Store, UserPatch},
+};
 use tidings_engine::config::EngineConfig;
 use tidings_protocol::{error::ErrorCode, http::*};
 use tidings_testkit::MemoryStore;
@@ -237,6 +240,32 @@ fn a_page_of_some_types_goes_on_from_any_place_of_a_large_change() {
     }
     assert_eq!(found.len(), USERS.len() + 50, "{found:?}");
     assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), found.len());
+}
+
+#[test]
+fn what_another_node_has_committed_is_read_once_this_one_knows_it() {
+    let store = Arc::new(MemoryStore::shared());
+    let config = EngineConfig { events_keep: Duration::from_secs(86_400), ..EngineConfig::default() };
+    let world = World::new(config, store.clone());
+    let start = read(&world, &query(Some("now"), 10))["next"].as_str().unwrap().to_owned();
+    let elsewhere = UserPatch { id: "elsewhere".into(), ..UserPatch::default() };
+    store.commit(&[Proposal::PutUsers(vec![elsewhere])], NOON).unwrap();
+    let page = read(&world, &query(Some(&start), 10));
+    assert_eq!((&page["events"], &page["more"], &page["next"]), (&json!([]), &json!(false), &json!(start)));
+    world.users(&["here"]);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let subjects = loop {
+        let page = read(&world, &query(Some(&start), 10));
+        let subjects: Vec<Value> =
+            page["events"].as_array().unwrap().iter().map(|event| event["subject"].clone()).collect();
+        if !subjects.is_empty() {
+            break subjects;
+        }
+        // The caller is answered before the node's own parts know of the commit.
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    };
+    assert_eq!(subjects, ["elsewhere", "here"]);
 }
 
 #[test]

@@ -98,7 +98,8 @@ impl World {
             recent_bytes_max: 1 << 20,
             fingerprints: Default::default(),
         };
-        World::of(EngineConfig { shards: 1, popups, ..EngineConfig::default() }, store, Some(cluster))
+        let events_keep = Duration::from_secs(86_400);
+        World::of(EngineConfig { shards: 1, popups, events_keep, ..EngineConfig::default() }, store, Some(cluster))
     }
 
     fn of(config: EngineConfig, store: Arc<dyn Store>, cluster: Option<ClusterParts>) -> World {
