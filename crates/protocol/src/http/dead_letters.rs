@@ -5,7 +5,10 @@ use crate::error::quoted;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::{fmt, str::FromStr};
-use utoipa::ToSchema;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{ObjectBuilder, RefOr, Schema, Type},
+};
 
 /// The id of a dead letter. Those of the webhook and those of providers are numbered separately; numbers grow with time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -96,7 +99,7 @@ pub struct DeadLetter {
 }
 
 /// What a notification that was given up is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum DeadLetterSubject {
     /// A message.
@@ -112,6 +115,24 @@ pub enum DeadLetterSubject {
         push: u64,
     },
 }
+
+/// An object with fields that may be absent: its fields are a dead letter's own, and generators of clients join nothing but objects.
+impl PartialSchema for DeadLetterSubject {
+    fn schema() -> RefOr<Schema> {
+        let field = |kind, about| ObjectBuilder::new().schema_type(kind).description(Some(about));
+        ObjectBuilder::new()
+            .property("conversation", field(Type::String, "The conversation, of a message."))
+            .property("seq", field(Type::Integer, "The message's number in the conversation."))
+            .property(
+                "push",
+                field(Type::Integer, "The push's number, of a push that the device had not acknowledged."),
+            )
+            .description(Some("What a notification that was given up is about: a message or a push."))
+            .into()
+    }
+}
+
+impl ToSchema for DeadLetterSubject {}
 
 /// Dead letters, page by page.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
