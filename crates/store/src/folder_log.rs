@@ -35,14 +35,12 @@ impl EmbeddedStore {
         Ok(())
     }
 
+    /// Where the log begins goes last: a crash before that leaves a log that the next start goes on to drop.
     fn drop_event_log(&self) -> StoreResult<()> {
+        while self.prune_event_log(u64::MAX)?.more {}
         let mut batch = Batch::default();
         batch.remove(Space::Meta, OLDEST.to_vec());
-        scan_batches(&*self.kv()?, 0, |_, keys| {
-            keys.into_iter().for_each(|key| batch.remove(Space::Meta, key));
-            Ok(true)
-        })?;
-        self.write_rows_batch(batch)
+        self.write_cleanup(batch, None)
     }
 
     pub(crate) fn event_log_start(&self) -> StoreResult<Option<Position>> {
@@ -79,10 +77,11 @@ impl EmbeddedStore {
     }
 
     pub(crate) fn prune_event_log(&self, before_ms: u64) -> StoreResult<PruneProgress> {
-        let kv = self.kv()?;
+        let Some(start) = self.event_log_start()? else { return Ok(PruneProgress::default()) };
         let mut batch = Batch::default();
         let (mut removed, mut more) = (0, false);
-        scan_batches(&*kv, 0, |logged, keys| {
+        // Not from the first key: the engine would pass over all rows that were removed before.
+        scan_batches(&*self.kv()?, start, |logged, keys| {
             more = logged.at < before_ms && removed as usize == PRUNED_AT_ONCE;
             if logged.at >= before_ms || more {
                 return Ok(false);
@@ -93,10 +92,9 @@ impl EmbeddedStore {
             keys.into_iter().for_each(|key| batch.remove(Space::Meta, key));
             Ok(true)
         })?;
-        drop(kv);
         if removed > 0 {
             batch.keep_last_writes();
-            self.write_rows_batch(batch)?;
+            self.write_cleanup(batch, None)?;
         }
         Ok(PruneProgress { removed, more })
     }

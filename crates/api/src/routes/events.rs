@@ -18,7 +18,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use std::{sync::Arc, time::Duration};
-use tidings_engine::engine::events::EventsRequest;
+use tidings_engine::{
+    Engine,
+    engine::events::{EventsRequest, ReadEvents},
+};
 use tidings_protocol::http::{EventPage, EventStreamQuery, EventsQuery};
 use tokio::time::{Instant, timeout_at};
 
@@ -66,22 +69,30 @@ pub(super) async fn stream_events(
     Query(EventStreamQuery { after, types }): Query<EventStreamQuery>,
 ) -> Result<Response, RefusalResponse> {
     let query = EventsQuery { after, types, ..EventsQuery::default() };
-    let request = api.read(move |engine| engine.events_request(&query)).await?;
-    // A cursor that has expired is refused before anything is answered.
-    let asked = request.clone();
-    api.read(move |engine| engine.read_events(&asked)).await?;
+    // The first page is read before anything is answered: its cursor may have expired.
+    let read_first = move |engine: &Arc<Engine>| {
+        let request = engine.events_request(&query)?;
+        let first = engine.read_events(&request)?;
+        Ok((request, first))
+    };
+    let (request, first) = api.read(read_first).await?;
     let (sender, lines) = PageStream::channel();
-    tokio::spawn(write_events(api, request, sender));
+    tokio::spawn(write_events(api, request, first, sender));
     Ok(([(header::CONTENT_TYPE, JSON_LINES)], Body::new(lines)).into_response())
 }
 
-async fn write_events(api: Arc<Api>, mut request: EventsRequest, sender: PageSender) {
+async fn write_events(api: Arc<Api>, mut request: EventsRequest, first: ReadEvents, sender: PageSender) {
     let ends = Instant::now() + STREAM_LASTS;
+    let mut first = Some(first);
     loop {
         // Room first: no page is read for a caller that has stopped reading.
         let Ok(Ok(room)) = timeout_at(ends, sender.reserve()).await else { return };
         let asked = request.clone();
-        let read = match api.read(move |engine| engine.read_events(&asked)).await {
+        let read = match first.take() {
+            Some(first) => Ok(first),
+            None => api.read(move |engine| engine.read_events(&asked)).await,
+        };
+        let read = match read {
             Ok(read) => read,
             Err(refusal) => return room.send(Err(refusal)),
         };

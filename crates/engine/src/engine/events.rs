@@ -3,7 +3,7 @@
 //! What an event says is read when the event is: a message that was recalled since has no body, and a profile or a
 //! conversation's details are those of now. So nothing is written for the feed but what the log has anyway.
 
-use crate::{Engine, views::Found, visibility::View};
+use crate::{Engine, engine::reads::READ_AT_ONCE, views::Found, visibility::View};
 use std::{str::FromStr, sync::Arc, time::Duration};
 use tidings_domain::{
     gates::Gate,
@@ -15,7 +15,7 @@ use tidings_domain::{
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
-    limits::{EVENTS_PAGE_BYTES_MAX, EVENTS_PAGE_MAX, EVENTS_WAIT_MAX_S},
+    limits::{ATTRIBUTES_BYTES_MAX, EVENTS_PAGE_BYTES_MAX, EVENTS_PAGE_MAX, EVENTS_WAIT_MAX_S, ID_BYTES_MAX},
 };
 
 /// Events in a page when the reader gives no limit.
@@ -147,7 +147,7 @@ impl Engine {
         let known = self.directory.current();
         let mut is_at_end = false;
         while !is_at_end && !page.is_full() {
-            let asked = request.limit.min(RECORDS_PER_REQUEST - page.records);
+            let asked = READ_AT_ONCE.min(request.limit).min(RECORDS_PER_REQUEST - page.records);
             let mut log = self.store.log_after(page.through.position, asked).map_err(log_refusal)?;
             is_at_end = log.records.len() < asked || log.span.through > known;
             log.records.retain(|record| record.position <= known);
@@ -176,14 +176,16 @@ impl Engine {
             && page.through.further == 0
         {
             page.bytes += entry.content.body.len();
-            found.extend(self.event_of_entry(conversation, entry)?.map(|event| (0, event)));
+            let event = self.event_of_entry(conversation, entry)?;
+            found.extend(event.filter(|event| page.request.asks_for(event.kind)).map(|event| (0, event)));
         }
         let before = page.through.further.saturating_sub(1);
-        let room = page.request.limit.saturating_sub(page.events.len() + found.len()).max(1);
+        let room = page.request.limit.saturating_sub(page.events.len() + found.len());
         let mut rest = 0;
         if let Some(change) = record.change {
             let (part, left) = part_of(change, before, room);
             rest = left;
+            page.bytes += bytes_of(&part);
             let mut events = Vec::new();
             self.add_events_of_change(part, &mut events)?;
             found.extend(events.into_iter().enumerate().map(|(number, event)| (1 + before + number, event)));
@@ -296,6 +298,16 @@ impl Engine {
     }
 }
 
+/// About what the events of a change take: it may name ten thousand users.
+fn bytes_of(change: &Change) -> usize {
+    let users = match change {
+        Change::Members { joined, left, changed, .. } => joined.len() + left.len() + changed.len(),
+        Change::Users(ids) => return ids.len() * ATTRIBUTES_BYTES_MAX,
+        _ => 1,
+    };
+    users * ID_BYTES_MAX
+}
+
 /// The part of a change of which `before` events are dealt with and `room` may follow, and how many are left behind them.
 fn part_of(change: Change, before: usize, room: usize) -> (Change, usize) {
     match change {
@@ -303,6 +315,9 @@ fn part_of(change: Change, before: usize, room: usize) -> (Change, usize) {
             let left = ids.len().saturating_sub(before + room);
             (Change::Users(ids.into_iter().skip(before).take(room).collect()), left)
         }
+        // Its one event waits for the next page; of a later version's there is none.
+        Change::Opaque => (Change::Opaque, 0),
+        _ if room == 0 => (Change::Opaque, 1),
         other => (other, 0),
     }
 }

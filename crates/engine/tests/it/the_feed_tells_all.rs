@@ -179,8 +179,10 @@ fn who_follows_the_feed_has_what_the_api_shows() {
         let (mut followed, mut marks, mut cursor) = (Followed::default(), BTreeMap::new(), None::<String>);
         let mut ids = BTreeSet::new();
         let mut follow = |random: &mut StdRng, followed: &mut Followed, cursor: &mut Option<String>| {
-            let page = read(&world, &query(cursor.as_deref(), random.random_range(1..8)));
+            let limit = random.random_range(1..8);
+            let page = read(&world, &query(cursor.as_deref(), limit));
             let events = page["events"].as_array().unwrap();
+            assert!(events.len() <= limit, "{limit}: {page}");
             for event in events {
                 followed.take(event);
                 if ids.insert(event["id"].as_str().unwrap().to_owned()) {
