@@ -135,13 +135,17 @@ impl Engine {
         }
     }
 
-    /// How many commits a reader with this cursor is behind; of one that reads the present state, behind where it goes on.
+    /// How many commits a reader with this cursor is behind; one that reads the present state, all.
     ///
     /// # Errors
     /// `cursor_invalid`.
     pub fn events_behind(&self, cursor: &str) -> Result<u64, Refusal> {
         let cursor = self.events_after(Some(cursor))?;
-        Ok(self.directory.current().saturating_sub(cursor.position))
+        let done = match cursor.place {
+            Place::Log { .. } => cursor.position,
+            Place::State(_) => 0,
+        };
+        Ok(self.directory.current().saturating_sub(done))
     }
 
     /// Waits until something is committed that the reader has not seen. Answers false when this node drains, and nobody is to wait
