@@ -222,8 +222,9 @@ impl Deliveries {
             return None;
         }
         if let Some(until) = self.away_until {
-            // One event, alone, says whether the webhook is back.
-            if now < until || self.under_way > 0 {
+            // One event, alone, says whether the webhook is back: now one of those that are aside, now another.
+            let aside_is_due = self.due.first().is_some_and(|(due, _)| *due <= now);
+            if now < until || self.under_way + self.aside_under_way > 0 || (aside_is_due && rand::random()) {
                 return None;
             }
             let number = *self.ready.keys().nth(rand::random_range(0..self.ready.len().max(1)))?;
@@ -267,8 +268,7 @@ impl Deliveries {
     /// The events of a subject aside that is due, to be read again and sent by [`Deliveries::send_aside`].
     pub(super) fn next_aside(&mut self, now: Instant) -> Option<(Subject, Vec<AsideEvent>)> {
         let is_allowed = match self.away_until {
-            // The one event that is tried is of those that are not aside, if there are any.
-            Some(until) => now >= until && self.ready.is_empty() && self.under_way + self.aside_under_way == 0,
+            Some(until) => now >= until && self.under_way + self.aside_under_way == 0,
             // They may take long to fail: most requests are for subjects that do not.
             None => self.aside_under_way < self.limits.parallel.div_ceil(4),
         };
