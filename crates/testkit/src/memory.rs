@@ -530,6 +530,15 @@ impl Store for MemoryStore {
         self.committed_after(after, limit)
     }
 
+    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
+        let state = self.0.lock();
+        let is_stored = |(conversation, author, id): &(ConversationNo, UserNo, &str)| {
+            let author = Some(*author).filter(|author| *author != UserNo::NOBODY);
+            state.first_results.contains_key(&(*conversation, author, (*id).to_owned()))
+        };
+        Ok(requests.iter().map(is_stored).collect())
+    }
+
     fn log_start(&self) -> StoreResult<Option<Position>> {
         Ok(self.0.lock().log.is_some().then_some(0))
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     Engine,
-    commit::{CommitRequest, Reply},
+    commit::{CommitRequest, Origin, Reply},
     engine::send::{check_message, unless_retry},
     fairness::FlowKey,
     request_digests,
@@ -278,7 +278,7 @@ impl Engine {
         };
         let proposal = Proposal::ChangeMessage { conversation: conversation.no, target, change, entry };
         let about = Some(conversation.clone());
-        let by = actor.user().map(|user| user.person());
+        let by = Origin::of(actor);
         self.committer.submit(CommitRequest {
             proposal,
             by,
