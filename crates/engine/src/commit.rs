@@ -45,6 +45,7 @@ use tidings_domain::{
     clock::Clock,
     commit_log::Change,
     end_reason::required,
+    gates::OpenGates,
     metrics::Metrics,
     model::*,
     refusals::{STORE_RETRY_AFTER_MS, proposal_refusal, store_refusal},
@@ -133,6 +134,7 @@ pub(crate) struct CommitterParts {
     pub rate: SendLimiter,
     /// Absent: nobody is asked before a commit.
     pub hook: Option<HookConfig>,
+    pub gates: Arc<OpenGates>,
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     pub directory: Arc<Directory>,
@@ -214,6 +216,7 @@ impl Committer {
             commit_time_max,
             rate,
             hook,
+            gates,
             store,
             clock,
             directory,
@@ -235,6 +238,7 @@ impl Committer {
                 shards: shards.clone(),
                 streams: streams.clone(),
                 metrics: metrics.clone(),
+                gates,
             })
         });
         let failing_since = Arc::new(AtomicU64::new(0));

@@ -154,7 +154,7 @@ impl State {
             self.rows.insert(row, node.to_be_bytes().to_vec());
         }
         self.timelines.entry(conversation).or_default().insert(seq, stored);
-        if entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
+        if entry.may_be_pushed() {
             self.outbox.insert(position, OutboxItem { position, conversation, seq });
         }
         if let Some(EntryDesk { account, for_customer, .. }) = entry.desk() {

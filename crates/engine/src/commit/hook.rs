@@ -39,6 +39,7 @@ use std::{
 use tidings_domain::{
     clock::Clock,
     failure_log::FailureLog,
+    gates::{Gate, OpenGates},
     metrics::Metrics,
     model::*,
     store::{MessageChange, Proposal, Store},
@@ -61,6 +62,7 @@ pub(super) struct HookParts {
     pub shards: Arc<Shards>,
     pub streams: Arc<Streams>,
     pub metrics: Arc<Metrics>,
+    pub gates: Arc<OpenGates>,
 }
 
 /// The line of a sender in one queue.
@@ -314,7 +316,12 @@ impl Hook {
     fn judge(&self, mut question: Question, answer: Result<Answer, String>) -> Answered {
         let Question { operation, request, .. } = &mut question;
         let (operation, metrics) = (*operation, &self.parts.metrics);
-        let judged = answer.and_then(|answer| answers::apply(answer, request));
+        let judged = answer.and_then(|answer| match answer {
+            Answer::Hide if !self.parts.gates.is_open(Gate::MessageHook) => {
+                Err("messages can be hidden once all nodes run a version that knows it".into())
+            }
+            answer => answers::apply(answer, request),
+        });
         let result = match judged {
             Ok(answers::Applied::Allowed) => {
                 metrics.hook_allowed.inc();
@@ -322,6 +329,10 @@ impl Hook {
             }
             Ok(answers::Applied::Replaced) => {
                 metrics.hook_replaced.inc();
+                Ok(())
+            }
+            Ok(answers::Applied::Hidden) => {
+                metrics.hook_hidden.inc();
                 Ok(())
             }
             Ok(answers::Applied::Refused(refusal)) => {

@@ -8,6 +8,7 @@ use crate::{
     request_digests,
     shards::SessionReply,
     views::Found,
+    visibility::is_by,
 };
 use std::sync::Arc;
 use tidings_domain::{
@@ -311,6 +312,12 @@ impl Engine {
     pub fn body_versions(&self, actor: &Actor, conversation: &str, seq: u64) -> Result<BodyVersions, Refusal> {
         let (_, conversation) = self.enter_at(actor, conversation, seq)?;
         let message = self.stored_message(&conversation, seq)?;
+        if let Actor::User(user) = actor
+            && message.content.is_hidden()
+            && !is_by(user.no, &message.content)
+        {
+            return Ok(BodyVersions { versions: Vec::new() });
+        }
         let mut versions = Vec::new();
         let details = message.content.message_details();
         for edit in &details.edits {

@@ -365,9 +365,10 @@ fn a_session_gets_the_refusal_as_its_reply() {
 #[test]
 fn a_hook_that_hangs_holds_up_nothing_that_it_is_not_asked_about() {
     let team = hooked(|hook| hook.on = scope(&["send:group", "edit:direct"]));
-    let hanging: Vec<_> = (0..50).map(|n| team.send(["ada", "ben"][n % 2], "team", &n.to_string())).collect();
+    let first = team.send("ada", "team", "first");
     let call = team.app.next();
-    team.wait_for(50);
+    let hanging: Vec<_> = (0..50).map(|n| team.send(["ada", "ben"][n % 2], "team", &n.to_string())).collect();
+    team.wait_for(51);
     let direct = SendRequest { conversation: None, to: Some("ben".into()), ..message("ada", "", "direct") };
     assert!(team.world.wait(team.world.engine.send(&team.as_user("ada"), direct)).is_ok());
     let by_app = team.world.engine.send(&Actor::App, message("ada", "team", "of-the-app-server"));
@@ -375,9 +376,9 @@ fn a_hook_that_hangs_holds_up_nothing_that_it_is_not_asked_about() {
     let ben = team.as_user("ben");
     assert!(team.world.wait(team.world.engine.react(&ben, None, "team", 1, "+", true)).is_ok());
     drop(call);
-    team.app.answer(&allow());
-    team.world.take_fanouts();
-    hanging.into_iter().for_each(|sent| drop(team.done(sent)));
+    assert_eq!(team.app.answer(&allow()).len(), 50);
+    assert_eq!(team.done(first).unwrap_err().code, ErrorCode::HookUnavailable);
+    assert!(hanging.into_iter().all(|sent| team.done(sent).is_ok()));
 }
 
 #[test]
@@ -404,4 +405,189 @@ fn a_drained_node_answers_what_waits_for_the_hook() {
     team.world.wait(flushed).unwrap();
     assert_eq!(team.bodies("team"), [r#""one""#]);
     assert!(team.done(sent).is_ok());
+}
+
+fn edit_to(text: &str) -> EditMessage {
+    EditMessage {
+        from: None,
+        client_msg_id: Some(format!("edit-{text}")),
+        content_type: None,
+        body: to_raw_value(text).unwrap(),
+        mentions: vec![],
+        if_version: None,
+    }
+}
+
+/// What is asked of a user's operation, apart from its id and its user; the operation is refused.
+macro_rules! asked {
+    ($team:expr, $by:literal, |$engine:ident, $actor:ident| $operation:expr) => {{
+        let ($engine, $actor) = ($team.world.engine.clone(), $team.as_user($by));
+        let begun = $team.world.spawn(async move { $operation.await.map(drop) });
+        let mut questions = $team.app.answer(&json!({ "action": "refuse", "code": "no" }));
+        let refusal = $team.done(begun).unwrap_err();
+        assert_eq!((refusal.code, refusal.reason.as_deref()), (ErrorCode::RefusedByHook, Some("no")));
+        let mut asked = questions.remove(0);
+        assert_eq!(asked["user"], json!($by), "{asked}");
+        asked.as_object_mut().unwrap().retain(|name, _| !matches!(name.as_str(), "id" | "user"));
+        asked
+    }};
+}
+
+#[test]
+fn edits_reactions_conversations_members_and_profiles_are_asked_about() {
+    let team = hooked(|hook| hook.on = scope(&["edit", "react", "create", "members", "profile"]));
+    assert!(team.done(team.send("ada", "team", "one")).is_ok());
+    let group = json!({ "id": "team", "kind": "group" });
+
+    let asked = asked!(team, "ada", |engine, actor| engine.edit_message(&actor, "team", 1, edit_to("two")));
+    let edited = json!({ "from": "ada", "client_msg_id": "edit-two", "type": "text", "body": "two" });
+    assert_eq!(asked, json!({ "operation": "edit", "conversation": group, "target": 1, "message": edited }));
+
+    let asked = asked!(team, "ben", |engine, actor| engine.react(&actor, None, "team", 1, "+1", true));
+    assert_eq!(asked, json!({ "operation": "react", "conversation": group, "target": 1, "reaction": "+1" }));
+
+    let new: CreateConversation =
+        serde_json::from_value(json!({ "id": "new", "kind": "group", "name": "New", "members": ["ben"] })).unwrap();
+    let asked = asked!(team, "ada", |engine, actor| engine.create_conversation(&actor, new));
+    let members = json!([{ "user": "ada", "role": "owner" }, { "user": "ben", "role": "member" }]);
+    let conversation = json!({ "id": "new", "kind": "group", "new": true });
+    let expected = json!({
+        "operation": "create", "conversation": conversation, "add": members, "profile": { "name": "New" },
+    });
+    assert_eq!(asked, expected);
+
+    let change: ChangeMembers = serde_json::from_value(json!({ "remove": ["cleo"] })).unwrap();
+    let asked = asked!(team, "ada", |engine, actor| engine.change_members(&actor, "team", change));
+    assert_eq!(asked, json!({ "operation": "members", "conversation": group, "add": [], "remove": ["cleo"] }));
+
+    let update = UpdateConversation { name: Some("Team".into()), ..UpdateConversation::default() };
+    let asked = asked!(team, "ada", |engine, actor| engine.update_conversation(&actor, "team", update));
+    assert_eq!(asked, json!({ "operation": "profile", "conversation": group, "profile": { "name": "Team" } }));
+
+    // A message that opens a conversation is asked about with it.
+    let to_ben = SendRequest { conversation: None, to: Some("ben".into()), ..message("ada", "", "direct") };
+    let asked = asked!(team, "ada", |engine, actor| engine.send(&actor, to_ben));
+    assert_eq!((&asked["operation"], &asked["conversation"]["new"]), (&json!("create"), &json!(true)));
+    assert!(team.world.engine.directory.conversation_by_id("ada~ben").unwrap().is_none());
+
+    // What takes something back is not.
+    let (engine, ada, ben) = (&team.world.engine, team.as_user("ada"), team.as_user("ben"));
+    assert!(team.world.wait(engine.react(&ben, None, "team", 1, "+1", false)).is_ok());
+    assert!(team.world.wait(engine.recall_message(&ada, "team", 1, None, None)).is_ok());
+    assert!(team.app.is_idle());
+}
+
+#[test]
+fn an_edit_gets_the_hooks_body_and_a_retry_of_it_the_first_result() {
+    let team = hooked(|hook| hook.on = scope(&["edit"]));
+    assert!(team.done(team.send("ada", "team", "one")).is_ok());
+    let edit = || {
+        let (engine, ada) = (team.world.engine.clone(), team.as_user("ada"));
+        team.world.spawn(async move { engine.edit_message(&ada, "team", 1, edit_to("two")).await })
+    };
+    let first = edit();
+    team.app.answer(&json!({ "action": "replace", "body": "***" }));
+    let first = team.done(first).unwrap();
+    assert_eq!(team.bodies("team")[0], r#""***""#);
+    assert_eq!(team.done(edit()).unwrap(), ChangeReceipt { duplicate: true, ..first });
+    assert!(team.app.is_idle());
+    // Only what is sent whole can be hidden.
+    let hidden = {
+        let (engine, ada) = (team.world.engine.clone(), team.as_user("ada"));
+        team.world.spawn(async move { engine.edit_message(&ada, "team", 1, edit_to("three")).await })
+    };
+    team.app.answer(&json!({ "action": "hide" }));
+    assert_eq!(team.done(hidden).unwrap_err().code, ErrorCode::HookUnavailable);
+}
+
+#[test]
+fn a_message_that_grows_is_asked_about_as_it_begins_and_when_it_ends() {
+    let team = hooked(|_| {});
+    let begin = |text: &str| {
+        let body = to_raw_value(&json!({ "text": text })).unwrap();
+        let request = SendRequest { body, ..message("ada", "team", text) };
+        let (engine, ada) = (team.world.engine.clone(), team.as_user("ada"));
+        team.world.spawn(async move { engine.begin_stream(&ada, request).await })
+    };
+    let hidden = begin("hidden");
+    team.app.answer(&json!({ "action": "hide" }));
+    assert_eq!(team.done(hidden).unwrap_err().code, ErrorCode::HookUnavailable);
+
+    let begun = begin("a");
+    let questions = team.app.answer(&json!({ "action": "replace", "body": { "text": "b" } }));
+    assert_eq!(questions[0]["message"]["grows"], true);
+    assert_eq!(team.done(begun).unwrap().seq, 1);
+    let (engine, ada) = (&team.world.engine, team.as_user("ada"));
+    assert_eq!(engine.append_to_stream(&ada, "team", 1, 1, "cd").unwrap(), Some(3), "after the hook's text");
+    let end = || {
+        let (engine, ada) = (team.world.engine.clone(), team.as_user("ada"));
+        team.world.spawn(async move { engine.end_stream(&ada, "team", 1, None).await })
+    };
+    let refused = end();
+    let questions = team.app.answer(&json!({ "action": "refuse" }));
+    assert_eq!((&questions[0]["operation"], &questions[0]["message"]["ended"]), (&json!("edit"), &json!(true)));
+    assert_eq!(questions[0]["message"]["body"], json!({ "text": "bcd" }));
+    assert_eq!(team.done(refused).unwrap_err().code, ErrorCode::RefusedByHook);
+    assert_eq!(engine.append_to_stream(&ada, "team", 1, 3, "e").unwrap(), Some(4), "it goes on");
+    let ended = end();
+    team.app.answer(&allow());
+    assert!(team.done(ended).is_ok());
+    assert_eq!(team.bodies("team")[0], r#"{"text":"bcde"}"#);
+}
+
+/// What a reader sees of an entry: its type, its body, whether it is shown as hidden, and its mentions.
+fn seen(entry: &tidings_protocol::entry::Entry) -> (String, String, bool, usize) {
+    (entry.content_type.clone(), entry.body.get().to_owned(), entry.hidden, entry.mentions.len())
+}
+
+#[test]
+fn a_hidden_message_is_seen_by_its_sender_and_by_app_servers_alone() {
+    let team = hooked(|hook| hook.on = scope(&["send"]));
+    let first = team.send("ben", "team", "first");
+    team.app.answer(&allow());
+    assert!(team.done(first).is_ok());
+    let secret = SendRequest { mentions: vec!["ben".into(), "@all".into()], ..message("ada", "team", "secret") };
+    let sent = {
+        let (engine, ada) = (team.world.engine.clone(), team.as_user("ada"));
+        team.world.spawn(async move { engine.send(&ada, secret).await })
+    };
+    team.app.answer(&json!({ "action": "hide" }));
+    assert_eq!(team.done(sent).unwrap().seq, 2, "seq has no hole");
+    let answer = SendRequest { reply_to: Some(2), ..message("cleo", "team", "answer") };
+    let by_app = SendRequest { from: Some("cleo".into()), ..answer };
+    assert_eq!(team.world.wait(team.world.engine.send(&Actor::App, by_app)).unwrap().seq, 3);
+    let engine = &team.world.engine;
+    let (ada, ben) = (team.as_user("ada"), team.as_user("ben"));
+    assert!(team.world.wait(engine.edit_message(&ada, "team", 2, edit_to("changed"))).is_ok());
+
+    let history = |actor: &Actor| engine.history(actor, "team", &HistoryQuery::default()).unwrap().entries;
+    let (body, none) = (r#""changed""#.to_owned(), "null".to_owned());
+    let (text, hidden) = ("text".to_owned(), "hidden".to_owned());
+    for (actor, expected) in [
+        (&ben, (hidden.clone(), none, true, 0)),
+        (&ada, (text.clone(), body.clone(), false, 0)),
+        (&Actor::App, (text, body, true, 0)),
+    ] {
+        let entries = history(actor);
+        assert_eq!(entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!((seen(&entries[1]), seen(&entries[3])), (expected.clone(), expected.clone()), "{actor:?}");
+        assert_eq!(seen(&engine.entry(actor, "team", 2).unwrap()), expected);
+        assert!(entries[2].reply_to.as_ref().unwrap().body.is_none(), "an answer shows nothing of it");
+    }
+    assert_eq!(history(&ben)[1].client_msg_id, None);
+    let versions = |actor: &Actor| engine.body_versions(actor, "team", 2).unwrap().versions.len();
+    assert_eq!((versions(&ben), versions(&ada)), (0, 1));
+
+    let line = |user: &str| {
+        let user = team.world.user(user);
+        engine.conversations(&user, None, None, 10).unwrap().conversations.remove(0)
+    };
+    let of_ben = line("ben");
+    assert_eq!((of_ben.unread, of_ben.mentions), (1, 0), "the answer alone");
+    assert_eq!(of_ben.last_message.map(|message| message.seq), Some(3));
+    assert_eq!(engine.mentions(&team.world.user("ben"), None, 10).unwrap().entries.len(), 0);
+    assert!(team.world.wait(engine.recall_message(&Actor::App, "team", 3, None, None)).is_ok());
+    assert_eq!(line("ben").last_message.map(|message| message.seq), Some(1), "not the hidden one");
+    assert_eq!(line("ada").last_message.map(|message| message.seq), Some(2));
+    assert_eq!(engine.metrics.hook_hidden.get(), 1);
 }

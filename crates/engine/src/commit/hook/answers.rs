@@ -19,6 +19,8 @@ pub(super) enum Answer {
     Allow,
     /// The operation is done with another body.
     Replace(Box<RawValue>),
+    /// The sender sees the message, and nobody else.
+    Hide,
     Refuse {
         code: Option<String>,
         text: String,
@@ -29,6 +31,7 @@ pub(super) enum Answer {
 pub(super) enum Applied {
     Allowed,
     Replaced,
+    Hidden,
     Refused(Refusal),
 }
 
@@ -76,6 +79,7 @@ fn read_one(answer: RawAnswer) -> Result<Answer, String> {
         ("allow", _) => Ok(Answer::Allow),
         ("replace", Some(body)) => Ok(Answer::Replace(body)),
         ("replace", None) => Err("its answer replaces a body and has none".into()),
+        ("hide", _) => Ok(Answer::Hide),
         ("refuse", _) => {
             let text = text.unwrap_or_default();
             let is_code = |code: &String| {
@@ -103,6 +107,7 @@ pub(super) fn apply(answer: Answer, request: &mut CommitRequest) -> Result<Appli
     match answer {
         Answer::Allow => Ok(Applied::Allowed),
         Answer::Replace(body) => replace(&body, request).map(|()| Applied::Replaced),
+        Answer::Hide => hide(request).map(|()| Applied::Hidden),
         Answer::Refuse { code, text } => {
             let text = if text.is_empty() { "the app server refused this".into() } else { text };
             Ok(Applied::Refused(Refusal::new(ErrorCode::RefusedByHook, text).with_reason(code)))
@@ -127,4 +132,15 @@ fn replace(body: &RawValue, request: &mut CommitRequest) -> Result<(), String> {
     }
     entry.body = body.get().into();
     Ok(())
+}
+
+/// Hides a message from all but its sender. What others see of one that grows they see before it is whole.
+fn hide(request: &mut CommitRequest) -> Result<(), String> {
+    match &mut request.proposal {
+        Proposal::Append { entry, .. } | Proposal::OpenDirect { entry, .. } if request.stream.is_none() => {
+            entry.details_mut().hidden = true;
+            Ok(())
+        }
+        _ => Err("it hid an operation that is not the sending of a whole message".into()),
+    }
 }
