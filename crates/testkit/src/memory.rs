@@ -135,7 +135,7 @@ impl State {
         let head = self.head(conversation);
         self.position += 1;
         let (seq, at, position) = (head.last_seq + 1, now_ms.max(head.last_at), self.position);
-        for id in entry.mentions.iter().filter(|_| entry.kind == EntryKind::Message) {
+        for id in entry.mentions.iter().filter(|_| entry.kind == EntryKind::Message && !entry.is_hidden()) {
             let (at, seq) = (u64::MAX - at, u64::MAX - seq);
             let key = match &**id {
                 "@all" => [b"A".to_vec(), numbers(&[conversation.0, at, seq])].concat(),
