@@ -73,11 +73,13 @@ pub enum ChatRowKind {
     ApiKey = b'k',
     /// Who changed what with a key.
     AuditEntry = b'l',
+    /// A consumer of the feed of events, and what it has still to do.
+    EventConsumer = b'c',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 34] = [
+    pub const ALL: [ChatRowKind; 35] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -112,6 +114,7 @@ impl ChatRowKind {
         ChatRowKind::ChannelCounts,
         ChatRowKind::ApiKey,
         ChatRowKind::AuditEntry,
+        ChatRowKind::EventConsumer,
     ];
 
     /// The first byte of its keys.

@@ -1,16 +1,13 @@
-//! Requests to the app: its webhook, which is notified of what has happened, and its hook, which is asked before.
+//! The app's webhook, called over HTTP; the webhooks of consumers of events; and the app's hook, which is asked before.
 //!
 //! ```text
-//! POST <url of the webhook>                   POST <url of the hook>
-//! Tidings-Timestamp: 1767225600               webhook-id: msg_01f…
-//! Tidings-Signature: <hex HMAC-SHA256 of      webhook-timestamp: 1767225600
-//!   "1767225600." and the body>               webhook-signature: v1,<Base64 HMAC-SHA256 of "msg_01f….1767225600." and the body>
+//! POST <url>
+//! Tidings-Timestamp: 1767225600
+//! Tidings-Signature: <hex HMAC-SHA256 of "1767225600." and the body>
 //! ```
-//! Any 2xx answer of the webhook means that the app has taken the event; the hook answers 200 with its answers. Redirects are not
-//! followed: the signature is for this address alone.
+//! Any 2xx answer means that the app has taken the event. Redirects are not followed: the signature is for this address alone.
 
-use anyhow::{Context, Result, bail};
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use anyhow::{Context, Result};
 use std::{
     fmt,
     sync::Arc,
@@ -18,23 +15,12 @@ use std::{
 };
 use tidings_domain::clock::{Clock, SystemClock};
 use tidings_engine::hook::{HookCall, HookTransport};
-use tidings_notifications::webhook::{Webhook, WebhookDelivery, WebhookError, sign_standard};
+use tidings_notifications::webhook::{
+    CallError, PendingCall, Webhook, WebhookCaller, WebhookDelivery, WebhookError, WebhookRequest, WebhookSecret,
+    signed_headers,
+};
 use tidings_providers::{circuit_breaker::CircuitBreakers, retry_after::retry_after};
 use tokio::runtime::Handle;
-
-/// A client with kept connections for one address.
-fn client(table: &str, url: &str, timeout: Duration) -> Result<(reqwest::Url, reqwest::Client)> {
-    // Err: it is installed already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let url = url.parse().with_context(|| format!("[{table}] url {url:?}"))?;
-    let client = reqwest::Client::builder()
-        .timeout(timeout)
-        .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("tidings/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .with_context(|| format!("preparing the client of [{table}]"))?;
-    Ok((url, client))
-}
 
 pub(crate) struct HttpWebhook {
     url: reqwest::Url,
@@ -45,9 +31,25 @@ pub(crate) struct HttpWebhook {
 impl HttpWebhook {
     /// Call within the runtime that is to do the requests.
     pub(crate) fn new(url: &str, timeout: Duration) -> Result<Self> {
-        let (url, client) = client("webhook", url, timeout)?;
+        let url = url.parse().with_context(|| format!("[webhook] url {url:?}"))?;
+        let client = client().timeout(timeout).build().context("preparing the webhook's client")?;
         Ok(HttpWebhook { url, client, runtime: Handle::current() })
     }
+}
+
+/// The client for addresses of the app: it follows no redirects, for a signature is for its address alone.
+fn client() -> reqwest::ClientBuilder {
+    // Err: it is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .user_agent(concat!("tidings/", env!("CARGO_PKG_VERSION")))
+}
+
+/// How long the receiver asks to be left alone.
+fn asked_to_wait(answer: &reqwest::Response) -> Option<Duration> {
+    let may_ask = matches!(answer.status().as_u16(), 429 | 503);
+    may_ask.then(|| retry_after(answer.headers(), SystemClock.now_ms())).flatten()
 }
 
 impl Webhook for HttpWebhook {
@@ -65,8 +67,7 @@ impl Webhook for HttpWebhook {
         match answered {
             Ok(answer) if answer.status().is_success() => Ok(()),
             Ok(answer) => {
-                let may_ask = matches!(answer.status().as_u16(), 429 | 503);
-                let retry_after = may_ask.then(|| retry_after(answer.headers(), SystemClock.now_ms())).flatten();
+                let retry_after = asked_to_wait(&answer);
                 Err(WebhookError { reason: format!("the webhook answered {}", answer.status()), retry_after })
             }
             Err(error) => Err(WebhookError::new(error.without_url().to_string())),
@@ -74,8 +75,58 @@ impl Webhook for HttpWebhook {
     }
 }
 
+/// The longest answer that is read.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// Calls the webhooks of consumers of events, over kept connections.
+pub(crate) struct HttpCaller {
+    client: reqwest::Client,
+    answer_bytes_max: usize,
+}
+
+impl HttpCaller {
+    pub(crate) fn new() -> Result<Self> {
+        HttpCaller::reading(ANSWER_BYTES_MAX)
+    }
+
+    /// One that reads so much of an answer.
+    fn reading(answer_bytes_max: usize) -> Result<Self> {
+        let client = client().tcp_nodelay(true).build().context("preparing the client of webhooks")?;
+        Ok(HttpCaller { client, answer_bytes_max })
+    }
+}
+
+impl WebhookCaller for HttpCaller {
+    fn call(&self, WebhookRequest { url, headers, body, timeout }: WebhookRequest) -> PendingCall {
+        let answer_bytes_max = self.answer_bytes_max;
+        let request = self.client.post(url).timeout(timeout).body(body);
+        let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
+        Box::pin(async move {
+            // The error leaves out the address, which may carry a secret.
+            let failed = |error: reqwest::Error| CallError {
+                is_away: error.is_connect(),
+                reason: error.without_url().to_string(),
+                retry_after: None,
+            };
+            let mut answer = request.send().await.map_err(failed)?;
+            if !answer.status().is_success() {
+                let (retry_after, reason) =
+                    (asked_to_wait(&answer), format!("the webhook answered {}", answer.status()));
+                return Err(CallError { reason, is_away: retry_after.is_some(), retry_after });
+            }
+            let mut body = Vec::new();
+            while body.len() < answer_bytes_max
+                && let Some(chunk) = answer.chunk().await.map_err(failed)?
+            {
+                body.extend_from_slice(&chunk);
+            }
+            Ok(body)
+        })
+    }
+}
+
 /// The most that is read of the hook's answer: as many of the longest bodies as a request has questions, and something for each.
-const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+const HOOK_ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The name of the hook among the services that have circuit breakers.
 const HOOK: &str = "hook";
 
@@ -84,9 +135,9 @@ const HOOK: &str = "hook";
 pub(crate) struct HttpHook(Arc<HookParts>);
 
 struct HookParts {
-    url: reqwest::Url,
-    client: reqwest::Client,
-    key: Vec<u8>,
+    caller: HttpCaller,
+    url: String,
+    secret: WebhookSecret,
     timeout: Duration,
     breakers: CircuitBreakers,
     runtime: Handle,
@@ -100,64 +151,27 @@ impl fmt::Debug for HttpHook {
 
 impl HttpHook {
     /// Call within the runtime that is to do the requests.
-    pub(crate) fn new(url: &str, secret: &str, timeout: Duration) -> Result<Self> {
-        let (url, client) = client("hook", url, timeout)?;
-        let (key, breakers, runtime) = (HttpHook::key(secret)?, CircuitBreakers::default(), Handle::current());
-        Ok(HttpHook(Arc::new(HookParts { url, client, key, timeout, breakers, runtime })))
-    }
-
-    /// The key of a secret.
-    pub(crate) fn key(secret: &str) -> Result<Vec<u8>> {
-        let key = secret.strip_prefix("whsec_").and_then(|text| BASE64.decode(text).ok()).unwrap_or_default();
-        if !(24..=64).contains(&key.len()) {
-            bail!(
-                "[hook] secret must be whsec_ and Base64 of 24 to 64 random bytes, such as what \
-                 `echo whsec_$(head -c 32 /dev/urandom | base64)` prints"
-            );
-        }
-        Ok(key)
+    pub(crate) fn new(url: String, secret: WebhookSecret, timeout: Duration) -> Result<Self> {
+        let (caller, breakers) = (HttpCaller::reading(HOOK_ANSWER_BYTES_MAX)?, CircuitBreakers::default());
+        Ok(HttpHook(Arc::new(HookParts { caller, url, secret, timeout, breakers, runtime: Handle::current() })))
     }
 
     /// Asks, unless the hook has failed several times in a row: then it is tried now and again.
     async fn ask(&self, body: Vec<u8>) -> Result<Vec<u8>, String> {
-        let HookParts { timeout, breakers, .. } = &*self.0;
-        let patience = match breakers.allow(HOOK, Instant::now()) {
+        let HookParts { caller, url, secret, timeout, breakers, .. } = &*self.0;
+        let timeout = match breakers.allow(HOOK, Instant::now()) {
             Ok(patience) => patience.map_or(*timeout, |patience| patience.min(*timeout)),
             Err(_) => return Err("it has failed several times in a row, and is asked again later".into()),
         };
-        let answer = self.post(body, patience).await;
+        let (id, timestamp) = (format!("msg_{:032x}", rand::random::<u128>()), SystemClock.now_ms() / 1_000);
+        let mut headers = signed_headers(std::slice::from_ref(secret), &id, timestamp, &body);
+        headers.push(("content-type", "application/json".into()));
+        let answer = caller.call(WebhookRequest { url: url.clone(), headers, body, timeout }).await;
         match &answer {
             Ok(_) => breakers.record_answer(HOOK),
             Err(_) => breakers.record_failure(HOOK, Instant::now()),
         }
-        answer
-    }
-
-    async fn post(&self, body: Vec<u8>, patience: Duration) -> Result<Vec<u8>, String> {
-        let HookParts { url, client, key, .. } = &*self.0;
-        let (id, timestamp) = (format!("msg_{:032x}", rand::random::<u128>()), SystemClock.now_ms() / 1_000);
-        let request = client
-            .post(url.clone())
-            .timeout(patience)
-            .header("content-type", "application/json")
-            .header("webhook-id", &id)
-            .header("webhook-timestamp", timestamp)
-            .header("webhook-signature", sign_standard(key, &id, timestamp, &body))
-            .body(body);
-        // The error leaves out the address, which may carry a secret.
-        let failed = |error: reqwest::Error| error.without_url().to_string();
-        let mut answer = request.send().await.map_err(failed)?;
-        if answer.status() != reqwest::StatusCode::OK {
-            return Err(format!("it answered {}", answer.status()));
-        }
-        let mut read = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(failed)? {
-            if read.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(format!("its answer has more than {ANSWER_BYTES_MAX} bytes"));
-            }
-            read.extend_from_slice(&chunk);
-        }
-        Ok(read)
+        answer.map_err(|error| error.reason)
     }
 }
 

@@ -5,6 +5,7 @@ use crate::webhook::HttpHook;
 use anyhow::{Context, Result, bail};
 use std::{sync::Arc, time::Duration};
 use tidings_engine::hook::{HookConfig, HookOperation, HookScope};
+use tidings_notifications::webhook::WebhookSecret;
 
 settings! {
     /// The hook: a server of yours that is asked before what a user does is committed.
@@ -37,13 +38,19 @@ impl Settings {
     pub(super) fn check_hook(&self) -> Result<()> {
         self.hook_scopes()?;
         if self.hook.url.is_some() {
-            let secret = self.hook.secret.as_deref().unwrap_or_default();
-            if secret.is_empty() {
-                bail!("[hook] url needs a secret: without one your server could not verify that a request is ours");
-            }
-            HttpHook::key(secret)?;
+            self.hook_secret()?;
         }
         Ok(())
+    }
+
+    fn hook_secret(&self) -> Result<WebhookSecret> {
+        let Some(secret) = self.hook.secret.as_deref().filter(|secret| !secret.is_empty()) else {
+            bail!("[hook] url needs a secret: without one your server could not verify that a request is ours");
+        };
+        WebhookSecret::parse(secret).context(
+            "[hook] secret must be whsec_ and Base64 of 24 to 64 random bytes, such as what \
+             `echo whsec_$(head -c 32 /dev/urandom | base64)` prints",
+        )
     }
 
     /// What is asked about, and what of it is refused when the hook fails.
@@ -59,7 +66,7 @@ impl Settings {
     pub(crate) fn hook_config(&self) -> Result<Option<HookConfig>> {
         let Some(url) = &self.hook.url else { return Ok(None) };
         let time_limit = Duration::from_millis(self.hook.timeout_ms);
-        let transport = HttpHook::new(url, self.hook.secret.as_deref().unwrap_or_default(), time_limit)?;
+        let transport = HttpHook::new(url.clone(), self.hook_secret()?, time_limit)?;
         let (on, closed) = self.hook_scopes()?;
         Ok(Some(HookConfig {
             transport: Arc::new(transport),
