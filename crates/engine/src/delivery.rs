@@ -56,18 +56,28 @@ pub struct LooksBack {
     entries: Vec<(Range<usize>, StoredEntry)>,
     /// The messages that the entries concern, in order.
     targets: Vec<u64>,
+    /// Whether the hook has hidden any of the entries.
+    has_hidden: bool,
 }
 
 impl LooksBack {
     pub(crate) fn of(conversation: &str, view: View) -> LooksBack {
         let floors = Floors::none();
-        LooksBack { conversation: conversation.to_owned(), view, floors, entries: Vec::new(), targets: Vec::new() }
+        LooksBack {
+            conversation: conversation.to_owned(),
+            view,
+            floors,
+            entries: Vec::new(),
+            targets: Vec::new(),
+            has_hidden: false,
+        }
     }
 
     /// With one more entry; the parts that members may see are as they are now.
     pub(crate) fn with(mut self, floors: Floors, bytes: Range<usize>, entry: StoredEntry) -> LooksBack {
         self.targets.extend(targets_of(&entry));
         self.targets.sort_unstable();
+        self.has_hidden |= entry.content.is_hidden();
         self.entries.push((bytes, entry));
         LooksBack { floors, ..self }
     }
@@ -79,7 +89,8 @@ impl LooksBack {
 
     /// Whether the hook has hidden one of the entries, and this user wrote it.
     fn has_own_hidden(&self, user: UserNo) -> bool {
-        self.entries.iter().any(|(_, entry)| entry.content.is_hidden() && is_by(user, &entry.content))
+        self.has_hidden
+            && self.entries.iter().any(|(_, entry)| entry.content.is_hidden() && is_by(user, &entry.content))
     }
 
     /// The block for a reader whose part begins with this `seq`, and who sees what was hidden of these messages.

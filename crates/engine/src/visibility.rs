@@ -156,9 +156,6 @@ fn hide_content(content: &mut NewEntry) {
     content.details = Some(Box::new(EntryDetails { hidden: true, ..of_kind.into() }));
 }
 
-/// The `type` of what the reader may not see, and of a change of that.
-const HIDDEN_TYPE: &str = "hidden";
-
 /// An entry as one reader may see it; only [`View::show`] makes one.
 pub struct ShownEntry<'e>(Cow<'e, StoredEntry>);
 

@@ -338,13 +338,16 @@ impl ReplyPreview {
         let is_short = content.body.len() <= PREVIEW_BYTES_MAX;
         ReplyPreview {
             from: content.sender.as_ref().map(|sender| sender.id.clone()),
-            content_type: content.content_type.clone(),
+            content_type: if content.is_hidden() { HIDDEN_TYPE.into() } else { content.content_type.clone() },
             // The preview is the same for all readers.
             body: (is_short && !recalled && !content.is_hidden()).then(|| content.body.clone()),
             recalled,
         }
     }
 }
+
+/// The `type` of what a reader may not see.
+pub const HIDDEN_TYPE: &str = "hidden";
 
 /// The longest body in a preview of an answered message.
 pub const PREVIEW_BYTES_MAX: usize = 1024;
