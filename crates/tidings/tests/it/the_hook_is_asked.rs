@@ -17,7 +17,7 @@ use tidings_client::{
 use tidings_protocol::{
     frames::ServerFrame,
     http::{CreateConversation, NewMessage, UserUpsert},
-    miop::Bind,
+    miop::{Bind, Frame},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -141,7 +141,7 @@ fn over_miop(address: SocketAddr, text: &str) -> Answer {
     let bind = Bind { version: 1, token: &token, device_id: "phone", ..Bind::default() };
     let mut device = DeviceSession::open(address, &bind).unwrap();
     let frame = json!({ "t": "send", "ref": 1, "conversation": "team", "body": { "text": text } });
-    device.write_chat(&serde_json::from_str(&frame.to_string()).unwrap()).unwrap();
+    device.write(&Frame::Chat { json: frame.to_string().as_bytes() }).unwrap();
     loop {
         if let DeviceFrame::Chat(frame) = device.next(PATIENCE).unwrap().unwrap()
             && let Some(answer) = answer_of(frame)
