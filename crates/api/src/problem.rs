@@ -33,6 +33,7 @@ pub fn problem(refusal: &Refusal) -> Problem {
         detail: refusal.detail.clone(),
         code: refusal.code,
         retry: refusal.code.retryable(),
+        reason: refusal.reason.as_deref().map(str::to_owned),
     }
 }
 

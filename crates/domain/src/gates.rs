@@ -48,6 +48,8 @@ gates! {
     EventLog = "event_log";
     /// The leader keeps the places of consumers of the feed, and calls their webhooks.
     EventConsumers = "event_consumers";
+    /// The hook may hide messages: their rows say so, and a node that did not know would show them to everybody.
+    MessageHook = "message_hook";
 }
 
 impl Gate {

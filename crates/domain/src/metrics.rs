@@ -115,7 +115,7 @@ macro_rules! metrics {
 
         impl $struct {
             /// The metrics at zero, with those that were made by hand; registered for export but for those.
-            fn registered(registry: &mut Registry, $($other: $other_type,)*) -> Self {
+            fn registered(registry: &mut Registry, ($($other,)*): ($($other_type,)*)) -> Self {
                 let metrics = $struct { $($field: <$type>::default(),)* $($other,)* };
                 $(registry.register($name, $help, metrics.$field.clone());)*
                 metrics
@@ -228,6 +228,14 @@ metrics! {
         /// Between the registry and the sessions that exist.
         presence_differences: Counter = "presence_differences", "Found by comparisons";
         presence_repaired: Counter = "presence_repaired", "Mended by comparisons";
+        /// A question is one about one operation, however many are in a request.
+        hook_asked: Counter = "hook_asked", "Questions sent to the hook";
+        hook_allowed: Counter = "hook_allowed", "Operations that the hook has allowed as they were";
+        hook_replaced: Counter = "hook_replaced", "Messages to which the hook has given another body";
+        hook_refused: Counter = "hook_refused", "Operations that the hook has refused";
+        hook_hidden: Counter = "hook_hidden", "Messages that the hook has hidden";
+        /// No answer in time, one that makes no sense, or no room to wait for one.
+        hook_failed: Counter = "hook_failed", "Questions to which the hook gave no good answer";
         popup_events: Counter = "popup_events", "Events of popups taken, each once";
         /// Of users who were not in memory.
         popup_store_reads: Counter = "popup_store_reads", "Looks into the store for a decision about popups";
@@ -248,6 +256,8 @@ metrics! {
         pub lanes: [LaneMetrics; 3],
         /// The time of one batch in the store: write and fsync, or the transaction.
         pub commit_seconds: Histogram,
+        /// The time of one request to the hook.
+        pub hook_seconds: Histogram,
         /// What nodes measure of each other.
         pub cluster: ClusterMetrics,
         popup_decisions: [Counter; 3],
@@ -297,10 +307,13 @@ impl Metrics {
         registry.register("popup_decisions", "Decisions about popups, by what they came to", decisions);
         let commit_seconds = seconds();
         registry.register("commit_seconds", "One batch: write and fsync", commit_seconds.clone());
-        let cluster = ClusterMetrics::registered(&mut registry);
+        // 0.1 ms to about 6.5 s.
+        let hook_seconds = Histogram::new(exponential_buckets(0.000_1, 2.0, 17));
+        registry.register("hook_seconds", "One request to the hook", hook_seconds.clone());
+        let cluster = ClusterMetrics::registered(&mut registry, ());
         let (empty, notifications) = (RwLock::default(), NotificationCounts::default());
-        let metrics =
-            Metrics::registered(&mut registry, empty, lanes, commit_seconds, cluster, popup_decisions, notifications);
+        let by_hand = (empty, lanes, commit_seconds, hook_seconds, cluster, popup_decisions, notifications);
+        let metrics = Metrics::registered(&mut registry, by_hand);
         *metrics.registry.write() = registry;
         metrics
     }

@@ -468,6 +468,7 @@ impl NewEntry {
     /// edit adds is shown and mentions nobody. Other entries mention nobody.
     pub fn mentioned(&self) -> &[String] {
         match self.kind {
+            EntryKind::Message if self.is_hidden() => &[],
             EntryKind::Message => self.message_details().mentioned.as_deref().unwrap_or(&self.mentions),
             _ => &[],
         }

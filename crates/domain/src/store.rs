@@ -351,6 +351,12 @@ pub trait Store: PushStore + RowStore {
     fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
         batch_reads::positions_at(self, entries)
     }
+    /// Whether a request with this id of its author's own is stored already, for each of them (conversation, author and
+    /// `client_msg_id`), in the same order.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>>;
     /// The requested pages, in the same order. Once about `bytes_max` bytes are read, each further page has its first
     /// entry alone: entries may follow a page that is shorter than its limit.
     ///

@@ -6,9 +6,12 @@
 //! ```
 //! Proposals are gathered in fair turns, by lane and by sender ([`queue`]): a flood fills only its own share.
 //!
+//! Where the app server has a say before it ([`hook`]), a proposal waits for the answer before it is queued.
+//!
 //! A proposal that writes a timeline holds a slot of its lane from before the commit to the end of
 //! stage 1: a full lane refuses senders early, and nothing is dropped after the commit.
 
+mod hook;
 mod openings;
 mod queue;
 mod replies;
@@ -16,12 +19,14 @@ mod replies;
 use crate::{
     directory::Directory,
     fairness::{AdmissionError, FlowKey},
+    hook::HookConfig,
     hub::{Batch, BatchItem, Hub},
     lanes::{LaneSlot, Lanes},
     send_limiter::{SendLimiter, is_told},
     shards::Shards,
     streams::{NewStream, Streams},
 };
+use hook::{Hook, HookParts};
 use openings::follow_opened;
 use parking_lot::Mutex;
 use queue::{BatchLimits, CommitQueue, OPERATIONS, QUEUES, TakeOutcome};
@@ -40,6 +45,7 @@ use tidings_domain::{
     clock::Clock,
     commit_log::Change,
     end_reason::required,
+    gates::OpenGates,
     metrics::Metrics,
     model::*,
     refusals::{STORE_RETRY_AFTER_MS, proposal_refusal, store_refusal},
@@ -76,11 +82,26 @@ pub(crate) enum Reply {
     Session { shard: usize, session: u64, reference: Option<u64> },
 }
 
+/// Who asks for what a proposal does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A user, by token.
+    User(UserNo),
+    AppServer,
+    /// The server itself, which goes on with what was accepted before.
+    Server,
+}
+
+impl Origin {
+    pub(crate) fn of(actor: &Actor) -> Origin {
+        actor.user().map_or(Origin::AppServer, |user| Origin::User(user.person()))
+    }
+}
+
 /// A proposal on its way to the committer.
 pub(crate) struct CommitRequest {
     pub proposal: Proposal,
-    /// The user by whose token it comes; absent: an app server, or the server itself.
-    pub by: Option<UserNo>,
+    pub by: Origin,
     /// The flow whose share of the queue it takes.
     pub flow_key: FlowKey,
     /// The conversation whose timeline or membership it changes, if any.
@@ -111,6 +132,9 @@ pub(crate) struct CommitterParts {
     pub commit_time_max: Duration,
     /// The rate of each user's proposals that others are notified of.
     pub rate: SendLimiter,
+    /// Absent: nobody is asked before a commit.
+    pub hook: Option<HookConfig>,
+    pub gates: Arc<OpenGates>,
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     pub directory: Arc<Directory>,
@@ -123,13 +147,40 @@ pub(crate) struct CommitterParts {
 
 pub(crate) struct Committer {
     rate: SendLimiter,
-    queue: Arc<CommitQueue<CommitRequest>>,
-    lanes: Arc<Lanes>,
+    intake: Intake,
+    hook: Option<Arc<Hook>>,
     metrics: Arc<Metrics>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Milliseconds since 1970 of the last failed commit; 0 after a good one.
     failing_since: Arc<AtomicU64>,
     watchdog: Arc<CommitWatchdog>,
+}
+
+/// The way to the committer's queues.
+#[derive(Clone)]
+struct Intake {
+    queue: Arc<CommitQueue<CommitRequest>>,
+    lanes: Arc<Lanes>,
+}
+
+impl Intake {
+    fn reserve(&self, conversation: &Conversation, flow_key: FlowKey) -> Result<LaneSlot, Refusal> {
+        let lane = conversation.lane();
+        self.lanes.reserve(lane, flow_key).map_err(|why| admission_refusal(why, &format!("the {} lane", lane.name())))
+    }
+
+    /// Queues a request; one that is refused is left where it was.
+    fn put(&self, request: &mut Option<CommitRequest>) -> Result<(), Refusal> {
+        let Some(CommitRequest { proposal, flow_key, slot, conversation, .. }) = request else { return Ok(()) };
+        // A read mark goes to the user's own devices and takes no lane.
+        let lane = slot.as_ref().and(conversation.as_ref()).map(|conversation| conversation.lane());
+        let queue = lane.map_or(OPERATIONS, |lane| lane as usize);
+        let (flow_key, bytes) = (*flow_key, size_of_proposal(proposal));
+        self.queue.put(queue, flow_key, bytes, request).map_err(|why| {
+            let queue = lane.map_or("operations", Lane::name);
+            admission_refusal(why, &format!("the {queue} commit queue"))
+        })
+    }
 }
 
 /// Detects a commit that takes too long. `since` is when the running commit began, in milliseconds after `base` and
@@ -164,6 +215,8 @@ impl Committer {
             batch_max,
             commit_time_max,
             rate,
+            hook,
+            gates,
             store,
             clock,
             directory,
@@ -174,6 +227,20 @@ impl Committer {
             metrics,
         } = parts;
         let queue = Arc::new(CommitQueue::new(queue_limit));
+        let intake = Intake { queue: queue.clone(), lanes };
+        let hook = hook.map(|config| {
+            Hook::start(HookParts {
+                config,
+                intake: intake.clone(),
+                store: store.clone(),
+                clock: clock.clone(),
+                directory: directory.clone(),
+                shards: shards.clone(),
+                streams: streams.clone(),
+                metrics: metrics.clone(),
+                gates,
+            })
+        });
         let failing_since = Arc::new(AtomicU64::new(0));
         let watchdog =
             Arc::new(CommitWatchdog { time_max: commit_time_max, base: Instant::now(), since: AtomicU64::new(0) });
@@ -192,10 +259,11 @@ impl Committer {
         };
         let thread = std::thread::Builder::new().name("committer".into()).spawn(move || worker.run());
         let thread = Mutex::new(Some(required("committer", thread)));
-        Committer { rate, queue, lanes, metrics, thread, failing_since, watchdog }
+        Committer { rate, intake, hook, metrics, thread, failing_since, watchdog }
     }
 
-    /// Queues a request without waiting. Here, and nowhere else, what others are notified of takes a send from its user's rate.
+    /// Queues a request without waiting. Here, and nowhere else, what others are notified of takes a send from its user's rate, and is
+    /// asked of the hook.
     ///
     /// # Errors
     /// `rate_limited`, `queue_full`, `store_unavailable` or `draining`. The request and its reply are dropped: the caller must answer.
@@ -204,17 +272,17 @@ impl Committer {
             let detail = format!("the store has not answered for {} s; nothing of this was stored", ran.as_secs());
             return Err(Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(STORE_RETRY_AFTER_MS));
         }
-        if let Some(user) = request.by.filter(|_| is_told(&request.proposal)) {
+        if let Origin::User(user) = request.by
+            && is_told(&request.proposal)
+        {
             self.rate.check(user)?;
         }
-        // A read mark goes to the user's own devices and takes no lane.
-        let lane = request.slot.as_ref().and(request.conversation.as_ref()).map(|conversation| conversation.lane());
-        let queue = lane.map_or(OPERATIONS, |lane| lane as usize);
-        let bytes = size_of_proposal(&request.proposal);
-        self.queue.put(queue, request.flow_key, bytes, request).map_err(|why| {
-            let queue = lane.map_or("operations", Lane::name);
-            admission_refusal(why, &format!("the {queue} commit queue"))
-        })
+        if let Some(hook) = &self.hook
+            && let Some(operation) = hook.is_asked(&request)
+        {
+            return hook.submit(operation, request);
+        }
+        self.intake.put(&mut Some(request))
     }
 
     /// Reserves a slot of the conversation's lane.
@@ -222,8 +290,7 @@ impl Committer {
     /// # Errors
     /// `queue_full`: the lane is full, or the flow's share of it.
     pub(crate) fn reserve(&self, conversation: &Conversation, flow_key: FlowKey) -> Result<LaneSlot, Refusal> {
-        let lane = conversation.lane();
-        self.lanes.reserve(lane, flow_key).map_err(|why| admission_refusal(why, &format!("the {} lane", lane.name())))
+        self.intake.reserve(conversation, flow_key)
     }
 
     /// Commits one proposal of a caller; the outcome is durable. `conversation` is the one whose timeline or members it
@@ -237,8 +304,11 @@ impl Committer {
         conversation: Option<&Arc<Conversation>>,
         proposal: Proposal,
     ) -> Result<Outcome, Refusal> {
-        let by = actor.user().map(|user| user.person());
-        let flow_key = by.map_or_else(|| flow_of(&proposal), FlowKey::User);
+        let by = Origin::of(actor);
+        let flow_key = match by {
+            Origin::User(user) => FlowKey::User(user),
+            Origin::AppServer | Origin::Server => flow_of(&proposal),
+        };
         let slot = conversation.map(|conversation| self.reserve(conversation, flow_key)).transpose()?;
         self.commit(CommitRequest::of(by, proposal, flow_key, conversation.cloned(), slot)).await
     }
@@ -254,7 +324,7 @@ impl Committer {
     ) -> Result<Outcome, Refusal> {
         debug_assert!(!is_told(&proposal), "{proposal:?}");
         let flow_key = flow_of(&proposal);
-        self.commit(CommitRequest::of(None, proposal, flow_key, conversation.cloned(), None)).await
+        self.commit(CommitRequest::of(Origin::Server, proposal, flow_key, conversation.cloned(), None)).await
     }
 
     /// Commits such proposals together: all are submitted before the first is waited for, so that they share batches.
@@ -270,7 +340,7 @@ impl Committer {
         for (conversation, proposal) in proposals {
             debug_assert!(!is_told(&proposal), "{proposal:?}");
             let flow_key = flow_of(&proposal);
-            let (request, answer) = CommitRequest::of(None, proposal, flow_key, conversation, None);
+            let (request, answer) = CommitRequest::of(Origin::Server, proposal, flow_key, conversation, None);
             match self.submit(request) {
                 Ok(()) => answers.push(answer),
                 Err(refusal) => {
@@ -295,7 +365,7 @@ impl Committer {
 
     /// Commits a proposal of the server itself that changes no timeline, and blocks its thread until then.
     pub(crate) fn propose_blocking(&self, proposal: Proposal) -> Result<Outcome, Refusal> {
-        let (request, answer) = CommitRequest::of(None, proposal, FlowKey::Server, None, None);
+        let (request, answer) = CommitRequest::of(Origin::Server, proposal, FlowKey::Server, None, None);
         self.submit(request)?;
         outcome_of(answer.blocking_recv())
     }
@@ -312,14 +382,14 @@ impl Committer {
     ) -> Result<PendingOutcome, Refusal> {
         let flow_key = flow_of(&proposal);
         let slot = conversation.map(|conversation| self.reserve(conversation, flow_key)).transpose()?;
-        let (request, outcome) = CommitRequest::of(None, proposal, flow_key, conversation.cloned(), slot);
+        let (request, outcome) = CommitRequest::of(Origin::Server, proposal, flow_key, conversation.cloned(), slot);
         self.submit(request)?;
         Ok(PendingOutcome(outcome))
     }
 
     /// The number of requests in each queue, and the limit.
     pub(crate) fn depths(&self) -> ([usize; QUEUES], usize) {
-        (self.queue.depths(), self.queue.limit())
+        (self.intake.queue.depths(), self.intake.queue.limit())
     }
 
     pub(crate) fn readiness(&self) -> Result<(), String> {
@@ -337,14 +407,20 @@ impl Committer {
 
     /// Waits until every request queued before is committed and answered.
     pub(crate) async fn flush(&self) {
-        if let Some(reached) = self.queue.barrier() {
+        if let Some(hook) = &self.hook {
+            hook.answered().await;
+        }
+        if let Some(reached) = self.intake.queue.barrier() {
             let _ = reached.await;
         }
     }
 
     /// Commits the queued requests, then ends the thread.
     pub(crate) fn stop(&self) {
-        self.queue.stop();
+        if let Some(hook) = &self.hook {
+            hook.stop();
+        }
+        self.intake.queue.stop();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
@@ -359,13 +435,16 @@ impl Committer {
             let name = Lane::ALL.get(queue).map_or("operations", |lane| lane.name());
             metrics.set_queue(format!("commit_{name}"), depth, limit);
         }
+        if let Some(hook) = &self.hook {
+            hook.set_queue_gauges(metrics);
+        }
     }
 }
 
 impl CommitRequest {
     /// A request, and the receiver of its outcome.
     fn of(
-        by: Option<UserNo>,
+        by: Origin,
         proposal: Proposal,
         flow_key: FlowKey,
         conversation: Option<Arc<Conversation>>,

@@ -1,6 +1,7 @@
 //! The engine's settings. The binary fills them from its configuration; tests from `Default`.
 
 use crate::{
+    hook::HookConfig,
     presence::{PresenceConfig, SessionLimits},
     streams::StreamsConfig,
 };
@@ -49,6 +50,8 @@ pub struct EngineConfig {
     pub popups: PopupsConfig,
     /// How long events are kept for the feed; zero: not at all.
     pub events_keep: Duration,
+    /// The app server that is asked before operations are committed; absent: none.
+    pub hook: Option<HookConfig>,
 }
 
 impl EngineConfig {
@@ -79,6 +82,7 @@ impl Default for EngineConfig {
             push: PushConfig::default(),
             popups: PopupsConfig::default(),
             events_keep: Duration::ZERO,
+            hook: None,
         }
     }
 }

@@ -12,7 +12,7 @@
 use crate::{
     countdown_latch::CountdownLatch,
     entry_view::encode_entry,
-    visibility::{Floors, View, oldest_target, targets_of},
+    visibility::{Floors, HiddenMessages, View, is_by, oldest_target, targets_of},
 };
 use bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -45,7 +45,7 @@ pub struct Chunk {
     pub floors: Option<Floors>,
 }
 
-/// The entries of a block that concern earlier messages, which some recipients may not see.
+/// The entries of a block that concern earlier messages, which some recipients may not see, and those that the hook has hidden.
 #[derive(Debug)]
 pub struct LooksBack {
     conversation: String,
@@ -56,36 +56,53 @@ pub struct LooksBack {
     entries: Vec<(Range<usize>, StoredEntry)>,
     /// The messages that the entries concern, in order.
     targets: Vec<u64>,
+    /// Whether the hook has hidden any of the entries.
+    has_hidden: bool,
 }
 
 impl LooksBack {
     pub(crate) fn of(conversation: &str, view: View) -> LooksBack {
-        let floors = Floors { history: HistoryVisibility::All, cleared: Vec::new() };
-        LooksBack { conversation: conversation.to_owned(), view, floors, entries: Vec::new(), targets: Vec::new() }
+        let floors = Floors::none();
+        LooksBack {
+            conversation: conversation.to_owned(),
+            view,
+            floors,
+            entries: Vec::new(),
+            targets: Vec::new(),
+            has_hidden: false,
+        }
     }
 
     /// With one more entry; the parts that members may see are as they are now.
     pub(crate) fn with(mut self, floors: Floors, bytes: Range<usize>, entry: StoredEntry) -> LooksBack {
         self.targets.extend(targets_of(&entry));
         self.targets.sort_unstable();
+        self.has_hidden |= entry.content.is_hidden();
         self.entries.push((bytes, entry));
         LooksBack { floors, ..self }
     }
 
-    /// How many of the messages are hidden from a reader whose part begins with this `seq`.
+    /// How many of the messages are behind the part of a reader that begins with this `seq`.
     fn hidden(&self, first_seq: u64) -> usize {
         self.targets.partition_point(|target| *target < first_seq)
     }
 
-    /// The block for such a reader.
-    fn encode(&self, block: &Block, first_seq: u64) -> Block {
+    /// Whether the hook has hidden one of the entries, and this user wrote it.
+    fn has_own_hidden(&self, user: UserNo) -> bool {
+        self.has_hidden
+            && self.entries.iter().any(|(_, entry)| entry.content.is_hidden() && is_by(user, &entry.content))
+    }
+
+    /// The block for a reader whose part begins with this `seq`, and who sees what was hidden of these messages.
+    fn encode(&self, block: &Block, first_seq: u64, hidden: HiddenMessages) -> Block {
         let mut json = Vec::with_capacity(block.json.len());
         let mut copied = 0;
-        let is_hidden =
-            |entry: &&(Range<usize>, StoredEntry)| oldest_target(&entry.1).is_some_and(|seq| seq < first_seq);
-        for (bytes, entry) in self.entries.iter().filter(is_hidden) {
+        let differs = |(_, entry): &&(Range<usize>, StoredEntry)| {
+            oldest_target(entry).is_some_and(|seq| seq < first_seq) || entry.content.is_hidden()
+        };
+        for (bytes, entry) in self.entries.iter().filter(differs) {
             // The entry itself is on its way, even to a reader who has cleared it meanwhile.
-            let view = View { first_seq: first_seq.min(entry.seq), ..self.view };
+            let view = View { first_seq: first_seq.min(entry.seq), hidden, ..self.view };
             let Some(shown) = view.show(entry) else { continue };
             json.extend_from_slice(&block.json[copied..bytes.start]);
             json.push(b',');
@@ -368,14 +385,16 @@ impl Delivery {
         looks_back: &LooksBack,
         mut to_session: impl FnMut(SessionKey, &Arc<Block>),
     ) -> u64 {
-        let mut parts: FxHashMap<usize, Arc<Block>> = FxHashMap::default();
+        let mut parts: FxHashMap<(usize, Option<UserNo>), Arc<Block>> = FxHashMap::default();
         self.deliver(block.conversation, &block.recipients, |reader, session| {
             let first_seq = looks_back.floors.of(reader.user, reader.joined_seq);
-            match looks_back.hidden(first_seq) {
-                0 => to_session(session, block),
-                hidden => {
-                    let part = parts.entry(hidden).or_insert_with(|| looks_back.encode(block, first_seq).into());
-                    to_session(session, part);
+            let own = Some(reader.user).filter(|user| looks_back.has_own_hidden(*user));
+            match (looks_back.hidden(first_seq), own) {
+                (0, None) => to_session(session, block),
+                part => {
+                    let hidden = own.map_or(HiddenMessages::None, HiddenMessages::Of);
+                    let encode = || looks_back.encode(block, first_seq, hidden).into();
+                    to_session(session, parts.entry(part).or_insert_with(encode));
                 }
             }
         })

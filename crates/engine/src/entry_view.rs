@@ -39,6 +39,7 @@ fn with_body(conversation: &str, stored: &StoredEntry, body: Box<RawValue>) -> E
         body,
         mentions: content.mentions.clone(),
         silent: content.silent,
+        hidden: content.is_hidden(),
         target: content.target(),
         version: (version > 1).then_some(version),
         edited_at: message.edited.as_ref().map(|edited| edited.at),

@@ -14,7 +14,7 @@ use crate::{
     fairness::{AdmissionError, FlowKey},
     shards::Shards,
     streams::{StreamKey, Streams, Touch},
-    visibility::{View, oldest_target},
+    visibility::{Floors, HiddenMessages, View, oldest_target},
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -297,7 +297,8 @@ enum Side {
 /// What those may see for whom a block is, if they may see the whole conversation.
 fn view_of(side: Side, conversation: &Conversation) -> View {
     let hides_followers = conversation.kind == ConversationKind::Official;
-    View { hides_agents: side == Side::Customer, hides_followers, ..View::WHOLE }
+    let hidden = HiddenMessages::None;
+    View { hides_agents: side == Side::Customer, hides_followers, hidden, ..View::WHOLE }
 }
 
 /// A block to which entries are still added.
@@ -421,9 +422,10 @@ impl FanoutBuilder {
         encode_entry(&mut block.json, &conversation.id, &shown);
         block.entries += 1;
         self.bytes += block.json.len() - before;
-        if oldest_target(&entry).is_some()
-            && let Some(floors) = self.directory.floors(conversation)
-        {
+        let floors = oldest_target(&entry).and_then(|_| self.directory.floors(conversation));
+        // Its sender gets an encoding of their own.
+        let floors = floors.or_else(|| entry.content.is_hidden().then(Floors::none));
+        if let Some(floors) = floors {
             let looks_back = block.looks_back.take().unwrap_or_else(|| LooksBack::of(&conversation.id, view).into());
             let bytes = before..block.json.len();
             block.looks_back = Some(looks_back.with(floors, bytes, entry).into());

@@ -11,6 +11,7 @@
 //! - [`config`]: the settings;
 //! - [`presence`]: who is online;
 //! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
+//! - [`hook`]: the app server that has a say before a commit: what it is asked about, and the way to it;
 //! - `recent_acknowledgements`: when clients last said what they have stored;
 //! - [`hub`]: where a commit goes next: to the lanes of this node, and to other nodes;
 //! - [`lists`]: lists of conversations, and lines of them that have changed;
@@ -46,6 +47,7 @@ pub mod directory;
 pub mod engine;
 pub mod entry_view;
 mod fairness;
+pub mod hook;
 pub mod hub;
 pub mod lanes;
 mod lifecycle;

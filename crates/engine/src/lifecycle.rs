@@ -95,6 +95,8 @@ impl Engine {
             queue_limit: config.commit_queue,
             batch_max: config.commit_batch,
             commit_time_max: config.commit_time_max,
+            hook: config.hook.clone(),
+            gates: gates.clone(),
             rate: SendLimiter::new(config.sends_per_second, config.sends_burst, clock.clone()),
             store: store.clone(),
             clock: clock.clone(),

@@ -137,7 +137,7 @@ impl ScannedPage {
 
 /// Whether an entry counts as unread for all but its sender.
 pub(crate) fn counts(content: &NewEntry) -> bool {
-    content.kind == EntryKind::Message && !content.silent && !content.is_recalled()
+    content.kind == EntryKind::Message && !content.silent && !content.is_recalled() && !content.is_hidden()
 }
 
 /// Counts the unread messages of one conversation.

@@ -3,7 +3,7 @@
 use crate::{
     Engine,
     entry_view::entry_of,
-    visibility::{ShownEntry, View, first_readable},
+    visibility::{HiddenMessages, ShownEntry, View, first_readable},
 };
 use std::sync::Arc;
 use tidings_domain::{
@@ -60,6 +60,7 @@ impl Engine {
             first_seq: first_readable(conversation.history(), joined_seq, cleared_seq),
             hides_agents: sides.is_some_and(|sides| sides.customer == user && !sides.desk.desk.shows_agents),
             hides_followers: conversation.kind == ConversationKind::Official,
+            hidden: HiddenMessages::Of(user),
         }
     }
 

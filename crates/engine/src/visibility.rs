@@ -21,11 +21,40 @@ pub struct View {
     pub(crate) hides_agents: bool,
     /// The reader does not learn who follows an account.
     pub(crate) hides_followers: bool,
+    /// Whose messages the reader sees that the hook has hidden.
+    pub(crate) hidden: HiddenMessages,
+}
+
+/// Which of the messages that the hook has hidden a reader sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HiddenMessages {
+    /// An app server sees all.
+    All,
+    /// A user sees the own ones, and does not learn that they are hidden.
+    Of(UserNo),
+    /// What is encoded for all members at once.
+    None,
+}
+
+impl HiddenMessages {
+    fn has(self, content: &NewEntry) -> bool {
+        match self {
+            HiddenMessages::All => true,
+            HiddenMessages::Of(user) => is_by(user, content),
+            HiddenMessages::None => false,
+        }
+    }
+}
+
+/// Whether the user sent an entry, as itself or as an account.
+pub(crate) fn is_by(user: UserNo, content: &NewEntry) -> bool {
+    content.sender.iter().chain(content.author()).any(|sender| sender.no == user)
 }
 
 impl View {
     /// That of an app server, which may see everything.
-    pub const WHOLE: View = View { first_seq: 1, hides_agents: false, hides_followers: false };
+    pub const WHOLE: View =
+        View { first_seq: 1, hides_agents: false, hides_followers: false, hidden: HiddenMessages::All };
 
     /// Whether the entry with this `seq` exists for the reader.
     pub(crate) fn has(self, seq: u64) -> bool {
@@ -61,11 +90,18 @@ impl View {
         oldest_target(entry).is_some_and(|target| !self.has(target))
             || (self.hides_agents && details.desk.is_some())
             || (self.hides_followers && has_reactions)
+            || (details.hidden && self.hidden != HiddenMessages::All)
     }
 
     fn hide(self, entry: &mut StoredEntry) {
+        let is_hidden = entry.content.is_hidden() && self.hidden != HiddenMessages::All;
+        if is_hidden && !self.hidden.has(&entry.content) {
+            return hide_content(&mut entry.content);
+        }
         let hides_target = entry.content.target().is_some_and(|target| !self.has(target));
         let details = entry.content.details_mut();
+        // The sender does not learn of it.
+        details.hidden &= !is_hidden;
         let hides_agent = details.desk.take_if(|_| self.hides_agents).is_some();
         let hide_followers = |reactions: &mut Vec<ReactionCount>| {
             if self.hides_followers {
@@ -103,8 +139,22 @@ impl View {
     }
 }
 
-/// The `type` of a change of a message that the reader may not see.
-const HIDDEN_TYPE: &str = "hidden";
+/// Leaves of an entry that there is one, by whom, and that it is hidden; of a change also of which message.
+fn hide_content(content: &mut NewEntry) {
+    content.client_msg_id = None;
+    content.content_type = HIDDEN_TYPE.into();
+    content.body = NO_BODY.into();
+    content.mentions = Vec::new();
+    content.silent = true;
+    let (kind, target) = (content.kind, content.target().unwrap_or(0));
+    let of_kind = match EntryDetails::of(kind).of_kind {
+        KindDetails::Edit(edit) => KindDetails::Edit(EditDetails { target, ..edit }),
+        KindDetails::Recall { .. } => KindDetails::Recall { target },
+        KindDetails::Pins { pinned, .. } => KindDetails::Pins { target, pinned },
+        other => other,
+    };
+    content.details = Some(Box::new(EntryDetails { hidden: true, ..of_kind.into() }));
+}
 
 /// An entry as one reader may see it; only [`View::show`] makes one.
 pub struct ShownEntry<'e>(Cow<'e, StoredEntry>);
@@ -161,6 +211,11 @@ pub struct Floors {
 }
 
 impl Floors {
+    /// Those of a conversation of which every member may see everything.
+    pub(crate) fn none() -> Floors {
+        Floors { history: HistoryVisibility::All, cleared: Vec::new() }
+    }
+
     /// Whether all members may see everything.
     pub(crate) fn is_trivial(&self) -> bool {
         self.history == HistoryVisibility::All && self.cleared.is_empty()

@@ -82,6 +82,7 @@ pub(crate) fn error_json(reference: Option<u64>, refusal: &Refusal) -> Vec<u8> {
         message: refusal.detail.clone(),
         retry: refusal.code.retryable(),
         retry_after_ms: refusal.retry_after_ms,
+        reason: refusal.reason.as_deref().map(str::to_owned),
     })
 }
 

@@ -40,6 +40,10 @@ pub struct Entry {
     /// Neither counted as unread nor pushed to offline devices.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
+    /// The app server's hook has hidden the message. To everybody but its sender and app servers it has no content, and `hidden` as its `type`;
+    /// it is not counted as unread.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
     /// The `seq` of the message that this entry changes; absent in messages and notices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<u64>,
@@ -85,6 +89,7 @@ impl Entry {
             body,
             mentions: Vec::new(),
             silent: false,
+            hidden: false,
             target: None,
             version: None,
             edited_at: None,

@@ -39,6 +39,8 @@ codes! {
     TokenExpired = "token_expired", 401;
     /// The caller is known but may not do this.
     Forbidden = "forbidden", 403;
+    /// The app server that is asked before this was done refused it; the detail is its text for the user, and `reason` its own code.
+    RefusedByHook = "refused_by_hook", 403;
     /// The user is not a member of the conversation.
     NotAMember = "not_a_member", 403;
     /// No such user, conversation or other thing.
@@ -83,6 +85,8 @@ codes! {
     Draining = "draining", 503;
     /// The node that would do it is away. Try again as told.
     NodeUnavailable = "node_unavailable", 503;
+    /// The app server that must be asked before this is done gave no answer; nothing was stored. Try again as told.
+    HookUnavailable = "hook_unavailable", 503;
     /// The nodes are being upgraded, and one of them does not know yet what the request needs. Try again as told.
     NotYetEnabled = "not_yet_enabled", 503;
     /// Nobody bound the connection in time.
@@ -117,6 +121,7 @@ impl ErrorCode {
                 | Draining
                 | NodeUnavailable
                 | NotYetEnabled
+                | HookUnavailable
                 | BindTimeout
                 | HeartbeatTimeout
                 | SlowReader
@@ -153,7 +158,8 @@ impl ErrorCode {
             // These refuse requests; they end no session.
             NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused
             | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled | VersionConflict
-            | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled | CursorExpired => 4999,
+            | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled | CursorExpired
+            | RefusedByHook | HookUnavailable => 4999,
         }
     }
 }
@@ -187,6 +193,8 @@ pub struct Refusal {
     pub detail: String,
     /// When a retry makes sense, in milliseconds.
     pub retry_after_ms: Option<u64>,
+    /// Of `refused_by_hook`: the app server's own code.
+    pub reason: Option<Box<str>>,
 }
 
 impl Refusal {
@@ -197,12 +205,18 @@ impl Refusal {
             detail.truncate(detail.floor_char_boundary(DETAIL_BYTES_MAX - '…'.len_utf8()));
             detail.push('…');
         }
-        Refusal { code, detail, retry_after_ms: None }
+        Refusal { code, detail, retry_after_ms: None, reason: None }
     }
 
     /// The same refusal with the time after which a retry makes sense, in milliseconds.
     pub fn retry_after(mut self, ms: u64) -> Self {
         self.retry_after_ms = Some(ms);
+        self
+    }
+
+    /// The same refusal with the app server's own code.
+    pub fn with_reason(mut self, reason: Option<String>) -> Self {
+        self.reason = reason.map(Into::into);
         self
     }
 

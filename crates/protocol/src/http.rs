@@ -67,6 +67,9 @@ pub struct Problem {
     pub code: ErrorCode,
     /// Whether the same request may succeed later; when, is in `Retry-After`.
     pub retry: bool,
+    /// Of `refused_by_hook`: the app server's own code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// The `type` of what has none.

@@ -19,8 +19,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Services that are failing at the same time. Above, the one that may be tried first is forgotten.
 const ORIGINS_MAX: usize = 1_000;
 
+/// The breakers of services, by their names.
 #[derive(Default)]
-pub(crate) struct CircuitBreakers(Mutex<HashMap<String, Failing>>);
+pub struct CircuitBreakers(Mutex<HashMap<String, Failing>>);
 
 /// A service whose last request failed.
 struct Failing {
@@ -36,7 +37,7 @@ impl CircuitBreakers {
     ///
     /// # Errors
     /// The breaker is open: the time until the next attempt.
-    pub(crate) fn allow(&self, origin: &str, now: Instant) -> Result<Option<Duration>, Duration> {
+    pub fn allow(&self, origin: &str, now: Instant) -> Result<Option<Duration>, Duration> {
         let mut all = self.0.lock();
         let Some(failing) = all.get_mut(origin).filter(|failing| failing.failures >= OPEN_AFTER) else {
             return Ok(None);
@@ -51,12 +52,12 @@ impl CircuitBreakers {
     }
 
     /// Records that the service answered.
-    pub(crate) fn record_answer(&self, origin: &str) {
+    pub fn record_answer(&self, origin: &str) {
         self.0.lock().remove(origin);
     }
 
     /// Records that the service did not answer, or said that it cannot.
-    pub(crate) fn record_failure(&self, origin: &str, now: Instant) {
+    pub fn record_failure(&self, origin: &str, now: Instant) {
         let mut all = self.0.lock();
         if all.len() >= ORIGINS_MAX && !all.contains_key(origin) {
             let first = all.iter().min_by_key(|(_, failing)| failing.next_at).map(|(origin, _)| origin.clone());

@@ -4,7 +4,7 @@
 //! decided by the caller of the port [`Provider`](tidings_domain::providers::Provider). In reading order:
 //! - `pool`: what the providers share: one HTTP client each, bounds for requests in flight and rate, circuit breakers;
 //! - [`apns`], [`fcm`], [`huawei`], [`web_push`]: a provider each: its request, its credentials, what its answers mean;
-//! - `jwt`, `access_token`: by which providers know the sender; `pacer`, `circuit_breaker`, `retry_after`, [`base_url`]: parts of these.
+//! - `jwt`, `access_token`: by which providers know the sender; `pacer`, [`circuit_breaker`], [`retry_after`], [`base_url`]: parts of these.
 //!
 //! No error of this crate holds a device's token, a key or a body: errors are logged.
 #![warn(missing_docs)]
@@ -12,7 +12,7 @@
 mod access_token;
 pub mod apns;
 pub mod base_url;
-mod circuit_breaker;
+pub mod circuit_breaker;
 pub mod fcm;
 pub mod huawei;
 mod jwt;

@@ -227,7 +227,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
         if let Some(log) = &mut self.event_log {
             log.note_entry(position, conversation, seq);
         }
-        if self.outbox && entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
+        if self.outbox && entry.may_be_pushed() {
             self.outbox_items.extend([position, conversation.0, seq]);
         }
         Ok(())

@@ -6,6 +6,7 @@ use crate::{
     commit::StagedBatch,
     errors::store_error,
     event_log::EventLog,
+    first_results::{dedupe_key, read_first_result},
     fjall_kv::FjallKv,
     folder::{CleanShutdown, Folder},
     journal,
@@ -258,6 +259,15 @@ impl Store for EmbeddedStore {
             Some(head) => Ok(head),
             None => read_head(&*self.kv()?, no),
         }
+    }
+
+    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
+        let kv = self.kv()?;
+        let is_stored = |(conversation, author, id): &(ConversationNo, UserNo, &str)| {
+            let key = dedupe_key(*conversation, *author, id);
+            Ok(read_first_result(&*kv, &key, self.has_former_results)?.is_some())
+        };
+        requests.iter().map(is_stored).collect()
     }
 
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {

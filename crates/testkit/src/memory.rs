@@ -135,7 +135,7 @@ impl State {
         let head = self.head(conversation);
         self.position += 1;
         let (seq, at, position) = (head.last_seq + 1, now_ms.max(head.last_at), self.position);
-        for id in entry.mentions.iter().filter(|_| entry.kind == EntryKind::Message) {
+        for id in entry.mentions.iter().filter(|_| entry.kind == EntryKind::Message && !entry.is_hidden()) {
             let (at, seq) = (u64::MAX - at, u64::MAX - seq);
             let key = match &**id {
                 "@all" => [b"A".to_vec(), numbers(&[conversation.0, at, seq])].concat(),
@@ -154,7 +154,7 @@ impl State {
             self.rows.insert(row, node.to_be_bytes().to_vec());
         }
         self.timelines.entry(conversation).or_default().insert(seq, stored);
-        if entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
+        if entry.may_be_pushed() {
             self.outbox.insert(position, OutboxItem { position, conversation, seq });
         }
         if let Some(EntryDesk { account, for_customer, .. }) = entry.desk() {
@@ -528,6 +528,15 @@ impl Store for MemoryStore {
 
     fn log_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
         self.committed_after(after, limit)
+    }
+
+    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
+        let state = self.0.lock();
+        let is_stored = |(conversation, author, id): &(ConversationNo, UserNo, &str)| {
+            let author = Some(*author).filter(|author| *author != UserNo::NOBODY);
+            state.first_results.contains_key(&(*conversation, author, (*id).to_owned()))
+        };
+        Ok(requests.iter().map(is_stored).collect())
     }
 
     fn log_start(&self) -> StoreResult<Option<Position>> {

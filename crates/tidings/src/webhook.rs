@@ -1,4 +1,4 @@
-//! The app's webhook, called over HTTP.
+//! The app's webhook, called over HTTP; the webhooks of consumers of events; and the app's hook, which is asked before.
 //!
 //! ```text
 //! POST <url>
@@ -8,12 +8,18 @@
 //! Any 2xx answer means that the app has taken the event. Redirects are not followed: the signature is for this address alone.
 
 use anyhow::{Context, Result};
-use std::time::Duration;
-use tidings_domain::clock::{Clock, SystemClock};
-use tidings_notifications::webhook::{
-    CallError, PendingCall, Webhook, WebhookCaller, WebhookDelivery, WebhookError, WebhookRequest,
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
 };
-use tidings_providers::retry_after::retry_after;
+use tidings_domain::clock::{Clock, SystemClock};
+use tidings_engine::hook::{HookCall, HookTransport};
+use tidings_notifications::webhook::{
+    CallError, PendingCall, Webhook, WebhookCaller, WebhookDelivery, WebhookError, WebhookRequest, WebhookSecret,
+    signed_headers,
+};
+use tidings_providers::{circuit_breaker::CircuitBreakers, retry_after::retry_after};
 use tokio::runtime::Handle;
 
 pub(crate) struct HttpWebhook {
@@ -73,17 +79,27 @@ impl Webhook for HttpWebhook {
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// Calls the webhooks of consumers of events, over kept connections.
-pub(crate) struct HttpCaller(reqwest::Client);
+pub(crate) struct HttpCaller {
+    client: reqwest::Client,
+    answer_bytes_max: usize,
+}
 
 impl HttpCaller {
     pub(crate) fn new() -> Result<Self> {
-        Ok(HttpCaller(client().tcp_nodelay(true).build().context("preparing the client of webhooks")?))
+        HttpCaller::reading(ANSWER_BYTES_MAX)
+    }
+
+    /// One that reads so much of an answer.
+    fn reading(answer_bytes_max: usize) -> Result<Self> {
+        let client = client().tcp_nodelay(true).build().context("preparing the client of webhooks")?;
+        Ok(HttpCaller { client, answer_bytes_max })
     }
 }
 
 impl WebhookCaller for HttpCaller {
     fn call(&self, WebhookRequest { url, headers, body, timeout }: WebhookRequest) -> PendingCall {
-        let request = self.0.post(url).timeout(timeout).body(body);
+        let answer_bytes_max = self.answer_bytes_max;
+        let request = self.client.post(url).timeout(timeout).body(body);
         let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
         Box::pin(async move {
             // The error leaves out the address, which may carry a secret.
@@ -102,12 +118,73 @@ impl WebhookCaller for HttpCaller {
                 return Err(CallError { reason, is_away: retry_after.is_some(), retry_after });
             }
             let mut body = Vec::new();
-            while body.len() < ANSWER_BYTES_MAX
+            while body.len() < answer_bytes_max
                 && let Some(chunk) = answer.chunk().await.map_err(failed)?
             {
                 body.extend_from_slice(&chunk);
             }
             Ok(body)
         })
+    }
+}
+
+/// The most that is read of the hook's answer: as many of the longest bodies as a request has questions, and something for each.
+const HOOK_ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The name of the hook among the services that have circuit breakers.
+const HOOK: &str = "hook";
+
+/// The app's hook, asked over HTTP.
+#[derive(Clone)]
+pub(crate) struct HttpHook(Arc<HookParts>);
+
+struct HookParts {
+    caller: HttpCaller,
+    url: String,
+    secret: WebhookSecret,
+    timeout: Duration,
+    breakers: CircuitBreakers,
+    runtime: Handle,
+}
+
+impl fmt::Debug for HttpHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HttpHook")
+    }
+}
+
+impl HttpHook {
+    /// Call within the runtime that is to do the requests.
+    pub(crate) fn new(url: String, secret: WebhookSecret, timeout: Duration) -> Result<Self> {
+        let (caller, breakers) = (HttpCaller::reading(HOOK_ANSWER_BYTES_MAX)?, CircuitBreakers::default());
+        Ok(HttpHook(Arc::new(HookParts { caller, url, secret, timeout, breakers, runtime: Handle::current() })))
+    }
+
+    /// Asks, unless the hook has failed several times in a row: then it is tried now and again.
+    async fn ask(&self, body: Vec<u8>) -> Result<Vec<u8>, String> {
+        let HookParts { caller, url, secret, timeout, breakers, .. } = &*self.0;
+        let timeout = match breakers.allow(HOOK, Instant::now()) {
+            Ok(patience) => patience.map_or(*timeout, |patience| patience.min(*timeout)),
+            Err(_) => return Err("it has failed several times in a row, and is asked again later".into()),
+        };
+        let (id, timestamp) = (format!("msg_{:032x}", rand::random::<u128>()), SystemClock.now_ms() / 1_000);
+        let mut headers = signed_headers(std::slice::from_ref(secret), &id, timestamp, &body);
+        headers.push(("content-type", "application/json".into()));
+        let answer = caller.call(WebhookRequest { url: url.clone(), headers, body, timeout }).await;
+        match &answer {
+            Ok(_) => breakers.record_answer(HOOK),
+            Err(_) => breakers.record_failure(HOOK, Instant::now()),
+        }
+        answer.map_err(|error| error.reason)
+    }
+}
+
+impl HookTransport for HttpHook {
+    fn send(&self, mut call: HookCall) {
+        let hook = self.clone();
+        self.0.runtime.spawn(async move {
+            let answer = hook.ask(std::mem::take(&mut call.body)).await;
+            // What follows may wait for a queue.
+            tokio::task::spawn_blocking(move || call.answer(answer));
+        });
     }
 }

@@ -18,7 +18,9 @@ use tidings_api::{
     routes::SettingView,
 };
 use tidings_domain::{clock::SystemClock, failure_log::FailureLog};
-use tidings_engine::{Engine, EngineParts, access::TokenClaims, presence::compare::SessionSource};
+use tidings_engine::{
+    Engine, EngineParts, access::TokenClaims, config::EngineConfig, presence::compare::SessionSource,
+};
 use tidings_gateway::{
     BodyFraming, MaybeTlsSocket, SessionServer, VerifyToken, link_listener::LinkListener,
     miop_listener::ConnectionHost, relay::Relay,
@@ -61,7 +63,7 @@ impl Server {
         let (prepared, wakes) =
             SessionServer::prepare(settings.session_config(outbound.clone())).context("preparing the sessions")?;
         let (engine, receivers) = Engine::start(EngineParts {
-            config: settings.engine_config(),
+            config: EngineConfig { hook: settings.hook_config()?, ..settings.engine_config() },
             clock: Arc::new(SystemClock),
             store,
             wakes,

@@ -98,7 +98,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 KindDetails::Pins { target, pinned }
             }
         };
-        content.details = Some(Box::new(EntryDetails { desk, ..of_kind.into() }));
+        content.details = Some(Box::new(EntryDetails { desk, hidden: message.content.is_hidden(), ..of_kind.into() }));
         if is_open && !matches!(change, MessageChange::Pin { .. }) {
             self.forget_open_stream(conversation, target);
         }

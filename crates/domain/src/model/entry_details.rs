@@ -14,6 +14,8 @@ pub struct EntryDetails {
     pub desk: Option<EntryDesk>,
     /// What the entry has by its kind: always the variant of [`NewEntry::kind`].
     pub of_kind: KindDetails,
+    /// The hook has hidden the message, or the entry is a change of such a message: its content is for the sender and app servers.
+    pub hidden: bool,
     /// Fields of a later version, as JSON without the braces: a change of the entry leaves them as they are.
     pub unknown: Option<Box<str>>,
 }
@@ -161,7 +163,7 @@ impl From<MessageDetails> for Box<EntryDetails> {
 impl From<KindDetails> for EntryDetails {
     /// Those of an entry that no account is concerned with.
     fn from(of_kind: KindDetails) -> Self {
-        EntryDetails { desk: None, of_kind, unknown: None }
+        EntryDetails { desk: None, of_kind, hidden: false, unknown: None }
     }
 }
 
@@ -227,6 +229,16 @@ impl NewEntry {
     /// Whether it is a message that was recalled.
     pub fn is_recalled(&self) -> bool {
         self.message_details().recalled.is_some()
+    }
+
+    /// Whether its content is for the sender and app servers alone, and nobody is notified of it.
+    pub fn is_hidden(&self) -> bool {
+        self.details.as_deref().is_some_and(|details| details.hidden)
+    }
+
+    /// Whether people without a session may be notified of it.
+    pub fn may_be_pushed(&self) -> bool {
+        self.kind == EntryKind::Message && !self.silent && !self.skip_push && !self.is_hidden()
     }
 
     /// The `seq` of the message that it answers.
@@ -326,12 +338,16 @@ impl ReplyPreview {
         let is_short = content.body.len() <= PREVIEW_BYTES_MAX;
         ReplyPreview {
             from: content.sender.as_ref().map(|sender| sender.id.clone()),
-            content_type: content.content_type.clone(),
-            body: (is_short && !recalled).then(|| content.body.clone()),
+            content_type: if content.is_hidden() { HIDDEN_TYPE.into() } else { content.content_type.clone() },
+            // The preview is the same for all readers.
+            body: (is_short && !recalled && !content.is_hidden()).then(|| content.body.clone()),
             recalled,
         }
     }
 }
+
+/// The `type` of what a reader may not see.
+pub const HIDDEN_TYPE: &str = "hidden";
 
 /// The longest body in a preview of an answered message.
 pub const PREVIEW_BYTES_MAX: usize = 1024;

@@ -14,7 +14,10 @@ use crate::fairness::{AdmissionError, FlowKey};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use slab::Slab;
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{VecDeque, hash_map::Entry},
+    time::Duration,
+};
 use tidings_domain::model::*;
 use tokio::sync::oneshot;
 
@@ -116,15 +119,25 @@ impl<T> CommitQueue<T> {
         self.limit
     }
 
-    pub(crate) fn put(&self, queue: usize, flow_key: FlowKey, bytes: usize, work: T) -> Result<(), AdmissionError> {
+    /// Takes the work, unless it is not admitted.
+    pub(crate) fn put(
+        &self,
+        queue: usize,
+        flow_key: FlowKey,
+        bytes: usize,
+        work: &mut Option<T>,
+    ) -> Result<(), AdmissionError> {
         let mut state = self.state.lock();
         if state.stopping {
             return Err(AdmissionError::Stopping);
         }
-        state.ticket += 1;
-        let ticket = state.ticket;
-        state.queues[queue].put(self.limit, flow_key, Node { work, bytes, ticket, next: END })?;
-        self.wake(state);
+        state.queues[queue].admit(self.limit, flow_key)?;
+        if let Some(work) = work.take() {
+            state.ticket += 1;
+            let ticket = state.ticket;
+            state.queues[queue].put(flow_key, Node { work, bytes, ticket, next: END });
+            self.wake(state);
+        }
         Ok(())
     }
 
@@ -256,31 +269,35 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    fn put(&mut self, limit: usize, flow_key: FlowKey, node: Node<T>) -> Result<(), AdmissionError> {
+    fn admit(&self, limit: usize, flow_key: FlowKey) -> Result<(), AdmissionError> {
         let free = limit.saturating_sub(self.nodes.len());
         let bytes_free = QUEUE_BYTES_MAX.saturating_sub(self.bytes);
         if free == 0 || bytes_free == 0 {
             return Err(AdmissionError::Full);
         }
+        match self.flows.get(&flow_key) {
+            Some(flow) if flow.count >= free || flow.bytes >= bytes_free => {
+                Err(AdmissionError::ShareExceeded { held: flow.count })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn put(&mut self, flow_key: FlowKey, node: Node<T>) {
         let bytes = node.bytes;
         self.bytes += bytes;
-        match self.flows.get_mut(&flow_key) {
-            Some(flow) if flow.count >= free || flow.bytes >= bytes_free => {
-                self.bytes -= bytes;
-                return Err(AdmissionError::ShareExceeded { held: flow.count });
-            }
-            Some(flow) => {
-                let key = self.nodes.insert(node);
+        let key = self.nodes.insert(node);
+        match self.flows.entry(flow_key) {
+            Entry::Occupied(mut flow) => {
+                let flow = flow.get_mut();
                 self.nodes[flow.last].next = key;
                 (flow.last, flow.count, flow.bytes) = (key, flow.count + 1, flow.bytes + bytes);
             }
-            None => {
-                let key = self.nodes.insert(node);
-                self.flows.insert(flow_key, Flow { first: key, last: key, count: 1, bytes });
+            Entry::Vacant(flow) => {
+                flow.insert(Flow { first: key, last: key, count: 1, bytes });
                 self.active.push_back(flow_key);
             }
         }
-        Ok(())
     }
 
     /// Takes the next proposal of the flow whose turn it is.

@@ -26,7 +26,8 @@ impl Engine {
             return Ok(response);
         }
         let problem: Problem = serde_json::from_slice(&response.body).map_err(|_| leader_unavailable())?;
-        Err(Refusal { code: problem.code, detail: problem.detail, retry_after_ms: response.retry_after_ms })
+        let (retry_after_ms, reason) = (response.retry_after_ms, problem.reason.map(Into::into));
+        Err(Refusal { code: problem.code, detail: problem.detail, retry_after_ms, reason })
     }
 
     /// Has the leader decide which popup suits a user. `own_session` is the session of a question that names none.

@@ -2,12 +2,13 @@
 
 use crate::{
     Engine,
-    commit::{CommitRequest, Reply},
+    commit::{CommitRequest, Origin, Reply},
     engine::send::{check_message, unless_retry},
     fairness::FlowKey,
     request_digests,
     shards::SessionReply,
     views::Found,
+    visibility::is_by,
 };
 use std::sync::Arc;
 use tidings_domain::{
@@ -278,7 +279,7 @@ impl Engine {
         };
         let proposal = Proposal::ChangeMessage { conversation: conversation.no, target, change, entry };
         let about = Some(conversation.clone());
-        let by = actor.user().map(|user| user.person());
+        let by = Origin::of(actor);
         self.committer.submit(CommitRequest {
             proposal,
             by,
@@ -311,6 +312,12 @@ impl Engine {
     pub fn body_versions(&self, actor: &Actor, conversation: &str, seq: u64) -> Result<BodyVersions, Refusal> {
         let (_, conversation) = self.enter_at(actor, conversation, seq)?;
         let message = self.stored_message(&conversation, seq)?;
+        if let Actor::User(user) = actor
+            && message.content.is_hidden()
+            && !is_by(user.no, &message.content)
+        {
+            return Ok(BodyVersions { versions: Vec::new() });
+        }
         let mut versions = Vec::new();
         let details = message.content.message_details();
         for edit in &details.edits {

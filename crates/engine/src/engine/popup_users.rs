@@ -1,6 +1,6 @@
 //! The users as popups see them: their profiles, and the age of a user's oldest unread direct message.
 
-use crate::directory::Directory;
+use crate::{directory::Directory, unread_counts::counts};
 use std::sync::Arc;
 use tidings_domain::{metrics::Metrics, model::*, refusals::store_refusal, store::*};
 use tidings_popups::UserContextSource;
@@ -57,14 +57,13 @@ impl PopupUsers {
             open.iter_mut().for_each(|ask| ask.limit = limit);
             limit = (limit * 2).min(PAGE_MAX);
             let pages = self.store.pages(&open, PAGES_BYTES_MAX).map_err(store_refusal)?;
-            let counts = |entry: &&StoredEntry| {
+            let is_unread = |entry: &&StoredEntry| {
                 let own = entry.content.sender.as_ref().is_some_and(|sender| sender.no == user);
-                let recalled = entry.content.is_recalled();
-                !own && !entry.content.silent && !recalled && entry.content.kind == EntryKind::Message
+                !own && counts(&entry.content)
             };
             let mut rest = Vec::new();
             for (ask, page) in open.into_iter().zip(pages) {
-                match (page.iter().find(counts), page.last()) {
+                match (page.iter().find(is_unread), page.last()) {
                     (Some(first), _) => oldest = oldest.into_iter().chain([first.at]).min(),
                     (None, Some(last)) if last.seq < ask.to_seq => {
                         rest.push(PageRequest { from_seq: last.seq + 1, ..ask })

@@ -3,7 +3,7 @@
 use crate::{
     Engine,
     access::{Caller, Operation},
-    commit::{CommitRequest, Reply, receipt},
+    commit::{CommitRequest, Origin, Reply, receipt},
     fairness::FlowKey,
     request_digests,
     shards::SessionReply,
@@ -249,7 +249,10 @@ impl Engine {
         };
         let slot = Some(self.committer.reserve(&conversation, flow_key)?);
         let about = Some(conversation.clone());
-        let by = actor.user().map(|user| user.person());
+        let by = match manner.occasion {
+            Occasion::Single | Occasion::MixedBatch => Origin::of(actor),
+            Occasion::BulkSend => Origin::Server,
+        };
         self.committer.submit(CommitRequest { proposal, by, flow_key, conversation: about, reply, slot, stream })?;
         Ok(conversation)
     }

@@ -56,7 +56,7 @@ impl Engine {
             let UserUpsert { id, name, avatar, language, time_zone, .. } = user;
             patches.push(UserPatch { id, name, avatar, attributes, language, time_zone });
         }
-        match self.committer.propose_untold(None, Proposal::PutUsers(patches)).await? {
+        match self.committer.propose(&Actor::App, None, Proposal::PutUsers(patches)).await? {
             Outcome::Users { created, updated } => Ok(UsersUpserted { created, updated }),
             _ => Err(unexpected_outcome()),
         }

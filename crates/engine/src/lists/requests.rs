@@ -1,7 +1,12 @@
 //! A user's list of conversations: what it shows, in which order, and page by page.
 
 use super::line::{ListLine, Place};
-use crate::{Engine, entry_view::entry_of, unread_counts::UnreadCount, visibility::View};
+use crate::{
+    Engine,
+    entry_view::entry_of,
+    unread_counts::UnreadCount,
+    visibility::{View, is_by},
+};
 use std::{collections::HashMap, sync::Arc};
 use tidings_domain::{
     chat_rows::{Preferences, preferences_key},
@@ -236,7 +241,7 @@ impl Engine {
         let lines = page.iter().zip(&shown).map(|((ListLine { state, .. }, _), view)| {
             (state.conversation, view.first_seq.max(state.head.first_seq), state.head.last_seq)
         });
-        let newest = self.newest(&lines.collect::<Vec<_>>())?;
+        let newest = self.newest(user.no, &lines.collect::<Vec<_>>())?;
         let now_ms = self.clock.now_ms();
         let mut views = Vec::with_capacity(page.len());
         let desk = self.directory.desks.of_user(user.no);
@@ -289,7 +294,8 @@ impl Engine {
     }
 
     /// The newest entry and the newest message of each conversation, from the first `seq` that the user may read.
-    fn newest(&self, lines: &[(ConversationNo, u64, u64)]) -> Result<Vec<Newest>, Refusal> {
+    fn newest(&self, user: UserNo, lines: &[(ConversationNo, u64, u64)]) -> Result<Vec<Newest>, Refusal> {
+        let is_shown_message = |entry: &StoredEntry| is_shown_message(user, entry);
         let ask = |(conversation, floor, last_seq): (ConversationNo, u64, u64), before: u64| PageRequest {
             conversation,
             from_seq: floor.max(last_seq.saturating_sub(before)),
@@ -302,7 +308,7 @@ impl Engine {
             .into_iter()
             .map(|page| {
                 let entry = page.into_iter().next_back();
-                Newest { message: entry.clone().filter(is_shown_message), entry }
+                Newest { message: entry.clone().filter(|entry| is_shown_message(entry)), entry }
             })
             .collect();
         let has_none = |newest: &Newest| newest.message.is_none() && newest.entry.is_some();
@@ -313,11 +319,11 @@ impl Engine {
             let (conversation, floor, last_seq) = lines[index];
             // A page that large entries have cut short does not tell which message is the newest.
             let is_whole = page.last().is_some_and(|last| last.seq == last_seq);
-            let found = page.into_iter().rev().find(is_shown_message).filter(|_| is_whole);
+            let found = page.into_iter().rev().find(|entry| is_shown_message(entry)).filter(|_| is_whole);
             newest[index].message = match found {
                 None if !is_whole || asked.from_seq > floor => {
                     let more = self.store.entries(conversation, floor, last_seq, SEARCHED_MAX, End::Newest);
-                    more.map_err(store_refusal)?.into_iter().rev().find(is_shown_message)
+                    more.map_err(store_refusal)?.into_iter().rev().find(|entry| is_shown_message(entry))
                 }
                 found => found,
             };
@@ -340,8 +346,8 @@ struct Newest {
     message: Option<StoredEntry>,
 }
 
-fn is_shown_message(entry: &StoredEntry) -> bool {
-    entry.content.kind == EntryKind::Message && !entry.content.is_recalled()
+fn is_shown_message(user: UserNo, StoredEntry { content, .. }: &StoredEntry) -> bool {
+    content.kind == EntryKind::Message && !content.is_recalled() && (!content.is_hidden() || is_by(user, content))
 }
 
 fn page_token((is_pinned, position, no): Place) -> String {

@@ -46,6 +46,7 @@ mod reference_popups;
 mod retention_removes_all_rows_of_a_message;
 mod support;
 mod the_feed_tells_all;
+mod the_hook_has_a_say;
 mod timetables_follow_the_time_zone;
 mod undurable_exposures_are_bounded;
 mod unread_messages_become_popups;

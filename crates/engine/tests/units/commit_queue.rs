@@ -19,14 +19,14 @@ fn take<T>(queue: &CommitQueue<T>, limits: BatchLimits) -> Vec<(usize, T)> {
 
 /// Puts `count` proposals of a flow; answers how many were admitted.
 fn fill(queue: &CommitQueue<(u64, usize)>, at: usize, no: u64, count: usize) -> usize {
-    (0..count).filter(|n| queue.put(at, user(no), 1, (no, *n)).is_ok()).count()
+    (0..count).filter(|n| queue.put(at, user(no), 1, &mut Some((no, *n))).is_ok()).count()
 }
 
 #[test]
 fn a_single_flow_gets_half_of_a_queue_and_a_new_one_is_always_admitted() {
     let queue = CommitQueue::new(120);
     assert_eq!(fill(&queue, DIRECT, 1, 500), 60);
-    assert_eq!(queue.put(DIRECT, user(1), 1, (1, 0)), Err(AdmissionError::ShareExceeded { held: 60 }));
+    assert_eq!(queue.put(DIRECT, user(1), 1, &mut Some((1, 0))), Err(AdmissionError::ShareExceeded { held: 60 }));
     assert_eq!(fill(&queue, DIRECT, 2, 500), 30);
     for other in 3..10 {
         assert_eq!(fill(&queue, DIRECT, other, 1), 1, "flow {other}");
@@ -44,13 +44,13 @@ fn a_queue_full_of_flows_refuses_a_new_flow() {
     for flow_key in 0..8 {
         assert_eq!(fill(&queue, DIRECT, flow_key, 1), 1);
     }
-    assert_eq!(queue.put(DIRECT, user(9), 1, (9, 0)), Err(AdmissionError::Full));
+    assert_eq!(queue.put(DIRECT, user(9), 1, &mut Some((9, 0))), Err(AdmissionError::Full));
 }
 
 #[test]
 fn bytes_are_shared_in_the_same_way_as_places() {
     let queue = CommitQueue::new(1_000_000);
-    let put = |no: u64| queue.put(DIRECT, user(no), QUEUE_BYTES_MAX / 64, ());
+    let put = |no: u64| queue.put(DIRECT, user(no), QUEUE_BYTES_MAX / 64, &mut Some(()));
     let mut held = 0;
     while put(1).is_ok() {
         held += 1;
@@ -116,7 +116,7 @@ fn a_barrier_is_reached_when_all_proposals_before_it_are_committed() {
     assert_eq!(barrier.try_recv(), Ok(()));
     queue.stop();
     assert!(queue.barrier().is_none());
-    assert_eq!(queue.put(DIRECT, user(1), 1, (1, 1)), Err(AdmissionError::Stopping));
+    assert_eq!(queue.put(DIRECT, user(1), 1, &mut Some((1, 1))), Err(AdmissionError::Stopping));
     assert!(matches!(queue.take(ALL, None, |_, _| ()), TakeOutcome::Stopped));
 }
 
@@ -130,7 +130,7 @@ fn a_put_wakes_the_waiting_committer() {
         taken
     });
     for _ in 0..1_000 {
-        while queue.put(DIRECT, user(1), 1, ()).is_err() {
+        while queue.put(DIRECT, user(1), 1, &mut Some(())).is_err() {
             std::thread::yield_now();
         }
     }

@@ -2,10 +2,11 @@
 //! call, and the counts of what they are notified of messages to members who are offline.
 //!
 //! [`notice`] is what a double is notified, [`tally`] counts it; `webhook_double`, `apns_double`, `fcm_double` and `web_push_double`
-//! each speak one protocol, and know nothing of who is to be notified of what.
+//! each speak one protocol, and know nothing of who is to be notified of what. `hook_double` is asked before, and allows everything.
 
 mod apns_double;
 mod fcm_double;
+pub(crate) mod hook_double;
 pub(crate) mod http1;
 pub(crate) mod notice;
 pub(crate) mod provider_doubles;

@@ -137,7 +137,7 @@ impl Notifications {
         let recorded = self.context.trace.read(&*self.context.store, conversation.no, &message, user, now_ms)?;
         let mut steps: Vec<NotificationStep> = recorded.into_iter().map(NotificationStep::from).collect();
         let is_recorded = !steps.is_empty();
-        let unpushed = match (content.is_recalled(), content.silent || content.skip_push) {
+        let unpushed = match (content.is_recalled(), content.silent || content.skip_push || content.is_hidden()) {
             (true, _) => Some(NotificationOutcome::Recalled),
             (false, true) => Some(NotificationOutcome::NotPushed),
             (false, false) => None,

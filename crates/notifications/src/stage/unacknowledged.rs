@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 use tidings_domain::{leadership::Term, model::*, push_tokens::tokens_of, refusals::store_refusal, store::*};
 use tidings_protocol::{
-    entry::EntryKind,
     error::Refusal,
     http::{NotificationOutcome, PolicyChannel},
 };
@@ -73,7 +72,7 @@ impl NotificationStage {
         }
         let is_pushed = |entry: &StoredEntry| {
             let content = &entry.content;
-            content.kind == EntryKind::Message && !content.silent && !content.skip_push && !is_recalled(entry)
+            content.may_be_pushed() && !is_recalled(entry)
         };
         // Random ids, so that nodes that store messages at the same time do not use the same ones.
         let chance = rand::random_range(0..UNACKNOWLEDGED_NUMBERS) & !(MESSAGES_MAX.next_power_of_two() as u64 - 1);

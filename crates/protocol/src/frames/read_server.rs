@@ -127,6 +127,7 @@ fn read(text: &str) -> serde_json::Result<ServerFrame> {
             message: String,
             retry: bool,
             retry_after_ms: Option<u64>,
+            reason: Option<String>,
         }),
         FrameKind::Reconnect => read_frame!(text, Reconnect { after_ms: u64 }),
         FrameKind::Push => serde_json::from_str(text).map(ServerFrame::Push),

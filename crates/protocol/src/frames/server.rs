@@ -147,6 +147,9 @@ pub enum ServerFrame {
         /// How long to wait before that.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
+        /// Of `refused_by_hook`: the app server's own code.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// Sent before the server closes for its own reasons: connect again after this many milliseconds.
     Reconnect {

@@ -139,7 +139,8 @@ impl From<WireFrame> for PushFrame {
 
 impl From<Refusal> for WireRefusal {
     fn from(refusal: Refusal) -> Self {
-        let Refusal { code, detail, retry_after_ms } = refusal;
+        // Nothing that the hook refuses is a push.
+        let Refusal { code, detail, retry_after_ms, reason: _ } = refusal;
         WireRefusal { code, detail, retry_after_ms }
     }
 }
@@ -147,6 +148,6 @@ impl From<Refusal> for WireRefusal {
 impl From<WireRefusal> for Refusal {
     fn from(refusal: WireRefusal) -> Self {
         let WireRefusal { code, detail, retry_after_ms } = refusal;
-        Refusal { code, detail, retry_after_ms }
+        Refusal { code, detail, retry_after_ms, reason: None }
     }
 }

@@ -3,6 +3,7 @@
 use super::{
     PostgresStore,
     connection::{bigint, number},
+    entries::{kept_by, qualified_id_sql},
     load::membership,
     missed_statement::MISSED,
     read::{entry_at, rows_max},
@@ -30,6 +31,14 @@ const POSITIONS: &str = "SELECT k.n, e.position \
      ORDER BY first_seq DESC LIMIT 1) c \
      CROSS JOIN LATERAL (SELECT position FROM entries \
      WHERE part = c.part AND conversation = k.conversation AND seq = k.seq LIMIT 1) e";
+/// As the loading of a batch finds first results: one whose entry is gone does not count.
+const STORED_REQUESTS: &str = concat!(
+    "SELECT k.n FROM unnest($1::bigint[], $2::bigint[], $3::text[]) WITH ORDINALITY AS k (conversation, sender, client_msg_id, n) \
+     JOIN dedupe d ON d.sender = k.sender AND d.client_msg_id = ANY (ARRAY[k.client_msg_id, ",
+    qualified_id_sql!("k"),
+    "]) AND d.conversation = k.conversation \
+     WHERE EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq)"
+);
 /// `before` sums the bytes of all entries before an entry, over all pages. The first entry of each page is returned in any
 /// case.
 const PAGES: &str = "SELECT n, seq, position, at, content FROM \
@@ -114,6 +123,18 @@ impl PostgresStore {
             rows.iter().for_each(|row| positions[index(row)] = Some(number(row, 1)));
         }
         Ok(positions)
+    }
+
+    pub(super) fn read_stored_requests(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
+        let mut stored = vec![false; requests.len()];
+        if !requests.is_empty() {
+            let of = column(requests.iter().map(|(conversation, ..)| conversation.0));
+            let authors: Vec<i64> = requests.iter().map(|(of, author, _)| kept_by(*of, *author)).collect();
+            let ids: Vec<&str> = requests.iter().map(|(.., id)| *id).collect();
+            let rows = self.query(STORED_REQUESTS, &[&of, &authors, &ids])?;
+            rows.iter().for_each(|row| stored[index(row)] = true);
+        }
+        Ok(stored)
     }
 
     pub(super) fn read_pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {

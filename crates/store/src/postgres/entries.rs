@@ -40,7 +40,7 @@ impl<'a> Contents<'a> {
         let mut columns = Contents::default();
         for (conversation, entry, id) in entries {
             let send = entry.idempotency_key();
-            let may_be_pushed = entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push;
+            let may_be_pushed = entry.may_be_pushed();
             columns.rows.push(encode_content(entry));
             columns.senders.push(send.map(|(author, _)| kept_by(conversation, author)));
             columns.client_msg_ids.push(id.or(send.map(|(_, id)| id.into())));

@@ -203,6 +203,10 @@ impl Store for PostgresStore {
         self.read_positions(entries)
     }
 
+    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
+        self.read_stored_requests(requests)
+    }
+
     fn pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
         self.read_pages(asked, bytes_max)
     }

@@ -153,7 +153,7 @@ impl State {
         let is_recalled = details.recalled.is_some();
         let is_edit = matches!(change, MessageChange::Edit { .. });
         message.content.details_mut().of_kind = KindDetails::Message(details);
-        appended.details = Some(Box::new(EntryDetails { desk, ..of_kind.into() }));
+        appended.details = Some(Box::new(EntryDetails { desk, hidden: message.content.is_hidden(), ..of_kind.into() }));
         let place = self.append(conversation, &appended, now_ms)?;
         if *change == MessageChange::Recall {
             let note = [b"R".to_vec(), numbers(&[place.at, conversation.0, target])].concat();

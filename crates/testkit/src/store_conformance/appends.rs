@@ -54,6 +54,12 @@ fn retry(store: &dyn Store) {
     fill(store, room, users[0], 30);
     let again = appended(&commit_at(store, append(room, message(users[0], "once")), NOON + 99_000));
     assert_eq!(again, Appended { duplicate: true, ..first });
+    let other = group(store, "h", &users);
+    let asked = [(room, "once"), (other, "once"), (room, "twice"), (room, "once")];
+    let asked = asked.map(|(room, id)| (room, users[0], id));
+    assert_eq!(store.are_stored(&asked).unwrap(), [true, false, false, true]);
+    assert_eq!(store.are_stored(&[(room, UserNo(99), "once"), (room, UserNo::NOBODY, "once")]).unwrap(), [false; 2]);
+    assert!(store.are_stored(&[]).unwrap().is_empty());
     assert_eq!(store.head(room).unwrap().last_seq, 31);
 }
 

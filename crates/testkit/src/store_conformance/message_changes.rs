@@ -1,10 +1,12 @@
 //! Edits and recalls: where bodies are and where they are no longer, retries, and what is refused.
 
 use super::{appends::asking, *};
+use tidings_domain::chat_row_kind::ChatRowKind;
 
 pub(super) const CHECKS: &[Check] = &[
     ("an edit gives its message another body and appends an entry", edits),
     ("only the newest edit's entry has a body", superseded),
+    ("a hidden message notifies and mentions nobody, and its changes are hidden, too", hidden),
     ("replaced bodies are kept if that is asked for", kept),
     ("a recall removes every body of its message", recalls),
     ("a recall of large bodies leaves none of their parts", large_bodies),
@@ -73,6 +75,23 @@ fn edits(store: &dyn Store) {
     let Outcome::MessageChanged { entry: Some(told), .. } = outcome else { panic!("the entry is told") };
     assert_eq!(*told, edit.content, "nodes are told what is stored");
     assert_eq!(store.head(room).unwrap().last_seq, 2);
+}
+
+fn hidden(store: &dyn Store) {
+    let u = users(store, 2);
+    let room = group(store, "g", &u);
+    let mut sent = NewEntry { mentions: vec!["u2".into(), MENTION_ALL.into()], ..message(u[0], "a") };
+    sent.details_mut().hidden = true;
+    commit(store, append(room, sent));
+    assert!(store.outbox(0, 100).unwrap().is_empty());
+    for kind in [ChatRowKind::Mention, ChatRowKind::MentionOfAll] {
+        let (from, to) = (kind.byte(), kind.byte() + 1);
+        assert!(store.rows(RowSpace::Chat, &[from], &[to], 100).unwrap().is_empty(), "{kind:?}");
+    }
+    commit(store, change(room, 1, KEEP_NONE, edit(u[0], "new")));
+    commit(store, change(room, 1, MessageChange::Recall, recall(u[0])));
+    let hidden: Vec<_> = all_entries(store, room).iter().map(|entry| entry.content.is_hidden()).collect();
+    assert_eq!(hidden, [true; 3], "so are its changes");
 }
 
 fn superseded(store: &dyn Store) {

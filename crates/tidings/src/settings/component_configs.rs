@@ -56,6 +56,8 @@ impl Settings {
             },
             popups: self.popups_config(),
             events_keep: Duration::from_secs(self.events.keep_days.saturating_mul(24 * 60 * 60)),
+            // It needs the runtime: see `hook_config`.
+            hook: None,
         }
     }
 

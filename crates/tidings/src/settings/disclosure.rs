@@ -5,13 +5,15 @@ use std::collections::HashMap;
 use tidings_api::routes::{SettingSource, SettingView};
 
 /// Settings of free text that are no secret. Any other is hidden: a new one is shown once it stands here.
-const SHOWN: [&str; 24] = [
+const SHOWN: [&str; 26] = [
     "public_attributes",
     "log.level",
     "cors.origins",
     "tokens.audience",
     "tokens.issuer",
     "tokens.default_scopes",
+    "hook.on",
+    "hook.closed",
     "link.to",
     "link.name",
     "cluster.name",
@@ -32,13 +34,14 @@ const SHOWN: [&str; 24] = [
     "web_push.services",
 ];
 /// Addresses, which may hold a password, or a path that nobody should guess: only scheme and host are shown.
-const ADDRESSES: [&str; 10] = [
+const ADDRESSES: [&str; 11] = [
     "otlp_endpoint",
     "tokens.jwks_url",
     "store.url",
     "cluster.redis",
     "cluster.advertise",
     "webhook.url",
+    "hook.url",
     "apns.url",
     "fcm.url",
     "huawei.url",
@@ -198,7 +201,9 @@ mod tests {
             .map(|view| view.name)
             .collect();
         assert!(shown.iter().all(|name| SHOWN.contains(&name.as_str())), "{shown:?}");
-        for name in ["api_key", "api_keys", "token_key", "webhook.secret", "cluster.secret", "link.secret"] {
+        for name in
+            ["api_key", "api_keys", "token_key", "webhook.secret", "hook.secret", "cluster.secret", "link.secret"]
+        {
             assert!(texts.iter().any(|setting| setting.full_name() == name) && !SHOWN.contains(&name), "{name}");
         }
     }

@@ -5,6 +5,7 @@ mod component_configs;
 mod disclosure;
 mod fingerprints;
 mod flags;
+mod hook;
 mod link;
 mod listeners;
 mod macros;
@@ -21,6 +22,7 @@ pub(crate) use listeners::ListenerContext;
 
 use anyhow::{Context, Result, anyhow, bail};
 use cluster::Cluster;
+use hook::Hook;
 use ipnet::IpNet;
 use link::Link;
 use listeners::{AdmissionSettings, Cors, Tls};
@@ -133,6 +135,7 @@ settings! {
             retention: Retention,
             events: Events,
             webhook: Webhook,
+            hook: Hook,
             notifications: Notifications,
             apns: ApnsSettings,
             fcm: FcmSettings,
@@ -415,6 +418,7 @@ impl Settings {
             "retention" => self.retention.set(name, text),
             "events" => self.events.set(name, text),
             "webhook" => self.webhook.set(name, text),
+            "hook" => self.hook.set(name, text),
             "notifications" => self.notifications.set(name, text),
             "apns" => self.apns.set(name, text),
             "fcm" => self.fcm.set(name, text),
@@ -448,6 +452,7 @@ impl Settings {
         if self.webhook.url.is_some() && self.webhook.secret.as_deref().unwrap_or_default().is_empty() {
             bail!("[webhook] url needs a secret: without one your server could not verify that a call is ours");
         }
+        self.check_hook()?;
         self.check_providers()?;
         self.check_tokens()?;
         self.check_store()?;

@@ -33,6 +33,7 @@ impl Settings {
     pub(super) fn check_addresses(&self) -> Result<()> {
         let urls = [
             ("webhook.url", &self.webhook.url, "https://app.example.com/offline"),
+            ("hook.url", &self.hook.url, "https://app.example.com/hook"),
             ("otlp_endpoint", &self.otlp_endpoint, "http://127.0.0.1:4318"),
         ];
         for (name, url, example) in urls {

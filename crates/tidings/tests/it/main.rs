@@ -37,6 +37,7 @@ mod support;
 mod the_console_is_safe_to_serve;
 mod the_doctor_names_what_is_unfit;
 mod the_feed_is_followed_over_http;
+mod the_hook_is_asked;
 mod the_store_opens_or_explains_why_not;
 mod the_webhook_receives_events;
 mod tls_certificates_are_reloaded;

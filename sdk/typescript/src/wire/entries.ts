@@ -72,6 +72,8 @@ export interface Entry {
   readonly mentions?: readonly string[];
   /** It is neither counted as unread nor pushed to offline devices. */
   readonly silent?: boolean;
+  /** The app server's hook has hidden it: to all but its sender it has no content. */
+  readonly hidden?: boolean;
   /** Of an `edit`, `recall`, `reactions` or `pins`: the message that it changes. */
   readonly target?: number;
   /** Of an edited message 2, 3, …; of an `edit` the version that it made. */

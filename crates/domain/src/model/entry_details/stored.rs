@@ -59,6 +59,9 @@ struct StoredDetails<'a> {
     assigned_to: Option<Cow<'a, Sender>>,
     #[serde(skip_serializing_if = "is_default")]
     mentioned: Option<Cow<'a, [String]>>,
+    /// Of messages that the hook has hidden, and of changes of them.
+    #[serde(skip_serializing_if = "is_default")]
+    hidden: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -78,6 +81,7 @@ struct StoredDesk {
     desk: Option<ConversationNo>,
     agent: Option<Sender>,
     for_customer: bool,
+    hidden: bool,
 }
 
 impl EntryDetails {
@@ -120,9 +124,9 @@ impl EntryDetails {
 
 fn opaque_details(text: &[u8]) -> serde_json::Result<EntryDetails> {
     let text = std::str::from_utf8(text).map_err(de::Error::custom)?;
-    let StoredDesk { desk, agent, for_customer } = serde_json::from_str(text).unwrap_or_default();
+    let StoredDesk { desk, agent, for_customer, hidden } = serde_json::from_str(text).unwrap_or_default();
     let desk = desk.map(|account| EntryDesk { account, agent, for_customer });
-    Ok(EntryDetails { desk, of_kind: KindDetails::Opaque(text.into()), unknown: None })
+    Ok(EntryDetails { desk, of_kind: KindDetails::Opaque(text.into()), hidden, unknown: None })
 }
 
 /// The JSON of the fields that this version knows, and the others without the braces; `None`: there are no others.
@@ -204,6 +208,7 @@ impl<'a> StoredDetails<'a> {
             stored.agent = agent.as_ref().map(Cow::Borrowed);
             stored.for_customer = *for_customer;
         }
+        stored.hidden = details.hidden;
         stored
     }
 
@@ -249,6 +254,7 @@ impl<'a> StoredDetails<'a> {
             agent: self.agent.clone().map(Cow::into_owned),
             for_customer: self.for_customer,
         });
+        let hidden = self.hidden;
         let of_kind = match kind {
             EntryKind::Message => KindDetails::Message(self.into_message()),
             EntryKind::Edit => KindDetails::Edit(EditDetails {
@@ -263,7 +269,7 @@ impl<'a> StoredDetails<'a> {
             EntryKind::Assignment => KindDetails::Assignment { to: self.assigned_to.map(Cow::into_owned) },
             EntryKind::MemberChange | EntryKind::ConversationChange | EntryKind::Opaque(_) => KindDetails::Notice,
         };
-        EntryDetails { desk, of_kind, unknown: None }
+        EntryDetails { desk, of_kind, hidden, unknown: None }
     }
 
     fn into_message(self) -> MessageDetails {
