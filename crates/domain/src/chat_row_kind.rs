@@ -73,11 +73,15 @@ pub enum ChatRowKind {
     ApiKey = b'k',
     /// Who changed what with a key.
     AuditEntry = b'l',
+    /// A user's mute and ban in a conversation.
+    Restrictions = b'X',
+    /// When a member of a conversation in slow mode sent last.
+    LastSend = b'L',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 34] = [
+    pub const ALL: [ChatRowKind; 36] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -112,6 +116,8 @@ impl ChatRowKind {
         ChatRowKind::ChannelCounts,
         ChatRowKind::ApiKey,
         ChatRowKind::AuditEntry,
+        ChatRowKind::Restrictions,
+        ChatRowKind::LastSend,
     ];
 
     /// The first byte of its keys.

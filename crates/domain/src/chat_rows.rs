@@ -37,6 +37,8 @@
 //! | `k` 2, number | when the key was last used, in milliseconds since 1970 UTC |
 //! | `l` 0 | which entries of the audit log are kept |
 //! | `l` 1, number | an entry: who changed what with which key |
+//! | `X` conversation, user | the user's mute and ban: see [`restrictions`](crate::restrictions) |
+//! | `L` conversation, user | of a conversation in slow mode: when the member sent last, in milliseconds since 1970 UTC |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 pub use crate::row_keys::number_in;

@@ -46,6 +46,8 @@ gates! {
     PushFallback = "push_fallback";
     /// Every change that the feed of events shows is in the commit log.
     EventLog = "event_log";
+    /// Members may be muted and banned, conversations be announce-only or in slow mode, and users join by invites and requests.
+    MemberRights = "member_rights";
 }
 
 impl Gate {

@@ -4,6 +4,7 @@
 //! - `message_changes`, `replies`, `mentions`: edits and recalls, answers, who was mentioned;
 //! - `reads`, `history`, [`resume`]: unread counts, timelines, inboxes;
 //! - `users`, `conversations`: profiles, details, members, mutes;
+//! - `restrictions`: mutes, bans and who may send; the hand-over of a group;
 //! - `push_tokens`: where providers reach devices;
 //! - [`port`]: what the crate of notifications uses beside these;
 //! - `bulk_sends`: one message to some of an account's followers;
@@ -32,6 +33,7 @@ mod purge;
 mod push_tokens;
 mod reads;
 mod replies;
+mod restrictions;
 pub mod resume;
 mod retention;
 pub mod send;

@@ -1,6 +1,6 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
-use crate::{desks::*, model::*, request_digest::RequestDigest, token_digest::TokenDigest};
+use crate::{desks::*, model::*, request_digest::RequestDigest, restrictions::*, token_digest::TokenDigest};
 use tidings_protocol::{
     error::Refusal,
     http::{Channel, PushToken},
@@ -98,8 +98,11 @@ pub enum Proposal {
         add: Vec<(UserNo, Role)>,
         /// Users who are no members afterwards.
         remove: Vec<UserNo>,
-        /// A member who owns the conversation afterwards. A user who is no member any more rejects the proposal as a whole.
+        /// A member who owns the conversation afterwards, who may be its owner already: named when another owner leaves, so that
+        /// two who leave at once do not leave it without one. A user who is no member any more rejects the proposal as a whole.
         heir: Option<UserNo>,
+        /// What else becomes of one user.
+        act: Option<Box<MemberAct>>,
         /// With more members than this the proposal is rejected as a whole.
         members_max: u64,
         /// An entry that tells the members.
@@ -236,6 +239,39 @@ pub enum Proposal {
         /// A key that is not stored is ignored.
         keys: Vec<NotificationKey>,
     },
+}
+
+/// What becomes of one user in a conversation, beside joining, leaving and roles.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberAct {
+    /// The user is muted or banned, or no longer. Whoever bans a member removes the member as well.
+    Restrict {
+        /// The user, who is a member if it is a mute that is set.
+        user: UserNo,
+        /// Which restriction.
+        kind: RestrictionKind,
+        /// From now on; `None`: it is lifted.
+        restriction: Option<Restriction>,
+    },
+    /// The owner becomes an admin, beside the heir. Rejected unless the user owns the conversation.
+    StepDown(UserNo),
+}
+
+impl MemberAct {
+    /// The user whose restrictions it changes.
+    pub fn restricted_user(&self) -> Option<UserNo> {
+        match self {
+            MemberAct::Restrict { user, .. } => Some(*user),
+            MemberAct::StepDown(_) => None,
+        }
+    }
+
+    /// The user whom it concerns.
+    pub fn user(&self) -> UserNo {
+        match self {
+            MemberAct::Restrict { user, .. } | MemberAct::StepDown(user) => *user,
+        }
+    }
 }
 
 /// A change of a message that was sent before.
@@ -552,6 +588,15 @@ pub enum Rejection {
     NoSuchConversation,
     /// No user has this number.
     NoSuchUser(UserNo),
+    /// The user to be added is banned from the conversation, until then in milliseconds since 1970 UTC, or for good.
+    Banned(UserNo, Option<u64>),
+    /// The user does not own the conversation, or no longer.
+    NotTheOwner,
+    /// The conversation is in slow mode, and the sender's last message is too recent: the next one may follow in so many milliseconds.
+    TooSoon {
+        /// In milliseconds.
+        retry_after_ms: u64,
+    },
     /// The sender has left the conversation, or the read mark or mute is of a user who is no member.
     NotAMember,
     /// (conversation, author, client_msg_id) names an entry that another request appended.

@@ -131,6 +131,8 @@ const TOLD: &[(&str, Operation)] = &[
             history,
             mention_all,
             reactions: None,
+            posting: None,
+            slow_mode_s: None,
         };
         w.wait(w.engine.create_conversation(a, new)).map(drop)
     }),

@@ -11,6 +11,7 @@ use tidings_domain::{
     model::*,
     push_tokens::TokenDigest,
     request_digest::RequestHasher,
+    restrictions::{Restriction, RestrictionKind},
     store::*,
 };
 use tidings_protocol::{
@@ -126,7 +127,9 @@ fn entry() -> impl Strategy<Value = NewEntry> {
 fn request(kind: u8, flags: [bool; 2]) -> EntryRequest {
     let digest = flags[0].then(|| RequestHasher::new(if kind.is_multiple_of(4) { "a" } else { "b" }).digest());
     let refusal = (kind == 1 && flags[1]).then(|| Box::new(Refusal::new(ErrorCode::Forbidden, "not any more")));
-    EntryRequest { digest, refusal }
+    // A batch of nothing but entries has another way through PostgreSQL, unless one is in slow mode.
+    let slow_mode_ms = (kind == 2 && flags[0]).then_some(4_000);
+    EntryRequest { digest, refusal, slow_mode_ms }
 }
 
 /// Some messages answer another one, and some grow.
@@ -201,6 +204,8 @@ fn settings(set: bool) -> ConversationSettings {
         history: set.then_some(HistoryVisibility::Last(3)),
         mention_all: set.then_some(MentionAll::Nobody),
         reactions: set.then(|| AllowedReactions::Only(vec!["👍".into()])),
+        posting: set.then_some(Posting::Admins),
+        slow_mode_s: set.then_some(30),
     }
 }
 
@@ -280,9 +285,9 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         }),
         3 => (room(), user(), preferences())
             .prop_map(|(conversation, user, patch)| Proposal::SetPreferences { conversation, user, patch }),
-        4 => (room(), members(4), prop::collection::vec(user(), 0..3), prop::option::weighted(0.2, user()), 2..8u64, prop::option::of(entry()))
-            .prop_map(|(conversation, add, remove, heir, members_max, notice)| {
-                Proposal::ChangeMembers { conversation, add, remove, heir, members_max, notice }
+        6 => (room(), members(4), prop::collection::vec(user(), 0..3), prop::option::weighted(0.2, user()), act(), 2..8u64, prop::option::of(entry()))
+            .prop_map(|(conversation, add, remove, heir, act, members_max, notice)| {
+                Proposal::ChangeMembers { conversation, add, remove, heir, act, members_max, notice }
             }),
         3 => (room(), user(), 0..20u64)
             .prop_map(|(conversation, user, seq)| Proposal::MarkRead { conversation, user, seq }),
@@ -296,6 +301,19 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         5 => set_push_token(),
     ]
     .prop_map(in_rooms_of_account)
+}
+
+/// What becomes of one member: mutes and bans for a few seconds, or for good.
+fn act() -> impl Strategy<Value = Option<Box<MemberAct>>> {
+    let until = prop::option::of((0..20_000u64).prop_map(|later| NOON + later));
+    let restriction = until.prop_map(|until| Restriction { at: NOON, until, by: None, reason: None });
+    let kind = prop_oneof![Just(RestrictionKind::Mute), Just(RestrictionKind::Ban)];
+    let restrict = (user(), kind, prop::option::weighted(0.7, restriction))
+        .prop_map(|(user, kind, restriction)| MemberAct::Restrict { user, kind, restriction });
+    prop::option::weighted(
+        0.5,
+        prop_oneof![3 => restrict, 1 => user().prop_map(MemberAct::StepDown)].prop_map(Box::new),
+    )
 }
 
 /// Few users, devices and tokens, so that what the proposal expects is often what is there.

@@ -149,6 +149,8 @@ impl World {
             history: None,
             mention_all: None,
             reactions: None,
+            posting: None,
+            slow_mode_s: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }

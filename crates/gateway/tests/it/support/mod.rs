@@ -287,6 +287,8 @@ impl Server {
             history: None,
             mention_all: None,
             reactions: None,
+            posting: None,
+            slow_mode_s: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }
