@@ -77,11 +77,15 @@ pub enum ChatRowKind {
     Restrictions = b'X',
     /// When a member of a conversation in slow mode sent last.
     LastSend = b'L',
+    /// The invites of a conversation.
+    Invites = b'I',
+    /// A request to join a conversation, and how many wait.
+    JoinRequest = b'J',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 36] = [
+    pub const ALL: [ChatRowKind; 38] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -118,6 +122,8 @@ impl ChatRowKind {
         ChatRowKind::AuditEntry,
         ChatRowKind::Restrictions,
         ChatRowKind::LastSend,
+        ChatRowKind::Invites,
+        ChatRowKind::JoinRequest,
     ];
 
     /// The first byte of its keys.

@@ -106,7 +106,8 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
                 add.iter().map(|(user, _)| *user).chain(act.iter().filter_map(|act| act.restricted_user()));
             let restrictions = restricted.map(|user| restrictions_key(*conversation, user));
             let of_notice = notice.iter().flat_map(|notice| desk_keys(*conversation, notice));
-            kept.chain(restrictions).chain(of_notice).collect()
+            let joining = act.iter().flat_map(|act| act.joining_keys(*conversation));
+            kept.chain(restrictions).chain(joining).chain(of_notice).collect()
         }
         Proposal::React { conversation, target, user, .. } => {
             let own = chat_rows::reactions_key(*conversation, *target, user.no);

@@ -201,6 +201,9 @@ pub struct ConversationSettings {
     /// A member sends one message in so many seconds; `None` and 0: no slow mode.
     #[serde(skip_serializing_if = "is_default")]
     pub slow_mode_s: Option<u32>,
+    /// Whether users may ask to become members; `None`: they may not.
+    #[serde(skip_serializing_if = "is_default")]
+    pub join_requests: Option<bool>,
 }
 
 /// A setting of which a later version may know more values than this one.
@@ -255,6 +258,7 @@ impl ConversationSettings {
             reactions: changes.reactions.or(self.reactions),
             posting: changes.posting.or(self.posting),
             slow_mode_s: changes.slow_mode_s.or(self.slow_mode_s),
+            join_requests: changes.join_requests.or(self.join_requests),
         }
     }
 }

@@ -44,6 +44,15 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
         Rejection::Banned(_, until) => {
             Refusal::new(ErrorCode::Banned, format!("a user is banned from the conversation{}", until_text(*until)))
         }
+        Rejection::NoSuchInvite => {
+            Refusal::new(ErrorCode::NotFound, "no such invite: it was revoked, has expired or is used up, or never was")
+        }
+        Rejection::TooManyInvites { limit } => Refusal::limit("invites of the conversation", *limit, *limit + 1),
+        Rejection::NoSuchRequest => Refusal::new(ErrorCode::NotFound, "no request of the user waits"),
+        Rejection::TooManyRequests { limit } => {
+            Refusal::limit("requests that wait, in the conversation or of the user", *limit, *limit + 1)
+        }
+        Rejection::AlreadyAMember => Refusal::new(ErrorCode::Conflict, "the user is a member already"),
         Rejection::NotTheOwner => {
             Refusal::new(ErrorCode::Forbidden, "the user does not own the conversation, or no longer")
         }

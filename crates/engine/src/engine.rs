@@ -4,7 +4,7 @@
 //! - `message_changes`, `replies`, `mentions`: edits and recalls, answers, who was mentioned;
 //! - `reads`, `history`, [`resume`]: unread counts, timelines, inboxes;
 //! - `users`, `conversations`: profiles, details, members, mutes;
-//! - `restrictions`: mutes, bans and who may send; the hand-over of a group;
+//! - `restrictions`: mutes, bans and who may send; the hand-over of a group; `joining`: invites, and requests to join;
 //! - `push_tokens`: where providers reach devices;
 //! - [`port`]: what the crate of notifications uses beside these;
 //! - `bulk_sends`: one message to some of an account's followers;
@@ -20,6 +20,7 @@ mod conversations;
 pub mod events;
 mod health;
 mod history;
+mod joining;
 mod leader_requests;
 pub(crate) mod limits;
 mod mentions;

@@ -3,6 +3,7 @@
 
 mod commit_log;
 mod desks;
+mod joining;
 mod message_changes;
 mod preferences;
 mod push_tokens;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tidings_domain::{
     commit_log::{CommitLog, LogPage},
+    joining::{Invite, JoinRequest},
     model::*,
     push_store::*,
     restrictions::*,
@@ -51,6 +53,8 @@ struct State {
     assigned: BTreeMap<ConversationNo, Sender>,
     /// The conversations that are in the lists of an account.
     listed: BTreeMap<ConversationNo, ConversationNo>,
+    invites: BTreeMap<ConversationNo, Vec<Invite>>,
+    requests: BTreeMap<(ConversationNo, UserNo), JoinRequest>,
     /// Only in a store that several engines share.
     log: Option<MemoryLog>,
 }
@@ -293,6 +297,9 @@ impl State {
                 if settings.slow_mode_s.is_some() {
                     details.settings.slow_mode_s = settings.slow_mode_s;
                 }
+                if settings.join_requests.is_some() {
+                    details.settings.join_requests = settings.join_requests;
+                }
                 if settings.reactions.is_some() {
                     details.settings.reactions = settings.reactions.clone();
                 }
@@ -508,9 +515,6 @@ impl State {
             }
         }
         let would_be = before + new.len() as u64 - gone.len() as u64;
-        if would_be > members_max && !new.is_empty() {
-            return Err(Rejection::TooManyMembers { limit: members_max, would_be });
-        }
         let role_of = |user: &UserNo| self.members.get(&(conversation, *user)).map(|membership| membership.role);
         let has_new_role = |(user, role): &(&UserNo, &Role)| role_of(user).is_some_and(|before| before != **role);
         let mut changed: Vec<UserNo> = add.iter().filter(has_new_role).map(|(user, _)| *user).collect();
@@ -521,6 +525,7 @@ impl State {
             changed.extend(Some(heir).filter(|heir| role_of(heir) != Some(Role::Owner)));
         }
         let mut restricted = None;
+        let mut joining = None;
         match act {
             None => {}
             Some(MemberAct::StepDown(owner)) => {
@@ -553,10 +558,19 @@ impl State {
                     restricted = Some((*user, after));
                 }
             }
+            Some(act) => {
+                let is_new = act.user().is_some_and(|user| new.contains(&user));
+                joining = self.joining(conversation, act, is_new, now_ms)?;
+            }
         }
+        if would_be > members_max && !new.is_empty() {
+            return Err(Rejection::TooManyMembers { limit: members_max, would_be });
+        }
+        changed.extend(act.and_then(MemberAct::asker).filter(|user| !new.contains(user)));
         let mut seen = BTreeSet::new();
         changed.retain(|user| seen.insert(*user));
-        let changes_nothing = new.is_empty() && gone.is_empty() && changed.is_empty() && restricted.is_none();
+        let changes_nothing =
+            new.is_empty() && gone.is_empty() && changed.is_empty() && restricted.is_none() && joining.is_none();
         let notice = notice.filter(|_| !changes_nothing);
         self.check_notice(conversation, notice)?;
         for (user, role) in &add {
@@ -572,6 +586,9 @@ impl State {
             && let Some(membership) = self.members.get_mut(&(conversation, *owner))
         {
             membership.role = Role::Admin;
+        }
+        if let Some(joining) = joining {
+            self.keep_joining(conversation, joining);
         }
         if let Some((user, restrictions)) = restricted {
             if let Some(membership) = self.members.get_mut(&(conversation, user)).filter(|_| !new.contains(&user)) {

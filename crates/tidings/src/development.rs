@@ -101,6 +101,7 @@ pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
         reactions: None,
         posting: None,
         slow_mode_s: None,
+        join_requests: None,
     };
     engine.create_conversation(&Actor::App, group).await?;
     let of_popups = engine.clone();

@@ -3,6 +3,7 @@
 use super::{Decider, ProposalError, StagedRows, without_row};
 use crate::{
     chat_rows::{self, Preferences},
+    joining::*,
     model::*,
     restrictions::*,
     store::*,
@@ -11,6 +12,9 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
 };
+
+/// Rows of chat with what is to be in them.
+type NewRows = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
 /// A change of members, as it was proposed.
 pub(super) struct MemberChange<'p> {
@@ -137,6 +141,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 changed.push((heir, Membership { role: Role::Owner, ..membership }));
             }
         }
+        let mut rows = Vec::new();
         let restricted = match act {
             None => None,
             Some(MemberAct::StepDown(owner)) => {
@@ -162,13 +167,18 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 }
                 is_new.then_some((*user, after))
             }
+            Some(joining) => {
+                rows = self.joining(conversation, joining, &added)?;
+                None
+            }
         };
         let would_be = details.member_count + added.len() as u64 - removed.len() as u64;
         if would_be > members_max && !added.is_empty() {
             return Err(Rejection::TooManyMembers { limit: members_max, would_be }.into());
         }
         let last_seq = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?.last_seq;
-        let changes_nothing = added.is_empty() && removed.is_empty() && changed.is_empty() && restricted.is_none();
+        let changes_nothing =
+            added.is_empty() && removed.is_empty() && changed.is_empty() && restricted.is_none() && rows.is_empty();
         let notice = notice.filter(|_| !changes_nothing);
         self.check_notice(conversation, notice)?;
         for user in &added {
@@ -184,6 +194,12 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             self.rows.put_membership(conversation, user, membership);
         }
         removed.keys().for_each(|user| self.rows.remove_member(&details, *user));
+        for (key, row) in rows {
+            self.rows.put_chat_row(key, row);
+        }
+        let asker =
+            act.and_then(MemberAct::asker).filter(|user| !added.contains(user) && !changed_users.contains(user));
+        changed_users.extend(asker);
         if let Some((user, restrictions)) = restricted {
             self.rows.put_chat_row(restrictions_key(conversation, user), restrictions.encode());
             // Nodes that know of the user's restrictions are to ask again, whether the user is a member or not.
@@ -203,6 +219,88 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         }
         let (removed, changed) = (removed.into_keys().collect(), changed_users);
         Ok(Outcome::MembersChanged { added, removed, changed, member_count: would_be, notice })
+    }
+
+    /// The rows that an act of joining writes, with users who are added.
+    fn joining(
+        &self,
+        conversation: ConversationNo,
+        act: &MemberAct,
+        added: &[UserNo],
+    ) -> Result<NewRows, ProposalError> {
+        if let Some(user) = act.asker() {
+            return self.request(conversation, user, act);
+        }
+        let key = invites_key(conversation);
+        let mut invites: Vec<Invite> = chat_rows::decode(self.rows.chat_row(&key)?.as_deref())?;
+        match act {
+            MemberAct::Invite { invite, invites_max } => {
+                invites.retain(|invite| invite.holds(self.now_ms));
+                if invites.len() >= *invites_max {
+                    return Err(Rejection::TooManyInvites { limit: *invites_max as u64 }.into());
+                }
+                invites.push(invite.clone());
+            }
+            MemberAct::RevokeInvite(number) => {
+                let before = invites.len();
+                invites.retain(|invite| invite.number != *number);
+                if invites.len() == before {
+                    return Err(Rejection::NoSuchInvite.into());
+                }
+            }
+            MemberAct::JoinByInvite { user, invite } => {
+                let holding = |known: &&mut Invite| known.number == *invite && known.holds(self.now_ms);
+                let invite = invites.iter_mut().find(holding).ok_or(Rejection::NoSuchInvite)?;
+                if !added.contains(user) {
+                    return Ok(Vec::new());
+                }
+                invite.uses += 1;
+            }
+            _ => return Ok(Vec::new()),
+        }
+        Ok(vec![(key, (!invites.is_empty()).then(|| chat_rows::encode(&invites)))])
+    }
+
+    /// The rows of a request that is made, granted, refused or withdrawn.
+    fn request(&self, conversation: ConversationNo, user: UserNo, act: &MemberAct) -> Result<NewRows, ProposalError> {
+        let key = join_request_key(conversation, user);
+        let (in_key, of_key) = (waiting_in_key(conversation), waiting_of_key(user));
+        let former: Option<JoinRequest> = match self.rows.chat_row(&key)? {
+            Some(row) => chat_rows::decode(Some(&row))?,
+            None => None,
+        };
+        let waits = former.as_ref().is_some_and(|request| request.refused.is_none());
+        let in_conversation: u64 = chat_rows::decode(self.rows.chat_row(&in_key)?.as_deref())?;
+        let of_user: u64 = chat_rows::decode(self.rows.chat_row(&of_key)?.as_deref())?;
+        let request = match act {
+            MemberAct::Ask { request, waiting_max: (in_max, of_max), .. } => {
+                if self.rows.membership(conversation, user)?.is_some() {
+                    return Err(Rejection::AlreadyAMember.into());
+                }
+                if let Some(ban) = self.restrictions(conversation, user)?.holding(RestrictionKind::Ban, self.now_ms) {
+                    return Err(Rejection::Banned(user, ban.until).into());
+                }
+                for (waiting, max) in [(in_conversation, in_max), (of_user, of_max)] {
+                    if !waits && waiting >= *max {
+                        return Err(Rejection::TooManyRequests { limit: *max }.into());
+                    }
+                }
+                Some(request.clone())
+            }
+            _ if !waits => return Err(Rejection::NoSuchRequest.into()),
+            MemberAct::Decline { refused: Some(refused), .. } => {
+                former.map(|request| JoinRequest { refused: Some(refused.clone()), ..request })
+            }
+            _ => None,
+        };
+        let waits_now = request.as_ref().is_some_and(|request| request.refused.is_none());
+        let counted = |before: u64| (before + u64::from(waits_now)).saturating_sub(u64::from(waits));
+        let count_row = |key: Vec<u8>, count: u64| (key, (count > 0).then(|| chat_rows::encode(&count)));
+        Ok(vec![
+            (key, request.map(|request| chat_rows::encode(&request))),
+            count_row(in_key, counted(in_conversation)),
+            count_row(of_key, counted(of_user)),
+        ])
     }
 
     /// The membership of a user who is a member, with the changes that are decided so far.

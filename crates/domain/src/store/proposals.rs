@@ -1,6 +1,8 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
-use crate::{desks::*, model::*, request_digest::RequestDigest, restrictions::*, token_digest::TokenDigest};
+use crate::{
+    desks::*, joining::*, model::*, request_digest::RequestDigest, restrictions::*, token_digest::TokenDigest,
+};
 use tidings_protocol::{
     error::Refusal,
     http::{Channel, PushToken},
@@ -255,21 +257,82 @@ pub enum MemberAct {
     },
     /// The owner becomes an admin, beside the heir. Rejected unless the user owns the conversation.
     StepDown(UserNo),
+    /// There is one more invite. Those that have ended are removed.
+    Invite {
+        /// The new one.
+        invite: Invite,
+        /// With more invites than this the proposal is rejected.
+        invites_max: usize,
+    },
+    /// The invite with this number is no more.
+    RevokeInvite(u64),
+    /// The user, whom the proposal adds, joins by an invite, which counts if the user was no member before.
+    JoinByInvite {
+        /// The user.
+        user: UserNo,
+        /// The invite's number.
+        invite: u64,
+    },
+    /// The user asks to become a member, in place of a former request.
+    Ask {
+        /// The user, who is no member.
+        user: UserNo,
+        /// The request.
+        request: JoinRequest,
+        /// With more waiting requests in the conversation than this, and of the user, the proposal is rejected.
+        waiting_max: (u64, u64),
+    },
+    /// The user's request, which waits, is granted: the proposal adds the user.
+    Approve(UserNo),
+    /// The user's request, which waits, is refused; `None`: it is withdrawn.
+    Decline {
+        /// The user.
+        user: UserNo,
+        /// How it was refused.
+        refused: Option<RefusedRequest>,
+    },
 }
 
 impl MemberAct {
-    /// The user whose restrictions it changes.
+    /// The user whose restrictions it looks at.
     pub fn restricted_user(&self) -> Option<UserNo> {
         match self {
-            MemberAct::Restrict { user, .. } => Some(*user),
-            MemberAct::StepDown(_) => None,
+            MemberAct::Restrict { user, .. } | MemberAct::Ask { user, .. } => Some(*user),
+            _ => None,
         }
     }
 
     /// The user whom it concerns.
-    pub fn user(&self) -> UserNo {
+    pub fn user(&self) -> Option<UserNo> {
         match self {
-            MemberAct::Restrict { user, .. } | MemberAct::StepDown(user) => *user,
+            MemberAct::Restrict { user, .. }
+            | MemberAct::StepDown(user)
+            | MemberAct::JoinByInvite { user, .. }
+            | MemberAct::Ask { user, .. }
+            | MemberAct::Approve(user)
+            | MemberAct::Decline { user, .. } => Some(*user),
+            MemberAct::Invite { .. } | MemberAct::RevokeInvite(_) => None,
+        }
+    }
+
+    /// The user whose number of waiting requests it changes.
+    pub fn asker(&self) -> Option<UserNo> {
+        match self {
+            MemberAct::Ask { user, .. } | MemberAct::Approve(user) | MemberAct::Decline { user, .. } => Some(*user),
+            _ => None,
+        }
+    }
+
+    /// The rows of invites and requests that it needs.
+    pub fn joining_keys(&self, conversation: ConversationNo) -> Vec<Vec<u8>> {
+        match (self.asker(), self) {
+            (Some(user), _) => {
+                vec![join_request_key(conversation, user), waiting_in_key(conversation), waiting_of_key(user)]
+            }
+            (None, MemberAct::Invite { .. } | MemberAct::RevokeInvite(_) | MemberAct::JoinByInvite { .. }) => {
+                vec![invites_key(conversation)]
+            }
+            (None, _) => Vec::new(),
         }
     }
 }
@@ -590,6 +653,22 @@ pub enum Rejection {
     NoSuchUser(UserNo),
     /// The user to be added is banned from the conversation, until then in milliseconds since 1970 UTC, or for good.
     Banned(UserNo, Option<u64>),
+    /// There is no such invite, or it has ended or is used up.
+    NoSuchInvite,
+    /// The conversation has as many invites as are allowed.
+    TooManyInvites {
+        /// Invites allowed.
+        limit: u64,
+    },
+    /// No request of the user waits.
+    NoSuchRequest,
+    /// As many requests wait, in the conversation or of the user, as are allowed.
+    TooManyRequests {
+        /// Requests allowed.
+        limit: u64,
+    },
+    /// The user is a member already.
+    AlreadyAMember,
     /// The user does not own the conversation, or no longer.
     NotTheOwner,
     /// The conversation is in slow mode, and the sender's last message is too recent: the next one may follow in so many milliseconds.

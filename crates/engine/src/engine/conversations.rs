@@ -41,7 +41,7 @@ impl Engine {
         new: CreateConversation,
     ) -> Result<(ConversationDetails, bool), Refusal> {
         new.reactions.as_ref().map_or(Ok(()), check_allowed_reactions)?;
-        self.check_posting(new.kind, new.posting, new.slow_mode_s)?;
+        self.check_posting(new.kind, new.posting, new.slow_mode_s, new.join_requests)?;
         if new.kind == ConversationKind::Direct {
             return self.create_direct(actor, new).await;
         }
@@ -91,6 +91,7 @@ impl Engine {
                 reactions: new.reactions,
                 posting: new.posting,
                 slow_mode_s: new.slow_mode_s,
+                join_requests: new.join_requests,
             },
         });
         match self.committer.propose(actor, None, proposal).await? {
@@ -183,6 +184,7 @@ impl Engine {
             reactions: conversation.reactions(),
             posting: conversation.posting(),
             slow_mode_s: conversation.settings.slow_mode_s.unwrap_or_default(),
+            join_requests: conversation.settings.join_requests.unwrap_or_default(),
         })
     }
 
@@ -232,7 +234,7 @@ impl Engine {
         if update.mention_all.is_some() && conversation.kind == ConversationKind::Direct {
             return Err(Refusal::field("mention_all", MENTION_ALL_IN_DIRECT));
         }
-        self.check_posting(conversation.kind, update.posting, update.slow_mode_s)?;
+        self.check_posting(conversation.kind, update.posting, update.slow_mode_s, update.join_requests)?;
         if update == UpdateConversation::default() {
             return self.details_of(&conversation);
         }
@@ -256,6 +258,9 @@ impl Engine {
         if let Some(slow_mode_s) = update.slow_mode_s {
             notice["slow_mode_s"] = json!(slow_mode_s);
         }
+        if let Some(join_requests) = update.join_requests {
+            notice["join_requests"] = json!(join_requests);
+        }
         let mut entry = notice_entry(EntryKind::ConversationChange, actor, &notice);
         entry.details = self.desk_details(entry.kind, &conversation, actor.user().map(|user| &**user));
         let proposal = Proposal::UpdateConversation {
@@ -270,6 +275,7 @@ impl Engine {
                 reactions: update.reactions,
                 posting: update.posting,
                 slow_mode_s: update.slow_mode_s,
+                join_requests: update.join_requests,
             },
             notice: Some(entry),
         };
@@ -367,7 +373,7 @@ impl Engine {
                 (_, None) => {}
             }
             let with_heir = MemberChange { heir: heir.as_ref().map(|(heir, _)| heir.no), ..change.clone() };
-            match self.commit_members(actor, conversation, with_heir, &notice).await {
+            match self.commit_members(actor, conversation, with_heir, Some(&notice)).await {
                 // The heir has left meanwhile: another one is looked for.
                 Err(refusal)
                     if heir.is_some() && refusal.code == ErrorCode::NotAMember && attempt < HEIRS_TRIED_MAX => {}
@@ -383,7 +389,7 @@ impl Engine {
         actor: &Actor,
         conversation: &Arc<Conversation>,
         MemberChange { add, remove, heir, act }: MemberChange,
-        notice: &serde_json::Value,
+        notice: Option<&serde_json::Value>,
     ) -> Result<MembersChanged, Refusal> {
         let proposal = Proposal::ChangeMembers {
             conversation: conversation.no,
@@ -396,8 +402,9 @@ impl Engine {
                 _ => GROUP_MEMBERS_MAX,
             },
             // Followers of an official account need not know of other followers.
-            notice: (conversation.kind == ConversationKind::Group)
-                .then(|| notice_entry(EntryKind::MemberChange, actor, notice)),
+            notice: notice
+                .filter(|_| conversation.kind == ConversationKind::Group)
+                .map(|notice| notice_entry(EntryKind::MemberChange, actor, notice)),
         };
         match self.committer.propose(actor, Some(conversation), proposal).await? {
             Outcome::MembersChanged { added, removed, changed, member_count, .. } => {

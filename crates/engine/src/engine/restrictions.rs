@@ -24,19 +24,24 @@ const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
 
 impl Engine {
-    /// Checks the settings of who may send, and how often.
+    /// Checks the settings of who may send and how often, and whether users may ask to join.
     pub(crate) fn check_posting(
         &self,
         kind: ConversationKind,
         posting: Option<Posting>,
         slow_mode_s: Option<u32>,
+        join_requests: Option<bool>,
     ) -> Result<(), Refusal> {
-        if posting.is_none() && slow_mode_s.is_none() {
+        if posting.is_none() && slow_mode_s.is_none() && join_requests.is_none() {
             return Ok(());
         }
         self.gates.require(Gate::MemberRights)?;
         if kind != ConversationKind::Group {
-            let field = if posting.is_some() { "posting" } else { "slow_mode_s" };
+            let field = match (posting, slow_mode_s) {
+                (Some(_), _) => "posting",
+                (None, Some(_)) => "slow_mode_s",
+                (None, None) => "join_requests",
+            };
             return Err(Refusal::field(field, "is for groups alone"));
         }
         match slow_mode_s {
@@ -60,7 +65,7 @@ impl Engine {
     /// `not_yet_enabled`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn restrict(&self, actor: &Actor, id: &str, user: &str, request: Restrict) -> Result<(), Refusal> {
         let Restrict { kind, until, reason, by } = request;
-        check_name("reason", reason.as_deref())?;
+        check_words("reason", reason.as_deref())?;
         let now_ms = self.clock.now_ms();
         if until.is_some_and(|until| until <= now_ms) {
             return Err(Refusal::field("until", "lies in the past"));
@@ -118,7 +123,7 @@ impl Engine {
             (RestrictionKind::Ban, None) => "unbanned",
         };
         let removed = if removes { vec![user] } else { vec![] };
-        let mut notice = member_notice(&removed, &[], by);
+        let mut notice = member_notice(&[], &removed, &[], by);
         notice[word] = json!([user]);
         if let Some(Restriction { until, reason, .. }) = &restriction {
             notice["until"] = json!(until);
@@ -191,19 +196,28 @@ impl Engine {
             return Err(Refusal::field("to", format!("{:?} is not a member of the conversation", to.id)));
         }
         let changed: Vec<&str> = from.iter().chain([&to]).map(|user| user.id.as_str()).collect();
-        let mut notice = member_notice(&[], &changed, actor.user().map(|user| &user.id));
+        let mut notice = member_notice(&[], &[], &changed, actor.user().map(|user| &user.id));
         notice["owner"] = json!(to.id);
         let act = from.map(|from| MemberAct::StepDown(from.no));
         let change = MemberChange { heir: Some(to.no), act, ..MemberChange::default() };
-        self.commit_members(actor, &conversation, change, &notice).await
+        self.commit_members(actor, &conversation, change, Some(&notice)).await
+    }
+}
+
+/// Checks words of a user or an admin: short, and without control characters, which would take six times their length in a row.
+pub(crate) fn check_words(field: &str, words: Option<&str>) -> Result<(), Refusal> {
+    check_name(field, words)?;
+    match words.is_some_and(|words| words.chars().any(char::is_control)) {
+        true => Err(Refusal::field(field, "has a control character")),
+        false => Ok(()),
     }
 }
 
 /// The notice of a change of members, without what only some have.
-fn member_notice(removed: &[&str], changed: &[&str], by: Option<&String>) -> Value {
+pub(crate) fn member_notice(added: &[&str], removed: &[&str], changed: &[&str], by: Option<&String>) -> Value {
     json!({
-        "added": [],
-        "added_count": 0,
+        "added": added,
+        "added_count": added.len(),
         "removed": removed,
         "removed_count": removed.len(),
         "changed": changed,

@@ -50,6 +50,7 @@ mod the_feed_tells_all;
 mod timetables_follow_the_time_zone;
 mod undurable_exposures_are_bounded;
 mod unread_messages_become_popups;
+mod users_join_by_invites_and_requests;
 mod views_of_agents_match_a_shadow_model;
 mod views_of_clients_match_a_shadow_model;
 mod what_others_are_told_of_takes_a_send;

@@ -133,6 +133,7 @@ const TOLD: &[(&str, Operation)] = &[
             reactions: None,
             posting: None,
             slow_mode_s: None,
+            join_requests: None,
         };
         w.wait(w.engine.create_conversation(a, new)).map(drop)
     }),

@@ -144,6 +144,9 @@ pub struct CreateConversation {
     /// exempt. Only for groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_mode_s: Option<u32>,
+    /// Whether users may ask to become members; absent in a new one: they may not. Only for groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub join_requests: Option<bool>,
 }
 
 /// The changes of a conversation's details. What is absent stays as it was.
@@ -180,6 +183,9 @@ pub struct UpdateConversation {
     /// exempt. Only for groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_mode_s: Option<u32>,
+    /// Whether users may ask to become members; absent in a new one: they may not. Only for groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub join_requests: Option<bool>,
 }
 
 /// A conversation, without its members and entries.
@@ -223,6 +229,9 @@ pub struct ConversationDetails {
     /// A member may send one message in so many seconds; 0: as many as the member likes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub slow_mode_s: u32,
+    /// Users may ask to become members.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub join_requests: bool,
 }
 
 fn is_zero(number: &u32) -> bool {

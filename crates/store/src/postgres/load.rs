@@ -97,7 +97,9 @@ impl<'a> TouchedKeys<'a> {
                     self.left.insert(*conversation);
                 }
                 let users = add.iter().map(|(user, _)| *user).chain(remove.iter().copied()).chain(*heir);
-                let users = users.chain(act.iter().map(|act| act.user()));
+                let users = users.chain(act.iter().filter_map(|act| act.user()));
+                // How many requests of a user wait is changed under the lock of the user.
+                self.users.extend(act.iter().filter_map(|act| act.asker()));
                 self.memberships.extend(users.map(|user| (*conversation, user)));
                 notice.iter().for_each(|notice| self.entry(*conversation, notice));
             }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use tidings_domain::{
     commit_log::LogRecord,
     desks::{DeskPatch, OpenTo},
+    joining::{Invite, JoinRequest, RefusedRequest},
     model::*,
     push_tokens::TokenDigest,
     request_digest::RequestHasher,
@@ -206,6 +207,7 @@ fn settings(set: bool) -> ConversationSettings {
         reactions: set.then(|| AllowedReactions::Only(vec!["👍".into()])),
         posting: set.then_some(Posting::Admins),
         slow_mode_s: set.then_some(30),
+        join_requests: set.then_some(true),
     }
 }
 
@@ -310,10 +312,31 @@ fn act() -> impl Strategy<Value = Option<Box<MemberAct>>> {
     let kind = prop_oneof![Just(RestrictionKind::Mute), Just(RestrictionKind::Ban)];
     let restrict = (user(), kind, prop::option::weighted(0.7, restriction))
         .prop_map(|(user, kind, restriction)| MemberAct::Restrict { user, kind, restriction });
-    prop::option::weighted(
-        0.5,
-        prop_oneof![3 => restrict, 1 => user().prop_map(MemberAct::StepDown)].prop_map(Box::new),
-    )
+    let until = prop::option::of((0..20_000u64).prop_map(|later| NOON + later));
+    let invite = (0..3u64, until, prop::option::of(1..3u32)).prop_map(|(number, expires_at, uses_max)| {
+        let invite = Invite { number, digest: "d".into(), at: NOON, by: None, expires_at, uses_max, uses: 0 };
+        MemberAct::Invite { invite, invites_max: 3 }
+    });
+    let ask = user().prop_map(|user| MemberAct::Ask {
+        user,
+        request: JoinRequest { at: NOON, text: None, refused: None },
+        waiting_max: (2, 2),
+    });
+    let decline = (user(), any::<bool>()).prop_map(|(user, refuses)| MemberAct::Decline {
+        user,
+        refused: refuses.then_some(RefusedRequest { at: NOON, by: None, reason: None }),
+    });
+    let act = prop_oneof![
+        3 => restrict,
+        1 => user().prop_map(MemberAct::StepDown),
+        1 => invite,
+        1 => (0..3u64).prop_map(MemberAct::RevokeInvite),
+        2 => (user(), 0..3u64).prop_map(|(user, invite)| MemberAct::JoinByInvite { user, invite }),
+        3 => ask,
+        1 => user().prop_map(MemberAct::Approve),
+        1 => decline,
+    ];
+    prop::option::weighted(0.6, act.prop_map(Box::new))
 }
 
 /// Few users, devices and tokens, so that what the proposal expects is often what is there.

@@ -82,6 +82,7 @@ fn settings(store: &dyn Store) {
         reactions: Some(AllowedReactions::Only(vec!["+1".into()])),
         posting: Some(Posting::Admins),
         slow_mode_s: Some(30),
+        join_requests: Some(true),
     };
     let new = NewConversation { settings: members.clone(), ..new_conversation("g", ConversationKind::Group, &u[..2]) };
     let Outcome::Conversation { conversation, created: true } = commit(store, Proposal::CreateConversation(new)) else {

@@ -151,6 +151,7 @@ impl World {
             reactions: None,
             posting: None,
             slow_mode_s: None,
+            join_requests: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }
