@@ -119,6 +119,7 @@ impl Engine {
         check_words("text", text.as_deref())?;
         let (ref actor, conversation) = self.enter(actor, id)?;
         let user = self.joining_user(actor, user)?;
+        check_is_group(&conversation)?;
         if conversation.settings.join_requests != Some(true) {
             return Err(Refusal::new(
                 ErrorCode::Forbidden,
@@ -222,9 +223,7 @@ impl Engine {
     fn enter_to_admit(&self, actor: &Actor, id: &str) -> Result<(Actor, Arc<Conversation>), Refusal> {
         self.gates.require(Gate::MemberRights)?;
         let (actor, conversation) = self.enter(actor, id)?;
-        if conversation.kind != ConversationKind::Group {
-            return Err(Refusal::new(ErrorCode::Conflict, "only groups have invites and requests"));
-        }
+        check_is_group(&conversation)?;
         if self.role_of(&actor, &conversation)? < Role::Admin {
             return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins may say who joins"));
         }
@@ -250,6 +249,15 @@ impl Engine {
     ) -> Result<MembersChanged, Refusal> {
         let change = MemberChange { add, act: Some(act), ..MemberChange::default() };
         self.commit_members(actor, conversation, change, notice.as_ref()).await
+    }
+}
+
+fn check_is_group(conversation: &Conversation) -> Result<(), Refusal> {
+    match conversation.kind {
+        ConversationKind::Group => Ok(()),
+        ConversationKind::Direct | ConversationKind::Official => {
+            Err(Refusal::new(ErrorCode::Conflict, "only groups have invites and requests"))
+        }
     }
 }
 

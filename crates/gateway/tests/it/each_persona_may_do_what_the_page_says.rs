@@ -301,7 +301,7 @@ fn outcome(frame: &Value, mut next: impl FnMut() -> ServerFrame) -> String {
         }
         let value = serde_json::to_value(&answer).unwrap();
         let of_ref = |number: u64| value["ref"] == number;
-        let is_sent = value["sent"].as_array().is_some_and(|sent| sent.iter().any(|item| item["ref"] == 7));
+        let is_sent = value["results"].as_array().is_some_and(|sent| sent.iter().any(|item| item["ref"] == 7));
         if of_ref(7) || is_sent || (!is_answered && of_ref(8)) {
             return ALLOWED.to_owned();
         }
@@ -341,7 +341,8 @@ fn case<'a>(server: &'a Server, persona: Persona, number: usize) -> Case<'a> {
         App | Follower | Stranger => Actor::App,
         _ => Actor::User(engine.directory.require_user(writer).unwrap()),
     };
-    let grows = SendRequest { body: raw(r#"{"text":""}"#), client_msg_id: None, ..message_to(writer, &id, "") };
+    let body = serde_json::value::to_raw_value(&json!({"text": ""})).unwrap();
+    let grows = SendRequest { body, ..message_to(writer, &id, "") };
     let growing = server.wait(engine.begin_stream(&begins, grows)).unwrap().seq;
     let mut token_of_invite = String::new();
     if kind == ConversationKind::Group {
@@ -377,8 +378,10 @@ fn outcomes() -> BTreeMap<(&'static str, Persona), Vec<(&'static str, String)>> 
                 number += 1;
                 let case = case(&server, persona, number);
                 let outcome = ask(&case);
-                // A user begins so many growing messages at most. One that was recalled already is refused.
+                // Of growing messages and of requests a user has so many at most. What is over already is refused.
                 let _ = server.wait(server.engine.recall_message(&Actor::App, &case.id, case.growing, None, None));
+                let refuse = RefuseRequest::default();
+                let _ = server.wait(server.engine.refuse_request(&Actor::App, &case.id, "yan", refuse));
                 outcome
             };
             let mut found = Vec::new();
