@@ -81,11 +81,13 @@ pub enum ChatRowKind {
     Invites = b'I',
     /// A request to join a conversation, and how many wait.
     JoinRequest = b'J',
+    /// A consumer of the feed of events, and what it has still to do.
+    EventConsumer = b'c',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 38] = [
+    pub const ALL: [ChatRowKind; 39] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -124,6 +126,7 @@ impl ChatRowKind {
         ChatRowKind::LastSend,
         ChatRowKind::Invites,
         ChatRowKind::JoinRequest,
+        ChatRowKind::EventConsumer,
     ];
 
     /// The first byte of its keys.

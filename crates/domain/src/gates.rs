@@ -48,6 +48,8 @@ gates! {
     EventLog = "event_log";
     /// Members may be muted and banned, conversations be announce-only or in slow mode, and users join by invites and requests.
     MemberRights = "member_rights";
+    /// The leader keeps the places of consumers of the feed, and calls their webhooks.
+    EventConsumers = "event_consumers";
 }
 
 impl Gate {
