@@ -73,13 +73,21 @@ pub enum ChatRowKind {
     ApiKey = b'k',
     /// Who changed what with a key.
     AuditEntry = b'l',
+    /// A user's mute and ban in a conversation.
+    Restrictions = b'X',
+    /// When a member of a conversation in slow mode sent last.
+    LastSend = b'L',
+    /// The invites of a conversation.
+    Invites = b'I',
+    /// A request to join a conversation, and how many wait.
+    JoinRequest = b'J',
     /// A consumer of the feed of events, and what it has still to do.
     EventConsumer = b'c',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 35] = [
+    pub const ALL: [ChatRowKind; 39] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -114,6 +122,10 @@ impl ChatRowKind {
         ChatRowKind::ChannelCounts,
         ChatRowKind::ApiKey,
         ChatRowKind::AuditEntry,
+        ChatRowKind::Restrictions,
+        ChatRowKind::LastSend,
+        ChatRowKind::Invites,
+        ChatRowKind::JoinRequest,
         ChatRowKind::EventConsumer,
     ];
 

@@ -46,6 +46,8 @@ gates! {
     PushFallback = "push_fallback";
     /// Every change that the feed of events shows is in the commit log.
     EventLog = "event_log";
+    /// Members may be muted and banned, conversations be announce-only or in slow mode, and users join by invites and requests.
+    MemberRights = "member_rights";
     /// The leader keeps the places of consumers of the feed, and calls their webhooks.
     EventConsumers = "event_consumers";
     /// The hook may hide messages: their rows say so, and a node that did not know would show them to everybody.

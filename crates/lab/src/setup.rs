@@ -66,6 +66,9 @@ pub(crate) fn create_conversation(
         history: None,
         mention_all: None,
         reactions: None,
+        posting: None,
+        slow_mode_s: None,
+        join_requests: None,
     })?;
     for part in members.chunks(MEMBERS_BATCH_MAX) {
         http.change_members(id, &ChangeMembers { add: part.to_vec(), remove: Vec::new(), role: None })?;
@@ -109,6 +112,9 @@ pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<C
         history: None,
         mention_all: None,
         reactions: None,
+        posting: None,
+        slow_mode_s: None,
+        join_requests: None,
     })?;
     Ok(Conversation { id: card.id, base_seq: card.last_seq })
 }

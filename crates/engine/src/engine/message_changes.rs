@@ -2,6 +2,7 @@
 
 use crate::{
     Engine,
+    access::Writing,
     commit::{CommitRequest, Origin, Reply},
     engine::send::{check_message, unless_retry},
     fairness::FlowKey,
@@ -123,7 +124,7 @@ impl Engine {
             silent: true,
             skip_push: true,
             details: self.desk_details(EntryKind::Edit, &conversation, by.as_deref()),
-            request: EntryRequest { digest, refusal },
+            request: EntryRequest { digest, refusal, slow_mode_ms: None },
         };
         let change = MessageChange::Edit {
             if_version,
@@ -158,7 +159,7 @@ impl Engine {
             silent: true,
             skip_push: true,
             details: self.desk_details(EntryKind::Recall, &conversation, by.as_deref()),
-            request: EntryRequest { digest, refusal },
+            request: EntryRequest { digest, refusal, slow_mode_ms: None },
         };
         self.submit_change(actor, conversation, seq, MessageChange::Recall, entry, reply)
     }
@@ -198,6 +199,7 @@ impl Engine {
     ) -> Result<StoredEntry, Refusal> {
         self.check_draining()?;
         let role = match by {
+            Some(user) if what == "edit" => Some(self.check_may_write(actor, user, conversation, Writing::Content)?),
             Some(user) => Some(self.role_of_member(user, conversation)?),
             None => None,
         };

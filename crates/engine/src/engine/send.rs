@@ -2,7 +2,7 @@
 
 use crate::{
     Engine,
-    access::{Caller, Operation},
+    access::{Caller, Operation, Writing},
     commit::{CommitRequest, Origin, Reply, receipt},
     fairness::FlowKey,
     request_digests,
@@ -11,7 +11,7 @@ use crate::{
 use std::sync::Arc;
 use tidings_domain::{
     model::*,
-    refusals::{not_a_member, store_refusal, unexpected_outcome},
+    refusals::{store_refusal, unexpected_outcome},
     store::{NewConversation, Outcome, Proposal},
 };
 use tidings_protocol::{
@@ -395,9 +395,11 @@ impl Engine {
         message: NewMessage,
         grows: bool,
     ) -> Result<NewEntry, Refusal> {
-        let rights = sender.map_or(Ok(()), |sender| self.check_rights(actor, sender, conversation, &message));
+        let rights = sender.map_or(Ok(Role::Owner), |sender| self.check_rights(actor, sender, conversation, &message));
+        let is_slowed = |role| role < Role::Admin && matches!(actor, Actor::User(_));
+        let slow_mode_ms = conversation.slow_mode_ms().filter(|_| rights.as_ref().is_ok_and(|role| is_slowed(*role)));
         let refusal =
-            rights.map_or_else(|refusal| unless_retry(refusal, &message.client_msg_id).map(Some), |()| Ok(None))?;
+            rights.map_or_else(|refusal| unless_retry(refusal, &message.client_msg_id).map(Some), |_| Ok(None))?;
         let checked = self.check_draining().and_then(|()| check_message(&message));
         if let Err(other) = checked {
             return Err(refusal.map_or(other, |refusal| *refusal));
@@ -414,7 +416,7 @@ impl Engine {
             silent,
             skip_push,
             details: self.desk_details(EntryKind::Message, conversation, sender),
-            request: EntryRequest { digest, refusal },
+            request: EntryRequest { digest, refusal, slow_mode_ms },
         };
         if let Some(answered) = reply_to
             && let Some(details) = entry.message_details_mut()
@@ -424,48 +426,24 @@ impl Engine {
         Ok(entry)
     }
 
-    /// Checks that the actor may know of the conversation, and may send this as the sender.
+    /// Checks that the actor may know of the conversation, and may send this as the sender; answers the sender's role.
     fn check_rights(
         &self,
         actor: &Actor,
         sender: &User,
         conversation: &Conversation,
         message: &NewMessage,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Role, Refusal> {
         if let Actor::User(user) = actor {
             check_may_know(user, conversation)?;
         }
-        self.check_may_send(actor, sender, conversation)?;
+        let role = self.check_may_write(actor, sender, conversation, Writing::Content)?;
         if let Actor::User(_) = actor {
             self.check_may_mention(sender, conversation, &message.mentions)?;
         }
         let answered = message.reply_to.filter(|seq| *seq > 0);
-        answered.map_or(Ok(()), |seq| self.check_exists_for(actor, conversation, seq))
-    }
-
-    pub(crate) fn check_may_send(
-        &self,
-        actor: &Actor,
-        sender: &User,
-        conversation: &Conversation,
-    ) -> Result<(), Refusal> {
-        if let Some((a, b)) = conversation.pair {
-            return if sender.no == a || sender.no == b {
-                Ok(())
-            } else {
-                Err(not_a_member(&sender.id, &conversation.id))
-            };
-        }
-        let membership = self.directory.membership(conversation.no, sender.no).map_err(store_refusal)?;
-        let Some(membership) = membership else { return Err(not_a_member(&sender.id, &conversation.id)) };
-        let follows_only = conversation.kind == ConversationKind::Official && membership.role == Role::Member;
-        if follows_only && matches!(actor, Actor::User(_)) {
-            return Err(Refusal::new(
-                ErrorCode::Forbidden,
-                "only the owner and admins of an official account may send",
-            ));
-        }
-        Ok(())
+        answered.map_or(Ok(()), |seq| self.check_exists_for(actor, conversation, seq))?;
+        Ok(role)
     }
 }
 
@@ -482,7 +460,9 @@ fn check_may_know(user: &User, conversation: &Conversation) -> Result<(), Refusa
 /// result, or with the refusal if there is none.
 pub(crate) fn unless_retry(refusal: Refusal, client_msg_id: &Option<String>) -> Result<Box<Refusal>, Refusal> {
     match refusal.code {
-        ErrorCode::NotAMember | ErrorCode::Forbidden | ErrorCode::NotFound if client_msg_id.is_some() => {
+        ErrorCode::NotAMember | ErrorCode::Muted | ErrorCode::Forbidden | ErrorCode::NotFound
+            if client_msg_id.is_some() =>
+        {
             Ok(Box::new(refusal))
         }
         _ => Err(refusal),
@@ -525,10 +505,10 @@ impl Engine {
     /// Tells the live members of a conversation that the user is typing; nothing is stored.
     ///
     /// # Errors
-    /// `not_found`, `not_a_member`; `forbidden` for a user who may not send; `store_unavailable`.
+    /// `not_found`, `not_a_member`, `muted`; `forbidden` for a user who may not send; `store_unavailable`.
     pub fn typing(&self, user: &Arc<User>, conversation: &str) -> Result<(), Refusal> {
         let (ref user, conversation) = self.enter_as(user, conversation)?;
-        self.check_may_send(&Actor::User(user.clone()), user, &conversation)?;
+        self.check_may_write(&Actor::User(user.clone()), user, &conversation, Writing::Content)?;
         self.hub.typing(&conversation, user.no, &user.id.as_str().into());
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! Reactions and pins: who may give them, and who gave them.
 
-use crate::{Engine, entry_view::reactions_of, paging::page_limit, views::Found, visibility::hides_followers};
+use crate::{
+    Engine, access::Writing, entry_view::reactions_of, paging::page_limit, views::Found, visibility::hides_followers,
+};
 use std::sync::Arc;
 use tidings_domain::{
     chat_rows,
@@ -49,7 +51,11 @@ impl Engine {
             _ => key,
         };
         self.check_draining()?;
-        self.role_of_member(&user, &conversation)?;
+        if add {
+            self.check_may_write(actor, &user, &conversation, Writing::Reaction)?;
+        } else {
+            self.role_of_member(&user, &conversation)?;
+        }
         self.check_exists_for(actor, &conversation, seq)?;
         let proposal = Proposal::React {
             conversation: conversation.no,
@@ -141,7 +147,7 @@ impl Engine {
         let by = self.acting_user(actor, user)?;
         self.check_draining()?;
         if let Some(user) = &by {
-            let role = self.role_of_member(user, &conversation)?;
+            let role = self.check_may_write(actor, user, &conversation, Writing::Pin)?;
             let may_pin = role >= Role::Admin || conversation.kind == ConversationKind::Direct;
             if !may_pin && matches!(actor, Actor::User(_)) {
                 return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins may pin messages"));

@@ -109,8 +109,11 @@ pub struct MembersEvent {
     pub joined: Vec<EventMember>,
     /// The ids of users who were members before, and are none after.
     pub left: Vec<String>,
-    /// Members who have another role, with their roles of now.
+    /// Members who have another role, or whose mute began, was changed or was lifted, with their roles of now.
     pub changed: Vec<EventMember>,
+    /// The ids of users who are no members, and whose ban began, was changed or was lifted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
 }
 
 /// A member in an event.
@@ -123,6 +126,9 @@ pub struct EventMember {
     /// The `seq` of the newest entry that the member has read. Who joins has nothing unread.
     #[serde(default)]
     pub read_seq: u64,
+    /// The member is muted now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub muted: bool,
 }
 
 /// A member has read a conversation up to here.

@@ -149,6 +149,9 @@ impl World {
             history: None,
             mention_all: None,
             reactions: None,
+            posting: None,
+            slow_mode_s: None,
+            join_requests: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }
