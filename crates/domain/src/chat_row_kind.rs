@@ -29,6 +29,8 @@ pub enum ChatRowKind {
     Preferences = b'p',
     /// A user's own settings.
     UserSettings = b'u',
+    /// A user whom a user blocks.
+    Block = b'c',
     /// How far a bulk send has come.
     BulkSend = b'B',
     /// A part of what a bulk send sends.
@@ -77,7 +79,7 @@ pub enum ChatRowKind {
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 34] = [
+    pub const ALL: [ChatRowKind; 35] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -90,6 +92,7 @@ impl ChatRowKind {
         ChatRowKind::Stored,
         ChatRowKind::Preferences,
         ChatRowKind::UserSettings,
+        ChatRowKind::Block,
         ChatRowKind::BulkSend,
         ChatRowKind::BulkSendPart,
         ChatRowKind::Desk,

@@ -65,6 +65,14 @@ impl Change {
             Proposal::Revoke { user, reason, .. } => {
                 Some(Change::Kick { user: *user, device_id: None, reason: reason.clone() })
             }
+            Proposal::SetSuspension { user, suspended, until, reason, by } => {
+                let (reason, by) = (reason.clone(), by.clone());
+                Some(Change::Suspension { user: *user, suspended: *suspended, until: *until, reason, by })
+            }
+            Proposal::SetBlock { .. } if *outcome == (Outcome::Block { moved: false }) => None,
+            Proposal::SetBlock { user, other, blocked, .. } => {
+                Some(Change::Block { user: *user, other: *other, blocked: *blocked })
+            }
             // What these change is in their entries, or is read from the store each time.
             Proposal::Append { .. }
             | Proposal::ChangeMessage { .. }

@@ -132,6 +132,10 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
         Proposal::SetReceipts { user, .. } | Proposal::SetNotificationPreferences { user, .. } => {
             vec![chat_rows::settings_key(*user)]
         }
+        Proposal::SetSuspension { user, .. } => vec![chat_rows::settings_key(*user)],
+        Proposal::SetBlock { user, other, .. } => {
+            vec![chat_rows::settings_key(*user), chat_rows::block_key(*user, *other)]
+        }
         Proposal::SetPushToken { user, device, token, former, owner, .. } => {
             push_token_keys(*user, device, token.as_ref(), former.as_ref(), owner.as_ref())
         }
@@ -268,6 +272,15 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             }
             Proposal::SetNotificationPreferences { user, preferences } => {
                 self.change_settings(*user, |settings| settings.notifications = (**preferences).clone())
+            }
+            Proposal::SetSuspension { user, suspended, until, reason, by } => {
+                let suspension = suspended.then(|| {
+                    Box::new(Suspension { until: *until, reason: reason.clone(), by: by.clone(), at: self.now_ms })
+                });
+                self.change_settings(*user, |settings| settings.suspension = suspension)
+            }
+            Proposal::SetBlock { user, other, blocked, blocks_max } => {
+                self.set_block(*user, *other, *blocked, *blocks_max)
             }
             Proposal::SetPushToken { user, device, token, former, owner, additions } => {
                 self.set_push_token(*user, device, token.as_ref(), *former, owner.as_ref(), *additions)
@@ -438,6 +451,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             locale: None,
             revoked_at: 0,
             receipts_off: false,
+            suspension: None,
+            blocks: 0,
             notifications: None,
             agent: None,
         }
@@ -449,6 +464,7 @@ fn without_row(what: &str, id: &str) -> StoreError {
     StoreError::Damaged(format!("{what} {id} has a number and no row"))
 }
 
+mod blocks;
 mod conversations;
 mod desks_and_assignments;
 mod message_changes;

@@ -46,6 +46,8 @@ gates! {
     PushFallback = "push_fallback";
     /// Every change that the feed of events shows is in the commit log.
     EventLog = "event_log";
+    /// Users may be suspended, and block each other.
+    UserSafety = "user_safety";
 }
 
 impl Gate {

@@ -98,14 +98,37 @@ pub struct User {
     pub receipts_off: bool,
     /// By which channels the user wants to be notified; boxed since most users set nothing.
     pub notifications: Option<Box<NotificationPreferences>>,
+    /// The last suspension, unless it was lifted; it may be over. Boxed since it is rare.
+    pub suspension: Option<Box<Suspension>>,
+    /// How many other users the user blocks.
+    pub blocks: u32,
     /// Of an account as a caller: the agent who acts for it. Never stored.
     pub agent: Option<Box<Sender>>,
+}
+
+/// A user may neither connect nor do anything.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Suspension {
+    /// When it ends by itself, in milliseconds since 1970 UTC; absent: when it is lifted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// Told to the user.
+    pub reason: String,
+    /// The operator or the API key that suspended the user.
+    pub by: String,
+    /// When, in milliseconds since 1970 UTC.
+    pub at: u64,
 }
 
 impl User {
     /// How the user is shown.
     pub fn card(&self) -> UserCard {
         UserCard { id: self.id.clone(), name: self.name.clone(), avatar: self.avatar.clone() }
+    }
+
+    /// The suspension, if it holds at this time.
+    pub fn suspension_at(&self, now_ms: u64) -> Option<&Suspension> {
+        self.suspension.as_deref().filter(|suspension| suspension.until.is_none_or(|until| now_ms < until))
     }
 
     /// The user's language as a BCP 47 tag, if it is known.

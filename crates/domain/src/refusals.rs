@@ -66,6 +66,7 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
             Refusal::limit("different reactions to the message", *limit, *limit + 1)
         }
         Rejection::TooManyPins { limit } => Refusal::limit("pinned messages", *limit, *limit + 1),
+        Rejection::TooManyBlocks { limit } => Refusal::limit("users whom a user blocks", *limit, *limit + 1),
         Rejection::UserExists(id) => Refusal::new(
             ErrorCode::Conflict,
             format!("a user has the id {id:?}; an account that answers needs a user of its own with it"),

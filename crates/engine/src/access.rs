@@ -198,12 +198,21 @@ pub struct TokenClaims {
 }
 
 impl TokenClaims {
+    /// Checks that the user of the token may come in: the token is not revoked, and the user is not suspended.
+    ///
+    /// # Errors
+    /// `unauthorized`, `user_suspended`.
+    pub fn check_user(&self, user: &User, now_ms: u64) -> Result<(), Refusal> {
+        self.check_revoked(user)?;
+        check_not_suspended(user, now_ms)
+    }
+
     /// Checks that the token was issued after the user's tokens were last revoked. A token that does not say when it
     /// was issued counts as older.
     ///
     /// # Errors
     /// `unauthorized`: the token is revoked.
-    pub fn check_revoked(&self, user: &User) -> Result<(), Refusal> {
+    fn check_revoked(&self, user: &User) -> Result<(), Refusal> {
         let is_good =
             self.signed_by_node || user.revoked_at == 0 || self.issued_at.is_some_and(|at| at >= user.revoked_at);
         if is_good {
@@ -217,6 +226,21 @@ impl TokenClaims {
         };
         Err(Refusal::new(ErrorCode::Unauthorized, why))
     }
+}
+
+/// Checks that a user is not suspended. Tokens are checked wherever they come in; what an app server does in the name of a user is
+/// checked where it is done.
+///
+/// # Errors
+/// `user_suspended`.
+pub fn check_not_suspended(user: &User, now_ms: u64) -> Result<(), Refusal> {
+    user.suspension_at(now_ms).map_or(Ok(()), |suspension| Err(suspension_refusal(&suspension.reason)))
+}
+
+/// The refusal of whatever a suspended user asks for, and the end of the user's sessions.
+pub fn suspension_refusal(reason: &str) -> Refusal {
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    Refusal::new(ErrorCode::UserSuspended, format!("the user is suspended{reason}"))
 }
 
 /// The caller of an operation, and the scopes that it has.
@@ -247,7 +271,26 @@ impl From<&Actor> for Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_domain::model::UserNo;
+    use tidings_domain::model::{Suspension, UserNo};
+
+    fn user(revoked_at: u64) -> User {
+        User {
+            receipts_off: false,
+            suspension: None,
+            blocks: 0,
+            notifications: None,
+            agent: None,
+            no: UserNo(1),
+            id: "ada".into(),
+            name: None,
+            avatar: None,
+            attributes: None,
+            created_at: 0,
+            do_not_disturb: None,
+            locale: None,
+            revoked_at,
+        }
+    }
 
     #[test]
     fn a_set_of_scopes_allows_those_it_names_and_no_other() {
@@ -270,21 +313,25 @@ mod tests {
     }
 
     #[test]
-    fn a_token_from_before_the_revocation_is_refused() {
-        let user = |revoked_at| User {
-            receipts_off: false,
-            notifications: None,
-            agent: None,
-            no: UserNo(1),
-            id: "ada".into(),
-            name: None,
-            avatar: None,
-            attributes: None,
-            created_at: 0,
-            do_not_disturb: None,
-            locale: None,
-            revoked_at,
+    fn a_suspended_user_is_refused_until_the_suspension_ends() {
+        let suspension = |until| Suspension { until, reason: "spam".into(), by: "mod".into(), at: 1 };
+        let check = |until, now_ms| {
+            let user = User { suspension: Some(Box::new(suspension(until))), ..user(0) };
+            let claims = TokenClaims {
+                user: "ada".into(),
+                scopes: Scopes::ALL,
+                issued_at: None,
+                expires_at: 9_000,
+                signed_by_node: true,
+            };
+            claims.check_user(&user, now_ms).map_err(|refusal| (refusal.code, refusal.detail))
         };
+        let refused = Err((ErrorCode::UserSuspended, "the user is suspended: spam".to_owned()));
+        assert_eq!((check(None, u64::MAX), check(Some(5), 4), check(Some(5), 5)), (refused.clone(), refused, Ok(())));
+    }
+
+    #[test]
+    fn a_token_from_before_the_revocation_is_refused() {
         let check = |issued_at, revoked_at, signed_by_node| {
             let claims =
                 TokenClaims { user: "ada".into(), scopes: Scopes::ALL, issued_at, expires_at: 9_000, signed_by_node };

@@ -418,8 +418,10 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
             let owner = new.members.iter().find(|(_, role)| *role == Role::Owner);
             owner.map_or(FlowKey::Server, |(user, _)| FlowKey::User(*user))
         }
-        // A revocation must not wait behind a flood of its user.
+        Proposal::SetBlock { user, .. } => FlowKey::User(*user),
+        // A revocation or a suspension must not wait behind a flood of its user.
         Proposal::Revoke { .. }
+        | Proposal::SetSuspension { .. }
         | Proposal::PutUsers(_)
         | Proposal::SetStored(_)
         | Proposal::SetLastSeen(_)

@@ -315,6 +315,7 @@ impl Directory {
             Proposal::PutUsers(patches) => patches.iter().for_each(|patch| self.invalidate_user_by_id(&patch.id)),
             Proposal::SetDoNotDisturb { user, .. }
             | Proposal::SetReceipts { user, .. }
+            | Proposal::SetSuspension { user, .. }
             | Proposal::SetNotificationPreferences { user, .. }
             | Proposal::Revoke { user, .. } => self.invalidate_user(*user),
             Proposal::UpdateConversation { conversation, .. } => self.invalidate_conversation(*conversation),
@@ -336,6 +337,7 @@ impl Directory {
                 let owner = owner.as_ref().map(|(owner, _)| *owner);
                 owner.into_iter().chain([*user]).for_each(|user| self.push_devices.invalidate(user));
             }
+            Proposal::SetBlock { user, other, .. } => self.invalidate_block(*user, *other),
             Proposal::SetPreferences { conversation, user, .. } => {
                 self.invalidate_preferences(*conversation, *user);
             }
@@ -380,7 +382,8 @@ impl Directory {
             }
             Some(Change::Read { conversation, user, seq }) => self.invalidate_read(*conversation, *user, *seq),
             // A revocation of the user's tokens comes as a kick.
-            Some(Change::Kick { user, .. }) => self.invalidate_user(*user),
+            Some(Change::Kick { user, .. } | Change::Suspension { user, .. }) => self.invalidate_user(*user),
+            Some(Change::Block { user, other, .. }) => self.invalidate_block(*user, *other),
             Some(Change::Opaque) => self.invalidate_all(),
             None => {}
         }
@@ -424,6 +427,10 @@ impl Directory {
 
     fn invalidate_user(&self, no: UserNo) {
         self.users.remove(&no);
+    }
+
+    fn invalidate_block(&self, user: UserNo, _other: UserNo) {
+        self.invalidate_user(user);
     }
 
     fn invalidate_conversation(&self, no: ConversationNo) {

@@ -104,6 +104,10 @@ impl Applier {
                 Some(Change::Kick { user, device_id, reason }) => {
                     signals.push((user, Signal::Kick { device_id, reason }));
                 }
+                Some(Change::Suspension { user, suspended: true, reason, .. }) => {
+                    self.streams.abandon(user);
+                    signals.push((user, Signal::Suspend { reason }));
+                }
                 _ => {}
             }
         }

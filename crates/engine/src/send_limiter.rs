@@ -33,7 +33,8 @@ pub(crate) fn is_told(proposal: &Proposal) -> bool {
         | Proposal::UpdateConversation { .. }
         | Proposal::ChangeMembers { .. }
         | Proposal::SetDesk { .. }
-        | Proposal::Assign { .. } => true,
+        | Proposal::Assign { .. }
+        | Proposal::SetBlock { .. } => true,
         // What a user keeps for itself, and what the server records.
         Proposal::MarkRead { .. }
         | Proposal::SetMute { .. }
@@ -45,6 +46,7 @@ pub(crate) fn is_told(proposal: &Proposal) -> bool {
         | Proposal::PutUsers(_)
         | Proposal::Kick { .. }
         | Proposal::Revoke { .. }
+        | Proposal::SetSuspension { .. }
         | Proposal::TellReactions { .. }
         | Proposal::CheckpointStream { .. }
         | Proposal::SetStored(_)

@@ -86,6 +86,8 @@ pub enum Signal {
     Replaced { session: u64 },
     /// The app server ends these sessions: those of one device, or all.
     Kick { device_id: Option<String>, reason: String },
+    /// The user is suspended: all sessions end.
+    Suspend { reason: String },
 }
 
 /// An element of a shard's control queue.

@@ -8,6 +8,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | sent by the person, before the person joined, or read | held back | held back | held back | held back |
 //! | somebody looks at a session of the person | | held back | held back | |
+//! | the person is suspended | | held back | held back | held back |
 //! | a muted conversation | | held back | held back | held back |
 //! | a channel that is off, `only_mentions` | | held back | held back | held back |
 //! | do-not-disturb, snoozing | | | held back, or deferred to their end | held back, or deferred |
@@ -172,6 +173,9 @@ fn why_not_by(channel: PolicyChannel, message: WantedMessage, user: &User, now_m
     if channel == PolicyChannel::Session {
         return None;
     }
+    if let Some(suspended) = suspended(user, now_ms) {
+        return Some(suspended);
+    }
     if let Some(muted) = muted(message.mute, now_ms) {
         return Some(muted);
     }
@@ -200,6 +204,9 @@ fn why_not_by(channel: PolicyChannel, message: WantedMessage, user: &User, now_m
 /// A push is of no conversation, so mutes and `only_mentions` say nothing of it. Nor does a session at which the person looks: each device is
 /// to have the push, and this one has not acknowledged it.
 pub(crate) fn why_not_by_fallback(user: &User, expires_at: u64, defers: bool, now_ms: u64) -> Option<Unwanted> {
+    if let Some(suspended) = suspended(user, now_ms) {
+        return Some(suspended);
+    }
     let off = user.notifications.as_ref().is_some_and(|own| own.off.contains(&PolicyChannel::Providers));
     if off {
         return Some(Unwanted::always(NotificationOutcome::ChannelOff));
@@ -238,6 +245,12 @@ pub(crate) fn why_not_by_any(message: WantedMessage, user: &User, times: DueTime
     };
     let first = why_not(first)?;
     others.iter().all(|delay| why_not(delay).is_some()).then_some(first)
+}
+
+/// Whether the person is suspended at this time.
+fn suspended(user: &User, now_ms: u64) -> Option<Unwanted> {
+    let suspension = user.suspension_at(now_ms)?;
+    Some(Unwanted::until(NotificationOutcome::Suspended, suspension.until))
 }
 
 /// Whether a mute holds at this time.
@@ -289,6 +302,8 @@ mod tests {
             locale: None,
             revoked_at: 0,
             receipts_off: false,
+            suspension: None,
+            blocks: 0,
             notifications: Some(Box::new(notifications)),
             agent: None,
         }

@@ -39,6 +39,8 @@ codes! {
     TokenExpired = "token_expired", 401;
     /// The caller is known but may not do this.
     Forbidden = "forbidden", 403;
+    /// The user is suspended: no session, token or request of the user is accepted. Tell the user; the detail says why.
+    UserSuspended = "user_suspended", 403;
     /// The user is not a member of the conversation.
     NotAMember = "not_a_member", 403;
     /// No such user, conversation or other thing.
@@ -150,6 +152,7 @@ impl ErrorCode {
             RateLimited => 4018,
             AlreadyBound => 4019,
             Internal => 4020,
+            UserSuspended => 4021,
             // These refuse requests; they end no session.
             NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused
             | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled | VersionConflict

@@ -13,6 +13,8 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How deep arrays and objects may be nested in any JSON that is stored. Clients' parsers give up at 100 levels (Ruby), 128 (Rust) or
 /// 512 (PHP), and stored JSON reaches them inside a few levels of our own.
 pub const JSON_DEPTH_MAX: usize = 64;
+/// Why a user was suspended, say, in bytes.
+pub const REASON_BYTES_MAX: usize = 512;
 /// A message `type`, in bytes.
 pub const TYPE_BYTES_MAX: usize = 32;
 /// A display name or avatar address, in bytes.

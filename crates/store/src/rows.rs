@@ -218,6 +218,8 @@ impl UserRow {
             locale,
             revoked_at: 0,
             receipts_off: false,
+            suspension: None,
+            blocks: 0,
             notifications: None,
             agent: None,
         }

@@ -305,6 +305,14 @@ impl State {
             }
             Proposal::SetStored(told) => self.set_stored(told),
             Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send)?,
+            Proposal::SetSuspension { user, suspended, until, reason, by } => {
+                let suspension =
+                    suspended.then(|| Suspension { until: *until, reason: reason.clone(), by: by.clone(), at: now_ms });
+                self.set_suspension(*user, suspension)?
+            }
+            Proposal::SetBlock { user, other, blocked, blocks_max } => {
+                self.set_block(*user, *other, *blocked, *blocks_max, now_ms)?
+            }
             Proposal::SetNotificationPreferences { user, preferences } => {
                 self.set_notification_preferences(*user, preferences)?
             }
@@ -374,6 +382,8 @@ impl State {
                         locale: None,
                         revoked_at: 0,
                         receipts_off: false,
+                        suspension: None,
+                        blocks: 0,
                         notifications: None,
                         agent: None,
                     });

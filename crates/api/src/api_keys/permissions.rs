@@ -157,8 +157,10 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("POST", "/v1/users/{user}/read-all", Scope(Users)),
     ("PUT", "/v1/users/{user}/receipts", Scope(Users)),
     ("POST", "/v1/users/{user}/revoke", Scope(Moderation)),
+    ("POST", "/v1/users/{user}/suspend", Scope(Moderation)),
     ("GET", "/v1/users/{user}/sync", Scope(Read)),
     ("GET", "/v1/users/{user}/unread", Scope(Read)),
+    ("POST", "/v1/users/{user}/unsuspend", Scope(Moderation)),
 ];
 
 /// Whom an operation is for; `None`: there is no such operation.

@@ -83,6 +83,8 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(receipts::set_receipts))
         .routes(routes!(users::kick))
         .routes(routes!(users::revoke))
+        .routes(routes!(users::suspend))
+        .routes(routes!(users::unsuspend))
         .routes(routes!(presence::get_presence))
         .routes(routes!(presence::query_presence))
         .routes(routes!(presence::get_views))

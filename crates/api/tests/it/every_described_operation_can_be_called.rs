@@ -199,6 +199,9 @@ fn every_described_operation_can_be_called() {
     let same = r#"{"registered":0,"held":0,"ghosts":0,"missing":0,"wrong_node":0,"repaired":0,"differences":[]}"#;
     app.check(operation, "/v1/admin/presence/compare", r#"{"repair":true}"#, 200, same);
     app.check("POST /v1/users/{user}/kick", "/v1/users/bob/kick", "{}", 200, r#"{"sessions":0}"#);
+    let suspend = "POST /v1/users/{user}/suspend";
+    app.check(suspend, "/v1/users/bob/suspend", r#"{"reason":"spam"}"#, 200, r#"{"reason":"spam","by":""#);
+    app.check("POST /v1/users/{user}/unsuspend", "/v1/users/bob/unsuspend", "{}", 204, "");
     app.check("POST /v1/users/{user}/revoke", "/v1/users/bob/revoke", "{}", 200, r#"{"sessions":0,"issue_from":"#);
     let push =
         r#"{"to":{"users":["alice"],"devices":[{"user":"bob","device_id":"b1"}]},"type":"offer","body":{"n":1}}"#;

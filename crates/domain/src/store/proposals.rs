@@ -223,6 +223,30 @@ pub enum Proposal {
         /// What the user's sessions, which end, are sent.
         reason: String,
     },
+    /// Suspends a user, or lifts the suspension.
+    SetSuspension {
+        /// The user.
+        user: UserNo,
+        /// Whether the user is suspended from here on.
+        suspended: bool,
+        /// When the suspension ends by itself, in milliseconds since 1970 UTC.
+        until: Option<u64>,
+        /// Why the user is suspended, or is no longer.
+        reason: String,
+        /// The operator or the API key that does it.
+        by: String,
+    },
+    /// A user blocks another one, or does so no longer.
+    SetBlock {
+        /// Who blocks.
+        user: UserNo,
+        /// Who is blocked.
+        other: UserNo,
+        /// Whether that is so from here on.
+        blocked: bool,
+        /// A user blocks at most so many others.
+        blocks_max: u32,
+    },
     /// Moves the outbox's position: every item up to and including `through` is delivered or stored in `dead`.
     /// `through` 0 moves nothing.
     AdvanceOutbox {
@@ -380,6 +404,11 @@ pub enum Outcome {
         /// When [`Proposal::TellReactions`] is due, in milliseconds since 1970 UTC, if reactions are yet to be reported.
         tell_at: Option<u64>,
     },
+    /// The block is as proposed.
+    Block {
+        /// Whether it was another one before.
+        moved: bool,
+    },
     /// The desk is as proposed.
     Desk(Desk),
     /// The conversation is assigned as proposed.
@@ -462,6 +491,7 @@ macro_rules! place_in {
             | Outcome::Preferences { .. }
             | Outcome::Stored(_)
             | Outcome::Done
+            | Outcome::Block { .. }
             | Outcome::Rejected(_) => None,
         }
     };
@@ -588,6 +618,11 @@ pub enum Rejection {
     /// The conversation has as many pinned messages as are allowed.
     TooManyPins {
         /// Pinned messages allowed.
+        limit: u64,
+    },
+    /// The user blocks as many others as are allowed.
+    TooManyBlocks {
+        /// Blocks allowed.
         limit: u64,
     },
     /// A user has the account's id, and is not the account's.

@@ -264,6 +264,17 @@ impl Engine {
                 let data = SessionsEndedEvent { user: user.id.clone(), device_id, reason };
                 add(EventType::SessionsEnded, &user.id, EventData::SessionsEnded(data));
             }
+            Change::Suspension { user, suspended, until, reason, by } => {
+                let Some(user) = self.event_user(user)? else { return Ok(()) };
+                let data = SuspensionEvent { user: user.id.clone(), suspended, until, reason, by };
+                add(EventType::Suspension, &user.id, EventData::Suspension(data));
+            }
+            // Whom a user blocks is the user's, as other settings are.
+            Change::Block { user, .. } => {
+                let Some(user) = self.event_user(user)? else { return Ok(()) };
+                let data = SettingsEvent { user: user.id.clone(), conversation: None };
+                add(EventType::UserSettings, &user.id, EventData::Settings(data));
+            }
             // Of a later version, which shows it.
             Change::Opaque => {}
         }

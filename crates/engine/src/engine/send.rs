@@ -2,7 +2,7 @@
 
 use crate::{
     Engine,
-    access::{Caller, Operation},
+    access::{Caller, Operation, check_not_suspended},
     commit::{CommitRequest, Reply, receipt},
     fairness::FlowKey,
     request_digests,
@@ -446,6 +446,9 @@ impl Engine {
         sender: &User,
         conversation: &Conversation,
     ) -> Result<(), Refusal> {
+        if sender.suspension.is_some() {
+            check_not_suspended(sender, self.clock.now_ms())?;
+        }
         if let Some((a, b)) = conversation.pair {
             return if sender.no == a || sender.no == b {
                 Ok(())
@@ -479,7 +482,9 @@ fn check_may_know(user: &User, conversation: &Conversation) -> Result<(), Refusa
 /// result, or with the refusal if there is none.
 pub(crate) fn unless_retry(refusal: Refusal, client_msg_id: &Option<String>) -> Result<Box<Refusal>, Refusal> {
     match refusal.code {
-        ErrorCode::NotAMember | ErrorCode::Forbidden | ErrorCode::NotFound if client_msg_id.is_some() => {
+        ErrorCode::NotAMember | ErrorCode::Forbidden | ErrorCode::NotFound | ErrorCode::UserSuspended
+            if client_msg_id.is_some() =>
+        {
             Ok(Box::new(refusal))
         }
         _ => Err(refusal),

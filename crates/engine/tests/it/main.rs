@@ -45,6 +45,7 @@ mod reading_is_bounded_and_exact;
 mod reference_popups;
 mod retention_removes_all_rows_of_a_message;
 mod support;
+mod suspended_users_do_nothing;
 mod the_feed_tells_all;
 mod timetables_follow_the_time_zone;
 mod undurable_exposures_are_bounded;

@@ -42,6 +42,7 @@ mod sessions_run_over_event_streams;
 mod sessions_run_over_tls;
 mod silent_connections_are_closed;
 mod support;
+mod suspended_users_are_let_in_nowhere;
 mod the_first_stored_message_opens_a_direct_conversation;
 mod two_versions_work_side_by_side;
 mod unanswered_probes_lead_to_offline_push;

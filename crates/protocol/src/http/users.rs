@@ -1,5 +1,6 @@
 //! Users, as app servers write them and others see them.
 
+use crate::http::SuspensionView;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -100,6 +101,9 @@ pub struct UserProfile {
     /// An IANA time zone. Only in answers to the user and to app servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
+    /// While the user is suspended. Only in answers to app servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspension: Option<SuspensionView>,
 }
 
 /// A daily time in which no offline push goes out, by the user's wall clock.

@@ -115,6 +115,8 @@ impl<'a> TouchedKeys<'a> {
             }
             Proposal::SetDoNotDisturb { user, .. }
             | Proposal::Revoke { user, .. }
+            | Proposal::SetSuspension { user, .. }
+            | Proposal::SetBlock { user, .. }
             | Proposal::SetReceipts { user, .. }
             | Proposal::SetNotificationPreferences { user, .. } => drop(self.users.insert(*user)),
             // A user's chat rows are changed under the lock of the user: another node may change the same ones.

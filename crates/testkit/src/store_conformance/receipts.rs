@@ -1,13 +1,15 @@
 //! Stored positions, the setting of read receipts, and a conversation's settings.
 
 use super::*;
-use tidings_domain::chat_rows::{decode_stored, stored_key};
+use tidings_domain::chat_rows::{block_key, decode_stored, number_in, stored_key};
 use tidings_protocol::http::{KindPreferences, NotificationPreferences, PolicyChannel};
 
 pub(super) const CHECKS: &[Check] = &[
     ("stored positions move forward in each lane, and never back", stored),
     ("a user's read receipts are turned off and on", receipts_off),
     ("a user's preferences about channels are set and removed", notification_preferences),
+    ("a user is suspended until that is lifted", suspension),
+    ("users block each other, as many as are allowed", blocks),
     ("a conversation keeps its settings", settings),
     ("what nodes count on channels is kept by hour, node and channel, the newest row of each", notification_counts),
     ("when API keys were used is kept by key, the newest row of each", api_key_uses),
@@ -46,6 +48,57 @@ fn receipts_off(store: &dyn Store) {
     assert!(is_off(u[0]));
     let unknown = Proposal::SetReceipts { user: UserNo(5), send: false };
     assert_eq!(commit(store, unknown), Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
+}
+
+fn suspension(store: &dyn Store) {
+    let u = users(store, 2);
+    let of = |user| store.user(user).unwrap().unwrap().suspension.map(|suspension| *suspension);
+    let set = |user, suspended, until: Option<u64>, reason: &str| Proposal::SetSuspension {
+        user,
+        suspended,
+        until,
+        reason: reason.into(),
+        by: "mod".into(),
+    };
+    let expected = |until, reason: &str, at| Some(Suspension { until, reason: reason.into(), by: "mod".into(), at });
+    assert_eq!(commit_at(store, set(u[0], true, Some(NOON + 9), "spam"), NOON), Outcome::Done);
+    assert_eq!((of(u[0]), of(u[1])), (expected(Some(NOON + 9), "spam", NOON), None));
+    // What else is set for the user stays, and leaves the suspension alone.
+    commit(store, Proposal::SetReceipts { user: u[0], send: false });
+    commit(store, Proposal::PutUsers(vec![UserPatch { id: "u1".into(), ..UserPatch::default() }]));
+    assert_eq!(commit_at(store, set(u[0], true, None, "more spam"), NOON + 1), Outcome::Done);
+    let user = store.user(u[0]).unwrap().unwrap();
+    assert_eq!((of(u[0]), user.receipts_off), (expected(None, "more spam", NOON + 1), true));
+    for _ in 0..2 {
+        assert_eq!(commit(store, set(u[0], false, None, "a mistake")), Outcome::Done);
+        assert_eq!(of(u[0]), None);
+    }
+    let unknown = commit(store, set(UserNo(5), true, None, ""));
+    assert_eq!(unknown, Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
+}
+
+fn blocks(store: &dyn Store) {
+    let u = users(store, 4);
+    let blocked = |user| {
+        let rows = store.rows(RowSpace::Chat, &block_key(user, UserNo(0)), &block_key(user, UserNo(u64::MAX)), 9);
+        let others: Vec<UserNo> = rows.unwrap().iter().map(|(key, _)| UserNo(number_in(key, 1).unwrap())).collect();
+        (others.len() as u32 == store.user(user).unwrap().unwrap().blocks).then_some(others).unwrap()
+    };
+    let set = |user, other, blocked| commit(store, Proposal::SetBlock { user, other, blocked, blocks_max: 2 });
+    let moved = |moved| Outcome::Block { moved };
+    assert_eq!(set(u[0], u[1], false), moved(false));
+    assert_eq!(set(u[0], u[2], true), moved(true));
+    assert_eq!(set(u[0], u[1], true), moved(true));
+    assert_eq!(set(u[0], u[1], true), moved(false));
+    assert_eq!(set(u[0], u[3], true), Outcome::Rejected(Rejection::TooManyBlocks { limit: 2 }));
+    assert_eq!(set(u[1], u[0], true), moved(true));
+    assert_eq!((blocked(u[0]), blocked(u[1]), blocked(u[2])), (vec![u[1], u[2]], vec![u[0]], vec![]));
+    assert_eq!(set(u[0], u[1], false), moved(true));
+    assert_eq!(set(u[0], u[1], false), moved(false));
+    assert_eq!(set(u[0], u[3], true), moved(true));
+    assert_eq!(blocked(u[0]), [u[2], u[3]]);
+    let unknown = set(UserNo(9), u[0], true);
+    assert_eq!(unknown, Outcome::Rejected(Rejection::NoSuchUser(UserNo(9))));
 }
 
 fn notification_preferences(store: &dyn Store) {
