@@ -23,13 +23,13 @@ use quick_cache::sync::{Cache, GuardResult};
 pub use shown::ShownIndex;
 use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use tidings_domain::{
-    chat_rows::{Preferences, preferences_key},
+    chat_rows::{Preferences, block_key, preferences_key},
     commit_log::Change,
     model::*,
     store::{Outcome, Proposal, RowSpace, Store, StoreResult},
     stored_id::StoredId,
 };
-use tidings_protocol::error::Refusal;
+use tidings_protocol::{error::Refusal, ids::direct_id};
 use tidings_push::UserLookup;
 use tokio::sync::watch;
 use unread::UnreadCache;
@@ -149,7 +149,34 @@ impl Directory {
     /// # Errors
     /// Those of the store's reads, for conversations that are not in memory.
     pub fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Arc<Conversation>>> {
-        get_or_load(&self.conversations, &no, || Ok(self.store.conversation(no)?.map(Arc::new)))
+        let load = || {
+            let Some(mut found) = self.store.conversation(no)? else { return Ok(None) };
+            if let Some(pair) = found.pair {
+                found.blocks = self.pair_blocks(pair)?;
+            }
+            Ok(Some(Arc::new(found)))
+        };
+        get_or_load(&self.conversations, &no, load)
+    }
+
+    /// Whether the user blocks the other one. Reads the store only for users who block anybody.
+    ///
+    /// # Errors
+    /// Those of the store's reads.
+    pub fn has_blocked(&self, user: &User, other: UserNo) -> StoreResult<bool> {
+        Ok(user.blocks > 0 && self.store.row(RowSpace::Chat, &block_key(user.no, other))?.is_some())
+    }
+
+    /// Who of two users blocks the other.
+    ///
+    /// # Errors
+    /// Those of the store's reads.
+    pub(crate) fn pair_blocks(&self, (a, b): (UserNo, UserNo)) -> StoreResult<PairBlocks> {
+        let blocks = |user, other| match self.user(user)? {
+            Some(user) => self.has_blocked(&user, other),
+            None => Ok(false),
+        };
+        Ok(PairBlocks(blocks(a, b)?, blocks(b, a)?))
     }
 
     /// The conversation with this id.
@@ -429,8 +456,16 @@ impl Directory {
         self.users.remove(&no);
     }
 
-    fn invalidate_block(&self, user: UserNo, _other: UserNo) {
+    /// The user's profile first: what their conversation loads from here on asks it.
+    fn invalidate_block(&self, user: UserNo, other: UserNo) {
+        let ids = [user, other].map(|no| self.users.get(&no).map(|user| user.id.clone()));
         self.invalidate_user(user);
+        if let [Some(a), Some(b)] = ids
+            && let Some(no) = self.conversation_nos.get(&direct_id(&a, &b))
+        {
+            return self.invalidate_conversation(no);
+        }
+        self.conversations.retain(|_, found| found.pair != Some((user, other)) && found.pair != Some((other, user)));
     }
 
     fn invalidate_conversation(&self, no: ConversationNo) {

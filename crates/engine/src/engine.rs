@@ -14,6 +14,7 @@
 //!   their journeys push;
 //! - `leader_requests`: what only the leader can answer; `health`: what operators see.
 
+pub(crate) mod blocks;
 mod bulk_sends;
 mod conversations;
 pub mod events;

@@ -66,6 +66,8 @@ pub(crate) struct Applier {
 pub(crate) trait EndWatches: Send + Sync {
     /// These users have left the conversation, or may not watch its members any more.
     fn end_watches(&self, conversation: ConversationNo, users: &[UserNo]);
+    /// The sessions of a user watch the other one no more, who blocks the user.
+    fn end_watches_of(&self, watched: UserNo, watching: UserNo);
     /// The names or pictures of these users may have changed.
     fn note_users(&self, ids: &[String]);
 }
@@ -104,6 +106,7 @@ impl Applier {
                 Some(Change::Kick { user, device_id, reason }) => {
                     signals.push((user, Signal::Kick { device_id, reason }));
                 }
+                Some(Change::Block { user, other, blocked: true }) => self.watches.end_watches_of(user, other),
                 Some(Change::Suspension { user, suspended: true, reason, .. }) => {
                     self.streams.abandon(user);
                     signals.push((user, Signal::Suspend { reason }));

@@ -327,6 +327,7 @@ mod tests {
             created_at: 0,
             member_count: 2,
             settings: ConversationSettings::default(),
+            blocks: PairBlocks::default(),
         };
         for _ in 0..2 * CONTROL_QUEUE {
             shards.typing(&group, UserNo(1), &"ada".into());

@@ -65,6 +65,7 @@ pub(crate) fn create_conversation(
         receipts: None,
         history: None,
         mention_all: None,
+        blocks: None,
         reactions: None,
     })?;
     for part in members.chunks(MEMBERS_BATCH_MAX) {
@@ -108,6 +109,7 @@ pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<C
         receipts: None,
         history: None,
         mention_all: None,
+        blocks: None,
         reactions: None,
     })?;
     Ok(Conversation { id: card.id, base_seq: card.last_seq })

@@ -8,6 +8,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | sent by the person, before the person joined, or read | held back | held back | held back | held back |
 //! | somebody looks at a session of the person | | held back | held back | |
+//! | the person blocks the sender, and the conversation hides that | | held back | held back | held back |
 //! | the person is suspended | | held back | held back | held back |
 //! | a muted conversation | | held back | held back | held back |
 //! | a channel that is off, `only_mentions` | | held back | held back | held back |
@@ -50,6 +51,8 @@ impl Unwanted {
 /// A message, as far as a person's wishes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WantedMessage {
+    /// The person blocks the sender, and the conversation hides messages of those.
+    pub(crate) is_hidden: bool,
     pub(crate) kind: ConversationKind,
     /// Whether it mentions the person, or all members.
     pub(crate) mentions_person: bool,
@@ -93,6 +96,8 @@ pub(crate) struct Asked<'a> {
     /// `None`: neither the person nor an account of the person's is a member.
     pub(crate) member: Option<Member>,
     pub(crate) message: ConversationMessage,
+    /// As [`WantedMessage::is_hidden`].
+    pub(crate) is_hidden: bool,
     /// Whether the message mentions the person, or all members.
     pub(crate) mentions_person: bool,
     /// Whether somebody looks at a session of the person, which is notified instead.
@@ -102,7 +107,7 @@ pub(crate) struct Asked<'a> {
 impl Asked<'_> {
     fn wanted(&self, mute: MuteState) -> WantedMessage {
         let ConversationMessage { kind, defers_until, .. } = self.message;
-        WantedMessage { kind, mentions_person: self.mentions_person, mute, defers_until }
+        WantedMessage { is_hidden: self.is_hidden, kind, mentions_person: self.mentions_person, mute, defers_until }
     }
 }
 
@@ -172,6 +177,9 @@ pub(crate) fn why_not_of_member(message: ConversationMessage, member: &Member) -
 fn why_not_by(channel: PolicyChannel, message: WantedMessage, user: &User, now_ms: u64) -> Option<Unwanted> {
     if channel == PolicyChannel::Session {
         return None;
+    }
+    if message.is_hidden {
+        return Some(Unwanted::always(NotificationOutcome::Blocked));
     }
     if let Some(suspended) = suspended(user, now_ms) {
         return Some(suspended);
@@ -324,6 +332,7 @@ mod tests {
     #[test]
     fn each_wish_holds_back_the_channels_that_it_is_about() {
         let plain = WantedMessage {
+            is_hidden: false,
             kind: ConversationKind::Group,
             mentions_person: false,
             mute: MuteState::Off,
@@ -364,6 +373,7 @@ mod tests {
     #[test]
     fn a_person_is_left_out_only_if_all_channels_are_held_back_when_they_are_due() {
         let plain = WantedMessage {
+            is_hidden: false,
             kind: ConversationKind::Group,
             mentions_person: false,
             mute: MuteState::Off,

@@ -41,6 +41,8 @@ codes! {
     Forbidden = "forbidden", 403;
     /// The user is suspended: no session, token or request of the user is accepted. Tell the user; the detail says why.
     UserSuspended = "user_suspended", 403;
+    /// One of the two users blocks the other. Who blocks may end the block; the other is not told who it is, and tries no more.
+    Blocked = "blocked", 403;
     /// The user is not a member of the conversation.
     NotAMember = "not_a_member", 403;
     /// No such user, conversation or other thing.
@@ -154,7 +156,7 @@ impl ErrorCode {
             Internal => 4020,
             UserSuspended => 4021,
             // These refuse requests; they end no session.
-            NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused
+            NotAMember | Blocked | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused
             | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled | VersionConflict
             | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled | CursorExpired => 4999,
         }

@@ -15,6 +15,10 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024;
 pub const JSON_DEPTH_MAX: usize = 64;
 /// Why a user was suspended, say, in bytes.
 pub const REASON_BYTES_MAX: usize = 512;
+/// Users whom one user blocks.
+pub const BLOCKS_MAX: u32 = 10_000;
+/// Users in one page of those whom a user blocks.
+pub const BLOCKS_PAGE_MAX: usize = 1_000;
 /// A message `type`, in bytes.
 pub const TYPE_BYTES_MAX: usize = 32;
 /// A display name or avatar address, in bytes.

@@ -262,6 +262,9 @@ impl State {
                 if settings.mention_all.is_some() {
                     details.settings.mention_all = settings.mention_all;
                 }
+                if settings.blocks.is_some() {
+                    details.settings.blocks = settings.blocks;
+                }
                 if settings.reactions.is_some() {
                     details.settings.reactions = settings.reactions.clone();
                 }
@@ -433,6 +436,7 @@ impl State {
             created_at: now_ms,
             member_count: members.len() as u64,
             settings: new.settings.clone(),
+            blocks: PairBlocks::default(),
         };
         self.conversations.push(conversation.clone());
         for (user, role) in members {

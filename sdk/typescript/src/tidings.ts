@@ -165,6 +165,20 @@ export interface Users {
    * asked for together. It follows changes of users whose presence is watched; others are asked for again after each connect.
    */
   of(user: string): Observable<UserCard | undefined>;
+  /** Blocks a user: neither writes to the other in their direct conversation, and the other does not see when this user is online. */
+  block(user: string): Promise<void>;
+  /** Ends a block. */
+  unblock(user: string): Promise<void>;
+  /** The users whom this user blocks, a page of them. */
+  blocked(page?: { readonly after?: string; readonly limit?: number }): Promise<BlocksPage>;
+}
+
+/** A page of users whom this user blocks. */
+export interface BlocksPage {
+  /** The ids, and since when, in milliseconds since 1970 UTC. */
+  readonly users: readonly { readonly user: string; readonly at: number }[];
+  /** The `after` of the next page; absent: this is the last. */
+  readonly next?: string;
 }
 
 /** Whether a popup is due. */

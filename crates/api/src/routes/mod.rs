@@ -2,6 +2,7 @@
 
 mod api_keys;
 mod asyncapi;
+mod blocks;
 mod bulk_sends;
 mod conversations;
 mod dead_letters;
@@ -84,6 +85,8 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(users::kick))
         .routes(routes!(users::revoke))
         .routes(routes!(users::suspend))
+        .routes(routes!(blocks::list_blocks))
+        .routes(routes!(blocks::block, blocks::unblock))
         .routes(routes!(users::unsuspend))
         .routes(routes!(presence::get_presence))
         .routes(routes!(presence::query_presence))

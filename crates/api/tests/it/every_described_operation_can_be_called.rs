@@ -202,6 +202,12 @@ fn every_described_operation_can_be_called() {
     let suspend = "POST /v1/users/{user}/suspend";
     app.check(suspend, "/v1/users/bob/suspend", r#"{"reason":"spam"}"#, 200, r#"{"reason":"spam","by":""#);
     app.check("POST /v1/users/{user}/unsuspend", "/v1/users/bob/unsuspend", "{}", 204, "");
+    let (list, one) = ("/v1/users/alice/blocks", "/v1/users/alice/blocks/bob");
+    app.check("PUT /v1/users/{user}/blocks/{other}", one, "", 204, "");
+    app.check("GET /v1/users/{user}/blocks", list, "", 200, r#"{"users":[{"user":"bob","at":"#);
+    app.check("GET /v1/users/{user}/blocks", "/v1/users/alice/blocks?limit=1&after=x", "", 422, "after: ");
+    app.check("DELETE /v1/users/{user}/blocks/{other}", one, "", 204, "");
+    app.check("PUT /v1/users/{user}/blocks/{other}", "/v1/users/alice/blocks/alice", "", 422, "other: ");
     app.check("POST /v1/users/{user}/revoke", "/v1/users/bob/revoke", "{}", 200, r#"{"sessions":0,"issue_from":"#);
     let push =
         r#"{"to":{"users":["alice"],"devices":[{"user":"bob","device_id":"b1"}]},"type":"offer","body":{"n":1}}"#;

@@ -120,7 +120,19 @@ impl ConversationRef {
         let ConversationRef { no, id, kind, pair } = self;
         let (name, avatar, attributes) = (None, None, None);
         let settings = ConversationSettings::default();
-        Conversation { no, id, kind, pair, name, avatar, attributes, created_at: 0, member_count: 0, settings }
+        Conversation {
+            no,
+            id,
+            kind,
+            pair,
+            name,
+            avatar,
+            attributes,
+            created_at: 0,
+            member_count: 0,
+            settings,
+            blocks: PairBlocks::default(),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::{
     Engine,
     access::check_not_suspended,
     commit::{CommitRequest, Reply},
+    engine::blocks::check_pair_blocks,
     engine::send::{check_message, unless_retry},
     fairness::FlowKey,
     request_digests,
@@ -101,6 +102,10 @@ impl Engine {
         let (ref actor, conversation) = self.enter(actor, conversation)?;
         let by = self.acting_user(actor, from)?;
         let changeable = self.changeable_message(actor, by.as_deref(), &conversation, seq, "edit");
+        let changeable = match by.as_deref().map(|by| check_pair_blocks(by.no, &conversation)) {
+            Some(Err(refusal)) => changeable.and(Err(refusal)),
+            _ => changeable,
+        };
         let changeable = changeable.and_then(|message| match actor {
             // What mentions all already may go on doing so.
             Actor::User(user) if !message.content.mentions_all() => {

@@ -1,6 +1,9 @@
 //! Reactions and pins: who may give them, and who gave them.
 
-use crate::{Engine, entry_view::reactions_of, paging::page_limit, views::Found, visibility::hides_followers};
+use crate::{
+    Engine, engine::blocks::check_pair_blocks, entry_view::reactions_of, paging::page_limit, views::Found,
+    visibility::hides_followers,
+};
 use std::sync::Arc;
 use tidings_domain::{
     chat_rows,
@@ -51,6 +54,9 @@ impl Engine {
         self.check_draining()?;
         self.role_of_member(&user, &conversation)?;
         self.check_exists_for(actor, &conversation, seq)?;
+        if add {
+            check_pair_blocks(user.no, &conversation)?;
+        }
         let proposal = Proposal::React {
             conversation: conversation.no,
             target: seq,

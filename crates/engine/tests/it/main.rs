@@ -13,6 +13,7 @@ mod a_resume_after_a_new_join_has_no_gap;
 mod a_wrong_clock_moves_no_times;
 mod agents_answer_for_an_account;
 mod all_members_are_mentioned_by_those_who_may;
+mod blocked_users_do_not_reach_who_blocks;
 mod bulk_sends_reach_each_follower_once;
 mod caps_hold_on_all_devices;
 mod compiled_rules_match_the_reference;

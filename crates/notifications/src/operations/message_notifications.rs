@@ -21,7 +21,7 @@ use tidings_protocol::{
 };
 
 /// The outcomes in the order in which they decide: the first of them among the steps says why.
-const DECISIVE: [NotificationOutcome; 31] = [
+const DECISIVE: [NotificationOutcome; 32] = [
     NotificationOutcome::Sender,
     NotificationOutcome::Read,
     NotificationOutcome::Acknowledged,
@@ -45,6 +45,7 @@ const DECISIVE: [NotificationOutcome; 31] = [
     NotificationOutcome::DoNotDisturb,
     NotificationOutcome::Snoozed,
     NotificationOutcome::Suspended,
+    NotificationOutcome::Blocked,
     NotificationOutcome::ChannelOff,
     NotificationOutcome::OnlyMentions,
     NotificationOutcome::ConditionFalse,
@@ -71,7 +72,7 @@ fn decisive(steps: &[NotificationStep], now_ms: u64) -> Option<&NotificationStep
     let is_wish = |step: &NotificationStep| {
         use NotificationOutcome::*;
         step.at.is_none()
-            && matches!(step.outcome, Muted | DoNotDisturb | Snoozed | Suspended | ChannelOff | OnlyMentions)
+            && matches!(step.outcome, Muted | DoNotDisturb | Snoozed | Suspended | Blocked | ChannelOff | OnlyMentions)
     };
     let is_recorded = (0..steps.len()).any(|at| steps[at].at.is_some() && !is_overtaken(at));
     let counts = |at: &usize| !(is_overtaken(*at) || is_recorded && is_wish(&steps[*at]));

@@ -66,6 +66,17 @@ pub enum MentionAll {
     Members,
 }
 
+/// What a block between two users means in a conversation that both are members of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BlocksMode {
+    /// The messages come as all others do; mentions by a blocked user count as none.
+    #[default]
+    Ignore,
+    /// The messages come, and who blocks their sender is not notified of them.
+    Hide,
+}
+
 /// Which reactions may be given to messages of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -116,6 +127,10 @@ pub struct CreateConversation {
     /// Which reactions may be given; absent: any, in official accounts 👍 ❤️ 😂 😮 😢 🙏. Not for direct conversations, which begin with any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reactions: Option<AllowedReactions>,
+    /// Whether members are notified of messages of those whom they block; absent: `ignore`, they are. Not for direct conversations,
+    /// in which nobody sends while one blocks the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<BlocksMode>,
 }
 
 /// The changes of a conversation's details. What is absent stays as it was.
@@ -145,6 +160,9 @@ pub struct UpdateConversation {
     /// Which reactions may be given from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reactions: Option<AllowedReactions>,
+    /// Whether members are notified of messages of those whom they block. Not for direct conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<BlocksMode>,
 }
 
 /// A conversation, without its members and entries.
@@ -182,6 +200,9 @@ pub struct ConversationDetails {
     /// Which reactions may be given: as was set, or what follows from the kind.
     #[serde(default)]
     pub reactions: AllowedReactions,
+    /// Whether members are notified of messages of those whom they block.
+    #[serde(default)]
+    pub blocks: BlocksMode,
 }
 
 /// Users who join, leave, or get another role.

@@ -61,18 +61,19 @@ fn settings_of_a_later_version_allow_no_more_than_is_known() {
         created_at: 1,
         member_count: 2,
         settings: ConversationSettings::default(),
+        blocks: PairBlocks::default(),
     };
     let settings = |text: &str| {
         let row = [encode(&ConversationRow::of(&conversation)), text.as_bytes().to_vec()].concat();
         decode_conversation(ConversationNo(7), &row).map(|conversation| conversation.settings)
     };
-    let later =
-        r#"{"receipts":"later","history":{"later":1},"mention_all":"later","reactions":{"later":[]},"later":1}"#;
+    let later = r#"{"receipts":"later","history":{"later":1},"mention_all":"later","reactions":{"later":[]},"blocks":"later","later":1}"#;
     let cautious = ConversationSettings {
         receipts: Some(ReceiptsMode::None),
         history: Some(HistoryVisibility::Join),
         mention_all: Some(MentionAll::Nobody),
         reactions: Some(AllowedReactions::Only(vec![])),
+        blocks: Some(BlocksMode::Hide),
     };
     assert_eq!(settings(later).unwrap(), cautious);
     let known = ConversationSettings { history: Some(HistoryVisibility::Last(3)), ..ConversationSettings::default() };

@@ -201,6 +201,7 @@ fn settings(set: bool) -> ConversationSettings {
         history: set.then_some(HistoryVisibility::Last(3)),
         mention_all: set.then_some(MentionAll::Nobody),
         reactions: set.then(|| AllowedReactions::Only(vec!["👍".into()])),
+        blocks: None,
     }
 }
 

@@ -133,6 +133,7 @@ fn settings(store: &dyn Store) {
         history: Some(HistoryVisibility::Last(5)),
         mention_all: Some(MentionAll::Members),
         reactions: Some(AllowedReactions::Only(vec!["+1".into()])),
+        blocks: Some(BlocksMode::Hide),
     };
     let new = NewConversation { settings: members.clone(), ..new_conversation("g", ConversationKind::Group, &u[..2]) };
     let Outcome::Conversation { conversation, created: true } = commit(store, Proposal::CreateConversation(new)) else {
@@ -163,7 +164,10 @@ fn settings(store: &dyn Store) {
     let none = ConversationSettings { receipts: Some(ReceiptsMode::None), ..members };
     commit(
         store,
-        update(None, ConversationSettings { history: None, mention_all: None, reactions: None, ..none.clone() }),
+        update(
+            None,
+            ConversationSettings { history: None, mention_all: None, reactions: None, blocks: None, ..none.clone() },
+        ),
     );
     let details = store.conversation(room).unwrap().unwrap();
     assert_eq!((details.settings, details.name.as_deref()), (none.clone(), Some("new")));

@@ -86,6 +86,7 @@ export interface ConversationDetails {
   readonly receipts?: "none" | "counts" | "members";
   readonly history?: "all" | "join" | { readonly last: number };
   readonly mention_all?: "admins" | "members" | "nobody";
+  readonly blocks?: "ignore" | "hide";
 }
 
 export interface ConversationView {

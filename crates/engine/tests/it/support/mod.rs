@@ -148,6 +148,7 @@ impl World {
             receipts: None,
             history: None,
             mention_all: None,
+            blocks: None,
             reactions: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();

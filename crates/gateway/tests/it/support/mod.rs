@@ -286,6 +286,7 @@ impl Server {
             receipts: None,
             history: None,
             mention_all: None,
+            blocks: None,
             reactions: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
