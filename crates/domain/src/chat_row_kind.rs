@@ -31,6 +31,8 @@ pub enum ChatRowKind {
     UserSettings = b'u',
     /// A user whom a user blocks.
     Block = b'c',
+    /// A member's report of a message.
+    Report = b'o',
     /// How far a bulk send has come.
     BulkSend = b'B',
     /// A part of what a bulk send sends.
@@ -79,7 +81,7 @@ pub enum ChatRowKind {
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 35] = [
+    pub const ALL: [ChatRowKind; 36] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -93,6 +95,7 @@ impl ChatRowKind {
         ChatRowKind::Preferences,
         ChatRowKind::UserSettings,
         ChatRowKind::Block,
+        ChatRowKind::Report,
         ChatRowKind::BulkSend,
         ChatRowKind::BulkSendPart,
         ChatRowKind::Desk,

@@ -480,6 +480,9 @@ pub struct UserSettings {
     /// Others do not learn what the user has read, and the user does not learn what others have read.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub receipts_off: bool,
+    /// How many reports of the user are neither resolved nor dismissed.
+    #[serde(skip_serializing_if = "is_default")]
+    pub reports: u32,
     /// The last suspension, unless it was lifted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspension: Option<Box<Suspension>>,

@@ -9,6 +9,7 @@ use crate::{
     installation::InstallationId,
     model::*,
     node_settings::{KnownSettings, NodeSettings},
+    reports::ReportKey,
     store::*,
 };
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,11 @@ impl Change {
             Proposal::SetSuspension { user, suspended, until, reason, by } => {
                 let (reason, by) = (reason.clone(), by.clone());
                 Some(Change::Suspension { user: *user, suspended: *suspended, until: *until, reason, by })
+            }
+            Proposal::Report { .. } if *outcome == (Outcome::Report { moved: false }) => None,
+            Proposal::Report { report, .. } | Proposal::SetReport { report, .. } => {
+                let ReportKey { conversation, seq, reporter } = *report;
+                Some(Change::Report { conversation, seq, reporter })
             }
             Proposal::SetBlock { .. } if *outcome == (Outcome::Block { moved: false }) => None,
             Proposal::SetBlock { user, other, blocked, .. } => {

@@ -1,9 +1,16 @@
 //! The rules of a commit: what becomes of each proposal of a batch. Every durable store decides by them, over rows of its
 //! own kind ([`StagedRows`]); the memory store of the tests has its own rules, with which the others are compared.
 
-use crate::{chat_rows, desks, model::*, push_tokens::row_keys as push_token_keys, store::*};
+use crate::{
+    chat_rows, desks,
+    model::*,
+    push_tokens::row_keys as push_token_keys,
+    reports::{ReportChange, StoredReport},
+    store::*,
+};
 use reactions::Reaction;
 use std::borrow::Cow;
+use tidings_protocol::http::ReportState;
 
 /// The rows of a batch that is being decided: those that the batch has written so far, over the stored ones. `'a` is the
 /// life of the batch's proposals.
@@ -133,6 +140,9 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
             vec![chat_rows::settings_key(*user)]
         }
         Proposal::SetSuspension { user, .. } => vec![chat_rows::settings_key(*user)],
+        Proposal::Report { report, .. } | Proposal::SetReport { report, .. } => {
+            vec![report.row(), chat_rows::settings_key(report.reporter)]
+        }
         Proposal::SetBlock { user, other, .. } => {
             vec![chat_rows::settings_key(*user), chat_rows::block_key(*user, *other)]
         }
@@ -278,6 +288,21 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                     Box::new(Suspension { until: *until, reason: reason.clone(), by: by.clone(), at: self.now_ms })
                 });
                 self.change_settings(*user, |settings| settings.suspension = suspension)
+            }
+            Proposal::Report { report, reason, text, reported, open_max } => {
+                let new = StoredReport {
+                    reason: *reason,
+                    text: text.clone(),
+                    reported: *reported,
+                    at: self.now_ms,
+                    state: ReportState::Open,
+                    changed: None,
+                };
+                self.report(*report, &new, *open_max)
+            }
+            Proposal::SetReport { report, expected, state, note, by } => {
+                let changed = ReportChange { by: by.clone(), note: note.clone(), at: self.now_ms };
+                self.set_report(*report, *expected, *state, changed)
             }
             Proposal::SetBlock { user, other, blocked, blocks_max } => {
                 self.set_block(*user, *other, *blocked, *blocks_max)
@@ -472,6 +497,7 @@ mod preferences;
 mod push_tokens;
 mod reactions;
 mod receipts;
+mod reports;
 mod streams;
 #[cfg(test)]
 mod tests;

@@ -46,7 +46,7 @@ gates! {
     PushFallback = "push_fallback";
     /// Every change that the feed of events shows is in the commit log.
     EventLog = "event_log";
-    /// Users may be suspended, and block each other.
+    /// Users may be suspended, block each other and report messages.
     UserSafety = "user_safety";
 }
 

@@ -71,6 +71,15 @@ pub enum Change {
         /// Whether that is so from here on.
         blocked: bool,
     },
+    /// A message was reported, or the report is in another state.
+    Report {
+        /// The message's conversation.
+        conversation: ConversationNo,
+        /// The message.
+        seq: u64,
+        /// Who reported it.
+        reporter: UserNo,
+    },
     /// A kind of a later version: anything may have changed. Never written, and never sent on, since it has lost its content.
     #[serde(skip)]
     Opaque,
@@ -78,7 +87,7 @@ pub enum Change {
 
 impl Change {
     /// The kinds that this version knows have the numbers below this one.
-    pub const KINDS: u32 = 9;
+    pub const KINDS: u32 = 10;
 
     /// The conversation whose members this change concerns.
     pub fn members_of(&self) -> Option<ConversationNo> {

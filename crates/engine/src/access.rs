@@ -113,6 +113,8 @@ pub enum Operation {
     MoveMark,
     /// Read or set what holds for oneself: preferences, mutes, quiet hours, receipts, push tokens.
     SetPreferences,
+    /// Report a message to moderators.
+    Report,
     /// Follow an account, or leave a conversation.
     FollowOrLeave,
     Send,
@@ -147,6 +149,7 @@ impl Operation {
             | Operation::ReadDetails
             | Operation::MoveMark
             | Operation::SetPreferences
+            | Operation::Report
             | Operation::FollowOrLeave => Scope::Read,
             Operation::Send
             | Operation::GrowMessage

@@ -372,6 +372,8 @@ impl Directory {
             // Nothing in memory is of these.
             Proposal::CreateConversation(_)
             | Proposal::React { .. }
+            | Proposal::Report { .. }
+            | Proposal::SetReport { .. }
             | Proposal::TellReactions { .. }
             | Proposal::CheckpointStream { .. }
             | Proposal::Assign { .. }
@@ -411,6 +413,8 @@ impl Directory {
             // A revocation of the user's tokens comes as a kick.
             Some(Change::Kick { user, .. } | Change::Suspension { user, .. }) => self.invalidate_user(*user),
             Some(Change::Block { user, other, .. }) => self.invalidate_block(*user, *other),
+            // The store is asked each time.
+            Some(Change::Report { .. }) => {}
             Some(Change::Opaque) => self.invalidate_all(),
             None => {}
         }

@@ -33,6 +33,7 @@ mod purge;
 mod push_tokens;
 mod reads;
 mod replies;
+mod reports;
 pub mod resume;
 mod retention;
 pub mod send;

@@ -34,7 +34,8 @@ pub(crate) fn is_told(proposal: &Proposal) -> bool {
         | Proposal::ChangeMembers { .. }
         | Proposal::SetDesk { .. }
         | Proposal::Assign { .. }
-        | Proposal::SetBlock { .. } => true,
+        | Proposal::SetBlock { .. }
+        | Proposal::Report { .. } => true,
         // What a user keeps for itself, and what the server records.
         Proposal::MarkRead { .. }
         | Proposal::SetMute { .. }
@@ -47,6 +48,7 @@ pub(crate) fn is_told(proposal: &Proposal) -> bool {
         | Proposal::Kick { .. }
         | Proposal::Revoke { .. }
         | Proposal::SetSuspension { .. }
+        | Proposal::SetReport { .. }
         | Proposal::TellReactions { .. }
         | Proposal::CheckpointStream { .. }
         | Proposal::SetStored(_)

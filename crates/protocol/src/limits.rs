@@ -19,6 +19,12 @@ pub const REASON_BYTES_MAX: usize = 512;
 pub const BLOCKS_MAX: u32 = 10_000;
 /// Users in one page of those whom a user blocks.
 pub const BLOCKS_PAGE_MAX: usize = 1_000;
+/// What a reporter says of a message, in bytes.
+pub const REPORT_TEXT_BYTES_MAX: usize = 1024;
+/// Reports of one user that moderators are not done with.
+pub const REPORTS_OPEN_MAX: u32 = 100;
+/// Reports in one page.
+pub const REPORTS_PAGE_MAX: usize = 200;
 /// A message `type`, in bytes.
 pub const TYPE_BYTES_MAX: usize = 32;
 /// A display name or avatar address, in bytes.

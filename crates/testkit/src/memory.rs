@@ -8,6 +8,7 @@ mod preferences;
 mod push_tokens;
 mod reactions;
 mod receipts;
+mod reports;
 
 use commit_log::MemoryLog;
 use parking_lot::Mutex;
@@ -16,9 +17,11 @@ use tidings_domain::{
     commit_log::{CommitLog, LogPage},
     model::*,
     push_store::*,
+    reports::{ReportChange, StoredReport},
     store::*,
     stored_id::StoredId,
 };
+use tidings_protocol::http::ReportState;
 
 #[derive(Default)]
 struct State {
@@ -312,6 +315,21 @@ impl State {
                 let suspension =
                     suspended.then(|| Suspension { until: *until, reason: reason.clone(), by: by.clone(), at: now_ms });
                 self.set_suspension(*user, suspension)?
+            }
+            Proposal::Report { report, reason, text, reported, open_max } => {
+                let new = StoredReport {
+                    reason: *reason,
+                    text: text.clone(),
+                    reported: *reported,
+                    at: now_ms,
+                    state: ReportState::Open,
+                    changed: None,
+                };
+                self.report(*report, &new, *open_max)?
+            }
+            Proposal::SetReport { report, expected, state, note, by } => {
+                let changed = ReportChange { by: by.clone(), note: note.clone(), at: now_ms };
+                self.set_report(*report, *expected, *state, changed)?
             }
             Proposal::SetBlock { user, other, blocked, blocks_max } => {
                 self.set_block(*user, *other, *blocked, *blocks_max, now_ms)?

@@ -28,6 +28,7 @@ mod reactions;
 mod reading;
 mod receipts;
 mod refusals;
+mod reports;
 mod settings;
 mod streams;
 mod users;
@@ -85,6 +86,9 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(users::kick))
         .routes(routes!(users::revoke))
         .routes(routes!(users::suspend))
+        .routes(routes!(reports::report_message))
+        .routes(routes!(reports::list_reports))
+        .routes(routes!(reports::get_report, reports::update_report))
         .routes(routes!(blocks::list_blocks))
         .routes(routes!(blocks::block, blocks::unblock))
         .routes(routes!(users::unsuspend))

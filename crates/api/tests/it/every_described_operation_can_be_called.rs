@@ -135,6 +135,23 @@ fn every_described_operation_can_be_called() {
     let seq = serde_json::from_str::<serde_json::Value>(&sent).unwrap()["seq"].as_u64().unwrap();
     let again = app.check("POST /v1/messages", "/v1/messages", message, 200, r#""duplicate":true"#);
     assert!(again.contains(&format!(r#""seq":{seq},"#)), "{again}");
+    let report = "POST /v1/conversations/{conversation}/messages/{seq}/report";
+    let path = format!("/v1/conversations/g/messages/{seq}/report");
+    let reported = app.check(report, &path, r#"{"reason":"spam","user":"bob"}"#, 200, r#"{"report":""#);
+    let id = serde_json::from_str::<serde_json::Value>(&reported).unwrap()["report"].as_str().unwrap().to_owned();
+    app.check(report, &path, r#"{"reason":"spam","user":"bob"}"#, 200, r#""duplicate":true"#);
+    app.check(
+        "GET /v1/reports",
+        "/v1/reports?reason=spam&reported=alice",
+        "",
+        200,
+        r#""reporter":"bob","reported":"alice""#,
+    );
+    let path = format!("/v1/reports/{id}");
+    app.check("GET /v1/reports/{report}", &path, "", 200, r#""context":[{"#);
+    let update = r#"{"state":"resolved","note":"done","if_state":"open"}"#;
+    app.check("PATCH /v1/reports/{report}", &path, update, 200, r#""state":"resolved","by":""#);
+    app.check("PATCH /v1/reports/{report}", &path, update, 409, "if_state: ");
     let batch = r#"{"messages":[{"to":"bob","from":"alice","body":1},{"conversation":"nowhere","body":2}]}"#;
     let operation = "POST /v1/messages/batch";
     app.check(operation, "/v1/messages/batch", batch, 200, r#"{"results":[{"conversation":"alice~bob","seq":1,"#);

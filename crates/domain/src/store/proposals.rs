@@ -1,9 +1,9 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
-use crate::{desks::*, model::*, request_digest::RequestDigest, token_digest::TokenDigest};
+use crate::{desks::*, model::*, reports::ReportKey, request_digest::RequestDigest, token_digest::TokenDigest};
 use tidings_protocol::{
     error::Refusal,
-    http::{Channel, PushToken},
+    http::{Channel, PushToken, ReportReason, ReportState},
 };
 
 /// A write to be committed. Each proposal gets one [`Outcome`]; a rejected one leaves the rest of its batch alone.
@@ -247,6 +247,32 @@ pub enum Proposal {
         /// A user blocks at most so many others.
         blocks_max: u32,
     },
+    /// Reports a message to moderators. A user's second report of a message changes nothing.
+    Report {
+        /// Which report.
+        report: ReportKey,
+        /// Of which kind the message is.
+        reason: ReportReason,
+        /// In the reporter's words.
+        text: Option<String>,
+        /// Who sent the message.
+        reported: Option<UserNo>,
+        /// A user has at most so many reports that are neither resolved nor dismissed.
+        open_max: u32,
+    },
+    /// Changes the state of a report.
+    SetReport {
+        /// Which report.
+        report: ReportKey,
+        /// Rejected unless it is in this state; absent: in any.
+        expected: Option<ReportState>,
+        /// Its state from here on.
+        state: ReportState,
+        /// Why.
+        note: Option<String>,
+        /// The operator or the API key that does it.
+        by: String,
+    },
     /// Moves the outbox's position: every item up to and including `through` is delivered or stored in `dead`.
     /// `through` 0 moves nothing.
     AdvanceOutbox {
@@ -404,6 +430,11 @@ pub enum Outcome {
         /// When [`Proposal::TellReactions`] is due, in milliseconds since 1970 UTC, if reactions are yet to be reported.
         tell_at: Option<u64>,
     },
+    /// The report is as proposed.
+    Report {
+        /// Whether it was another one before.
+        moved: bool,
+    },
     /// The block is as proposed.
     Block {
         /// Whether it was another one before.
@@ -492,6 +523,7 @@ macro_rules! place_in {
             | Outcome::Stored(_)
             | Outcome::Done
             | Outcome::Block { .. }
+            | Outcome::Report { .. }
             | Outcome::Rejected(_) => None,
         }
     };
@@ -625,6 +657,15 @@ pub enum Rejection {
         /// Blocks allowed.
         limit: u64,
     },
+    /// The user has as many open reports as are allowed.
+    TooManyReports {
+        /// Reports allowed.
+        limit: u64,
+    },
+    /// The user has not reported the message.
+    NoSuchReport,
+    /// The report is in this state, and not in the expected one.
+    ReportIs(ReportState),
     /// A user has the account's id, and is not the account's.
     UserExists(String),
     /// The user is not an agent of the account.

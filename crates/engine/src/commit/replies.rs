@@ -57,6 +57,7 @@ pub(super) fn lane_item(
         | Outcome::Read { .. }
         | Outcome::Preferences { .. }
         | Outcome::Block { .. }
+        | Outcome::Report { .. }
         | Outcome::Stored(_)
         | Outcome::Done
         | Outcome::Rejected(_) => return None,

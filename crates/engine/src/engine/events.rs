@@ -10,12 +10,15 @@ use tidings_domain::{
     log_records::{Change, LogRecord},
     model::*,
     refusals::store_refusal,
+    reports::ReportKey,
     store::StoreError,
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
-    limits::{ATTRIBUTES_BYTES_MAX, EVENTS_PAGE_BYTES_MAX, EVENTS_PAGE_MAX, EVENTS_WAIT_MAX_S, ID_BYTES_MAX},
+    limits::{
+        ATTRIBUTES_BYTES_MAX, BODY_BYTES_MAX, EVENTS_PAGE_BYTES_MAX, EVENTS_PAGE_MAX, EVENTS_WAIT_MAX_S, ID_BYTES_MAX,
+    },
 };
 
 /// Events in a page when the reader gives no limit.
@@ -269,6 +272,11 @@ impl Engine {
                 let data = SuspensionEvent { user: user.id.clone(), suspended, until, reason, by };
                 add(EventType::Suspension, &user.id, EventData::Suspension(data));
             }
+            Change::Report { conversation, seq, reporter } => {
+                let Some(report) = self.report_of(ReportKey { conversation, seq, reporter })? else { return Ok(()) };
+                let subject = report.conversation.clone();
+                add(EventType::Report, &subject, EventData::Report(Box::new(report)));
+            }
             // Whom a user blocks is the user's, as other settings are.
             Change::Block { user, .. } => {
                 let Some(user) = self.event_user(user)? else { return Ok(()) };
@@ -313,6 +321,7 @@ impl Engine {
 fn bytes_of(change: &Change) -> usize {
     let users = match change {
         Change::Members { joined, left, changed, .. } => joined.len() + left.len() + changed.len(),
+        Change::Report { .. } => return BODY_BYTES_MAX,
         Change::Users(ids) => return ids.len() * ATTRIBUTES_BYTES_MAX,
         _ => 1,
     };

@@ -25,6 +25,7 @@ mod growing_messages_survive_a_crash;
 mod invalid_rules_are_refused_with_their_path;
 mod large_pushes_span_writes_and_queues;
 mod member_changes_follow_roles_and_leave_notices;
+mod members_report_messages;
 mod no_way_out_shows_what_a_member_may_not_see;
 mod nodes_change_each_others_messages;
 mod only_the_leader_pushes_and_decides_popups;

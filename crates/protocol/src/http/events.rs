@@ -2,7 +2,7 @@
 
 use crate::{
     entry::{Entry, EntryKind},
-    http::{ConversationDetails, Role, UserProfile},
+    http::{ConversationDetails, ReportView, Role, UserProfile},
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -92,6 +92,8 @@ pub enum EventData {
     SessionsEnded(SessionsEndedEvent),
     /// `suspension`
     Suspension(SuspensionEvent),
+    /// `report`: as it is now, with its message.
+    Report(Box<ReportView>),
     /// `conversation`: its details as they are now.
     Conversation(ConversationDetails),
     /// `user`: the profile as it is now, as far as other users may see it.
@@ -192,6 +194,8 @@ pub enum EventType {
     SessionsEnded,
     /// A user was suspended, or is suspended no longer.
     Suspension,
+    /// A message was reported, or the report is in another state.
+    Report,
 }
 
 /// What the types of entries begin with.
@@ -199,7 +203,7 @@ const ENTRY: &str = "entry.";
 
 impl EventType {
     /// All types but those of entries.
-    const OTHERS: [EventType; 8] = [
+    const OTHERS: [EventType; 9] = [
         EventType::Members,
         EventType::Conversation,
         EventType::User,
@@ -208,6 +212,7 @@ impl EventType {
         EventType::Read,
         EventType::SessionsEnded,
         EventType::Suspension,
+        EventType::Report,
     ];
 
     /// The types that this version knows.
@@ -234,6 +239,7 @@ impl fmt::Display for EventType {
             EventType::Read => "read",
             EventType::SessionsEnded => "sessions_ended",
             EventType::Suspension => "suspension",
+            EventType::Report => "report",
         })
     }
 }

@@ -113,6 +113,10 @@ impl<'a> TouchedKeys<'a> {
                 self.heads.insert(*conversation);
                 self.memberships.insert((*conversation, *user));
             }
+            Proposal::Report { report, .. } | Proposal::SetReport { report, .. } => {
+                // A report's row is changed under the lock of its reporter.
+                self.users.insert(report.reporter);
+            }
             Proposal::SetDoNotDisturb { user, .. }
             | Proposal::Revoke { user, .. }
             | Proposal::SetSuspension { user, .. }

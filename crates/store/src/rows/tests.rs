@@ -93,7 +93,7 @@ fn a_change_of_a_kind_of_a_later_version_is_no_damage() {
         assert_eq!(decode_change(&row).ok(), name.then_some(Change::Opaque), "{kind}");
     }
     assert_eq!(decode_change(&[ROW_VERSION + 1, 0xff]).unwrap(), Change::Opaque);
-    let last = Change::Block { user: UserNo(1), other: UserNo(2), blocked: true };
+    let last = Change::Report { conversation: ConversationNo(1), seq: 2, reporter: UserNo(3) };
     let row = encode(&last);
     assert_eq!(decode_change(&row).unwrap(), last);
     assert_eq!(postcard::take_from_bytes::<u32>(&row[1..]).unwrap().0, Change::KINDS - 1, "all kinds are counted");

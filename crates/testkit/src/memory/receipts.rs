@@ -82,7 +82,7 @@ impl State {
         Ok(Outcome::Block { moved: true })
     }
 
-    fn set_setting(&mut self, user: UserNo, name: &str, value: Option<serde_json::Value>) {
+    pub(super) fn set_setting(&mut self, user: UserNo, name: &str, value: Option<serde_json::Value>) {
         let key = (RowSpace::Chat, [&b"u"[..], &user.0.to_be_bytes()].concat());
         let row = self.rows.remove(&key).unwrap_or_else(|| b"{}".to_vec());
         let mut settings: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&row).unwrap_or_default();

@@ -10,6 +10,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("a user's preferences about channels are set and removed", notification_preferences),
     ("a user is suspended until that is lifted", suspension),
     ("users block each other, as many as are allowed", blocks),
+    ("messages are reported once by each user, and listed by their state", reports),
     ("a conversation keeps its settings", settings),
     ("what nodes count on channels is kept by hour, node and channel, the newest row of each", notification_counts),
     ("when API keys were used is kept by key, the newest row of each", api_key_uses),
@@ -99,6 +100,61 @@ fn blocks(store: &dyn Store) {
     assert_eq!(blocked(u[0]), [u[2], u[3]]);
     let unknown = set(UserNo(9), u[0], true);
     assert_eq!(unknown, Outcome::Rejected(Rejection::NoSuchUser(UserNo(9))));
+}
+
+fn reports(store: &dyn Store) {
+    use tidings_domain::reports::{ReportKey, StoredReport, place_in, places_begin, places_end};
+    use tidings_protocol::http::{ReportReason, ReportState};
+    let u = users(store, 3);
+    let room = group(store, "g", &u);
+    let key = |seq, reporter| ReportKey { conversation: room, seq, reporter };
+    let report = |report, reason, at| {
+        let proposal =
+            Proposal::Report { report, reason, text: Some("look".into()), reported: Some(u[0]), open_max: 2 };
+        commit_at(store, proposal, at)
+    };
+    let set = |report, expected, state, at| {
+        let (note, by) = (Some("why".to_owned()), "mod".to_owned());
+        commit_at(store, Proposal::SetReport { report, expected, state, note, by }, at)
+    };
+    let listed = |state| -> Vec<(u64, ReportKey)> {
+        let rows = store.rows(RowSpace::Chat, &places_begin(state), &places_end(state), 9).unwrap();
+        rows.iter().map(|(key, _)| place_in(key).unwrap()).collect()
+    };
+    let stored = |key: ReportKey| -> StoredReport {
+        serde_json::from_slice(&store.row(RowSpace::Chat, &key.row()).unwrap().unwrap()).unwrap()
+    };
+    let moved = |moved| Outcome::Report { moved };
+    assert_eq!(report(key(1, u[1]), ReportReason::Spam, NOON), moved(true));
+    assert_eq!(report(key(1, u[1]), ReportReason::Hate, NOON + 1), moved(false), "the first report stays");
+    assert_eq!(report(key(1, u[2]), ReportReason::Other, NOON + 2), moved(true));
+    assert_eq!(report(key(2, u[1]), ReportReason::Hate, NOON + 3), moved(true));
+    assert_eq!(
+        report(key(3, u[1]), ReportReason::Hate, NOON + 4),
+        Outcome::Rejected(Rejection::TooManyReports { limit: 2 })
+    );
+    assert_eq!(listed(ReportState::Open), [(NOON, key(1, u[1])), (NOON + 2, key(1, u[2])), (NOON + 3, key(2, u[1]))]);
+    assert_eq!(stored(key(1, u[1])).reason, ReportReason::Spam);
+    assert_eq!(set(key(1, u[1]), Some(ReportState::Open), ReportState::InReview, NOON + 5), moved(true));
+    assert_eq!(
+        set(key(1, u[1]), Some(ReportState::Open), ReportState::Resolved, NOON + 6),
+        Outcome::Rejected(Rejection::ReportIs(ReportState::InReview))
+    );
+    assert_eq!(
+        report(key(3, u[1]), ReportReason::Hate, NOON + 6),
+        Outcome::Rejected(Rejection::TooManyReports { limit: 2 }),
+        "what is in review is not done"
+    );
+    assert_eq!(set(key(1, u[1]), None, ReportState::Resolved, NOON + 7), moved(true));
+    assert_eq!(listed(ReportState::Resolved), [(NOON, key(1, u[1]))]);
+    assert_eq!(listed(ReportState::InReview), []);
+    let changed = stored(key(1, u[1])).changed.unwrap();
+    assert_eq!((changed.by.as_str(), changed.note.as_deref(), changed.at), ("mod", Some("why"), NOON + 7));
+    assert_eq!(report(key(3, u[1]), ReportReason::Hate, NOON + 8), moved(true), "one of the user's is done");
+    assert_eq!(set(key(2, u[1]), None, ReportState::Dismissed, NOON + 9), moved(true));
+    assert_eq!(listed(ReportState::Dismissed), [(NOON + 3, key(2, u[1]))]);
+    assert_eq!(set(key(2, u[1]), None, ReportState::Open, NOON + 10), moved(true));
+    assert_eq!(set(key(9, u[1]), None, ReportState::Open, NOON), Outcome::Rejected(Rejection::NoSuchReport));
 }
 
 fn notification_preferences(store: &dyn Store) {
