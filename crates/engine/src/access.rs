@@ -125,6 +125,8 @@ pub enum Operation {
     React,
     Pin,
     Typing,
+    /// Signal something to the live members of a conversation.
+    Signal,
     Assign,
     OpenDirect,
     OpenGroup,
@@ -157,6 +159,7 @@ impl Operation {
             | Operation::React
             | Operation::Pin
             | Operation::Typing
+            | Operation::Signal
             | Operation::Assign => Scope::Send,
             Operation::OpenDirect => Scope::OpenDirect,
             Operation::OpenGroup | Operation::ChangeConversation => Scope::OpenGroup,

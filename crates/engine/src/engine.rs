@@ -37,4 +37,5 @@ mod reports;
 pub mod resume;
 mod retention;
 pub mod send;
+pub(crate) mod signals;
 mod users;

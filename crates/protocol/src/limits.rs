@@ -25,6 +25,8 @@ pub const REPORT_TEXT_BYTES_MAX: usize = 1024;
 pub const REPORTS_OPEN_MAX: u32 = 100;
 /// Reports in one page.
 pub const REPORTS_PAGE_MAX: usize = 200;
+/// The body of a transient signal as JSON text, in bytes.
+pub const SIGNAL_BODY_BYTES_MAX: usize = 1024;
 /// A message `type`, in bytes.
 pub const TYPE_BYTES_MAX: usize = 32;
 /// A display name or avatar address, in bytes.

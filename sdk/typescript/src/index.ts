@@ -29,6 +29,7 @@ export type {
   Popups,
   Presence,
   ReadEvent,
+  SignalEvent,
   SkippedEvent,
   Tidings,
   TidingsEvents,

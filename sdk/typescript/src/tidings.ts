@@ -9,6 +9,7 @@ import type { TransportName } from "./session/transport.js";
 import type { KeyValueStorage } from "./storage/storage.js";
 import type { ConversationView, Entry, UserCard } from "./wire/entries.js";
 import type { Attention, ListFilter } from "./wire/client-frames.js";
+import type { Json } from "./wire/json.js";
 import type { PopupDecision, PopupEvent, PopupQuestion, Push } from "./wire/popups.js";
 import type { PushToken } from "./wire/push-tokens.js";
 import type { PresenceChange } from "./wire/server-frames.js";
@@ -230,6 +231,18 @@ export interface TypingEvent {
   readonly user: string;
 }
 
+/** Somebody signals something to those who are there. Nothing is kept. */
+export interface SignalEvent {
+  /** Where. */
+  readonly conversation: string;
+  /** Who; absent: your server. */
+  readonly user?: string;
+  /** The app's own kind of signal. */
+  readonly type: string;
+  /** What `signal` was given; null when it was given nothing. */
+  readonly body: Json;
+}
+
 /** A read mark moved. */
 export interface ReadEvent {
   /** Where. */
@@ -276,6 +289,8 @@ export interface TidingsEvents {
   message: SentMessage;
   /** Somebody types in a conversation of this user. */
   typing: TypingEvent;
+  /** A signal of another member, or of your server. */
+  signal: SignalEvent;
   /** Somebody's read mark moved: this user's on another device. */
   read: ReadEvent;
   /** This user is in a conversation now, or no longer. */

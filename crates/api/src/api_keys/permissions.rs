@@ -81,6 +81,7 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("GET", "/v1/conversations/{conversation}/messages/{seq}/versions", Scope(Moderation)),
     ("GET", "/v1/conversations/{conversation}/pins", Scope(Read)),
     ("GET", "/v1/conversations/{conversation}/receipts", Scope(Read)),
+    ("POST", "/v1/conversations/{conversation}/signals", Scope(Send)),
     ("GET", "/v1/events", Scope(Read)),
     ("GET", "/v1/events/stream", Scope(Read)),
     ("POST", "/v1/messages", Scope(Send)),

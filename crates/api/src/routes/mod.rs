@@ -30,6 +30,7 @@ mod receipts;
 mod refusals;
 mod reports;
 mod settings;
+mod signals;
 mod streams;
 mod users;
 
@@ -86,6 +87,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(users::kick))
         .routes(routes!(users::revoke))
         .routes(routes!(users::suspend))
+        .routes(routes!(signals::send_signal))
         .routes(routes!(reports::report_message))
         .routes(routes!(reports::list_reports))
         .routes(routes!(reports::get_report, reports::update_report))

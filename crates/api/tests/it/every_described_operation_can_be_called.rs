@@ -135,6 +135,10 @@ fn every_described_operation_can_be_called() {
     let seq = serde_json::from_str::<serde_json::Value>(&sent).unwrap()["seq"].as_u64().unwrap();
     let again = app.check("POST /v1/messages", "/v1/messages", message, 200, r#""duplicate":true"#);
     assert!(again.contains(&format!(r#""seq":{seq},"#)), "{again}");
+    let (signal, path) = ("POST /v1/conversations/{conversation}/signals", "/v1/conversations/g/signals");
+    app.check(signal, path, r#"{"type":"stop","body":{"seq":1}}"#, 204, "");
+    app.check(signal, path, r#"{"type":"stop","from":"alice"}"#, 204, "");
+    app.check(signal, path, r#"{"type":""}"#, 413, "type (bytes, at least 1)");
     let report = "POST /v1/conversations/{conversation}/messages/{seq}/report";
     let path = format!("/v1/conversations/g/messages/{seq}/report");
     let reported = app.check(report, &path, r#"{"reason":"spam","user":"bob"}"#, 200, r#"{"report":""#);

@@ -95,6 +95,12 @@ pub enum BusMessage {
         node: u64,
         body: String,
     },
+    /// A frame that nobody keeps, for the live members of a conversation but this user.
+    Transient {
+        conversation: ConversationRef,
+        except: UserNo,
+        frame: Vec<u8>,
+    },
 }
 
 impl BusMessage {

@@ -40,6 +40,7 @@ mod sessions_end_with_a_reason;
 mod sessions_end_with_their_tokens;
 mod sessions_run_over_event_streams;
 mod sessions_run_over_tls;
+mod signals_reach_live_members;
 mod silent_connections_are_closed;
 mod support;
 mod suspended_users_are_let_in_nowhere;
