@@ -59,15 +59,15 @@ pub struct Forwarder {
     in_flight: Arc<Semaphore>,
 }
 
-/// Whether the leader serves a path: push, devices, popups, bulk sends, the notification policy and API keys.
+/// Whether the leader serves a path: push, devices, popups, bulk sends, consumers of events, the notification policy and API keys.
 pub(crate) fn is_leader_path(path: &str) -> bool {
     let Some(path) = path.strip_prefix("/v1/") else { return false };
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next()) {
         (
             Some(
-                "push" | "notifications" | "bulk-sends" | "popups" | "popup-settings" | "popup-segments"
-                | "popup-events" | "popup-journeys",
+                "push" | "notifications" | "bulk-sends" | "event-consumers" | "popups" | "popup-settings"
+                | "popup-segments" | "popup-events" | "popup-journeys",
             ),
             ..,
         ) => true,

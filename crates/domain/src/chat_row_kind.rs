@@ -30,7 +30,7 @@ pub enum ChatRowKind {
     /// A user's own settings.
     UserSettings = b'u',
     /// A user whom a user blocks.
-    Block = b'c',
+    Block = b'L',
     /// A member's report of a message.
     Report = b'o',
     /// How far a bulk send has come.
@@ -77,11 +77,13 @@ pub enum ChatRowKind {
     ApiKey = b'k',
     /// Who changed what with a key.
     AuditEntry = b'l',
+    /// A consumer of the feed of events, and what it has still to do.
+    EventConsumer = b'c',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 36] = [
+    pub const ALL: [ChatRowKind; 37] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -118,6 +120,7 @@ impl ChatRowKind {
         ChatRowKind::ChannelCounts,
         ChatRowKind::ApiKey,
         ChatRowKind::AuditEntry,
+        ChatRowKind::EventConsumer,
     ];
 
     /// The first byte of its keys.

@@ -396,6 +396,16 @@ pub fn audit_entry_key(number: u64) -> Vec<u8> {
     ChatRowKind::AuditEntry.key(&[1, number])
 }
 
+/// The first key of a part of a consumer's rows, with the name that its owner has given it.
+pub fn event_consumer_key(part: u8, name: &str) -> Vec<u8> {
+    [&[ChatRowKind::EventConsumer.byte(), part], name.as_bytes(), &[0]].concat()
+}
+
+/// The key of a numbered row of a consumer.
+pub fn event_consumer_row_key(part: u8, name: &str, number: u64) -> Vec<u8> {
+    [event_consumer_key(part, name), number.to_be_bytes().to_vec()].concat()
+}
+
 /// The note of a recall: a message that was recalled at this time and whose body may still be in the store's files.
 pub fn recall_key(at: u64, conversation: ConversationNo, seq: u64) -> Vec<u8> {
     ChatRowKind::Recall.key(&[at, conversation.0, seq])

@@ -5,18 +5,18 @@
 //! server still answers what it can read.
 
 use crate::model::Position;
-use std::{fmt, io, thread::JoinHandle};
+use std::{fmt, io};
 
 /// The server is to be started again, which mends it. `EX_TEMPFAIL` of sysexits.h.
 const START_AGAIN: u8 = 75;
 /// A person must look at the settings. `EX_CONFIG` of sysexits.h.
 const CONFIGURATION: u8 = 78;
 
-/// A thread that the server cannot do without, as the system has given it.
+/// A thread, or what a runtime is made of, that the server cannot do without, as the system has given it.
 ///
 /// # Panics
 /// There is none. A server without it would accept work that nobody does, so it ends as when the thread dies.
-pub fn required<T>(name: &str, thread: io::Result<JoinHandle<T>>) -> JoinHandle<T> {
+pub fn required<T>(name: &str, thread: io::Result<T>) -> T {
     match thread {
         Ok(thread) => thread,
         Err(error) => panic!("no thread for {name:?}: {error}"),

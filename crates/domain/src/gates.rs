@@ -48,6 +48,8 @@ gates! {
     EventLog = "event_log";
     /// Users may be suspended, block each other and report messages.
     UserSafety = "user_safety";
+    /// The leader keeps the places of consumers of the feed, and calls their webhooks.
+    EventConsumers = "event_consumers";
 }
 
 impl Gate {

@@ -60,6 +60,13 @@ pub struct ProviderOutcomeLabel {
     pub outcome: &'static str,
 }
 
+/// The label of consumers of the feed of events.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ConsumerLabel {
+    /// The consumer's name.
+    pub consumer: String,
+}
+
 /// The outcome of a decision about popups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PopupOutcome {
@@ -192,6 +199,11 @@ metrics! {
         provider_notifications: Family<ProviderOutcomeLabel, Counter> = "provider_notifications", "Notifications for providers, by what became of them";
         provider_waiting: Family<ProviderLabel, Gauge> = "provider_waiting", "Messages of which a provider is still to be told, up to 10,000 for each of its services";
         /// Else 0.
+        consumer_behind: Family<ConsumerLabel, Gauge> = "event_consumer_behind", "Commits that a consumer of events has not dealt with, nor put aside";
+        consumer_aside: Family<ConsumerLabel, Gauge> = "event_consumer_aside", "Events that wait for another attempt";
+        consumer_delivered: Family<ConsumerLabel, Counter> = "event_consumer_delivered", "Events that a consumer's webhook took";
+        consumer_failed: Family<ConsumerLabel, Counter> = "event_consumer_failed_requests", "Requests that a consumer's webhook did not take";
+        consumer_dead: Family<ConsumerLabel, Counter> = "event_consumer_dead_letters", "Events that were given up";
         provider_failing: Family<ProviderLabel, Gauge> = "provider_failing", "1 while a provider takes nothing";
         /// At most 10,000.
         provider_dead_letters: Gauge = "provider_dead_letters", "Notifications that providers did not take and that are kept to be looked at or replayed";
@@ -251,6 +263,15 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// Exports nothing more of a consumer of events that is no more.
+    pub fn forget_consumer(&self, consumer: &ConsumerLabel) {
+        self.consumer_behind.remove(consumer);
+        self.consumer_aside.remove(consumer);
+        for counts in [&self.consumer_delivered, &self.consumer_failed, &self.consumer_dead] {
+            counts.remove(consumer);
+        }
+    }
+
     /// All metrics at zero, registered for export.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("tidings");

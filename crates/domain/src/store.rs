@@ -185,6 +185,15 @@ pub struct StoreStats {
     pub round_trips: u64,
 }
 
+/// The highest numbers that were given. Some below them may belong to nobody.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LastNumbers {
+    /// The highest [`UserNo`].
+    pub users: u64,
+    /// The highest [`ConversationNo`].
+    pub conversations: u64,
+}
+
 /// The durable state of the server.
 ///
 /// # Errors
@@ -214,6 +223,11 @@ pub trait Store: PushStore + RowStore {
     /// The highest position that is committed.
     fn last_position(&self) -> Position;
 
+    /// The highest numbers of users and conversations.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn last_numbers(&self) -> StoreResult<LastNumbers>;
     /// The number of the user with this id; `None`: there is no such user.
     ///
     /// # Errors

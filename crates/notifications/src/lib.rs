@@ -11,6 +11,7 @@
 //! messages that were not acknowledged ──▲           └▶ jobs of this server ──▶ pushes to devices, popups
 //! ```
 //! In reading order, in which a module uses only those below it:
+//! - [`event_consumers`]: who follows the feed of events, and the webhooks to which it is sent;
 //! - [`operations`]: the handle that the listeners hold, and what they ask of it;
 //! - [`webhook_push`]: the app's webhook; [`provider_push`]: providers; [`internal_channels`]: pushes to devices that hold a connection, and
 //!   popups;
@@ -30,6 +31,7 @@ mod channel_jobs;
 pub mod channel_plan;
 mod channel_worker;
 mod daily_window;
+pub mod event_consumers;
 mod gate;
 pub mod internal_channels;
 mod json_len;

@@ -17,6 +17,7 @@ mod stats;
 use crate::{
     channel_jobs::JobSignals,
     channel_plan::ChannelPlan,
+    event_consumers::EventConsumers,
     internal_channels::{InternalChannels, InternalChannelsConfig},
     log::NotificationLog,
     notification_rows::{self, NotificationKind},
@@ -27,7 +28,7 @@ use crate::{
     quiet_hours::QuietHours,
     stage::{Channels, NotificationStage, StageProgress, WebhookChannel},
     stats::{NotificationStatsParts, NotificationStatsWorker},
-    webhook::Webhook,
+    webhook::{Webhook, WebhookCaller},
     webhook_push::{self, WebhookPush, WebhookPushConfig},
 };
 use std::{sync::Arc, time::Duration};
@@ -74,6 +75,8 @@ pub struct NotificationParts {
     pub webhook: Option<(Arc<dyn Webhook>, WebhookPushConfig)>,
     /// Absent: no provider is handed messages to offline users.
     pub providers: Option<ProviderPushParts>,
+    /// Absent: consumers of events with a webhook are not called.
+    pub webhook_caller: Option<Arc<dyn WebhookCaller>>,
 }
 
 /// A session that has not answered, or has not acknowledged in time, what it was handed.
@@ -103,6 +106,8 @@ pub struct Notifications {
     stats_worker: NotificationStatsWorker,
     /// Absent if no webhook is called with changes of presence.
     presence_webhook: Option<PresenceWebhook>,
+    /// Who follows the feed of events.
+    pub event_consumers: Arc<EventConsumers>,
     /// By which channels people are notified of messages.
     pub policies: Arc<NotificationPolicies>,
 }
@@ -110,7 +115,8 @@ pub struct Notifications {
 impl Notifications {
     /// Starts the threads, above an engine that runs.
     pub fn start(engine: &Arc<Engine>, parts: NotificationParts) -> Arc<Notifications> {
-        let NotificationParts { config, webhook, providers } = parts;
+        let NotificationParts { config, webhook, providers, webhook_caller } = parts;
+        let event_consumers = EventConsumers::start(engine, webhook_caller);
         let presence_webhook = webhook.as_ref().filter(|(_, config)| config.presence);
         let presence_webhook =
             presence_webhook.map(|(webhook, config)| PresenceWebhook::start(engine, webhook.clone(), &config.secret));
@@ -187,12 +193,14 @@ impl Notifications {
             internal_channels,
             stats_worker,
             presence_webhook,
+            event_consumers,
             policies,
         })
     }
 
     /// Stops the threads. The engine is stopped after it, since they commit what they have done.
     pub fn stop(&self) {
+        self.event_consumers.stop();
         self.stage.iter().for_each(NotificationStage::stop);
         self.webhook_push.iter().for_each(WebhookPush::stop);
         self.provider_push.iter().for_each(ProviderPush::stop);

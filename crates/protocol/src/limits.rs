@@ -56,6 +56,20 @@ pub const EVENTS_PAGE_MAX: usize = 1_000;
 pub const EVENTS_PAGE_BYTES_MAX: usize = 1024 * 1024;
 /// How long a request for events may wait for one, in seconds.
 pub const EVENTS_WAIT_MAX_S: u64 = 30;
+/// Consumers of the feed.
+pub const EVENT_CONSUMERS_MAX: usize = 16;
+/// The name of a consumer, in bytes.
+pub const EVENT_CONSUMER_NAME_BYTES_MAX: usize = 64;
+/// Words of a consumer for types of events.
+pub const EVENT_CONSUMER_TYPES_MAX: usize = 32;
+/// The address of a consumer's webhook, in bytes.
+pub const WEBHOOK_URL_BYTES_MAX: usize = 1_024;
+/// Events of a consumer that wait for another attempt; with so many no more are read.
+pub const EVENTS_ASIDE_MAX: usize = 100_000;
+/// Dead letters of a consumer; of more, the oldest go.
+pub const DEAD_EVENTS_MAX: usize = 10_000;
+/// Dead letters in one answer.
+pub const DEAD_EVENTS_PAGE_MAX: usize = 500;
 /// Conversations in one page of the list.
 pub const CONVERSATIONS_PAGE_MAX: usize = 200;
 /// Conversations of one user that a list, a session, a sync or a resume looks through. For a user with more, no resume is

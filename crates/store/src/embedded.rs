@@ -225,6 +225,11 @@ impl Store for EmbeddedStore {
         self.position.load(Ordering::Acquire)
     }
 
+    fn last_numbers(&self) -> StoreResult<LastNumbers> {
+        let Counters { users, conversations, .. } = read_counters(&*self.kv()?)?;
+        Ok(LastNumbers { users, conversations })
+    }
+
     fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
         let row = self.kv()?.get(Space::Meta, &id_key(b'u', id.as_str())).map_err(store_error)?;
         Ok(row.and_then(|row| number_at(&row, 0)).map(UserNo))

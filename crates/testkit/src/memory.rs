@@ -574,6 +574,11 @@ impl Store for MemoryStore {
         self.0.lock().position
     }
 
+    fn last_numbers(&self) -> StoreResult<LastNumbers> {
+        let state = self.0.lock();
+        Ok(LastNumbers { users: state.users.len() as u64, conversations: state.conversations.len() as u64 })
+    }
+
     fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
         Ok(self.0.lock().user_nos.get(id.as_str()).copied())
     }

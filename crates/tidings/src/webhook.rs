@@ -10,7 +10,9 @@
 use anyhow::{Context, Result};
 use std::time::Duration;
 use tidings_domain::clock::{Clock, SystemClock};
-use tidings_notifications::webhook::{Webhook, WebhookDelivery, WebhookError};
+use tidings_notifications::webhook::{
+    CallError, PendingCall, Webhook, WebhookCaller, WebhookDelivery, WebhookError, WebhookRequest,
+};
 use tidings_providers::retry_after::retry_after;
 use tokio::runtime::Handle;
 
@@ -23,17 +25,25 @@ pub(crate) struct HttpWebhook {
 impl HttpWebhook {
     /// Call within the runtime that is to do the requests.
     pub(crate) fn new(url: &str, timeout: Duration) -> Result<Self> {
-        // Err: it is installed already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let url = url.parse().with_context(|| format!("[webhook] url {url:?}"))?;
-        let client = reqwest::Client::builder()
-            .timeout(timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("tidings/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .context("preparing the webhook's client")?;
+        let client = client().timeout(timeout).build().context("preparing the webhook's client")?;
         Ok(HttpWebhook { url, client, runtime: Handle::current() })
     }
+}
+
+/// The client for addresses of the app: it follows no redirects, for a signature is for its address alone.
+fn client() -> reqwest::ClientBuilder {
+    // Err: it is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .user_agent(concat!("tidings/", env!("CARGO_PKG_VERSION")))
+}
+
+/// How long the receiver asks to be left alone.
+fn asked_to_wait(answer: &reqwest::Response) -> Option<Duration> {
+    let may_ask = matches!(answer.status().as_u16(), 429 | 503);
+    may_ask.then(|| retry_after(answer.headers(), SystemClock.now_ms())).flatten()
 }
 
 impl Webhook for HttpWebhook {
@@ -51,11 +61,50 @@ impl Webhook for HttpWebhook {
         match answered {
             Ok(answer) if answer.status().is_success() => Ok(()),
             Ok(answer) => {
-                let may_ask = matches!(answer.status().as_u16(), 429 | 503);
-                let retry_after = may_ask.then(|| retry_after(answer.headers(), SystemClock.now_ms())).flatten();
+                let retry_after = asked_to_wait(&answer);
                 Err(WebhookError { reason: format!("the webhook answered {}", answer.status()), retry_after })
             }
             Err(error) => Err(WebhookError::new(error.without_url().to_string())),
         }
+    }
+}
+
+/// The longest answer that is read.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// Calls the webhooks of consumers of events, over kept connections.
+pub(crate) struct HttpCaller(reqwest::Client);
+
+impl HttpCaller {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(HttpCaller(client().tcp_nodelay(true).build().context("preparing the client of webhooks")?))
+    }
+}
+
+impl WebhookCaller for HttpCaller {
+    fn call(&self, WebhookRequest { url, headers, body, timeout }: WebhookRequest) -> PendingCall {
+        let request = self.0.post(url).timeout(timeout).body(body);
+        let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
+        Box::pin(async move {
+            // The error leaves out the address, which may carry a secret.
+            let failed = |error: reqwest::Error| CallError {
+                is_away: error.is_connect(),
+                reason: error.without_url().to_string(),
+                retry_after: None,
+            };
+            let mut answer = request.send().await.map_err(failed)?;
+            if !answer.status().is_success() {
+                let (retry_after, reason) =
+                    (asked_to_wait(&answer), format!("the webhook answered {}", answer.status()));
+                return Err(CallError { reason, is_away: retry_after.is_some(), retry_after });
+            }
+            let mut body = Vec::new();
+            while body.len() < ANSWER_BYTES_MAX
+                && let Some(chunk) = answer.chunk().await.map_err(failed)?
+            {
+                body.extend_from_slice(&chunk);
+            }
+            Ok(body)
+        })
     }
 }

@@ -1,6 +1,12 @@
 //! The parts put together: store, session server, engine, HTTP API. Built from the inside out, stopped from the outside in.
 
-use crate::{join_cluster, listeners::Listeners, open_store, relay, settings::Settings, webhook::HttpWebhook};
+use crate::{
+    join_cluster,
+    listeners::Listeners,
+    open_store, relay,
+    settings::Settings,
+    webhook::{HttpCaller, HttpWebhook},
+};
 use anyhow::{Context, Result};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
@@ -62,7 +68,12 @@ impl Server {
             cluster,
         });
         let config = settings.notifications_config();
-        let parts = NotificationParts { config, webhook: webhook(settings)?, providers: settings.providers()? };
+        let parts = NotificationParts {
+            config,
+            webhook: webhook(settings)?,
+            providers: settings.providers()?,
+            webhook_caller: Some(Arc::new(HttpCaller::new()?)),
+        };
         let notifications = Notifications::start(&engine, parts);
         if let Some(metrics) = bus_metrics {
             engine.metrics.register_collector(Box::new(metrics));

@@ -22,7 +22,10 @@ use tidings_engine::{
     Engine,
     engine::events::{EventsRequest, ReadEvents},
 };
-use tidings_protocol::http::{EventPage, EventStreamQuery, EventsQuery};
+use tidings_protocol::{
+    error::Refusal,
+    http::{EventPage, EventStreamQuery, EventsQuery},
+};
 use tokio::time::{Instant, timeout_at};
 
 /// How long a stream lasts. The key is looked at when it begins: one that was revoked reads no longer than this.
@@ -43,6 +46,11 @@ pub(super) async fn list_events(
     _: AppServer,
     Query(query): Query<EventsQuery>,
 ) -> AnswerResult<EventPage> {
+    Ok(Answer::ok(page_of_events(&api, query).await?))
+}
+
+/// A page of events, for which the caller waits as long as it wishes.
+pub(super) async fn page_of_events(api: &Api, query: EventsQuery) -> Result<EventPage, Refusal> {
     let mut request = api.read(move |engine| engine.events_request(&query)).await?;
     let deadline = Instant::now() + request.wait;
     loop {
@@ -51,7 +59,7 @@ pub(super) async fn list_events(
         // With more behind them, those of other types were many.
         let is_answer = !read.page.events.is_empty() || read.page.more || Instant::now() >= deadline;
         if is_answer || timeout_at(deadline, api.engine.events_beyond(&read)).await != Ok(true) {
-            return Ok(Answer::ok(read.page));
+            return Ok(read.page);
         }
         request = request.after(&read);
     }

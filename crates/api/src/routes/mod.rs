@@ -7,6 +7,7 @@ mod bulk_sends;
 mod conversations;
 mod dead_letters;
 mod desks;
+mod event_consumers;
 mod event_streams;
 mod events;
 mod ids;
@@ -100,6 +101,18 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(presence::list_nodes))
         .routes(routes!(presence::compare))
         .routes(routes!(events::list_events))
+        .routes(routes!(event_consumers::list_event_consumers))
+        .routes(routes!(
+            event_consumers::get_event_consumer,
+            event_consumers::put_event_consumer,
+            event_consumers::delete_event_consumer
+        ))
+        .routes(routes!(event_consumers::list_consumer_events))
+        .routes(routes!(event_consumers::set_consumer_cursor))
+        .routes(routes!(event_consumers::replay_events))
+        .routes(routes!(event_consumers::list_dead_events))
+        .routes(routes!(event_consumers::replay_dead_events))
+        .routes(routes!(event_consumers::delete_dead_events))
         .routes(routes!(events::stream_events))
         .routes(routes!(reading::list_conversations))
         .routes(routes!(reading::sync))

@@ -5,8 +5,12 @@ use std::{
     collections::BTreeSet,
     io::{Read, Write},
     net::TcpStream,
+    sync::Arc,
+    time::Duration,
 };
 use tidings_client::http::HttpClient;
+use tidings_engine::config::EngineConfig;
+use tidings_testkit::MemoryStore;
 
 /// Calls an operation and records the call.
 struct Caller {
@@ -27,7 +31,9 @@ impl Caller {
 
 #[test]
 fn every_described_operation_can_be_called() {
-    let server = Server::start();
+    let engine = EngineConfig { events_keep: Duration::from_secs(86_400), ..EngineConfig::default() };
+    let server =
+        Server::of_parts(ServerParts { engine, store: Arc::new(MemoryStore::shared()), ..ServerParts::default() });
     let mut app = Caller { http: server.app(), called: BTreeSet::new() };
 
     let users = r#"{"users":[{"id":"alice","name":"Alice","attributes":{"vip":true}},{"id":"bob"},{"id":"é@x"}]}"#;
@@ -207,8 +213,42 @@ fn every_described_operation_can_be_called() {
     let list = app.check("GET /v1/users/{user}/conversations", "/v1/users/bob/conversations", "", 200, "");
     assert!(list.contains(r#""muted":true"#), "{list}");
 
-    app.check("GET /v1/events", "/v1/events", "", 409, "[events] keep_days");
-    app.check("GET /v1/events/stream", "/v1/events/stream", "", 409, "[events] keep_days");
+    app.check("GET /v1/events", "/v1/events?limit=1", "", 200, r#""type":"user""#);
+    app.check("GET /v1/events", "/v1/events?after=start&types=members", "", 200, r#""read_seq":"#);
+    // It lasts for minutes.
+    app.check("GET /v1/events/stream", "/v1/events/stream?types=usr", "", 422, "types: ");
+    let off = Server::start();
+    expect_status(&mut off.app(), "GET", "/v1/events", "", 409);
+    expect_status(&mut off.app(), "PUT", "/v1/event-consumers/bot", "{}", 409);
+
+    let (operation, bot) = ("PUT /v1/event-consumers/{name}", "/v1/event-consumers/bot");
+    app.check(operation, bot, r#"{"types":["user"]}"#, 201, r#""state":"read""#);
+    app.check(operation, bot, r#"{"types":["user","members"]}"#, 200, r#""types":["user","members"]"#);
+    app.check(operation, "/v1/event-consumers/b%20t", "{}", 422, "name: ");
+    let search = r#"{"webhook":{"url":"http://127.0.0.1:9/"}}"#;
+    let made = app.check(operation, "/v1/event-consumers/search", search, 201, r#""secret":"whsec_"#);
+    assert!(made.contains(r#""state":"waiting""#), "{made}");
+    let path = "/v1/event-consumers/bot/events";
+    let page = app.check("GET /v1/event-consumers/{name}/events", &format!("{path}?limit=1"), "", 200, "specversion");
+    let next = serde_json::from_str::<serde_json::Value>(&page).unwrap()["next"].as_str().unwrap().to_owned();
+    let after = format!(r#"{{"after":"{next}"}}"#);
+    let operation = "PUT /v1/event-consumers/{name}/cursor";
+    app.check(operation, "/v1/event-consumers/bot/cursor", &after, 200, &format!(r#""cursor":"{next}""#));
+    app.check(operation, "/v1/event-consumers/search/cursor", &after, 409, "has a webhook");
+    let operation = "POST /v1/event-consumers/{name}/replay";
+    app.check(operation, "/v1/event-consumers/bot/replay", r#"{"after":"start"}"#, 200, r#""name":"bot""#);
+    let list = app.check("GET /v1/event-consumers", "/v1/event-consumers", "", 200, r#""name":"search""#);
+    assert!(!list.contains("whsec_"), "{list}");
+    app.check("GET /v1/event-consumers/{name}", bot, "", 200, r#""state":"read""#);
+    let dead = "/v1/event-consumers/search/dead-letters";
+    app.check("GET /v1/event-consumers/{name}/dead-letters", dead, "", 200, r#"{"dead_letters":[]}"#);
+    for way in ["replay", "delete"] {
+        let operation = format!("POST /v1/event-consumers/{{name}}/dead-letters/{way}");
+        app.check(&operation, &format!("{dead}/{way}"), "{}", 200, r#"{"handled":0}"#);
+    }
+    app.check("DELETE /v1/event-consumers/{name}", bot, "", 204, "");
+    app.check("GET /v1/event-consumers/{name}", bot, "", 404, "not_found");
+
     let operation = "POST /v1/presence/query";
     app.check(operation, "/v1/presence/query", r#"{"users":["bob"]}"#, 200, r#""user":"bob","online":false"#);
     app.check("GET /v1/presence", "/v1/presence?users=bob,eve", "", 200, r#""user":"eve","online":false"#);

@@ -3,8 +3,12 @@
 //! What an event says is read when the event is: a message that was recalled since has no body, and a profile or a
 //! conversation's details are those of now. So nothing is written for the feed but what the log has anyway.
 
+mod cursor;
+mod snapshot;
+
 use crate::{Engine, engine::reads::READ_AT_ONCE, views::Found, visibility::View};
-use std::{str::FromStr, sync::Arc, time::Duration};
+use cursor::{EventCursor, Part, Place, StatePlace};
+use std::{sync::Arc, time::Duration};
 use tidings_domain::{
     gates::Gate,
     log_records::{Change, LogRecord},
@@ -34,40 +38,6 @@ pub struct EventsRequest {
     limit: usize,
     /// How long to wait for an event while there is none.
     pub wait: Duration,
-}
-
-/// How far a reader has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct EventCursor {
-    epoch: u64,
-    /// The reader has dealt with all events up to this position.
-    position: Position,
-    /// And with so many of the next record, which may have thousands.
-    further: usize,
-}
-
-impl std::fmt::Display for EventCursor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:x}.{}", self.epoch, self.position)?;
-        if self.further > 0 { write!(f, ".{}", self.further) } else { Ok(()) }
-    }
-}
-
-impl FromStr for EventCursor {
-    type Err = Refusal;
-
-    fn from_str(text: &str) -> Result<Self, Refusal> {
-        let read = || {
-            let mut parts = text.split('.');
-            let epoch = u64::from_str_radix(parts.next()?, 16).ok()?;
-            let position = parts.next()?.parse().ok()?;
-            let further = parts.next().map_or(Some(0), |further| further.parse().ok())?;
-            parts.next().is_none().then_some(EventCursor { epoch, position, further })
-        };
-        read().ok_or_else(|| {
-            Refusal::new(ErrorCode::CursorInvalid, "after: is not the cursor of an event, nor the next of a page")
-        })
-    }
 }
 
 /// A page of events, and how far it has come.
@@ -104,14 +74,23 @@ impl Engine {
         Ok(EventsRequest { after, types, limit, wait: Duration::from_secs(wait_s) })
     }
 
-    /// The position that a cursor stands for.
+    /// The place that the reader's word stands for.
     fn events_after(&self, after: Option<&str>) -> Result<EventCursor, Refusal> {
-        let at = |position| EventCursor { epoch: self.store.epoch(), position, further: 0 };
+        let at = |position| EventCursor::at(self.store.epoch(), position);
         match after {
-            None => Ok(at(self.store.log_start().map_err(store_refusal)?.ok_or_else(not_kept)?)),
+            None => Ok(at(self.events_start()?)),
             Some("now") => Ok(at(self.store.last_position())),
-            Some(cursor) => {
-                let cursor: EventCursor = cursor.parse()?;
+            Some("start") => {
+                // What this node knows: later commits are in the log, for whoever has the state from here on.
+                let place = Place::State(StatePlace { part: Part::Users, no: 0, behind: 0 });
+                Ok(EventCursor { place, ..at(self.directory.current()) })
+            }
+            Some(text) => {
+                if let Ok(time) = text.parse::<jiff::Timestamp>() {
+                    let time = u64::try_from(time.as_millisecond()).unwrap_or_default();
+                    return Ok(at(self.position_before(time)?));
+                }
+                let cursor: EventCursor = text.parse()?;
                 if cursor.epoch != self.store.epoch() {
                     let why = "after: is of another history, which ended when a backup was restored. Begin anew";
                     return Err(Refusal::new(ErrorCode::CursorInvalid, why));
@@ -119,6 +98,53 @@ impl Engine {
                 Ok(cursor)
             }
         }
+    }
+
+    /// The position behind which all records are kept.
+    fn events_start(&self) -> Result<Position, Refusal> {
+        self.store.log_start().map_err(store_refusal)?.ok_or_else(not_kept)
+    }
+
+    /// The position behind which everything was committed at this time or later; found by halves, since times grow with positions
+    /// but for steps of clocks.
+    fn position_before(&self, at_ms: u64) -> Result<Position, Refusal> {
+        let is_old = |position| self.time_behind(position).map(|time| time.is_some_and(|time| time < at_ms));
+        let (mut old, mut new) = (self.events_start()?, self.directory.current());
+        if !is_old(old)? {
+            return Ok(old);
+        }
+        while new > old + 1 {
+            let middle = old + (new - old) / 2;
+            if is_old(middle)? {
+                old = middle;
+            } else {
+                new = middle;
+            }
+        }
+        Ok(new)
+    }
+
+    /// When the first entry behind a position was committed; `None`: there is none.
+    fn time_behind(&self, mut position: Position) -> Result<Option<u64>, Refusal> {
+        loop {
+            let log = self.store.log_after(position, READ_AT_ONCE).map_err(log_refusal)?;
+            if let Some((_, entry)) = log.records.iter().find_map(|record| record.entry.as_ref()) {
+                return Ok(Some(entry.at));
+            }
+            if log.records.len() < READ_AT_ONCE {
+                return Ok(None);
+            }
+            position = log.span.through;
+        }
+    }
+
+    /// How many commits a reader with this cursor is behind; of one that reads the present state, behind where it goes on.
+    ///
+    /// # Errors
+    /// `cursor_invalid`.
+    pub fn events_behind(&self, cursor: &str) -> Result<u64, Refusal> {
+        let cursor = self.events_after(Some(cursor))?;
+        Ok(self.directory.current().saturating_sub(cursor.position))
     }
 
     /// Waits until something is committed that the reader has not seen. Answers false when this node drains, and nobody is to wait
@@ -148,6 +174,7 @@ impl Engine {
         // What another node has committed is read once this one knows it: before, its caches may have the former profile or details,
         // and no later event would say otherwise.
         let known = self.directory.current();
+        self.add_present_state(&mut page)?;
         let mut is_at_end = false;
         while !is_at_end && !page.is_full() {
             let asked = READ_AT_ONCE.min(request.limit).min(RECORDS_PER_REQUEST - page.records);
@@ -161,12 +188,12 @@ impl Engine {
                 }
                 self.add_record(record, &mut page)?;
             }
-            if is_at_end && page.through.further == 0 {
+            if is_at_end && page.through.of_next_record() == 0 {
                 page.through.position = page.through.position.max(log.span.through.min(known));
             }
         }
         let Page { events, through, .. } = page;
-        let more = !is_at_end || through.further > 0;
+        let more = !is_at_end || through.of_next_record() > 0;
         Ok(ReadEvents { page: EventPage { events, next: through.to_string(), more }, through })
     }
 
@@ -176,14 +203,14 @@ impl Engine {
         let mut found = Vec::new();
         // The entry's event is the first, whether there is one or not: the others keep their numbers.
         if let Some((conversation, entry)) = record.entry
-            && page.through.further == 0
+            && page.through.of_next_record() == 0
         {
             page.bytes += entry.content.body.len();
             let event = self.event_of_entry(conversation, entry)?;
             found.extend(event.filter(|event| page.request.asks_for(event.kind)).map(|event| (0, event)));
         }
-        let before = page.through.further.saturating_sub(1);
-        let room = page.request.limit.saturating_sub(page.events.len() + found.len());
+        let before = page.through.of_next_record().saturating_sub(1);
+        let room = page.room().saturating_sub(found.len());
         let mut rest = 0;
         if let Some(change) = record.change {
             let (part, left) = part_of(change, before, room);
@@ -194,8 +221,8 @@ impl Engine {
             found.extend(events.into_iter().enumerate().map(|(number, event)| (1 + before + number, event)));
         }
         let epoch = page.through.epoch;
-        let done = EventCursor { epoch, position, further: 0 };
-        let within = |further| EventCursor { epoch, position: position - 1, further };
+        let done = EventCursor::at(epoch, position);
+        let within = |further| EventCursor::at(epoch, position - 1).further(further);
         let last = found.last().map(|(number, _)| *number);
         for (number, event) in found.into_iter().filter(|(_, event)| page.request.asks_for(event.kind)) {
             let cursor = if rest == 0 && Some(number) == last { done } else { within(number + 1) };
@@ -311,7 +338,8 @@ impl Engine {
         for no in users {
             let membership = self.directory.membership(conversation.no, *no).map_err(store_refusal)?;
             let (Some(membership), Some(user)) = (membership, self.event_user(*no)?) else { continue };
-            members.push(EventMember { user: user.id.clone(), role: membership.role });
+            let Membership { role, read_seq, .. } = membership;
+            members.push(EventMember { user: user.id.clone(), role, read_seq });
         }
         Ok(members)
     }
@@ -352,14 +380,22 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
+    /// How many more events may be added.
+    fn room(&self) -> usize {
+        self.request.limit.saturating_sub(self.events.len())
+    }
+
     fn is_full(&self) -> bool {
-        self.events.len() >= self.request.limit
-            || self.bytes >= EVENTS_PAGE_BYTES_MAX
-            || self.records >= RECORDS_PER_REQUEST
+        self.room() == 0 || self.bytes >= EVENTS_PAGE_BYTES_MAX || self.records >= RECORDS_PER_REQUEST
     }
 }
 
 impl EventsRequest {
+    /// Where it begins, as a cursor.
+    pub fn cursor(&self) -> String {
+        self.after.to_string()
+    }
+
     /// The same from where a page has ended.
     #[must_use]
     pub fn after(self, read: &ReadEvents) -> EventsRequest {

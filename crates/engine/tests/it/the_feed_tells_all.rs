@@ -1,7 +1,10 @@
 //! Whoever follows the feed of events, with stops at any place, has in the end what the API shows: timelines, reactions, pins,
 //! members, read marks and profiles. `FEED_SEED` replays a run.
 
-use crate::support::*;
+use crate::{
+    postgres::{PostgresServer, open_at},
+    support::*,
+};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 use std::{
@@ -15,19 +18,33 @@ use tidings_domain::{
 };
 use tidings_engine::config::EngineConfig;
 use tidings_protocol::{error::ErrorCode, http::*};
+use tidings_store::{EmbeddedOptions, EmbeddedStore};
 use tidings_testkit::MemoryStore;
 
 const USERS: [&str; 5] = ["ann", "ben", "cat", "dan", "eve"];
 const ROOMS: [&str; 2] = ["one", "two"];
 
 fn world() -> World {
+    world_on(Arc::new(MemoryStore::shared()))
+}
+
+fn world_on(store: Arc<dyn Store>) -> World {
     let config = EngineConfig { events_keep: Duration::from_secs(86_400), ..EngineConfig::default() };
-    let world = World::new(config, Arc::new(MemoryStore::shared()));
+    let world = World::new(config, store);
     world.users(&USERS);
     for room in ROOMS {
         world.conversation(ConversationKind::Group, room, &["ann", "ben"]);
     }
     world
+}
+
+/// Waits until the node knows what was committed: callers are answered before that.
+fn settle(world: &World) {
+    let (engine, deadline) = (&world.engine, std::time::Instant::now() + PATIENCE);
+    while engine.directory.current() < engine.store.last_position() {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    }
 }
 
 fn query(after: Option<&str>, limit: usize) -> EventsQuery {
@@ -79,6 +96,7 @@ impl Followed {
                 let key = |user: &Value| (text(&event["subject"]), text(user));
                 for member in [&data["joined"], &data["changed"]].into_iter().flat_map(|m| m.as_array().unwrap()) {
                     self.members.insert(key(&member["user"]), text(&member["role"]));
+                    self.read.insert(key(&member["user"]), member["read_seq"].as_u64().unwrap());
                 }
                 for user in data["left"].as_array().unwrap() {
                     self.members.remove(&key(user));
@@ -96,15 +114,25 @@ impl Followed {
     }
 }
 
+impl Followed {
+    /// The same without the read marks of who is no member.
+    fn marks_of_members(&self) -> Followed {
+        let Followed { messages, members, read, names } = self;
+        let read = read.iter().filter(|(key, _)| members.contains_key(*key));
+        let read = read.map(|(key, mark)| (key.clone(), *mark)).collect();
+        Followed { messages: messages.clone(), members: members.clone(), read, names: names.clone() }
+    }
+}
+
 fn message_of(entry: &Value) -> (Value, bool, Value, bool) {
     let reactions = entry.get("reactions").cloned().unwrap_or(json!([]));
     (entry["body"].clone(), entry.get("recalled").is_some(), reactions, entry.get("pinned").is_some())
 }
 
-/// The same as the API shows it; read marks are those that were set.
-fn shown(world: &World, read: BTreeMap<(String, String), u64>) -> Followed {
+/// The same as the API shows it.
+fn shown(world: &World) -> Followed {
     let engine = &world.engine;
-    let mut all = Followed { read, ..Followed::default() };
+    let mut all = Followed::default();
     for room in ROOMS {
         let range = HistoryQuery { from_seq: Some(1), limit: Some(500), ..HistoryQuery::default() };
         for entry in engine.history(&Actor::App, room, &range).unwrap().entries {
@@ -116,6 +144,9 @@ fn shown(world: &World, read: BTreeMap<(String, String), u64>) -> Followed {
         let members = serde_json::to_value(engine.members(&Actor::App, room, None, 0).unwrap()).unwrap();
         for member in members["members"].as_array().unwrap() {
             let [user, role] = ["user", "role"].map(|field| member[field].as_str().unwrap().to_owned());
+            let (reader, conversation) = (world.user(&user), engine.directory.require_conversation(room).unwrap());
+            let read_seq = engine.directory.membership(conversation.no, reader.no).unwrap().unwrap().read_seq;
+            all.read.insert((room.into(), user.clone()), read_seq);
             all.members.insert((room.into(), user), role);
         }
     }
@@ -127,7 +158,7 @@ fn shown(world: &World, read: BTreeMap<(String, String), u64>) -> Followed {
 }
 
 /// One change of many; whether it is allowed does not matter.
-fn change(world: &World, random: &mut StdRng, marks: &mut BTreeMap<(String, String), u64>, number: usize) {
+fn change(world: &World, random: &mut StdRng, number: usize) {
     let engine = &world.engine;
     let (room, user) = (*ROOMS.choose(random).unwrap(), *USERS.choose(random).unwrap());
     let target = random.random_range(1..12);
@@ -153,14 +184,8 @@ fn change(world: &World, random: &mut StdRng, marks: &mut BTreeMap<(String, Stri
             drop(world.wait(engine.change_members(&Actor::App, room, of(change))));
         }
         8 => {
-            let (reader, conversation) = (world.user(user), engine.directory.require_conversation(room).unwrap());
-            let mark =
-                || engine.directory.membership(conversation.no, reader.no).unwrap().map(|member| member.read_seq);
-            let before = mark();
-            let read = world.wait(engine.mark_read(&reader, room, target));
-            if read.is_ok() && mark() > before {
-                marks.insert((room.into(), user.into()), mark().unwrap());
-            }
+            let reader = world.user(user);
+            drop(world.wait(engine.mark_read(&reader, room, target)));
         }
         _ => {
             let upsert = of(json!({ "id": user, "name": format!("n{number}") }));
@@ -169,57 +194,167 @@ fn change(world: &World, random: &mut StdRng, marks: &mut BTreeMap<(String, Stri
     }
 }
 
-#[test]
-fn who_follows_the_feed_has_what_the_api_shows() {
-    let seed = std::env::var("FEED_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let mut counts = BTreeMap::<String, usize>::new();
-    for seed in (0..30_u64).map(|run| run.wrapping_add(seed)) {
-        let mut random = StdRng::seed_from_u64(seed);
-        let world = world();
-        let (mut followed, mut marks, mut cursor) = (Followed::default(), BTreeMap::new(), None::<String>);
-        let mut ids = BTreeSet::new();
-        let mut follow = |random: &mut StdRng, followed: &mut Followed, cursor: &mut Option<String>| {
-            let limit = random.random_range(1..8);
-            let page = read(&world, &query(cursor.as_deref(), limit));
-            let events = page["events"].as_array().unwrap();
-            assert!(events.len() <= limit, "{limit}: {page}");
-            for event in events {
-                followed.take(event);
-                if ids.insert(event["id"].as_str().unwrap().to_owned()) {
-                    *counts.entry(event["type"].as_str().unwrap().to_owned()).or_default() += 1;
-                }
+/// A reader who stops anywhere, and goes on from what it has kept.
+#[derive(Default)]
+struct Reader {
+    followed: Followed,
+    cursor: Option<String>,
+    ids: BTreeSet<String>,
+}
+
+impl Reader {
+    /// Reads a page; answers whether there are more.
+    fn read(&mut self, world: &World, random: &mut StdRng, counts: &mut BTreeMap<String, usize>) -> bool {
+        let limit = random.random_range(1..8);
+        let page = read(world, &query(self.cursor.as_deref(), limit));
+        let events = page["events"].as_array().unwrap();
+        assert!(events.len() <= limit, "{limit}: {page}");
+        for event in events {
+            self.followed.take(event);
+            if self.ids.insert(event["id"].as_str().unwrap().to_owned()) {
+                *counts.entry(event["type"].as_str().unwrap().to_owned()).or_default() += 1;
             }
-            // A reader that stops keeps the cursor of any event that it has dealt with, and reads the others again.
-            *cursor = match events.choose(random).filter(|_| random.random_bool(0.3)) {
-                Some(event) => Some(event["cursor"].as_str().unwrap().to_owned()),
-                None => Some(page["next"].as_str().unwrap().to_owned()),
-            };
-            page["more"] == true
+        }
+        // The cursor of any event that it has dealt with is as good as the page's: the others come again.
+        self.cursor = match events.choose(random).filter(|_| random.random_bool(0.3)) {
+            Some(event) => Some(event["cursor"].as_str().unwrap().to_owned()),
+            None => Some(page["next"].as_str().unwrap().to_owned()),
         };
+        page["more"] == true
+    }
+
+    /// Reads on until the reader has what the API shows.
+    fn catch_up(&mut self, world: &World, random: &mut StdRng, counts: &mut BTreeMap<String, usize>, about: &str) {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while {
+            while self.read(world, random, counts) {}
+            self.followed.marks_of_members() != shown(world)
+        } {
+            let (followed, shown) = (self.followed.marks_of_members(), shown(world));
+            assert!(std::time::Instant::now() < deadline, "{about} {followed:#?}\n-----\n{shown:#?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Histories by the seeds that `FEED_SEED` and `FEED_RUNS` name. One reader has all events; another begins with the present state, in the
+/// middle, while changes go on.
+fn histories(runs: u64, store: impl Fn() -> Arc<dyn Store>) -> BTreeMap<String, usize> {
+    let number_of = |name: &str, usual| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+    let (seed, runs) = (number_of("FEED_SEED", 1), number_of("FEED_RUNS", runs));
+    let mut counts = BTreeMap::<String, usize>::new();
+    for seed in (0..runs).map(|run| run.wrapping_add(seed)) {
+        let mut random = StdRng::seed_from_u64(seed);
+        let world = world_on(store());
+        let mut readers = vec![Reader::default()];
+        let begins_at = random.random_range(0..120);
         for number in 0..120 {
-            change(&world, &mut random, &mut marks, number);
-            if random.random_bool(0.3) {
-                follow(&mut random, &mut followed, &mut cursor);
+            change(&world, &mut random, number);
+            if number == begins_at {
+                readers.push(Reader { cursor: Some("start".into()), ..Reader::default() });
+            }
+            for reader in &mut readers {
+                if random.random_bool(0.3) {
+                    reader.read(&world, &mut random, &mut counts);
+                }
             }
         }
         // Reactions are told of within a second.
         world.clock.advance(Duration::from_secs(5));
-        let deadline = std::time::Instant::now() + PATIENCE;
-        while {
-            while follow(&mut random, &mut followed, &mut cursor) {}
-            followed != shown(&world, marks.clone())
-        } {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "FEED_SEED={seed} {followed:#?}\n-----\n{:#?}",
-                shown(&world, marks)
-            );
-            std::thread::yield_now();
+        for (number, reader) in readers.iter_mut().enumerate() {
+            reader.catch_up(&world, &mut random, &mut counts, &format!("FEED_SEED={seed}, reader {number}"));
         }
     }
-    println!("events: {counts:?}");
+    println!("{runs} histories; events: {counts:?}");
+    counts
+}
+
+#[test]
+fn who_follows_the_feed_has_what_the_api_shows() {
+    let counts = histories(30, || Arc::new(MemoryStore::shared()));
     for kind in ["entry.edit", "entry.recall", "entry.reactions", "entry.pins", "members", "read", "user"] {
         assert!(counts.get(kind).is_some_and(|count| *count > 10), "{kind}: {counts:?}");
+    }
+}
+
+#[test]
+fn who_follows_the_feed_of_a_folder_has_what_the_api_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = std::cell::Cell::new(0);
+    histories(8, || {
+        opened.set(opened.get() + 1);
+        let options = EmbeddedOptions::new(folder.path().join(opened.get().to_string()));
+        let store = EmbeddedStore::open(EmbeddedOptions { event_log: true, ..options }).unwrap();
+        store.open_gates().unwrap();
+        Arc::new(store)
+    });
+}
+
+#[test]
+fn who_follows_the_feed_of_a_database_has_what_the_api_shows() {
+    let server = PostgresServer::shared();
+    histories(4, || Arc::new(open_at(&server.database())));
+}
+
+/// A page is bounded, so a reader from the start has it in parts; each ends where the next begins.
+#[test]
+fn the_present_state_is_read_in_pages_of_any_size() {
+    let world = world();
+    for number in 0..7 {
+        world.wait(world.engine.send(&Actor::App, message("ann", "one", &format!("m{number}")))).unwrap();
+    }
+    settle(&world);
+    let pages = |limit: usize, types: Option<&str>| {
+        let (mut cursor, mut found) = ("start".to_owned(), Vec::new());
+        loop {
+            let asked = EventsQuery { types: types.map(str::to_owned), ..query(Some(&cursor), limit) };
+            let page = read(&world, &asked);
+            found.extend(
+                page["events"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|event| (event["type"].clone(), event["subject"].clone(), event["data"]["seq"].clone())),
+            );
+            cursor = page["next"].as_str().unwrap().to_owned();
+            if page["more"] == false {
+                break found;
+            }
+        }
+    };
+    let all = pages(1_000, None);
+    let of_type = |wanted: &str| all.iter().filter(|(kind, ..)| kind == wanted).cloned().collect::<Vec<_>>();
+    for (kind, count) in
+        [("user", USERS.len()), ("conversation", ROOMS.len()), ("members", ROOMS.len()), ("entry.message", 7)]
+    {
+        assert_eq!(of_type(kind).len(), count, "{kind}: {all:?}");
+        assert_eq!(pages(3, Some(kind)), of_type(kind));
+    }
+    for limit in 1..5 {
+        assert_eq!(pages(limit, None), all, "{limit}");
+    }
+}
+
+/// The reader asks for what was committed from a time on.
+#[test]
+fn the_feed_is_read_from_a_time_on() {
+    let world = world();
+    let mut times = Vec::new();
+    for number in 0..9 {
+        world.clock.advance(Duration::from_secs(60));
+        world.wait(world.engine.send(&Actor::App, message("ann", "one", &format!("m{number}")))).unwrap();
+        // Changes without a time are between.
+        world.wait(world.engine.upsert_users(vec![of(json!({ "id": "ann", "name": format!("n{number}") }))])).unwrap();
+        times.push(NOON + 60_000 * (number + 1));
+    }
+    settle(&world);
+    for (number, time) in times.iter().enumerate() {
+        let time = jiff::Timestamp::from_millisecond(*time as i64).unwrap().to_string();
+        let asked = EventsQuery { types: Some("entry.message".into()), ..query(Some(&time), 100) };
+        let page = read(&world, &asked);
+        let texts: Vec<&Value> = page["events"].as_array().unwrap().iter().map(|e| &e["data"]["body"]).collect();
+        let wanted: Vec<String> = (number..9).map(|number| format!("m{number}")).collect();
+        assert_eq!(texts, wanted.iter().collect::<Vec<_>>(), "{time}");
     }
 }
 
@@ -228,6 +363,7 @@ fn a_page_of_some_types_goes_on_from_any_place_of_a_large_change() {
     let world = world();
     let names: Vec<UserUpsert> = (0..50).map(|n| of(json!({ "id": format!("x{n:02}") }))).collect();
     world.wait(world.engine.upsert_users(names)).unwrap();
+    settle(&world);
     let (mut found, mut cursor) = (Vec::new(), None::<String>);
     loop {
         let asked = EventsQuery { types: Some("user, read".into()), ..query(cursor.as_deref(), 7) };

@@ -6,6 +6,7 @@ mod alike_messages_are_decided_at_once;
 mod channels_are_counted_by_the_hour;
 mod channels_are_taken_in_their_order;
 mod channels_finish_under_the_policy_that_decided_them;
+mod consumers_of_events;
 mod dead_letters_of_all_channels_are_one_list;
 #[allow(dead_code)]
 #[path = "../../../engine/tests/it/fake_shard/mod.rs"]

@@ -13,7 +13,8 @@ use utoipa::ToSchema;
 #[into_params(parameter_in = Query)]
 pub struct EventsQuery {
     /// The cursor of the last event that was dealt with, or the `next` of the page before. Absent: from the oldest event that is
-    /// kept. `now`: none of those that there are, only later ones.
+    /// kept. `start`: the present state of everything, then what is committed from now on. `now`: only what is committed from now on.
+    /// A time as RFC 3339 has it: what was committed from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     /// Only events of these types, separated by commas; a word with a dot at its end stands for all types that begin with it, as
@@ -102,7 +103,8 @@ pub enum EventData {
     Settings(SettingsEvent),
 }
 
-/// Users joined a conversation, left it, or have another role. Whoever has left since is not among those who joined.
+/// Users joined a conversation, left it, or have another role. Whoever has left since is not among those who joined. In the present
+/// state: members, up to 100 in one event, as `joined`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct MembersEvent {
     /// The conversation, as it is now.
@@ -122,6 +124,9 @@ pub struct EventMember {
     pub user: String,
     /// What the member may do.
     pub role: Role,
+    /// The `seq` of the newest entry that the member has read. Who joins has nothing unread.
+    #[serde(default)]
+    pub read_seq: u64,
 }
 
 /// A member has read a conversation up to here.

@@ -92,6 +92,12 @@ impl Store for PostgresStore {
         self.fetch_position().unwrap_or_else(|_| self.position.load(Ordering::Acquire))
     }
 
+    fn last_numbers(&self) -> StoreResult<LastNumbers> {
+        let rows = self.query("SELECT users, conversations FROM counters", &[])?;
+        let numbers = rows.first().map(|row| LastNumbers { users: number(row, 0), conversations: number(row, 1) });
+        Ok(numbers.unwrap_or_default())
+    }
+
     fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
         Ok(self.first_number("SELECT no FROM users WHERE id = $1", &[&id.as_str()])?.map(UserNo))
     }

@@ -375,6 +375,9 @@ impl Store for Troubled {
     fn log_start(&self) -> StoreResult<Option<Position>> {
         self.inner.log_start()
     }
+    fn last_numbers(&self) -> StoreResult<tidings_domain::store::LastNumbers> {
+        self.inner.last_numbers()
+    }
     fn epoch(&self) -> u64 {
         self.inner.epoch()
     }

@@ -194,6 +194,7 @@ pub fn world_on(store: Arc<dyn Store>, setup: Setup) -> World {
         webhook: setup
             .webhook
             .map(|refuses| (Arc::new(FakeWebhook { refuses, answers, called }) as Arc<dyn Webhook>, webhook_config)),
+        webhook_caller: None,
         providers: setup.has_providers.then(|| ProviderPushParts { providers, config }),
     };
     let notifications = Notifications::start(&engine, parts);

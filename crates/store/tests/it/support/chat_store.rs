@@ -32,6 +32,9 @@ impl Store for ChatStore {
     fn last_position(&self) -> Position {
         self.chat.last_position()
     }
+    fn last_numbers(&self) -> StoreResult<LastNumbers> {
+        self.chat.last_numbers()
+    }
     fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
         self.chat.find_user(id)
     }
