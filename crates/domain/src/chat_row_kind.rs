@@ -30,7 +30,7 @@ pub enum ChatRowKind {
     /// A user's own settings.
     UserSettings = b'u',
     /// A user whom a user blocks.
-    Block = b'L',
+    Block = b'K',
     /// A member's report of a message.
     Report = b'o',
     /// How far a bulk send has come.
@@ -79,11 +79,19 @@ pub enum ChatRowKind {
     AuditEntry = b'l',
     /// A consumer of the feed of events, and what it has still to do.
     EventConsumer = b'c',
+    /// A user's mute and ban in a conversation.
+    Restrictions = b'X',
+    /// When a member of a conversation in slow mode sent last.
+    LastSend = b'L',
+    /// The invites of a conversation.
+    Invites = b'I',
+    /// A request to join a conversation, and how many wait.
+    JoinRequest = b'J',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 37] = [
+    pub const ALL: [ChatRowKind; 41] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -121,6 +129,10 @@ impl ChatRowKind {
         ChatRowKind::ApiKey,
         ChatRowKind::AuditEntry,
         ChatRowKind::EventConsumer,
+        ChatRowKind::Restrictions,
+        ChatRowKind::LastSend,
+        ChatRowKind::Invites,
+        ChatRowKind::JoinRequest,
     ];
 
     /// The first byte of its keys.

@@ -37,6 +37,12 @@
 //! | `k` 2, number | when the key was last used, in milliseconds since 1970 UTC |
 //! | `l` 0 | which entries of the audit log are kept |
 //! | `l` 1, number | an entry: who changed what with which key |
+//! | `X` conversation, user | the user's mute and ban: see [`restrictions`](crate::restrictions) |
+//! | `L` conversation, user | of a conversation in slow mode: when the member sent last, in milliseconds since 1970 UTC |
+//! | `I` conversation | the conversation's invites: see [`joining`](crate::joining) |
+//! | `J` 0, conversation, user | the user's request to join the conversation |
+//! | `J` 1, conversation | how many requests wait in the conversation |
+//! | `J` 2, user | how many requests of the user wait |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 pub use crate::row_keys::number_in;

@@ -6,8 +6,10 @@ use crate::{
     model::*,
     push_tokens::row_keys as push_token_keys,
     reports::{ReportChange, StoredReport},
+    restrictions::*,
     store::*,
 };
+use conversations::MemberChange;
 use reactions::Reaction;
 use std::borrow::Cow;
 use tidings_protocol::http::ReportState;
@@ -97,14 +99,23 @@ pub trait StagedRows<'a> {
 /// The rows of [`RowSpace::Chat`] that a proposal reads or writes, for stores that load what a batch touches at once.
 pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
     match proposal {
-        Proposal::Append { conversation, entry } => desk_keys(*conversation, entry),
+        Proposal::Append { conversation, entry } => {
+            let mut keys = desk_keys(*conversation, entry);
+            keys.extend(turn_key(*conversation, entry));
+            keys
+        }
         // A new conversation has no rows.
         Proposal::OpenDirect { entry, .. } => agent_keys(entry).collect(),
         Proposal::UpdateConversation { conversation, notice: Some(notice), .. } => desk_keys(*conversation, notice),
-        Proposal::ChangeMembers { conversation, add, remove, notice, .. } => {
+        Proposal::ChangeMembers { conversation, add, remove, act, notice, .. } => {
             let users = add.iter().map(|(user, _)| user).chain(remove);
             let kept = users.map(|user| chat_rows::preferences_key(*user, *conversation));
-            kept.chain(notice.iter().flat_map(|notice| desk_keys(*conversation, notice))).collect()
+            let restricted =
+                add.iter().map(|(user, _)| *user).chain(act.iter().filter_map(|act| act.restricted_user()));
+            let restrictions = restricted.map(|user| restrictions_key(*conversation, user));
+            let of_notice = notice.iter().flat_map(|notice| desk_keys(*conversation, notice));
+            let joining = act.iter().flat_map(|act| act.joining_keys(*conversation));
+            kept.chain(restrictions).chain(joining).chain(of_notice).collect()
         }
         Proposal::React { conversation, target, user, .. } => {
             let own = chat_rows::reactions_key(*conversation, *target, user.no);
@@ -152,6 +163,12 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
         Proposal::SetPreferences { conversation, user, .. } => vec![chat_rows::preferences_key(*user, *conversation)],
         _ => Vec::new(),
     }
+}
+
+/// The row of when the sender sent last, if the conversation is in slow mode for the sender.
+fn turn_key(conversation: ConversationNo, entry: &NewEntry) -> Option<Vec<u8>> {
+    let sender = entry.sender.as_ref().filter(|_| entry.request.slow_mode_ms.is_some())?;
+    Some(last_send_key(conversation, sender.no))
 }
 
 /// The rows that an entry in a conversation with an account needs.
@@ -237,8 +254,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                     None => Ok(Outcome::Done),
                 }
             }
-            Proposal::ChangeMembers { conversation, add, remove, heir, members_max, notice } => {
-                self.change_members(*conversation, (add, remove, *heir), *members_max, notice.as_ref())
+            Proposal::ChangeMembers { conversation, add, remove, heir, act, members_max, notice } => {
+                let change = MemberChange { add, remove, heir: *heir, act: act.as_deref() };
+                self.change_members(*conversation, change, *members_max, notice.as_ref())
             }
             Proposal::SetDesk { account, id, patch, agents_max, adopts_user } => {
                 self.set_desk(*account, id, patch, *agents_max, *adopts_user)
@@ -348,8 +366,27 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         self.check_agent(entry)?;
         match &entry.sender {
             Some(sender) if self.rows.has_just_left(conversation, sender.no) => Err(Rejection::NotAMember.into()),
-            _ => self.append(conversation, Cow::Borrowed(entry), send),
+            _ => {
+                self.take_turn(conversation, entry)?;
+                self.append(conversation, Cow::Borrowed(entry), send)
+            }
         }
+    }
+
+    /// Takes the sender's turn in a conversation in slow mode.
+    fn take_turn(&mut self, conversation: ConversationNo, entry: &NewEntry) -> Result<(), ProposalError> {
+        let (Some(key), Some(interval_ms)) = (turn_key(conversation, entry), entry.request.slow_mode_ms) else {
+            return Ok(());
+        };
+        self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
+        let last: u64 = chat_rows::decode(self.rows.chat_row(&key)?.as_deref())?;
+        // A clock that was set back by more than an interval keeps nobody out.
+        let is_recent = last.abs_diff(self.now_ms) < interval_ms;
+        if is_recent {
+            return Err(Rejection::TooSoon { retry_after_ms: last + interval_ms - self.now_ms }.into());
+        }
+        self.rows.put_chat_row(key, Some(chat_rows::encode(&self.now_ms)));
+        Ok(())
     }
 
     /// Rejects a change whose notice cannot be appended, before anything of the change is staged.

@@ -50,6 +50,8 @@ gates! {
     UserSafety = "user_safety";
     /// The leader keeps the places of consumers of the feed, and calls their webhooks.
     EventConsumers = "event_consumers";
+    /// Members may be muted and banned, conversations be announce-only or in slow mode, and users join by invites and requests.
+    MemberRights = "member_rights";
 }
 
 impl Gate {

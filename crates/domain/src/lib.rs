@@ -5,7 +5,7 @@
 //! - [`model`]: users, conversations, entries, lanes;
 //! - [`store`]: the port of everything that must outlive the process; [`push_store`]: its part for push; [`store_error`]:
 //!   the errors of both; [`stored_id`]: the ids that a store can be asked for; [`stored_names`]: names that only rows have; [`request_digest`]: whether two requests are the same; [`decide`]: the rules of a commit, which every durable store follows; [`chat_rows`], [`chat_row_kind`]: the rows that
-//!   it keeps besides entries, profiles and details; [`desks`]: those of accounts that answer; [`row_keys`]: the form of their keys;
+//!   it keeps besides entries, profiles and details; [`desks`]: those of accounts that answer; [`restrictions`]: mutes and bans; [`joining`]: invites and requests to join; [`row_keys`]: the form of their keys;
 //! - [`push_tokens`], [`token_digest`], [`providers`]: where providers reach devices, and the port by which they do;
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
 //! - [`installation`], [`node_settings`]: which installation a node is of, and what its nodes must have set alike;
@@ -25,6 +25,7 @@ pub mod end_reason;
 pub mod failure_log;
 pub mod gates;
 pub mod installation;
+pub mod joining;
 pub mod leadership;
 pub mod log_records;
 pub mod message_changes;
@@ -39,6 +40,7 @@ pub mod rate;
 pub mod refusals;
 pub mod reports;
 pub mod request_digest;
+pub mod restrictions;
 pub mod row_keys;
 pub mod store;
 pub mod store_error;

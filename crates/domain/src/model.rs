@@ -11,7 +11,7 @@ pub use tidings_protocol::{
     entry::EntryKind,
     http::{
         AllowedReactions, BlocksMode, ConversationKind, DailyWindow, HistoryVisibility, MentionAll,
-        NotificationPreferences, ReceiptsMode, Role,
+        NotificationPreferences, Posting, ReceiptsMode, Role,
     },
     limits::{OFFICIAL_REACTIONS, RECEIPTS_COUNT_MAX, RECEIPTS_LIST_MAX},
 };
@@ -234,6 +234,15 @@ pub struct ConversationSettings {
     /// Whether members are notified of messages of those whom they block; `None`: they are.
     #[serde(deserialize_with = "known_or_cautious", skip_serializing_if = "is_default")]
     pub blocks: Option<BlocksMode>,
+    /// Who may send; `None`: what follows from the kind.
+    #[serde(deserialize_with = "known_or_cautious", skip_serializing_if = "is_default")]
+    pub posting: Option<Posting>,
+    /// A member sends one message in so many seconds; `None` and 0: no slow mode.
+    #[serde(skip_serializing_if = "is_default")]
+    pub slow_mode_s: Option<u32>,
+    /// Whether users may ask to become members; `None`: they may not.
+    #[serde(skip_serializing_if = "is_default")]
+    pub join_requests: Option<bool>,
 }
 
 /// A setting of which a later version may know more values than this one.
@@ -257,6 +266,12 @@ impl CautiousSetting for HistoryVisibility {
 impl CautiousSetting for MentionAll {
     fn cautious() -> Self {
         MentionAll::Nobody
+    }
+}
+
+impl CautiousSetting for Posting {
+    fn cautious() -> Self {
+        Posting::Admins
     }
 }
 
@@ -287,6 +302,9 @@ impl ConversationSettings {
             mention_all: changes.mention_all.or(self.mention_all),
             reactions: changes.reactions.or(self.reactions),
             blocks: changes.blocks.or(self.blocks),
+            posting: changes.posting.or(self.posting),
+            slow_mode_s: changes.slow_mode_s.or(self.slow_mode_s),
+            join_requests: changes.join_requests.or(self.join_requests),
         }
     }
 }
@@ -354,6 +372,20 @@ impl Conversation {
         }
     }
 
+    /// Who may send.
+    pub fn posting(&self) -> Posting {
+        match self.kind {
+            ConversationKind::Direct => Posting::Members,
+            ConversationKind::Official => Posting::Admins,
+            ConversationKind::Group => self.settings.posting.unwrap_or_default(),
+        }
+    }
+
+    /// In how many milliseconds a member may send one message; `None`: there is no slow mode.
+    pub fn slow_mode_ms(&self) -> Option<u64> {
+        self.settings.slow_mode_s.filter(|seconds| *seconds > 0).map(|seconds| u64::from(seconds) * 1_000)
+    }
+
     /// Who may mention all members.
     pub fn mention_all(&self) -> MentionAll {
         match self.kind {
@@ -389,6 +421,30 @@ pub struct Membership {
     pub read_seq: u64,
     /// Whether the member's devices are spared the offline pushes of the conversation.
     pub mute: MuteState,
+    /// Whether the member has a row of [`restrictions`](crate::restrictions), of which some may have ended.
+    pub restricted: bool,
+}
+
+/// The bit of a stored role that says that the member has a row of restrictions. It goes with the role, since a program that does not
+/// know the bit takes the role for that of a later version, which gives no right.
+const RESTRICTED: u8 = 1 << 4;
+
+impl Membership {
+    /// The number by which the role is stored.
+    pub fn stored_role(&self) -> u8 {
+        self.role as u8 | if self.restricted { RESTRICTED } else { 0 }
+    }
+
+    /// The role of a stored number, and whether the member has a row of restrictions.
+    pub fn role_of_stored(number: u8) -> (Role, bool) {
+        let role = match number & !RESTRICTED {
+            1 => Role::Admin,
+            2 => Role::Owner,
+            // A role of a later version gives no right that is known here.
+            _ => Role::Member,
+        };
+        (role, number & RESTRICTED != 0)
+    }
 }
 
 /// A member's wish about offline pushes of one conversation.
@@ -484,6 +540,8 @@ pub struct EntryRequest {
     /// Why the entry may not be appended. With an id of its own it is proposed all the same, since it may be a retry from after
     /// the author lost a right: the first result is the answer, if there is one.
     pub refusal: Option<Box<Refusal>>,
+    /// In how many milliseconds the sender may send one message of the conversation; `None`: slow mode does not concern it.
+    pub slow_mode_ms: Option<u64>,
 }
 
 /// The body of an entry whose body was removed.

@@ -25,6 +25,11 @@ pub fn not_a_member(user: &str, conversation: &str) -> Refusal {
     Refusal::new(ErrorCode::NotAMember, format!("user {user:?} is not a member of conversation {conversation:?}"))
 }
 
+/// Until when something holds, for a refusal; nothing if it holds for good.
+pub fn until_text(until: Option<u64>) -> String {
+    until.map_or_else(String::new, |until| format!(" until {until} (milliseconds since 1970 UTC)"))
+}
+
 /// The refusal for an outcome that this kind of proposal cannot have.
 pub fn unexpected_outcome() -> Refusal {
     Refusal::new(ErrorCode::Internal, "the store returned an unexpected outcome")
@@ -36,6 +41,29 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
         Rejection::NoSuchConversation => Refusal::new(ErrorCode::NotFound, "no such conversation"),
         Rejection::NoSuchUser(_) => Refusal::new(ErrorCode::NotFound, "no such user"),
         Rejection::NotAMember => Refusal::new(ErrorCode::NotAMember, "the user is not a member of the conversation"),
+        Rejection::Banned(_, until) => {
+            Refusal::new(ErrorCode::Banned, format!("a user is banned from the conversation{}", until_text(*until)))
+        }
+        Rejection::NoSuchInvite => {
+            Refusal::new(ErrorCode::NotFound, "no such invite: it was revoked, has expired or is used up, or never was")
+        }
+        Rejection::TooManyInvites { limit } => Refusal::limit("invites of the conversation", *limit, *limit + 1),
+        Rejection::NoSuchRequest => Refusal::new(ErrorCode::NotFound, "no request of the user waits"),
+        Rejection::TooManyRequests { limit } => {
+            Refusal::limit("requests that wait, in the conversation or of the user", *limit, *limit + 1)
+        }
+        Rejection::AlreadyAMember => Refusal::new(ErrorCode::Conflict, "the user is a member already"),
+        Rejection::NotTheOwner => {
+            Refusal::new(ErrorCode::Forbidden, "the user does not own the conversation, or no longer")
+        }
+        Rejection::TooSoon { retry_after_ms } => Refusal::new(
+            ErrorCode::RateLimited,
+            format!(
+                "the conversation is in slow mode: a member's next message may follow in {} s",
+                retry_after_ms.div_ceil(1_000)
+            ),
+        )
+        .retry_after(*retry_after_ms),
         Rejection::ClientMsgIdReused => Refusal::new(
             ErrorCode::ClientMsgIdReused,
             "this client_msg_id stands for another request in this conversation: give each request an id of its own",

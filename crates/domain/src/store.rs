@@ -25,7 +25,7 @@ use crate::{
     stored_id::StoredId,
 };
 pub use proposals::{
-    Appended, FirstResult, MessageChange, NewConversation, NotificationKey, NotificationTable, Outcome,
+    Appended, FirstResult, MemberAct, MessageChange, NewConversation, NotificationKey, NotificationTable, Outcome,
     PreferencesPatch, Proposal, Rejection, StoredMove, StoredNotification, UserPatch,
 };
 pub use rows::{CheckedRows, ROW_BYTES_MAX, ROW_KEY_BYTES_MAX, RowChange, RowSpace, RowStore, RowsCheck};

@@ -1,8 +1,14 @@
 //! What a caller may do: the claims of a verified token, the scopes that it grants, and which scope each operation needs. The
-//! listeners verify tokens, and check the operation of each request before they call the engine.
+//! listeners verify tokens, and check the operation of each request before they call the engine, which asks here what a member may
+//! write in a conversation.
 
+use crate::{Engine, engine::blocks::check_pair_blocks};
 use std::{fmt, str::FromStr};
-use tidings_domain::model::{Actor, User};
+use tidings_domain::{
+    model::{Actor, Conversation, ConversationKind, Posting, Role, User},
+    refusals::{not_a_member, store_refusal, until_text},
+    restrictions::RestrictionKind,
+};
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// A kind of operation that a token may grant.
@@ -271,6 +277,71 @@ impl From<&Caller> for Caller {
 impl From<&Actor> for Caller {
     fn from(actor: &Actor) -> Caller {
         Caller { actor: actor.clone(), scopes: Scopes::ALL }
+    }
+}
+
+/// What a member writes in a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writing {
+    /// A message, whole or growing, an edit, or a sign of typing.
+    Content,
+    /// A reaction.
+    Reaction,
+    /// A pin, or its end.
+    Pin,
+}
+
+impl Engine {
+    /// Checks that a user may write in a conversation, and answers the user's role there: membership, a suspension, a block, a mute, and who may send. Every
+    /// way of writing passes here; what a user takes back (a recall, a reaction) does not.
+    ///
+    /// A mute holds for a member whoever calls; who may send concerns users, and not an app server that writes in a user's name.
+    ///
+    /// # Errors
+    /// `not_a_member`, `user_suspended`, `blocked`, `muted`, `forbidden`; `store_unavailable`.
+    pub(crate) fn check_may_write(
+        &self,
+        actor: &Actor,
+        user: &User,
+        conversation: &Conversation,
+        writing: Writing,
+    ) -> Result<Role, Refusal> {
+        if user.suspension.is_some() {
+            check_not_suspended(user, self.clock.now_ms())?;
+        }
+        if let Some((a, b)) = conversation.pair {
+            let is_member = user.no == a || user.no == b;
+            return if is_member {
+                check_pair_blocks(user.no, conversation).map(|()| Role::Member)
+            } else {
+                Err(not_a_member(&user.id, &conversation.id))
+            };
+        }
+        let membership = self.directory.membership(conversation.no, user.no).map_err(store_refusal)?;
+        let Some(membership) = membership else { return Err(not_a_member(&user.id, &conversation.id)) };
+        if membership.restricted {
+            self.check_mute(user, conversation)?;
+        }
+        let only_admins = conversation.posting() == Posting::Admins && writing == Writing::Content;
+        if only_admins && membership.role < Role::Admin && matches!(actor, Actor::User(_)) {
+            let of_what = match conversation.kind {
+                ConversationKind::Official => "of an official account ",
+                ConversationKind::Group | ConversationKind::Direct => "",
+            };
+            let why = format!("only the owner and admins {of_what}may send");
+            return Err(Refusal::new(ErrorCode::Forbidden, why));
+        }
+        Ok(membership.role)
+    }
+
+    fn check_mute(&self, user: &User, conversation: &Conversation) -> Result<(), Refusal> {
+        let restrictions = self.directory.restrictions(conversation.no, user.no).map_err(store_refusal)?;
+        let now_ms = self.clock.now_ms();
+        let Some(mute) = restrictions.holding(RestrictionKind::Mute, now_ms) else { return Ok(()) };
+        let why = mute.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+        let why = format!("user {:?} is muted in the conversation{}{why}", user.id, until_text(mute.until));
+        let retry_after_ms = mute.until.map(|until| until.saturating_sub(now_ms));
+        Err(Refusal { retry_after_ms, ..Refusal::new(ErrorCode::Muted, why) })
     }
 }
 

@@ -26,6 +26,7 @@ use tidings_domain::{
     chat_rows::{Preferences, block_key, preferences_key},
     commit_log::Change,
     model::*,
+    restrictions::{Restrictions, restrictions_key},
     store::{Outcome, Proposal, RowSpace, Store, StoreResult},
     stored_id::StoredId,
 };
@@ -33,6 +34,9 @@ use tidings_protocol::{error::Refusal, ids::direct_id};
 use tidings_push::UserLookup;
 use tokio::sync::watch;
 use unread::UnreadCache;
+
+/// Mutes that are kept in memory: those of members who write although they are muted, or were.
+const RESTRICTIONS_CACHED: usize = 10_000;
 
 pub struct Directory {
     store: Arc<dyn Store>,
@@ -42,6 +46,8 @@ pub struct Directory {
     conversations: Cache<ConversationNo, Arc<Conversation>>,
     memberships: Cache<(ConversationNo, UserNo), Option<Membership>>,
     preferences: Cache<(ConversationNo, UserNo), Arc<Preferences>>,
+    /// Only of members who have a row of them.
+    restrictions: Cache<(ConversationNo, UserNo), Arc<Restrictions>>,
     pub(crate) unread: UnreadCache,
     pub desks: Arc<Desks>,
     member_lists: MemberLists,
@@ -96,6 +102,7 @@ impl Directory {
             conversations: Cache::new(entries),
             memberships: Cache::new(entries * 2),
             preferences: Cache::new(entries),
+            restrictions: Cache::new(RESTRICTIONS_CACHED),
             unread: UnreadCache::default(),
             shared,
         }
@@ -246,6 +253,18 @@ impl Directory {
             Ok(Some(Arc::new(Preferences::decode(row.as_deref())?)))
         };
         Ok(get_or_load(&self.preferences, &(conversation, user), load)?.unwrap_or_default())
+    }
+
+    /// The mute and the ban of a user in the conversation.
+    ///
+    /// # Errors
+    /// Those of the store's reads, for restrictions that are not in memory.
+    pub(crate) fn restrictions(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Arc<Restrictions>> {
+        let load = || {
+            let row = self.store.row(RowSpace::Chat, &restrictions_key(conversation, user))?;
+            Ok(Some(Arc::new(Restrictions::decode(row.as_deref())?)))
+        };
+        Ok(get_or_load(&self.restrictions, &(conversation, user), load)?.unwrap_or_default())
     }
 
     /// Where the parts of a conversation begin that its members with sessions on this node may see; `None`: all may see
@@ -426,6 +445,7 @@ impl Directory {
         self.conversations.clear();
         self.memberships.clear();
         self.preferences.clear();
+        self.restrictions.clear();
         self.member_lists.clear();
         self.unread.invalidate_all();
         self.cleared.note_all_changed();
@@ -486,6 +506,7 @@ impl Directory {
     fn invalidate_membership(&self, conversation: ConversationNo, user: UserNo) {
         self.memberships.remove(&(conversation, user));
         self.preferences.remove(&(conversation, user));
+        self.restrictions.remove(&(conversation, user));
         self.member_lists.note_changed(conversation, user);
     }
 

@@ -67,6 +67,9 @@ pub(crate) fn create_conversation(
         mention_all: None,
         blocks: None,
         reactions: None,
+        posting: None,
+        slow_mode_s: None,
+        join_requests: None,
     })?;
     for part in members.chunks(MEMBERS_BATCH_MAX) {
         http.change_members(id, &ChangeMembers { add: part.to_vec(), remove: Vec::new(), role: None })?;
@@ -111,6 +114,9 @@ pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<C
         mention_all: None,
         blocks: None,
         reactions: None,
+        posting: None,
+        slow_mode_s: None,
+        join_requests: None,
     })?;
     Ok(Conversation { id: card.id, base_seq: card.last_seq })
 }

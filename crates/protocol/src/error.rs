@@ -45,6 +45,10 @@ codes! {
     Blocked = "blocked", 403;
     /// The user is not a member of the conversation.
     NotAMember = "not_a_member", 403;
+    /// The member is muted in the conversation: reads, and writes nothing. Wait until the mute ends or is lifted.
+    Muted = "muted", 403;
+    /// The user is banned from the conversation, and does not become a member. Wait until the ban ends or is lifted.
+    Banned = "banned", 403;
     /// No such user, conversation or other thing.
     NotFound = "not_found", 404;
     /// The path exists, the method does not.
@@ -156,7 +160,7 @@ impl ErrorCode {
             Internal => 4020,
             UserSuspended => 4021,
             // These refuse requests; they end no session.
-            NotAMember | Blocked | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused
+            NotAMember | Muted | Banned | Blocked | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused
             | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled | VersionConflict
             | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled | CursorExpired => 4999,
         }

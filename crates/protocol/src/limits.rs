@@ -43,6 +43,12 @@ pub const MEMBERS_BATCH_MAX: usize = 10_000;
 pub const SEND_BATCH_MAX: usize = 500;
 /// Members of a group; followers of an official account are bounded by the store alone.
 pub const GROUP_MEMBERS_MAX: u64 = 100_000;
+/// Slow mode of a group: the longest time between two messages of a member, in seconds.
+pub const SLOW_MODE_S_MAX: u32 = 24 * 60 * 60;
+/// Invites of a conversation that hold.
+pub const INVITES_MAX: usize = 8;
+/// Requests to join that wait, in a conversation and of a user.
+pub const JOIN_REQUESTS_MAX: (u64, u64) = (1_000, 20);
 /// Agents of an official account.
 pub const AGENTS_MAX: u32 = 500;
 /// Entries in one page of history.

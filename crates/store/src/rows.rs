@@ -340,29 +340,24 @@ pub(crate) struct MembershipRow {
 
 impl MembershipRow {
     pub(crate) fn of(membership: &Membership) -> Self {
-        let Membership { role, joined_at, joined_seq, read_seq, mute } = *membership;
+        let Membership { joined_at, joined_seq, read_seq, mute, .. } = *membership;
         let muted_until = match mute {
             MuteState::Off => 0,
             MuteState::Until(end) => end,
             MuteState::Forever => u64::MAX,
         };
-        MembershipRow { role: role as u8, joined_at, joined_seq, read_seq, muted_until }
+        MembershipRow { role: membership.stored_role(), joined_at, joined_seq, read_seq, muted_until }
     }
 
     pub(crate) fn membership(self) -> Membership {
         let MembershipRow { role, joined_at, joined_seq, read_seq, muted_until } = self;
-        let role = match role {
-            1 => Role::Admin,
-            2 => Role::Owner,
-            // A role of a later version gives no right that is known here.
-            _ => Role::Member,
-        };
+        let (role, restricted) = Membership::role_of_stored(role);
         let mute = match muted_until {
             0 => MuteState::Off,
             u64::MAX => MuteState::Forever,
             end => MuteState::Until(end),
         };
-        Membership { role, joined_at, joined_seq, read_seq, mute }
+        Membership { role, joined_at, joined_seq, read_seq, mute, restricted }
     }
 }
 

@@ -62,7 +62,8 @@ fn a_refused_removal_of_a_member_is_not_stored() {
     let store = open(folder.path());
     let room = populate(&store);
     let (conversation, add, remove) = (room, vec![], vec![UserNo(3)]);
-    let removal = Proposal::ChangeMembers { conversation, add, remove, heir: None, members_max: 10, notice: None };
+    let removal =
+        Proposal::ChangeMembers { conversation, add, remove, heir: None, act: None, members_max: 10, notice: None };
     limit.leave_room(folder.path(), 0);
     store.commit(std::slice::from_ref(&removal), NOON).unwrap_err();
     limit.lift();

@@ -3,6 +3,7 @@
 
 mod commit_log;
 mod desks;
+mod joining;
 mod message_changes;
 mod preferences;
 mod push_tokens;
@@ -15,9 +16,11 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tidings_domain::{
     commit_log::{CommitLog, LogPage},
+    joining::{Invite, JoinRequest},
     model::*,
     push_store::*,
     reports::{ReportChange, StoredReport},
+    restrictions::*,
     store::*,
     stored_id::StoredId,
 };
@@ -53,6 +56,8 @@ struct State {
     assigned: BTreeMap<ConversationNo, Sender>,
     /// The conversations that are in the lists of an account.
     listed: BTreeMap<ConversationNo, ConversationNo>,
+    invites: BTreeMap<ConversationNo, Vec<Invite>>,
+    requests: BTreeMap<(ConversationNo, UserNo), JoinRequest>,
     /// Only in a store that several engines share.
     log: Option<MemoryLog>,
 }
@@ -66,6 +71,9 @@ fn index(no: u64) -> usize {
 fn numbers(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
 }
+
+/// Who is added, who is removed, who owns the conversation, and what else becomes of one user.
+type MembersProposal<'p> = (&'p [(UserNo, Role)], &'p [UserNo], Option<UserNo>, Option<&'p MemberAct>);
 
 /// What makes a send safe to repeat: where it is, who wrote it, which of an account's messages is an agent, and the writer's id of
 /// it. Messages of the conversation itself have an id for all of them.
@@ -123,7 +131,22 @@ impl State {
         }
         match sender {
             Some(sender) if self.log.is_some() && has_left(sender) => Err(Rejection::NotAMember),
-            _ => self.append(conversation, entry, now_ms),
+            Some(sender) => {
+                if let Some(interval_ms) = entry.request.slow_mode_ms {
+                    if index(conversation.0) >= self.conversations.len() {
+                        return Err(Rejection::NoSuchConversation);
+                    }
+                    let key = (RowSpace::Chat, last_send_key(conversation, sender));
+                    let last =
+                        self.rows.get(&key).and_then(|row| std::str::from_utf8(row).ok()?.parse().ok()).unwrap_or(0);
+                    if now_ms.abs_diff(last) < interval_ms {
+                        return Err(Rejection::TooSoon { retry_after_ms: last + interval_ms - now_ms });
+                    }
+                    self.rows.insert(key, now_ms.to_string().into_bytes());
+                }
+                self.append(conversation, entry, now_ms)
+            }
+            None => self.append(conversation, entry, now_ms),
         }
     }
 
@@ -219,10 +242,16 @@ impl State {
         }
     }
 
+    fn restrictions(&self, conversation: ConversationNo, user: UserNo) -> Restrictions {
+        let row = self.rows.get(&(RowSpace::Chat, restrictions_key(conversation, user)));
+        Restrictions::decode(row.map(Vec::as_slice)).unwrap_or_default()
+    }
+
     fn put_member(&mut self, conversation: ConversationNo, user: UserNo, role: Role, now_ms: u64) {
         let joined_seq = self.head(conversation).last_seq;
         let mute = self.kept_mute(conversation, user);
-        let membership = Membership { role, joined_at: now_ms, joined_seq, read_seq: joined_seq, mute };
+        let restricted = self.restrictions(conversation, user) != Restrictions::default();
+        let membership = Membership { role, joined_at: now_ms, joined_seq, read_seq: joined_seq, mute, restricted };
         self.members.insert((conversation, user), membership);
         self.memberships.insert((user, conversation));
     }
@@ -268,6 +297,15 @@ impl State {
                 if settings.blocks.is_some() {
                     details.settings.blocks = settings.blocks;
                 }
+                if settings.posting.is_some() {
+                    details.settings.posting = settings.posting;
+                }
+                if settings.slow_mode_s.is_some() {
+                    details.settings.slow_mode_s = settings.slow_mode_s;
+                }
+                if settings.join_requests.is_some() {
+                    details.settings.join_requests = settings.join_requests;
+                }
                 if settings.reactions.is_some() {
                     details.settings.reactions = settings.reactions.clone();
                 }
@@ -276,8 +314,9 @@ impl State {
                     None => Outcome::Done,
                 }
             }
-            Proposal::ChangeMembers { conversation, add, remove, heir, members_max, notice } => {
-                self.change_members(*conversation, (add, remove, *heir), *members_max, notice.as_ref(), now_ms)?
+            Proposal::ChangeMembers { conversation, add, remove, heir, act, members_max, notice } => {
+                let change = (&**add, &**remove, *heir, act.as_deref());
+                self.change_members(*conversation, change, *members_max, notice.as_ref(), now_ms)?
             }
             Proposal::SetDesk { account, id, patch, agents_max, adopts_user } => {
                 self.set_desk(*account, id, patch, *agents_max, *adopts_user, now_ms)?
@@ -487,7 +526,7 @@ impl State {
     fn change_members(
         &mut self,
         conversation: ConversationNo,
-        (add, remove, heir): (&[(UserNo, Role)], &[UserNo], Option<UserNo>),
+        (add, remove, heir, act): MembersProposal<'_>,
         members_max: u64,
         notice: Option<&NewEntry>,
         now_ms: u64,
@@ -501,10 +540,13 @@ impl State {
         let is_member = |state: &State, user| state.members.contains_key(&(conversation, user));
         let new: BTreeSet<UserNo> = add.keys().copied().filter(|u| !is_member(self, *u)).collect();
         let gone: BTreeSet<UserNo> = remove.iter().copied().filter(|u| is_member(self, *u)).collect();
-        let would_be = before + new.len() as u64 - gone.len() as u64;
-        if would_be > members_max && !new.is_empty() {
-            return Err(Rejection::TooManyMembers { limit: members_max, would_be });
+        for user in &new {
+            let ban = self.restrictions(conversation, *user).ban.filter(|ban| ban.holds(now_ms));
+            if let Some(ban) = ban {
+                return Err(Rejection::Banned(*user, ban.until));
+            }
         }
+        let would_be = before + new.len() as u64 - gone.len() as u64;
         let role_of = |user: &UserNo| self.members.get(&(conversation, *user)).map(|membership| membership.role);
         let has_new_role = |(user, role): &(&UserNo, &Role)| role_of(user).is_some_and(|before| before != **role);
         let mut changed: Vec<UserNo> = add.iter().filter(has_new_role).map(|(user, _)| *user).collect();
@@ -514,7 +556,54 @@ impl State {
             }
             changed.extend(Some(heir).filter(|heir| role_of(heir) != Some(Role::Owner)));
         }
-        let notice = notice.filter(|_| !(new.is_empty() && gone.is_empty() && changed.is_empty()));
+        let mut restricted = None;
+        let mut joining = None;
+        match act {
+            None => {}
+            Some(MemberAct::StepDown(owner)) => {
+                let named_now = add.get(owner).copied().or_else(|| role_of(owner));
+                let role = if heir == Some(*owner) { Some(Role::Owner) } else { named_now };
+                if !is_member(self, *owner) || gone.contains(owner) || role != Some(Role::Owner) {
+                    return Err(Rejection::NotTheOwner);
+                }
+                changed.push(*owner);
+            }
+            Some(MemberAct::Restrict { user, kind, restriction }) => {
+                let stays = is_member(self, *user) && !gone.contains(user);
+                if !stays && *kind == RestrictionKind::Mute && restriction.is_some() {
+                    return Err(Rejection::NotAMember);
+                }
+                let before = self.restrictions(conversation, *user);
+                let mut after = before.clone();
+                match kind {
+                    RestrictionKind::Mute => after.mute = restriction.clone(),
+                    RestrictionKind::Ban => after.ban = restriction.clone(),
+                }
+                after.mute = after.mute.filter(|mute| mute.holds(now_ms));
+                after.ban = after.ban.filter(|ban| ban.holds(now_ms));
+                let is_new = match kind {
+                    RestrictionKind::Mute => before.mute.filter(|mute| mute.holds(now_ms)) != after.mute,
+                    RestrictionKind::Ban => before.ban.filter(|ban| ban.holds(now_ms)) != after.ban,
+                };
+                if is_new {
+                    changed.extend(Some(*user).filter(|user| !gone.contains(user)));
+                    restricted = Some((*user, after));
+                }
+            }
+            Some(act) => {
+                let is_new = act.user().is_some_and(|user| new.contains(&user));
+                joining = self.joining(conversation, act, is_new, now_ms)?;
+            }
+        }
+        if would_be > members_max && !new.is_empty() {
+            return Err(Rejection::TooManyMembers { limit: members_max, would_be });
+        }
+        changed.extend(act.and_then(MemberAct::asker).filter(|user| !new.contains(user)));
+        let mut seen = BTreeSet::new();
+        changed.retain(|user| seen.insert(*user));
+        let changes_nothing =
+            new.is_empty() && gone.is_empty() && changed.is_empty() && restricted.is_none() && joining.is_none();
+        let notice = notice.filter(|_| !changes_nothing);
         self.check_notice(conversation, notice)?;
         for (user, role) in &add {
             match self.members.get_mut(&(conversation, *user)) {
@@ -524,6 +613,24 @@ impl State {
         }
         if let Some(membership) = heir.and_then(|heir| self.members.get_mut(&(conversation, heir))) {
             membership.role = Role::Owner;
+        }
+        if let Some(MemberAct::StepDown(owner)) = act
+            && let Some(membership) = self.members.get_mut(&(conversation, *owner))
+        {
+            membership.role = Role::Admin;
+        }
+        if let Some(joining) = joining {
+            self.keep_joining(conversation, joining);
+        }
+        if let Some((user, restrictions)) = restricted {
+            if let Some(membership) = self.members.get_mut(&(conversation, user)).filter(|_| !new.contains(&user)) {
+                membership.restricted = restrictions != Restrictions::default();
+            }
+            let key = (RowSpace::Chat, restrictions_key(conversation, user));
+            match restrictions.encode() {
+                Some(row) => drop(self.rows.insert(key, row)),
+                None => drop(self.rows.remove(&key)),
+            }
         }
         if !gone.is_empty() {
             self.left.insert(conversation);

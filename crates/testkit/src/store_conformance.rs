@@ -9,6 +9,7 @@ mod appends;
 mod batch_reads;
 mod byte_rows;
 mod desks;
+mod member_rights;
 mod message_changes;
 mod opaque;
 mod openings;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Check> {
     [
         appends::CHECKS,
         users_and_conversations::CHECKS,
+        member_rights::CHECKS,
         reads::CHECKS,
         batch_reads::CHECKS,
         outbox::CHECKS,

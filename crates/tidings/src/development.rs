@@ -100,6 +100,9 @@ pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
         mention_all: None,
         blocks: None,
         reactions: None,
+        posting: None,
+        slow_mode_s: None,
+        join_requests: None,
     };
     engine.create_conversation(&Actor::App, group).await?;
     let of_popups = engine.clone();

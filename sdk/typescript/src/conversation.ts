@@ -119,6 +119,79 @@ export interface Member {
   readonly avatar?: string;
   /** What the member may do. */
   readonly role: Role;
+  /** The member is muted by the conversation's owner, an admin or the app server: reads, and writes nothing. */
+  readonly muted?: boolean;
+}
+
+/** A mute: the member reads, and writes nothing. A ban: the user is removed, and does not become a member again. */
+export type RestrictionKind = "mute" | "ban";
+
+/** A mute or a ban of a user in a conversation. */
+export interface Restriction {
+  /** Who is muted or banned. */
+  readonly user: string;
+  /** Which of the two it is. */
+  readonly kind: RestrictionKind;
+  /** Since when, in milliseconds since 1970 UTC. */
+  readonly at: number;
+  /** When it ends by itself, in milliseconds since 1970 UTC; absent: when it is lifted. */
+  readonly until?: number;
+  /** Who decided it; absent: the app server. */
+  readonly by?: string;
+  /** Why, in words for members. */
+  readonly reason?: string;
+}
+
+/** An invite of a conversation, without its token. */
+export interface Invite {
+  /** The invite's id in the conversation. */
+  readonly id: string;
+  /** When it was made, in milliseconds since 1970 UTC. */
+  readonly at: number;
+  /** Who made it; absent: the app server. */
+  readonly by?: string;
+  /** When it ends, in milliseconds since 1970 UTC; absent: when it is revoked. */
+  readonly expires_at?: number;
+  /** How many users may join by it; absent: any number. */
+  readonly uses_max?: number;
+  /** How many have joined by it. */
+  readonly uses: number;
+}
+
+/** An invite that was made just now. */
+export interface MadeInvite extends Invite {
+  /** What the link has in it by which users join. The server keeps a digest alone. */
+  readonly token: string;
+}
+
+/** A user's request to become a member. */
+export interface JoinRequest {
+  /** Who asks. */
+  readonly user: string;
+  /** When, in milliseconds since 1970 UTC. */
+  readonly at: number;
+  /** What the user says. */
+  readonly text?: string;
+  /** Whether it waits or was refused. */
+  readonly state: "waiting" | "refused";
+  /** Why it was refused. */
+  readonly reason?: string;
+}
+
+/** A page of requests. */
+export interface JoinRequestsPage {
+  /** In the order in which their users were created. */
+  readonly requests: readonly JoinRequest[];
+  /** Hand it back as `after` for the next page; absent: this was the last. */
+  readonly next?: string;
+}
+
+/** A page of mutes and bans. */
+export interface RestrictionsPage {
+  /** Those that hold, in the order in which their users were created. */
+  readonly restrictions: readonly Restriction[];
+  /** Hand it back as `after` for the next page; absent: this was the last. */
+  readonly next?: string;
 }
 
 /** What a message was at some time. */
@@ -256,6 +329,32 @@ export interface Conversation {
   removeMembers(users: readonly string[]): Promise<void>;
   /** Removes this user. */
   leave(): Promise<void>;
+  /** Mutes a member or bans a user, for the owner and admins: in place of a former mute or ban. */
+  restrict(user: string, kind: RestrictionKind, options?: { readonly until?: number; readonly reason?: string }): Promise<void>;
+  /** Lifts a mute or a ban. If there is none, nothing happens. */
+  liftRestriction(user: string, kind: RestrictionKind): Promise<void>;
+  /** The mutes and bans that hold, for the owner and admins, page by page. */
+  restrictions(page?: { readonly kind?: RestrictionKind; readonly after?: string; readonly limit?: number }): Promise<RestrictionsPage>;
+  /** Makes a member the owner, and this user, who is the owner, an admin. */
+  handOver(to: string): Promise<void>;
+  /** Makes an invite, for the owner and admins: its token is in this answer alone. */
+  createInvite(options?: { readonly expiresAt?: number; readonly usesMax?: number }): Promise<MadeInvite>;
+  /** The invites that hold, for the owner and admins. */
+  invites(): Promise<readonly Invite[]>;
+  /** Revokes an invite. Who has joined by it stays. */
+  revokeInvite(id: string): Promise<void>;
+  /** Asks to become a member of a group that takes requests. */
+  askToJoin(text?: string): Promise<void>;
+  /** What has become of this user's request. */
+  joinRequest(): Promise<JoinRequest>;
+  /** Takes this user's request back. */
+  withdrawJoinRequest(): Promise<void>;
+  /** The requests that wait, for the owner and admins, page by page. */
+  joinRequests(page?: { readonly after?: string; readonly limit?: number }): Promise<JoinRequestsPage>;
+  /** Grants a request. */
+  approveJoinRequest(user: string): Promise<void>;
+  /** Refuses a request, with a reason for the user. */
+  refuseJoinRequest(user: string, reason?: string): Promise<void>;
 
   /**
    * Of a conversation with an account that this user answers for: gives it to an agent of the account, such as this user, or with

@@ -54,6 +54,13 @@ export type {
   ReactionsPage,
   ReceiptCounts,
   ReceiptsSnapshot,
+  Invite,
+  JoinRequest,
+  JoinRequestsPage,
+  MadeInvite,
+  Restriction,
+  RestrictionKind,
+  RestrictionsPage,
   SendOptions,
   UserReaction,
 } from "./conversation.js";

@@ -344,6 +344,8 @@ export interface Tidings {
   direct(user: string): Conversation;
   /** Makes a group that this user owns. */
   createGroup(group: { readonly id?: string; readonly name?: string; readonly members: readonly string[] }): Promise<Conversation>;
+  /** Makes this user a member of a group by the token of an invite. */
+  joinByInvite(token: string): Promise<Conversation>;
   /** An account that this user answers for; who is no agent of it is refused when it asks. */
   account(id: string): Account;
   /** Messages that mention this user, newest first. */

@@ -17,6 +17,8 @@ export function tell(text: string): void {
 const REASONS: { readonly [code: string]: string } = {
   forbidden: "You may not do that here, or not any more.",
   not_a_member: "You are not a member of this conversation.",
+  muted: "You are muted in this conversation.",
+  banned: "The user is banned from this conversation.",
   message_recalled: "The message was taken back.",
   version_conflict: "Somebody else has changed the message meanwhile.",
   limit_exceeded: "That is too large, or too many.",

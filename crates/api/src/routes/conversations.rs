@@ -2,12 +2,13 @@
 
 use super::{
     Answer, AnswerResult,
-    ids::ConversationId,
+    ids::{ConversationId, Id},
     refusals::{Conflict, Refusals, TakesBody},
 };
 use crate::{
     Api,
     extract::{BatchJson, Caller, Json, PathIds, Query},
+    problem::RefusalResponse,
 };
 use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
@@ -15,8 +16,8 @@ use std::sync::Arc;
 use tidings_domain::model::Actor;
 use tidings_engine::access::Operation;
 use tidings_protocol::http::{
-    ChangeMembers, ConversationDetails, ConversationKind, CreateConversation, MemberPage, MembersChanged,
-    UpdateConversation,
+    ChangeMembers, ConversationDetails, ConversationKind, CreateConversation, HandOver, MemberPage, MembersChanged,
+    Restrict, RestrictionKind, RestrictionPage, UpdateConversation,
 };
 
 /// Open a conversation.
@@ -123,6 +124,95 @@ pub(super) async fn list_members(
     let caller = caller.may(Operation::ReadDetails)?;
     let read = move |engine: &Arc<tidings_engine::Engine>| {
         engine.members(&caller.0, &conversation, page.after.as_deref(), page.limit())
+    };
+    Ok(Answer::ok(api.read(read).await?))
+}
+
+/// Hand a group or an account over: a member becomes its owner, and its owner an admin.
+#[utoipa::path(post, path = "/v1/conversations/{conversation}/owner", tag = "conversations", request_body = HandOver,
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id")),
+    responses((status = 200, description = "What was changed", body = MembersChanged), Refusals, TakesBody, Conflict))]
+pub(super) async fn hand_over(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds(conversation): PathIds<String>,
+    Json(request): Json<HandOver>,
+) -> AnswerResult<MembersChanged> {
+    let caller = caller.may(Operation::ChangeConversation)?;
+    Ok(Answer::ok(api.engine.hand_over(&caller.0, &conversation, request).await?))
+}
+
+/// Which mutes or bans.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KindOfRestriction {
+    /// A mute or a ban.
+    pub kind: RestrictionKind,
+}
+
+/// A page of mutes and bans.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RestrictionsQuery {
+    /// Only mutes, or only bans; absent: both.
+    pub kind: Option<RestrictionKind>,
+    /// The `next` of the page before; absent for the first.
+    pub after: Option<String>,
+    /// Users on the page (limit 1,000); absent or 0: 100.
+    pub limit: Option<usize>,
+}
+
+/// Mute a member, or ban a user: in place of a former mute or ban.
+///
+/// A muted member reads, and writes nothing. A banned user is removed, and does not become a member again.
+#[utoipa::path(put, path = "/v1/conversations/{conversation}/restrictions/{user}", tag = "conversations",
+    request_body = Restrict,
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id"),
+        ("user" = inline(Id), Path, description = "The user")),
+    responses((status = 204, description = "It holds from now on"), Refusals, TakesBody, Conflict))]
+pub(super) async fn restrict(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds((conversation, user)): PathIds<(String, String)>,
+    Json(request): Json<Restrict>,
+) -> Result<StatusCode, RefusalResponse> {
+    let caller = caller.may(Operation::ChangeConversation)?;
+    api.engine.restrict(&caller.0, &conversation, &user, request).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Lift a mute or a ban. If there is none, nothing happens.
+#[utoipa::path(delete, path = "/v1/conversations/{conversation}/restrictions/{user}", tag = "conversations",
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id"),
+        ("user" = inline(Id), Path, description = "The user"), KindOfRestriction),
+    responses((status = 204, description = "There is none"), Refusals, Conflict))]
+pub(super) async fn lift_restriction(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds((conversation, user)): PathIds<(String, String)>,
+    Query(query): Query<KindOfRestriction>,
+) -> Result<StatusCode, RefusalResponse> {
+    let caller = caller.may(Operation::ChangeConversation)?;
+    api.engine.lift_restriction(&caller.0, &conversation, &user, query.kind).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The mutes and bans that hold in a conversation, for its owner and admins, page by page.
+#[utoipa::path(get, path = "/v1/conversations/{conversation}/restrictions", tag = "conversations",
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id"), RestrictionsQuery),
+    responses((status = 200, description = "A page of mutes and bans", body = RestrictionPage), Refusals))]
+pub(super) async fn list_restrictions(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    PathIds(conversation): PathIds<String>,
+    Query(query): Query<RestrictionsQuery>,
+) -> AnswerResult<RestrictionPage> {
+    let caller = caller.may(Operation::ReadDetails)?;
+    let RestrictionsQuery { kind, after, limit } = query;
+    let read = move |engine: &Arc<tidings_engine::Engine>| {
+        engine.restrictions(&caller.0, &conversation, kind, (after.as_deref(), limit.unwrap_or(0)))
     };
     Ok(Answer::ok(api.read(read).await?))
 }

@@ -11,6 +11,7 @@ mod event_consumers;
 mod event_streams;
 mod events;
 mod ids;
+mod joining;
 mod message_changes;
 mod messages;
 mod notifications;
@@ -124,6 +125,16 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(conversations::create_conversation))
         .routes(routes!(conversations::get_conversation, conversations::update_conversation))
         .routes(routes!(conversations::list_members, conversations::change_members))
+        .routes(routes!(conversations::hand_over))
+        .routes(routes!(conversations::list_restrictions))
+        .routes(routes!(joining::list_invites, joining::create_invite))
+        .routes(routes!(joining::revoke_invite))
+        .routes(routes!(joining::join_by_invite))
+        .routes(routes!(joining::list_join_requests, joining::ask_to_join))
+        .routes(routes!(joining::get_join_request))
+        .routes(routes!(joining::approve_join_request))
+        .routes(routes!(joining::refuse_join_request))
+        .routes(routes!(conversations::restrict, conversations::lift_restriction))
         .routes(routes!(desks::get_desk, desks::update_desk))
         .routes(routes!(desks::list_account_conversations))
         .routes(routes!(desks::assign_conversation))

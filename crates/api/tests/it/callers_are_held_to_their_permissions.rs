@@ -60,6 +60,7 @@ fn a_token_without_scopes_is_forbidden_everything() {
             .replace("{conversation}", "g")
             .replace("{seq}", "1")
             .replace("{key}", "x")
+            .replace("{invite}", "0")
             .replace("{push}", "1")
             .replace("{device_id}", "d")
             .replace("{popup}", "p")
@@ -83,9 +84,18 @@ fn a_token_without_scopes_is_forbidden_everything() {
                 (_, "/v1/users/{user}/conversations/{conversation}/mute") => r#"{"muted":true}"#,
                 (_, "/v1/users/{user}/do-not-disturb") => r#"{"window":null}"#,
                 (_, "/v1/conversations/{conversation}/members") => r#"{"add":["carol"]}"#,
+                (_, "/v1/conversations/{conversation}/restrictions/{user}") => r#"{"kind":"mute"}"#,
+                (_, "/v1/conversations/{conversation}/owner") => r#"{"to":"bob"}"#,
+                (_, "/v1/invites/join") => r#"{"token":"x"}"#,
                 _ => "{}",
             };
-            let concrete = if path == "/v1/users" { "/v1/users?users=bob" } else { &concrete };
+            let concrete = match path.as_str() {
+                "/v1/users" => "/v1/users?users=bob",
+                "/v1/conversations/{conversation}/restrictions/{user}" if method == "DELETE" => {
+                    "/v1/conversations/g/restrictions/bob?kind=mute"
+                }
+                _ => &concrete,
+            };
             let (status, code) = call(&mut nobody, &method, concrete, body);
             assert_eq!((status, code.as_str()), (403, "forbidden"), "{method} {path}");
             asked += 1;

@@ -135,6 +135,46 @@ fn every_described_operation_can_be_called() {
     );
     let next = serde_json::from_str::<serde_json::Value>(&first).unwrap()["next"].as_str().unwrap().to_owned();
     app.check(operation, &format!("/v1/conversations/g/members?limit=1&after={next}"), "", 200, r#""user":"bob""#);
+    let (restrictions, of_bob) = ("/v1/conversations/g/restrictions", "/v1/conversations/g/restrictions/bob");
+    let (operation, mute) =
+        ("PUT /v1/conversations/{conversation}/restrictions/{user}", r#"{"kind":"mute","reason":"loud"}"#);
+    app.check(operation, of_bob, mute, 204, "");
+    let operation = "GET /v1/conversations/{conversation}/restrictions";
+    app.check(operation, &format!("{restrictions}?kind=mute"), "", 200, r#"{"user":"bob","kind":"mute","at":"#);
+    let operation = "DELETE /v1/conversations/{conversation}/restrictions/{user}";
+    app.check(operation, &format!("{of_bob}?kind=mute"), "", 204, "");
+    let (operation, to_bob) = ("POST /v1/conversations/{conversation}/owner", r#"{"from":"alice","to":"bob"}"#);
+    app.check(operation, "/v1/conversations/g/owner", to_bob, 200, r#""changed":2"#);
+    app.check(operation, "/v1/conversations/g/owner", r#"{"from":"bob","to":"alice"}"#, 200, r#""changed":2"#);
+    let invites = "/v1/conversations/g/invites";
+    let operation = "POST /v1/conversations/{conversation}/invites";
+    let made = app.check(operation, invites, r#"{"uses_max":2}"#, 201, r#""token":"invite_"#);
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    let (invite, token) = (made["id"].as_str().unwrap(), made["token"].as_str().unwrap());
+    let join = format!(r#"{{"token":"{token}","user":"é@x"}}"#);
+    app.check("POST /v1/invites/join", "/v1/invites/join", &join, 200, r#""member_count":3"#);
+    let listed =
+        app.check("GET /v1/conversations/{conversation}/invites", invites, "", 200, r#""uses_max":2,"uses":1"#);
+    assert!(!listed.contains(token), "{listed}");
+    let operation = "DELETE /v1/conversations/{conversation}/invites/{invite}";
+    app.check(operation, &format!("{invites}/{invite}"), "", 204, "");
+    app.check("PATCH /v1/conversations/{conversation}", "/v1/conversations/g", r#"{"join_requests":true}"#, 200, "");
+    let path = "/v1/conversations/g/members";
+    app.check("POST /v1/conversations/{conversation}/members", path, r#"{"remove":["é@x"]}"#, 200, r#""removed":1"#);
+    let requests = "/v1/conversations/g/join-requests";
+    let ask = "POST /v1/conversations/{conversation}/join-requests";
+    app.check(ask, requests, r#"{"user":"é@x","text":"me?"}"#, 204, "");
+    let operation = "GET /v1/conversations/{conversation}/join-requests";
+    app.check(operation, requests, "", 200, r#""text":"me?","state":"waiting""#);
+    let of_user = format!("{requests}/%C3%A9@x");
+    let operation = "POST /v1/conversations/{conversation}/join-requests/{user}/refuse";
+    app.check(operation, &format!("{of_user}/refuse"), r#"{"reason":"full"}"#, 204, "");
+    let operation = "GET /v1/conversations/{conversation}/join-requests/{user}";
+    app.check(operation, &of_user, "", 200, r#""state":"refused","reason":"full""#);
+    app.check(ask, requests, r#"{"user":"é@x"}"#, 204, "");
+    let operation = "POST /v1/conversations/{conversation}/join-requests/{user}/approve";
+    app.check(operation, &format!("{of_user}/approve"), "", 200, r#""added":1"#);
+    app.check("POST /v1/conversations/{conversation}/members", path, r#"{"remove":["é@x"]}"#, 200, r#""removed":1"#);
 
     let message = r#"{"conversation":"g","from":"alice","client_msg_id":"m1","body":{"text":"hello"}}"#;
     let sent = app.check("POST /v1/messages", "/v1/messages", message, 200, r#"{"conversation":"g","seq":"#);

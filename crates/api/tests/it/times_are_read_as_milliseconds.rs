@@ -21,6 +21,8 @@ fn a_time_in_seconds_is_refused_with_a_hint() {
         ("PUT", "/v1/popups/p", popup("starts_at"), "starts_at"),
         ("PUT", "/v1/popups/p", popup("ends_at"), "ends_at"),
         ("PUT", "/v1/users/bob/conversations/g/mute", format!(r#"{{"muted":true,"until":{seconds}}}"#), "until"),
+        ("PUT", "/v1/conversations/g/restrictions/bob", format!(r#"{{"kind":"mute","until":{seconds}}}"#), "until"),
+        ("POST", "/v1/conversations/g/invites", format!(r#"{{"expires_at":{seconds}}}"#), "expires_at"),
         ("PUT", "/v1/users/bob/notification-preferences", format!(r#"{{"snooze_until":{seconds}}}"#), "snooze_until"),
         ("POST", "/v1/popup-events", snooze, "events[0].until"),
         ("POST", "/v1/admin/keys", format!(r#"{{"name":"n","scopes":["read"],"expires_at":{seconds}}}"#), "expires_at"),
@@ -61,6 +63,7 @@ fn the_times_of_requests_are_known() {
         "?from_time",
         "CreateApiKey.expires_at",
         "Mute.until",
+        "NewInvite.expires_at",
         "NotificationPreferences.snooze_until",
         // Of a device's clock: not checked.
         "PopupEvent.at",
@@ -68,6 +71,7 @@ fn the_times_of_requests_are_known() {
         "PopupSpec.ends_at",
         "PopupSpec.starts_at",
         "PushRequest.send_at",
+        "Restrict.until",
         "UpdateApiKey.expires_at",
     ];
     assert_eq!(times.iter().map(String::as_str).collect::<Vec<_>>(), known);

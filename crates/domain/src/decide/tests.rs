@@ -171,7 +171,15 @@ impl Rows {
     fn change_members(&mut self, add: &[(UserNo, Role)], remove: &[UserNo], members_max: u64) -> Outcome {
         let notice = Some(entry(BEN, "notice"));
         let (add, remove) = (add.to_vec(), remove.to_vec());
-        self.decide(Proposal::ChangeMembers { heir: None, conversation: ROOM, add, remove, members_max, notice })
+        self.decide(Proposal::ChangeMembers {
+            heir: None,
+            act: None,
+            conversation: ROOM,
+            add,
+            remove,
+            members_max,
+            notice,
+        })
     }
 }
 
@@ -239,6 +247,7 @@ fn a_member_who_has_just_left_cannot_send_but_is_named_in_the_notice() {
     assert_eq!(rows.send(OTHER_ROOM, BEN, "b"), Ok((1, 3, false)));
     rows.decide(Proposal::ChangeMembers {
         heir: None,
+        act: None,
         conversation: ROOM,
         add: vec![(BEN, Role::Member)],
         remove: vec![],

@@ -1,6 +1,8 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
-use crate::{desks::*, model::*, reports::ReportKey, request_digest::RequestDigest, token_digest::TokenDigest};
+use crate::{
+    desks::*, joining::*, model::*, reports::ReportKey, request_digest::RequestDigest, restrictions::*, token_digest::TokenDigest,
+};
 use tidings_protocol::{
     error::Refusal,
     http::{Channel, PushToken, ReportReason, ReportState},
@@ -98,8 +100,11 @@ pub enum Proposal {
         add: Vec<(UserNo, Role)>,
         /// Users who are no members afterwards.
         remove: Vec<UserNo>,
-        /// A member who owns the conversation afterwards. A user who is no member any more rejects the proposal as a whole.
+        /// A member who owns the conversation afterwards, who may be its owner already: named when another owner leaves, so that
+        /// two who leave at once do not leave it without one. A user who is no member any more rejects the proposal as a whole.
         heir: Option<UserNo>,
+        /// What else becomes of one user.
+        act: Option<Box<MemberAct>>,
         /// With more members than this the proposal is rejected as a whole.
         members_max: u64,
         /// An entry that tells the members.
@@ -286,6 +291,100 @@ pub enum Proposal {
         /// A key that is not stored is ignored.
         keys: Vec<NotificationKey>,
     },
+}
+
+/// What becomes of one user in a conversation, beside joining, leaving and roles.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberAct {
+    /// The user is muted or banned, or no longer. Whoever bans a member removes the member as well.
+    Restrict {
+        /// The user, who is a member if it is a mute that is set.
+        user: UserNo,
+        /// Which restriction.
+        kind: RestrictionKind,
+        /// From now on; `None`: it is lifted.
+        restriction: Option<Restriction>,
+    },
+    /// The owner becomes an admin, beside the heir. Rejected unless the user owns the conversation.
+    StepDown(UserNo),
+    /// There is one more invite. Those that have ended are removed.
+    Invite {
+        /// The new one.
+        invite: Invite,
+        /// With more invites than this the proposal is rejected.
+        invites_max: usize,
+    },
+    /// The invite with this number is no more.
+    RevokeInvite(u64),
+    /// The user, whom the proposal adds, joins by an invite, which counts if the user was no member before.
+    JoinByInvite {
+        /// The user.
+        user: UserNo,
+        /// The invite's number.
+        invite: u64,
+    },
+    /// The user asks to become a member, in place of a former request.
+    Ask {
+        /// The user, who is no member.
+        user: UserNo,
+        /// The request.
+        request: JoinRequest,
+        /// With more waiting requests in the conversation than this, and of the user, the proposal is rejected.
+        waiting_max: (u64, u64),
+    },
+    /// The user's request, which waits, is granted: the proposal adds the user.
+    Approve(UserNo),
+    /// The user's request, which waits, is refused; `None`: it is withdrawn.
+    Decline {
+        /// The user.
+        user: UserNo,
+        /// How it was refused.
+        refused: Option<RefusedRequest>,
+    },
+}
+
+impl MemberAct {
+    /// The user whose restrictions it looks at.
+    pub fn restricted_user(&self) -> Option<UserNo> {
+        match self {
+            MemberAct::Restrict { user, .. } | MemberAct::Ask { user, .. } => Some(*user),
+            _ => None,
+        }
+    }
+
+    /// The user whom it concerns.
+    pub fn user(&self) -> Option<UserNo> {
+        match self {
+            MemberAct::Restrict { user, .. }
+            | MemberAct::StepDown(user)
+            | MemberAct::JoinByInvite { user, .. }
+            | MemberAct::Ask { user, .. }
+            | MemberAct::Approve(user)
+            | MemberAct::Decline { user, .. } => Some(*user),
+            MemberAct::Invite { .. } | MemberAct::RevokeInvite(_) => None,
+        }
+    }
+
+    /// The user whose number of waiting requests it changes.
+    pub fn asker(&self) -> Option<UserNo> {
+        match self {
+            MemberAct::Ask { user, .. } | MemberAct::Approve(user) | MemberAct::Decline { user, .. } => Some(*user),
+            _ => None,
+        }
+    }
+
+    /// The rows of invites and requests that it needs.
+    pub fn joining_keys(&self, conversation: ConversationNo) -> Vec<Vec<u8>> {
+        match (self.asker(), self) {
+            (Some(user), _) => {
+                vec![join_request_key(conversation, user), waiting_in_key(conversation), waiting_of_key(user)]
+            }
+            (None, MemberAct::Invite { .. } | MemberAct::RevokeInvite(_) | MemberAct::JoinByInvite { .. }) => {
+                vec![invites_key(conversation)]
+            }
+            (None, _) => Vec::new(),
+        }
+    }
 }
 
 /// A change of a message that was sent before.
@@ -614,6 +713,31 @@ pub enum Rejection {
     NoSuchConversation,
     /// No user has this number.
     NoSuchUser(UserNo),
+    /// The user to be added is banned from the conversation, until then in milliseconds since 1970 UTC, or for good.
+    Banned(UserNo, Option<u64>),
+    /// There is no such invite, or it has ended or is used up.
+    NoSuchInvite,
+    /// The conversation has as many invites as are allowed.
+    TooManyInvites {
+        /// Invites allowed.
+        limit: u64,
+    },
+    /// No request of the user waits.
+    NoSuchRequest,
+    /// As many requests wait, in the conversation or of the user, as are allowed.
+    TooManyRequests {
+        /// Requests allowed.
+        limit: u64,
+    },
+    /// The user is a member already.
+    AlreadyAMember,
+    /// The user does not own the conversation, or no longer.
+    NotTheOwner,
+    /// The conversation is in slow mode, and the sender's last message is too recent: the next one may follow in so many milliseconds.
+    TooSoon {
+        /// In milliseconds.
+        retry_after_ms: u64,
+    },
     /// The sender has left the conversation, or the read mark or mute is of a user who is no member.
     NotAMember,
     /// (conversation, author, client_msg_id) names an entry that another request appended.

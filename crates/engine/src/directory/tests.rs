@@ -25,7 +25,8 @@ fn after_a_change_of_a_later_version_everything_is_read_anew() {
     assert_eq!(seen(), (Some("Ada".into()), true, 1));
     // Another node changes all of it.
     let (add, remove) = (vec![], vec![UserNo(1)]);
-    let leave = Proposal::ChangeMembers { conversation: no, add, remove, heir: None, members_max: 9, notice: None };
+    let leave =
+        Proposal::ChangeMembers { conversation: no, add, remove, heir: None, act: None, members_max: 9, notice: None };
     store.commit(&[Proposal::PutUsers(vec![patch("Ada L.")]), leave], 2).unwrap();
     assert_eq!(seen(), (Some("Ada".into()), true, 1), "from memory");
     directory.invalidate_remote(Some(&Change::Opaque), None);

@@ -12,7 +12,7 @@ use tidings_domain::{
     gates::Gate,
     model::*,
     refusals::{not_a_member, store_refusal, unexpected_outcome},
-    store::{NewConversation, Outcome, PreferencesPatch, Proposal},
+    store::{MemberAct, NewConversation, Outcome, PreferencesPatch, Proposal},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -43,6 +43,7 @@ impl Engine {
         new: CreateConversation,
     ) -> Result<(ConversationDetails, bool), Refusal> {
         new.reactions.as_ref().map_or(Ok(()), check_allowed_reactions)?;
+        self.check_posting(new.kind, new.posting, new.slow_mode_s, new.join_requests)?;
         if new.kind == ConversationKind::Direct {
             return self.create_direct(actor, new).await;
         }
@@ -94,6 +95,9 @@ impl Engine {
                 mention_all: new.mention_all,
                 reactions: new.reactions,
                 blocks: new.blocks,
+                posting: new.posting,
+                slow_mode_s: new.slow_mode_s,
+                join_requests: new.join_requests,
             },
         });
         match self.committer.propose(actor, None, proposal).await? {
@@ -188,6 +192,9 @@ impl Engine {
             mention_all: conversation.mention_all(),
             reactions: conversation.reactions(),
             blocks: conversation.blocks_mode(),
+            posting: conversation.posting(),
+            slow_mode_s: conversation.settings.slow_mode_s.unwrap_or_default(),
+            join_requests: conversation.settings.join_requests.unwrap_or_default(),
         })
     }
 
@@ -207,7 +214,7 @@ impl Engine {
     }
 
     /// The actor's role; app servers count as owners.
-    fn role_of(&self, actor: &Actor, conversation: &Conversation) -> Result<Role, Refusal> {
+    pub(crate) fn role_of(&self, actor: &Actor, conversation: &Conversation) -> Result<Role, Refusal> {
         let Actor::User(user) = actor else { return Ok(Role::Owner) };
         let membership = self.directory.membership(conversation.no, user.no).map_err(store_refusal)?;
         membership.map(|m| m.role).ok_or_else(|| not_a_member(&user.id, &conversation.id))
@@ -243,6 +250,7 @@ impl Engine {
                 return Err(Refusal::field("blocks", BLOCKS_IN_DIRECT));
             }
         }
+        self.check_posting(conversation.kind, update.posting, update.slow_mode_s, update.join_requests)?;
         if update == UpdateConversation::default() {
             return self.details_of(&conversation);
         }
@@ -263,6 +271,15 @@ impl Engine {
             check_allowed_reactions(reactions)?;
             notice["reactions"] = json!(reactions);
         }
+        if let Some(posting) = update.posting {
+            notice["posting"] = json!(posting);
+        }
+        if let Some(slow_mode_s) = update.slow_mode_s {
+            notice["slow_mode_s"] = json!(slow_mode_s);
+        }
+        if let Some(join_requests) = update.join_requests {
+            notice["join_requests"] = json!(join_requests);
+        }
         let mut entry = notice_entry(EntryKind::ConversationChange, actor, &notice);
         entry.details = self.desk_details(entry.kind, &conversation, actor.user().map(|user| &**user));
         let proposal = Proposal::UpdateConversation {
@@ -276,6 +293,9 @@ impl Engine {
                 mention_all: update.mention_all,
                 reactions: update.reactions,
                 blocks: update.blocks,
+                posting: update.posting,
+                slow_mode_s: update.slow_mode_s,
+                join_requests: update.join_requests,
             },
             notice: Some(entry),
         };
@@ -342,7 +362,7 @@ impl Engine {
                 remove.push(no);
             }
         }
-        let mut notice = json!({
+        let notice = json!({
             "added": added.ids,
             "added_count": added.total,
             "removed": removed.ids,
@@ -352,77 +372,105 @@ impl Engine {
             "role": change.role,
             "by": actor.user().map(|u| &u.id),
         });
-        let members_max = match conversation.kind {
-            ConversationKind::Official => u64::MAX,
-            _ => GROUP_MEMBERS_MAX,
-        };
+        self.propose_members(actor, &conversation, MemberChange { add, remove, ..MemberChange::default() }, notice)
+            .await
+    }
+
+    /// Proposes a change of members with its notice, and names who owns the conversation afterwards if an owner leaves by it.
+    pub(crate) async fn propose_members(
+        &self,
+        actor: &Actor,
+        conversation: &Arc<Conversation>,
+        change: MemberChange,
+        mut notice: serde_json::Value,
+    ) -> Result<MembersChanged, Refusal> {
         for attempt in 1.. {
-            let heir = self.heir_without(&conversation, &add, &remove)?;
-            match (&heir, notice.as_object_mut()) {
-                (Some(heir), Some(fields)) => drop(fields.insert("owner".into(), json!(heir.id))),
+            let heir = self.heir_without(actor, conversation, &change.add, &change.remove)?;
+            let new_owner = heir.as_ref().filter(|(_, role)| *role < Role::Owner);
+            match (new_owner, notice.as_object_mut()) {
+                (Some((heir, _)), Some(fields)) => drop(fields.insert("owner".into(), json!(heir.id))),
                 (None, Some(fields)) => drop(fields.remove("owner")),
                 (_, None) => {}
             }
-            let proposal = Proposal::ChangeMembers {
-                conversation: conversation.no,
-                add: add.clone(),
-                remove: remove.clone(),
-                heir: heir.as_ref().map(|heir| heir.no),
-                members_max,
-                // Followers of an official account need not know of other followers.
-                notice: (conversation.kind == ConversationKind::Group)
-                    .then(|| notice_entry(EntryKind::MemberChange, actor, &notice)),
-            };
-            match self.committer.propose(actor, Some(&conversation), proposal).await {
-                Ok(Outcome::MembersChanged { added, removed, changed, member_count, .. }) => {
-                    let (added, removed, changed) = (added.len(), removed.len(), changed.len());
-                    return Ok(MembersChanged { added, removed, changed, member_count });
-                }
-                Ok(_) => return Err(unexpected_outcome()),
+            let with_heir = MemberChange { heir: heir.as_ref().map(|(heir, _)| heir.no), ..change.clone() };
+            match self.commit_members(actor, conversation, with_heir, Some(&notice)).await {
                 // The heir has left meanwhile: another one is looked for.
                 Err(refusal)
                     if heir.is_some() && refusal.code == ErrorCode::NotAMember && attempt < HEIRS_TRIED_MAX => {}
-                Err(refusal) => return Err(refusal),
+                done => return done,
             }
         }
         Err(unexpected_outcome())
     }
 
-    /// Who is to own a group that its last owner leaves, so that somebody can give roles: the admin who has been there the longest,
-    /// or else the member. `None` if an owner stays or is named, or nobody is left.
+    /// Commits a change of members with its notice.
+    pub(crate) async fn commit_members(
+        &self,
+        actor: &Actor,
+        conversation: &Arc<Conversation>,
+        MemberChange { add, remove, heir, act }: MemberChange,
+        notice: Option<&serde_json::Value>,
+    ) -> Result<MembersChanged, Refusal> {
+        let proposal = Proposal::ChangeMembers {
+            conversation: conversation.no,
+            add,
+            remove,
+            heir,
+            act: act.map(Box::new),
+            members_max: match conversation.kind {
+                ConversationKind::Official => u64::MAX,
+                _ => GROUP_MEMBERS_MAX,
+            },
+            // Followers of an official account need not know of other followers.
+            notice: notice
+                .filter(|_| conversation.kind == ConversationKind::Group)
+                .map(|notice| notice_entry(EntryKind::MemberChange, actor, notice)),
+        };
+        match self.committer.propose(actor, Some(conversation), proposal).await? {
+            Outcome::MembersChanged { added, removed, changed, member_count, .. } => {
+                let (added, removed, changed) = (added.len(), removed.len(), changed.len());
+                Ok(MembersChanged { added, removed, changed, member_count })
+            }
+            _ => Err(unexpected_outcome()),
+        }
+    }
+
+    /// Who owns a group that an owner leaves, with the role until then, so that somebody can give roles: an owner who stays, or else
+    /// the admin who has been there the longest, or else the member. The commit checks that the user is still there. `None` if no owner
+    /// leaves, another one is named, or nobody is left. An owner who takes the role from herself leaves it as well.
     fn heir_without(
         &self,
+        actor: &Actor,
         group: &Conversation,
         add: &[(UserNo, Role)],
         remove: &[UserNo],
-    ) -> Result<Option<Arc<User>>, Refusal> {
+    ) -> Result<Option<(Arc<User>, Role)>, Refusal> {
         let names_owner = add.iter().any(|(_, role)| *role == Role::Owner);
         let owner_leaves = |user: &UserNo| {
             let membership = self.directory.membership(group.no, *user).map_err(store_refusal)?;
             Ok(membership.is_some_and(|membership| membership.role == Role::Owner))
         };
-        let leaves = remove.iter().map(owner_leaves).collect::<Result<Vec<bool>, Refusal>>()?.contains(&true);
+        let steps_down = |(user, _): &&(UserNo, Role)| actor.user().is_some_and(|actor| actor.no == *user);
+        let stepping_down = add.iter().filter(steps_down).map(|(user, _)| user);
+        let leaving: HashSet<UserNo> = remove.iter().chain(stepping_down).copied().collect();
+        let leaves = leaving.iter().map(owner_leaves).collect::<Result<Vec<bool>, Refusal>>()?.contains(&true);
         if group.kind != ConversationKind::Group || names_owner || !leaves {
             return Ok(None);
         }
-        let leaving: HashSet<UserNo> = remove.iter().copied().collect();
         let mut heir: Option<(Role, Reverse<u64>, Reverse<UserNo>)> = None;
         let mut after = None;
         loop {
             let page = self.store.members(group.no, after, MEMBERS_PAGE_MAX).map_err(store_refusal)?;
             after = page.last().map(|(user, _)| *user);
             for (user, membership) in page.iter().filter(|(user, _)| !leaving.contains(user)) {
-                if membership.role == Role::Owner {
-                    return Ok(None);
-                }
                 heir = heir.max(Some((membership.role, Reverse(membership.joined_at), Reverse(*user))));
             }
-            if page.len() < MEMBERS_PAGE_MAX {
+            if page.len() < MEMBERS_PAGE_MAX || heir.is_some_and(|(role, ..)| role == Role::Owner) {
                 break;
             }
         }
-        let heir = heir.map(|(_, _, Reverse(user))| self.directory.user(user).map_err(store_refusal));
-        heir.transpose().map(Option::flatten)
+        let Some((role, _, Reverse(user))) = heir else { return Ok(None) };
+        Ok(self.directory.user(user).map_err(store_refusal)?.map(|user| (user, role)))
     }
 
     /// Anyone may leave, and follow an official account; admins change members, and the owner changes roles.
@@ -479,8 +527,9 @@ impl Engine {
         for (no, membership) in page.into_iter().take(limit) {
             if let Some(user) = self.directory.user(no).map_err(store_refusal)? {
                 let UserCard { id: user, name, avatar } = user.card();
+                let muted = membership.restricted && self.is_muted(&conversation, no)?;
                 let Membership { role, joined_at, .. } = membership;
-                members.push(MemberView { user, name, avatar, role, joined_at });
+                members.push(MemberView { user, name, avatar, role, joined_at, muted });
             }
         }
         let next = members.last().filter(|_| more).map(|member| member.user.clone());
@@ -523,6 +572,15 @@ impl Engine {
         let unread = self.unread(user, &[line])?.first().map_or(0, |unread| unread.count);
         Ok(ReadMark { conversation: conversation.id.clone(), seq, unread })
     }
+}
+
+/// Who is added with which role, who is removed, who owns the conversation afterwards, and what else becomes of one user.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MemberChange {
+    pub(crate) add: Vec<(UserNo, Role)>,
+    pub(crate) remove: Vec<UserNo>,
+    pub(crate) heir: Option<UserNo>,
+    pub(crate) act: Option<MemberAct>,
 }
 
 /// The users of a notice: the ids of the first few, and the number of all.

@@ -250,9 +250,10 @@ impl Engine {
                 let Some(conversation) = self.event_conversation(conversation)? else { return Ok(()) };
                 let left = self.ids_of(&left)?;
                 let joined = self.event_members(&conversation, &joined)?;
+                let others = self.ids_of_others(&conversation, &changed)?;
                 let changed = self.event_members(&conversation, &changed)?;
                 let details = self.details_of(&conversation)?;
-                let data = EventData::Members(MembersEvent { details, joined, left, changed });
+                let data = EventData::Members(MembersEvent { details, joined, left, changed, others });
                 add(EventType::Members, &conversation.id, data);
             }
             Change::Conversation(conversation) => {
@@ -330,6 +331,17 @@ impl Engine {
             ids.extend(self.event_user(*user)?.map(|user| user.id.clone()));
         }
         Ok(ids)
+    }
+
+    /// The ids of those of these users who are no members now.
+    fn ids_of_others(&self, conversation: &Conversation, users: &[UserNo]) -> Result<Vec<String>, Refusal> {
+        let mut others = Vec::new();
+        for no in users {
+            if self.directory.membership(conversation.no, *no).map_err(store_refusal)?.is_none() {
+                others.push(*no);
+            }
+        }
+        self.ids_of(&others)
     }
 
     /// Those of these users who are members now.

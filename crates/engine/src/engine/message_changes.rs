@@ -2,9 +2,8 @@
 
 use crate::{
     Engine,
-    access::check_not_suspended,
+    access::{Writing, check_not_suspended},
     commit::{CommitRequest, Reply},
-    engine::blocks::check_pair_blocks,
     engine::send::{check_message, unless_retry},
     fairness::FlowKey,
     request_digests,
@@ -102,10 +101,6 @@ impl Engine {
         let (ref actor, conversation) = self.enter(actor, conversation)?;
         let by = self.acting_user(actor, from)?;
         let changeable = self.changeable_message(actor, by.as_deref(), &conversation, seq, "edit");
-        let changeable = match by.as_deref().map(|by| check_pair_blocks(by.no, &conversation)) {
-            Some(Err(refusal)) => changeable.and(Err(refusal)),
-            _ => changeable,
-        };
         let changeable = changeable.and_then(|message| match actor {
             // What mentions all already may go on doing so.
             Actor::User(user) if !message.content.mentions_all() => {
@@ -128,7 +123,7 @@ impl Engine {
             silent: true,
             skip_push: true,
             details: self.desk_details(EntryKind::Edit, &conversation, by.as_deref()),
-            request: EntryRequest { digest, refusal },
+            request: EntryRequest { digest, refusal, slow_mode_ms: None },
         };
         let change = MessageChange::Edit {
             if_version,
@@ -163,7 +158,7 @@ impl Engine {
             silent: true,
             skip_push: true,
             details: self.desk_details(EntryKind::Recall, &conversation, by.as_deref()),
-            request: EntryRequest { digest, refusal },
+            request: EntryRequest { digest, refusal, slow_mode_ms: None },
         };
         self.submit_change(actor, conversation, seq, MessageChange::Recall, entry, reply)
     }
@@ -206,6 +201,7 @@ impl Engine {
     ) -> Result<StoredEntry, Refusal> {
         self.check_draining()?;
         let role = match by {
+            Some(user) if what == "edit" => Some(self.check_may_write(actor, user, conversation, Writing::Content)?),
             Some(user) => Some(self.role_of_member(user, conversation)?),
             None => None,
         };

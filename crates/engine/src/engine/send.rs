@@ -2,9 +2,9 @@
 
 use crate::{
     Engine,
-    access::{Caller, Operation, check_not_suspended},
+    access::{Caller, Operation, Writing},
     commit::{CommitRequest, Reply, receipt},
-    engine::blocks::{blocked, check_pair_blocks},
+    engine::blocks::blocked,
     fairness::FlowKey,
     request_digests,
     shards::SessionReply,
@@ -12,7 +12,7 @@ use crate::{
 use std::sync::Arc;
 use tidings_domain::{
     model::*,
-    refusals::{not_a_member, store_refusal, unexpected_outcome},
+    refusals::{store_refusal, unexpected_outcome},
     store::{NewConversation, Outcome, Proposal},
 };
 use tidings_protocol::{
@@ -398,9 +398,11 @@ impl Engine {
         message: NewMessage,
         grows: bool,
     ) -> Result<NewEntry, Refusal> {
-        let rights = sender.map_or(Ok(()), |sender| self.check_rights(actor, sender, conversation, &message));
+        let rights = sender.map_or(Ok(Role::Owner), |sender| self.check_rights(actor, sender, conversation, &message));
+        let is_slowed = |role| role < Role::Admin && matches!(actor, Actor::User(_));
+        let slow_mode_ms = conversation.slow_mode_ms().filter(|_| rights.as_ref().is_ok_and(|role| is_slowed(*role)));
         let refusal =
-            rights.map_or_else(|refusal| unless_retry(refusal, &message.client_msg_id).map(Some), |()| Ok(None))?;
+            rights.map_or_else(|refusal| unless_retry(refusal, &message.client_msg_id).map(Some), |_| Ok(None))?;
         let checked = self.check_draining().and_then(|()| check_message(&message));
         if let Err(other) = checked {
             return Err(refusal.map_or(other, |refusal| *refusal));
@@ -417,7 +419,7 @@ impl Engine {
             silent,
             skip_push,
             details: self.desk_details(EntryKind::Message, conversation, sender),
-            request: EntryRequest { digest, refusal },
+            request: EntryRequest { digest, refusal, slow_mode_ms },
         };
         if let Some(answered) = reply_to
             && let Some(details) = entry.message_details_mut()
@@ -427,51 +429,24 @@ impl Engine {
         Ok(entry)
     }
 
-    /// Checks that the actor may know of the conversation, and may send this as the sender.
+    /// Checks that the actor may know of the conversation, and may send this as the sender; answers the sender's role.
     fn check_rights(
         &self,
         actor: &Actor,
         sender: &User,
         conversation: &Conversation,
         message: &NewMessage,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Role, Refusal> {
         if let Actor::User(user) = actor {
             check_may_know(user, conversation)?;
         }
-        self.check_may_send(actor, sender, conversation)?;
+        let role = self.check_may_write(actor, sender, conversation, Writing::Content)?;
         if let Actor::User(_) = actor {
             self.check_may_mention(sender, conversation, &message.mentions)?;
         }
         let answered = message.reply_to.filter(|seq| *seq > 0);
-        answered.map_or(Ok(()), |seq| self.check_exists_for(actor, conversation, seq))
-    }
-
-    pub(crate) fn check_may_send(
-        &self,
-        actor: &Actor,
-        sender: &User,
-        conversation: &Conversation,
-    ) -> Result<(), Refusal> {
-        if sender.suspension.is_some() {
-            check_not_suspended(sender, self.clock.now_ms())?;
-        }
-        if let Some((a, b)) = conversation.pair {
-            return if sender.no == a || sender.no == b {
-                check_pair_blocks(sender.no, conversation)
-            } else {
-                Err(not_a_member(&sender.id, &conversation.id))
-            };
-        }
-        let membership = self.directory.membership(conversation.no, sender.no).map_err(store_refusal)?;
-        let Some(membership) = membership else { return Err(not_a_member(&sender.id, &conversation.id)) };
-        let follows_only = conversation.kind == ConversationKind::Official && membership.role == Role::Member;
-        if follows_only && matches!(actor, Actor::User(_)) {
-            return Err(Refusal::new(
-                ErrorCode::Forbidden,
-                "only the owner and admins of an official account may send",
-            ));
-        }
-        Ok(())
+        answered.map_or(Ok(()), |seq| self.check_exists_for(actor, conversation, seq))?;
+        Ok(role)
     }
 }
 
@@ -489,6 +464,7 @@ fn check_may_know(user: &User, conversation: &Conversation) -> Result<(), Refusa
 pub(crate) fn unless_retry(refusal: Refusal, client_msg_id: &Option<String>) -> Result<Box<Refusal>, Refusal> {
     match refusal.code {
         ErrorCode::NotAMember
+        | ErrorCode::Muted
         | ErrorCode::Forbidden
         | ErrorCode::NotFound
         | ErrorCode::UserSuspended
@@ -537,10 +513,10 @@ impl Engine {
     /// Tells the live members of a conversation that the user is typing; nothing is stored.
     ///
     /// # Errors
-    /// `not_found`, `not_a_member`; `forbidden` for a user who may not send; `store_unavailable`.
+    /// `not_found`, `not_a_member`, `muted`; `forbidden` for a user who may not send; `store_unavailable`.
     pub fn typing(&self, user: &Arc<User>, conversation: &str) -> Result<(), Refusal> {
         let (ref user, conversation) = self.enter_as(user, conversation)?;
-        self.check_may_send(&Actor::User(user.clone()), user, &conversation)?;
+        self.check_may_write(&Actor::User(user.clone()), user, &conversation, Writing::Content)?;
         self.hub.typing(&conversation, user.no, &user.id.as_str().into());
         Ok(())
     }

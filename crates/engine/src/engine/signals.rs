@@ -1,7 +1,7 @@
 //! Transient signals: what a member tells the members of a conversation who are there, and nobody keeps. They travel as typing does:
 //! who has no room for one gets none.
 
-use crate::{Engine, access::check_not_suspended};
+use crate::{Engine, access::Writing};
 use serde_json::value::RawValue;
 use tidings_domain::model::*;
 use tidings_protocol::{
@@ -19,7 +19,7 @@ impl Engine {
     /// Signals something to the live members of a conversation, except the user who signals.
     ///
     /// # Errors
-    /// `not_found`, `not_a_member`, `blocked`, `invalid_field`, `limit_exceeded`; `forbidden` for a user who may not send;
+    /// `not_found`, `not_a_member`, `blocked`, `muted`, `invalid_field`, `limit_exceeded`; `forbidden` for a user who may not send;
     /// `rate_limited` for users; `store_unavailable`.
     pub fn signal(
         &self,
@@ -44,8 +44,7 @@ impl Engine {
         let (ref actor, conversation) = self.enter(actor, conversation)?;
         let user = self.acting_user(actor, from)?;
         if let Some(user) = &user {
-            check_not_suspended(user, self.clock.now_ms())?;
-            self.check_may_send(actor, user, &conversation)?;
+            self.check_may_write(actor, user, &conversation, Writing::Content)?;
         }
         let body = RawValue::from_string(body.to_owned());
         let body = body.map_err(|error| Refusal::new(ErrorCode::Malformed, error.to_string()))?;

@@ -1,8 +1,7 @@
 //! Reactions and pins: who may give them, and who gave them.
 
 use crate::{
-    Engine, engine::blocks::check_pair_blocks, entry_view::reactions_of, paging::page_limit, views::Found,
-    visibility::hides_followers,
+    Engine, access::Writing, entry_view::reactions_of, paging::page_limit, views::Found, visibility::hides_followers,
 };
 use std::sync::Arc;
 use tidings_domain::{
@@ -52,11 +51,12 @@ impl Engine {
             _ => key,
         };
         self.check_draining()?;
-        self.role_of_member(&user, &conversation)?;
-        self.check_exists_for(actor, &conversation, seq)?;
         if add {
-            check_pair_blocks(user.no, &conversation)?;
+            self.check_may_write(actor, &user, &conversation, Writing::Reaction)?;
+        } else {
+            self.role_of_member(&user, &conversation)?;
         }
+        self.check_exists_for(actor, &conversation, seq)?;
         let proposal = Proposal::React {
             conversation: conversation.no,
             target: seq,
@@ -147,7 +147,7 @@ impl Engine {
         let by = self.acting_user(actor, user)?;
         self.check_draining()?;
         if let Some(user) = &by {
-            let role = self.role_of_member(user, &conversation)?;
+            let role = self.check_may_write(actor, user, &conversation, Writing::Pin)?;
             let may_pin = role >= Role::Admin || conversation.kind == ConversationKind::Direct;
             if !may_pin && matches!(actor, Actor::User(_)) {
                 return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins may pin messages"));

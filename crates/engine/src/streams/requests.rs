@@ -1,7 +1,7 @@
 //! What callers ask of messages that grow: chunks are appended in memory, and an end is committed as an edit is.
 
 use super::{GrowingBody, NewStream, StreamKey, stream_elsewhere, worker::end_entry};
-use crate::{Engine, shards::SessionReply};
+use crate::{Engine, access::Writing, shards::SessionReply};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 use tidings_domain::{
@@ -52,7 +52,7 @@ impl Engine {
     ) -> Result<Option<u64>, Refusal> {
         let (ref actor, conversation) = self.enter(actor, conversation)?;
         if let Actor::User(user) = actor {
-            self.check_may_send(actor, user, &conversation)?;
+            self.check_may_write(actor, user, &conversation, Writing::Content)?;
             self.append_rate.check(user.person())?;
         }
         let key = StreamKey { conversation: conversation.no, seq };
@@ -107,7 +107,7 @@ impl Engine {
     ) -> Result<impl Future<Output = Result<ChangeReceipt, Refusal>> + use<>, Refusal> {
         let (ref actor, conversation) = self.enter(actor, conversation)?;
         if let Actor::User(user) = actor {
-            self.check_may_send(actor, user, &conversation)?;
+            self.check_may_write(actor, user, &conversation, Writing::Content)?;
         }
         if let Some(body) = &body {
             let bytes = body.get().len();

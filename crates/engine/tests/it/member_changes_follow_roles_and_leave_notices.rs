@@ -136,6 +136,9 @@ fn an_impossible_change_is_refused_with_its_own_code() {
             mention_all: None,
             blocks: None,
             reactions: None,
+            posting: None,
+            slow_mode_s: None,
+            join_requests: None,
         };
         world.wait(world.engine.create_conversation(&Actor::App, new)).map_err(|refusal| refusal.code)
     };

@@ -141,6 +141,9 @@ const TOLD: &[(&str, Operation)] = &[
             history,
             mention_all,
             reactions: None,
+            posting: None,
+            slow_mode_s: None,
+            join_requests: None,
         };
         w.wait(w.engine.create_conversation(a, new)).map(drop)
     }),

@@ -126,7 +126,15 @@ impl Node {
     fn change_members(&self, which: usize, add: bool) -> Proposal {
         let user = self.members[1 + which % 2];
         let (add, remove) = if add { (vec![(user, Role::Member)], vec![]) } else { (vec![], vec![user]) };
-        Proposal::ChangeMembers { conversation: self.room, add, remove, heir: None, members_max: 10, notice: None }
+        Proposal::ChangeMembers {
+            conversation: self.room,
+            add,
+            remove,
+            heir: None,
+            act: None,
+            members_max: 10,
+            notice: None,
+        }
     }
 
     /// All `seq` that the shard got, and the members of the group in the end.

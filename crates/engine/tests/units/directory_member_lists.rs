@@ -29,7 +29,7 @@ fn room(store: &MemoryStore) -> StoreResult<(Conversation, Vec<UserNo>)> {
 fn change(room: &Conversation, add: &[UserNo], remove: &[UserNo]) -> Proposal {
     let add = add.iter().map(|user| (*user, Role::Member)).collect();
     let (remove, conversation) = (remove.to_vec(), room.no);
-    Proposal::ChangeMembers { conversation, add, remove, heir: None, members_max: 10, notice: None }
+    Proposal::ChangeMembers { conversation, add, remove, heir: None, act: None, members_max: 10, notice: None }
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod device_connections_are_admitted_within_limits;
 mod devices;
 mod devices_follow_the_leader;
 mod devices_speak_miop;
+mod each_persona_may_do_what_the_page_says;
 #[path = "support/event_stream.rs"]
 mod event_stream;
 mod every_node_knows_who_is_online;

@@ -77,6 +77,27 @@ pub enum BlocksMode {
     Hide,
 }
 
+/// Who may send messages in a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Posting {
+    /// Every member.
+    #[default]
+    Members,
+    /// The owner and admins, as in an official account.
+    Admins,
+}
+
+/// What the owner and admins forbid a user in a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RestrictionKind {
+    /// The member reads, and writes nothing.
+    Mute,
+    /// The user is removed, and does not become a member again.
+    Ban,
+}
+
 /// Which reactions may be given to messages of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -131,6 +152,16 @@ pub struct CreateConversation {
     /// in which nobody sends while one blocks the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlocksMode>,
+    /// Who may send: `admins` makes it announce-only. Only for groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub posting: Option<Posting>,
+    /// A member may send one message in so many seconds, at most 86,400 (a day); 0: no slow mode. The owner, admins and app servers are
+    /// exempt. Only for groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_mode_s: Option<u32>,
+    /// Whether users may ask to become members; absent in a new one: they may not. Only for groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub join_requests: Option<bool>,
 }
 
 /// The changes of a conversation's details. What is absent stays as it was.
@@ -163,6 +194,16 @@ pub struct UpdateConversation {
     /// Whether members are notified of messages of those whom they block. Not for direct conversations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlocksMode>,
+    /// Who may send: `admins` makes it announce-only. Only for groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub posting: Option<Posting>,
+    /// A member may send one message in so many seconds, at most 86,400 (a day); 0: no slow mode. The owner, admins and app servers are
+    /// exempt. Only for groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_mode_s: Option<u32>,
+    /// Whether users may ask to become members; absent in a new one: they may not. Only for groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub join_requests: Option<bool>,
 }
 
 /// A conversation, without its members and entries.
@@ -203,6 +244,80 @@ pub struct ConversationDetails {
     /// Whether members are notified of messages of those whom they block.
     #[serde(default)]
     pub blocks: BlocksMode,
+    /// Who may send: as was set, or what follows from the kind.
+    #[serde(default)]
+    pub posting: Posting,
+    /// A member may send one message in so many seconds; 0: as many as the member likes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub slow_mode_s: u32,
+    /// Users may ask to become members.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub join_requests: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// A mute or a ban.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "kind": "mute", "until": 1_795_834_080_000u64, "reason": "off topic" }))]
+#[serde(deny_unknown_fields)]
+pub struct Restrict {
+    /// A mute or a ban.
+    pub kind: RestrictionKind,
+    /// When it ends by itself, in milliseconds since 1970 UTC; absent: when it is lifted.
+    #[serde(default, deserialize_with = "crate::time::time", skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// Why, for members: at most 512 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The user in whose name an app server acts. With a user's token that user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+/// A user's mute or ban in a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RestrictionView {
+    /// The user's id.
+    pub user: String,
+    /// A mute or a ban.
+    pub kind: RestrictionKind,
+    /// Since when, in milliseconds since 1970 UTC.
+    pub at: u64,
+    /// When it ends by itself, in milliseconds since 1970 UTC; absent: when it is lifted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// Who decided it; absent: an app server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The mutes and bans of a conversation, page by page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RestrictionPage {
+    /// Those that hold, on this page.
+    pub restrictions: Vec<RestrictionView>,
+    /// Hand back as `after` for the next page; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// To whom a group is handed over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "to": "carol" }))]
+#[serde(deny_unknown_fields)]
+pub struct HandOver {
+    /// The member who owns it from now on.
+    pub to: String,
+    /// The owner who is an admin from now on; with a user's token that user, who need not be named. Without one an app server makes
+    /// `to` an owner beside those there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 /// Users who join, leave, or get another role.
@@ -259,4 +374,7 @@ pub struct MemberView {
     pub role: Role,
     /// Milliseconds since 1970 UTC.
     pub joined_at: u64,
+    /// The member is muted now: reads, and writes nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub muted: bool,
 }

@@ -113,8 +113,11 @@ pub struct MembersEvent {
     pub joined: Vec<EventMember>,
     /// The ids of users who were members before, and are none after.
     pub left: Vec<String>,
-    /// Members who have another role, with their roles of now.
+    /// Members who have another role, or whose mute began, was changed or was lifted, with their roles of now.
     pub changed: Vec<EventMember>,
+    /// The ids of users who are no members, and whose ban began, was changed or was lifted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
 }
 
 /// A member in an event.

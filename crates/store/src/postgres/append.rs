@@ -20,10 +20,11 @@ pub(crate) struct AppendBatch<'a>(Vec<(ConversationNo, &'a NewEntry)>);
 impl<'a> AppendBatch<'a> {
     pub(crate) fn of(batch: &'a [Proposal]) -> Option<AppendBatch<'a>> {
         let entry = |proposal: &'a Proposal| match proposal {
-            // An answer needs the message that it answers, and mentions are indexed.
+            // An answer needs the message that it answers, mentions are indexed, and slow mode has rows of its own.
             Proposal::Append { conversation, entry }
                 if entry.details.is_none()
                     && entry.request.refusal.is_none()
+                    && entry.request.slow_mode_ms.is_none()
                     && entry.mentioned_ids().next().is_none()
                     && !entry.mentions_all() =>
             {

@@ -89,15 +89,18 @@ impl<'a> TouchedKeys<'a> {
                 self.cards.insert(*conversation);
                 notice.iter().for_each(|notice| self.entry(*conversation, notice));
             }
-            Proposal::ChangeMembers { conversation, add, remove, heir, notice, .. } => {
+            Proposal::ChangeMembers { conversation, add, remove, heir, act, notice, .. } => {
                 self.heads.insert(*conversation);
                 self.cards.insert(*conversation);
                 self.named_users.extend(add.iter().map(|(user, _)| *user));
                 if !remove.is_empty() {
                     self.left.insert(*conversation);
                 }
-                let users = add.iter().map(|(user, _)| user).chain(remove).chain(heir);
-                self.memberships.extend(users.map(|user| (*conversation, *user)));
+                let users = add.iter().map(|(user, _)| *user).chain(remove.iter().copied()).chain(*heir);
+                let users = users.chain(act.iter().filter_map(|act| act.user()));
+                // How many requests of a user wait is changed under the lock of the user.
+                self.users.extend(act.iter().filter_map(|act| act.asker()));
+                self.memberships.extend(users.map(|user| (*conversation, user)));
                 notice.iter().for_each(|notice| self.entry(*conversation, notice));
             }
             Proposal::SetDesk { account, id, .. } => {
@@ -377,19 +380,14 @@ fn read_send(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
 
 /// A membership from five columns, `first` and those behind it.
 pub(crate) fn membership(row: &Row, first: usize) -> StoreResult<Membership> {
-    let role = match row.get::<_, i16>(first) {
-        1 => Role::Admin,
-        2 => Role::Owner,
-        // A role of a later version gives no right that is known here.
-        _ => Role::Member,
-    };
+    let (role, restricted) = Membership::role_of_stored(u8::try_from(row.get::<_, i16>(first)).unwrap_or_default());
     let mute = match row.get::<_, i64>(first + 4) {
         0 => MuteState::Off,
         MUTED_FOR_GOOD => MuteState::Forever,
         end => MuteState::Until(end as u64),
     };
     let [joined_at, joined_seq, read_seq] = [1, 2, 3].map(|column| number(row, first + column));
-    Ok(Membership { role, joined_at, joined_seq, read_seq, mute })
+    Ok(Membership { role, joined_at, joined_seq, read_seq, mute, restricted })
 }
 
 pub(crate) const MUTED_FOR_GOOD: i64 = -1;

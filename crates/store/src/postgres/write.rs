@@ -175,7 +175,7 @@ impl Members {
         for (key, membership) in keys.iter().filter_map(|key| Some((key, state.memberships.get(key)?))) {
             columns.conversations.push(bigint(key.0.0));
             columns.users.push(bigint(key.1.0));
-            columns.roles.push(membership.role as i16);
+            columns.roles.push(i16::from(membership.stored_role()));
             columns.joined_at.push(bigint(membership.joined_at));
             columns.joined_seq.push(bigint(membership.joined_seq));
             columns.read_seq.push(bigint(membership.read_seq));

@@ -67,21 +67,31 @@ fn settings_of_a_later_version_allow_no_more_than_is_known() {
         let row = [encode(&ConversationRow::of(&conversation)), text.as_bytes().to_vec()].concat();
         decode_conversation(ConversationNo(7), &row).map(|conversation| conversation.settings)
     };
-    let later = r#"{"receipts":"later","history":{"later":1},"mention_all":"later","reactions":{"later":[]},"blocks":"later","later":1}"#;
+    let later = r#"{"receipts":"later","history":{"later":1},"mention_all":"later","reactions":{"later":[]},"blocks":"later","posting":"later","later":1}"#;
     let cautious = ConversationSettings {
         receipts: Some(ReceiptsMode::None),
         history: Some(HistoryVisibility::Join),
         mention_all: Some(MentionAll::Nobody),
         reactions: Some(AllowedReactions::Only(vec![])),
         blocks: Some(BlocksMode::Hide),
+        posting: Some(Posting::Admins),
+        slow_mode_s: None,
+        join_requests: None,
     };
     assert_eq!(settings(later).unwrap(), cautious);
     let known = ConversationSettings { history: Some(HistoryVisibility::Last(3)), ..ConversationSettings::default() };
     assert_eq!(settings(r#"{"history":{"last":3}}"#).unwrap(), known);
     assert!(settings("{").is_err());
-    for (role, expected) in [(0, Role::Member), (1, Role::Admin), (2, Role::Owner), (3, Role::Member)] {
+    for (role, expected) in [
+        (0, (Role::Member, false)),
+        (1, (Role::Admin, false)),
+        (2, (Role::Owner, false)),
+        (3, (Role::Member, false)),
+        (0x11, (Role::Admin, true)),
+    ] {
         let row = MembershipRow { role, joined_at: 1, joined_seq: 1, read_seq: 1, muted_until: 0 };
-        assert_eq!(row.membership().role, expected);
+        let membership = row.membership();
+        assert_eq!((membership.role, membership.restricted), expected);
     }
 }
 

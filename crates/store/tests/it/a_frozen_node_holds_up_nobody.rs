@@ -114,7 +114,7 @@ fn open_direct(id: &str, client_msg_id: &str) -> Proposal {
 
 fn add_member(conversation: ConversationNo, user: UserNo) -> Proposal {
     let (add, notice) = (vec![(user, Role::Member)], Some(message(&format!("joined-{}", user.0))));
-    Proposal::ChangeMembers { conversation, add, remove: vec![], heir: None, members_max: 100, notice }
+    Proposal::ChangeMembers { conversation, add, remove: vec![], heir: None, act: None, members_max: 100, notice }
 }
 
 /// A room of three users, and two users more.

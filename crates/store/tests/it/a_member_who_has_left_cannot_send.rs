@@ -6,7 +6,15 @@ use tidings_store::PostgresStore;
 
 fn change(room: ConversationNo, add: Vec<(UserNo, Role)>, remove: Vec<UserNo>) -> Proposal {
     // The notice names the user who left as its sender, and is accepted.
-    Proposal::ChangeMembers { conversation: room, add, remove, heir: None, members_max: 10, notice: Some(notice()) }
+    Proposal::ChangeMembers {
+        conversation: room,
+        add,
+        remove,
+        heir: None,
+        act: None,
+        members_max: 10,
+        notice: Some(notice()),
+    }
 }
 
 fn notice() -> NewEntry {

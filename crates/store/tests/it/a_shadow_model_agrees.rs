@@ -8,9 +8,11 @@ use proptest::prelude::*;
 use tidings_domain::{
     commit_log::LogRecord,
     desks::{DeskPatch, OpenTo},
+    joining::{Invite, JoinRequest, RefusedRequest},
     model::*,
     push_tokens::TokenDigest,
     request_digest::RequestHasher,
+    restrictions::{Restriction, RestrictionKind},
     store::*,
 };
 use tidings_protocol::{
@@ -126,7 +128,9 @@ fn entry() -> impl Strategy<Value = NewEntry> {
 fn request(kind: u8, flags: [bool; 2]) -> EntryRequest {
     let digest = flags[0].then(|| RequestHasher::new(if kind.is_multiple_of(4) { "a" } else { "b" }).digest());
     let refusal = (kind == 1 && flags[1]).then(|| Box::new(Refusal::new(ErrorCode::Forbidden, "not any more")));
-    EntryRequest { digest, refusal }
+    // A batch of nothing but entries has another way through PostgreSQL, unless one is in slow mode.
+    let slow_mode_ms = (kind == 2 && flags[0]).then_some(4_000);
+    EntryRequest { digest, refusal, slow_mode_ms }
 }
 
 /// Some messages answer another one, and some grow.
@@ -202,6 +206,9 @@ fn settings(set: bool) -> ConversationSettings {
         mention_all: set.then_some(MentionAll::Nobody),
         reactions: set.then(|| AllowedReactions::Only(vec!["👍".into()])),
         blocks: None,
+        posting: set.then_some(Posting::Admins),
+        slow_mode_s: set.then_some(30),
+        join_requests: set.then_some(true),
     }
 }
 
@@ -281,9 +288,9 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         }),
         3 => (room(), user(), preferences())
             .prop_map(|(conversation, user, patch)| Proposal::SetPreferences { conversation, user, patch }),
-        4 => (room(), members(4), prop::collection::vec(user(), 0..3), prop::option::weighted(0.2, user()), 2..8u64, prop::option::of(entry()))
-            .prop_map(|(conversation, add, remove, heir, members_max, notice)| {
-                Proposal::ChangeMembers { conversation, add, remove, heir, members_max, notice }
+        6 => (room(), members(4), prop::collection::vec(user(), 0..3), prop::option::weighted(0.2, user()), act(), 2..8u64, prop::option::of(entry()))
+            .prop_map(|(conversation, add, remove, heir, act, members_max, notice)| {
+                Proposal::ChangeMembers { conversation, add, remove, heir, act, members_max, notice }
             }),
         3 => (room(), user(), 0..20u64)
             .prop_map(|(conversation, user, seq)| Proposal::MarkRead { conversation, user, seq }),
@@ -297,6 +304,40 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         5 => set_push_token(),
     ]
     .prop_map(in_rooms_of_account)
+}
+
+/// What becomes of one member: mutes and bans for a few seconds, or for good.
+fn act() -> impl Strategy<Value = Option<Box<MemberAct>>> {
+    let until = prop::option::of((0..20_000u64).prop_map(|later| NOON + later));
+    let restriction = until.prop_map(|until| Restriction { at: NOON, until, by: None, reason: None });
+    let kind = prop_oneof![Just(RestrictionKind::Mute), Just(RestrictionKind::Ban)];
+    let restrict = (user(), kind, prop::option::weighted(0.7, restriction))
+        .prop_map(|(user, kind, restriction)| MemberAct::Restrict { user, kind, restriction });
+    let until = prop::option::of((0..20_000u64).prop_map(|later| NOON + later));
+    let invite = (0..3u64, until, prop::option::of(1..3u32)).prop_map(|(number, expires_at, uses_max)| {
+        let invite = Invite { number, digest: "d".into(), at: NOON, by: None, expires_at, uses_max, uses: 0 };
+        MemberAct::Invite { invite, invites_max: 3 }
+    });
+    let ask = user().prop_map(|user| MemberAct::Ask {
+        user,
+        request: JoinRequest { at: NOON, text: None, refused: None },
+        waiting_max: (2, 2),
+    });
+    let decline = (user(), any::<bool>()).prop_map(|(user, refuses)| MemberAct::Decline {
+        user,
+        refused: refuses.then_some(RefusedRequest { at: NOON, by: None, reason: None }),
+    });
+    let act = prop_oneof![
+        3 => restrict,
+        1 => user().prop_map(MemberAct::StepDown),
+        1 => invite,
+        1 => (0..3u64).prop_map(MemberAct::RevokeInvite),
+        2 => (user(), 0..3u64).prop_map(|(user, invite)| MemberAct::JoinByInvite { user, invite }),
+        3 => ask,
+        1 => user().prop_map(MemberAct::Approve),
+        1 => decline,
+    ];
+    prop::option::weighted(0.6, act.prop_map(Box::new))
 }
 
 /// Few users, devices and tokens, so that what the proposal expects is often what is there.

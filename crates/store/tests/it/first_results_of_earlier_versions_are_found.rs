@@ -8,7 +8,10 @@ use tidings_domain::{model::*, request_digest::RequestHasher, store::*};
 use tidings_store::check::check;
 
 fn asking(conversation: ConversationNo, id: &str, body: &str) -> Proposal {
-    let request = EntryRequest { digest: Some(RequestHasher::new("send").json("body", body).digest()), refusal: None };
+    let request = EntryRequest {
+        digest: Some(RequestHasher::new("send").json("body", body).digest()),
+        ..EntryRequest::default()
+    };
     Proposal::Append { conversation, entry: NewEntry { request, ..message(id) } }
 }
 

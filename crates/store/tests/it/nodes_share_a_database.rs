@@ -253,8 +253,15 @@ fn members_and_read_marks_changed_by_two_nodes_add_up() {
                 for n in (4 + node as u64..=60).step_by(2) {
                     let add = vec![(UserNo(n), Role::Member)];
                     let (remove, notice, members_max) = (vec![], Some(message(&format!("joined-{n}"))), 100);
-                    let change =
-                        Proposal::ChangeMembers { conversation: room, add, remove, heir: None, members_max, notice };
+                    let change = Proposal::ChangeMembers {
+                        conversation: room,
+                        add,
+                        remove,
+                        heir: None,
+                        act: None,
+                        members_max,
+                        notice,
+                    };
                     let read = Proposal::MarkRead { conversation: room, user: UserNo(1), seq: u64::MAX };
                     store.commit(&[change, read], NOON).unwrap();
                 }

@@ -63,7 +63,7 @@ impl State {
         blocks_max: u32,
         now_ms: u64,
     ) -> Result<Outcome, Rejection> {
-        let key = (RowSpace::Chat, [&b"L"[..], &user.0.to_be_bytes(), &other.0.to_be_bytes()].concat());
+        let key = (RowSpace::Chat, [&b"K"[..], &user.0.to_be_bytes(), &other.0.to_be_bytes()].concat());
         let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(user))?;
         if self.rows.contains_key(&key) == blocked {
             return Ok(Outcome::Block { moved: false });

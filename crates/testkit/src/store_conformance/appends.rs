@@ -81,7 +81,7 @@ fn same_id_of_two_senders(store: &dyn Store) {
 /// The entry of a request that asks for `body`.
 pub(super) fn asking(body: &str, entry: NewEntry) -> NewEntry {
     let digest = Some(RequestHasher::new("send").json("body", body).digest());
-    NewEntry { request: EntryRequest { digest, refusal: None }, ..entry }
+    NewEntry { request: EntryRequest { digest, ..EntryRequest::default() }, ..entry }
 }
 
 /// Commits in one batch, and one by one: a store may decide the two in different ways.

@@ -46,7 +46,15 @@ fn history(store: &dyn Store, entries: u64) -> (Vec<UserNo>, Vec<ConversationNo>
             let notice = Some(notice(EntryKind::MemberChange));
             commit_at(
                 store,
-                Proposal::ChangeMembers { heir: None, conversation, add, remove: vec![], members_max: 10, notice },
+                Proposal::ChangeMembers {
+                    heir: None,
+                    act: None,
+                    conversation,
+                    add,
+                    remove: vec![],
+                    members_max: 10,
+                    notice,
+                },
                 NOON + said * 4 * DAY / entries,
             );
         }

@@ -91,6 +91,7 @@ fn kept(store: &dyn Store) {
     let (room, news) = (group(store, "g", &u), create(store, "o", ConversationKind::Official, &u));
     let change = |conversation, add: &[UserNo], remove: &[UserNo], notice| Proposal::ChangeMembers {
         heir: None,
+        act: None,
         conversation,
         add: add.iter().map(|user| (*user, Role::Member)).collect(),
         remove: remove.to_vec(),

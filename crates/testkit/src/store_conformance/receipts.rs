@@ -190,6 +190,9 @@ fn settings(store: &dyn Store) {
         mention_all: Some(MentionAll::Members),
         reactions: Some(AllowedReactions::Only(vec!["+1".into()])),
         blocks: Some(BlocksMode::Hide),
+        posting: Some(Posting::Admins),
+        slow_mode_s: Some(30),
+        join_requests: Some(true),
     };
     let new = NewConversation { settings: members.clone(), ..new_conversation("g", ConversationKind::Group, &u[..2]) };
     let Outcome::Conversation { conversation, created: true } = commit(store, Proposal::CreateConversation(new)) else {
@@ -207,6 +210,7 @@ fn settings(store: &dyn Store) {
     };
     let add = Proposal::ChangeMembers {
         heir: None,
+        act: None,
         conversation: room,
         add: vec![(u[2], Role::Member)],
         remove: vec![],
@@ -218,13 +222,7 @@ fn settings(store: &dyn Store) {
     let details = store.conversation(room).unwrap().unwrap();
     assert_eq!((details.settings, details.member_count), (members.clone(), 3), "what is not given stays");
     let none = ConversationSettings { receipts: Some(ReceiptsMode::None), ..members };
-    commit(
-        store,
-        update(
-            None,
-            ConversationSettings { history: None, mention_all: None, reactions: None, blocks: None, ..none.clone() },
-        ),
-    );
+    commit(store, update(None, ConversationSettings { receipts: none.receipts, ..ConversationSettings::default() }));
     let details = store.conversation(room).unwrap().unwrap();
     assert_eq!((details.settings, details.name.as_deref()), (none.clone(), Some("new")));
     assert_eq!(store.conversations(&[room]).unwrap()[0].as_ref().map(|details| details.settings.clone()), Some(none));

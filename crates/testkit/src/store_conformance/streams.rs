@@ -150,6 +150,7 @@ fn interruptions(store: &dyn Store) {
     commit(store, append(room, growing(u[0], "a")));
     let leave = Proposal::ChangeMembers {
         heir: None,
+        act: None,
         conversation: room,
         add: vec![],
         remove: vec![u[0]],

@@ -89,7 +89,7 @@ fn unknown_members(store: &dyn Store) {
 
 fn change(conversation: ConversationNo, add: &[(UserNo, Role)], remove: &[UserNo], members_max: u64) -> Proposal {
     let (add, remove) = (add.to_vec(), remove.to_vec());
-    Proposal::ChangeMembers { heir: None, conversation, add, remove, members_max, notice: None }
+    Proposal::ChangeMembers { heir: None, act: None, conversation, add, remove, members_max, notice: None }
 }
 
 fn changed(added: &[UserNo], removed: &[UserNo], changed: &[UserNo], member_count: u64) -> Outcome {
@@ -122,7 +122,7 @@ fn heir(store: &dyn Store) {
     commit(store, change(room, &[(u[0], Role::Owner)], &[], 10));
     let leave = |user: UserNo, heir| match change(room, &[], &[user], 10) {
         Proposal::ChangeMembers { conversation, add, remove, members_max, notice, .. } => {
-            Proposal::ChangeMembers { conversation, add, remove, heir: Some(heir), members_max, notice }
+            Proposal::ChangeMembers { conversation, add, remove, heir: Some(heir), act: None, members_max, notice }
         }
         other => other,
     };
@@ -189,6 +189,7 @@ fn members_notice(store: &dyn Store) {
     let room = group(store, "g", &u[..1]);
     let add = |role| Proposal::ChangeMembers {
         heir: None,
+        act: None,
         conversation: room,
         add: vec![(u[1], role)],
         remove: vec![],
@@ -244,6 +245,7 @@ fn refused_notice(store: &dyn Store) {
     };
     let change = Proposal::ChangeMembers {
         heir: None,
+        act: None,
         conversation: room,
         add: vec![(u[0], Role::Owner), (u[2], Role::Member)],
         remove: vec![u[1]],
@@ -385,7 +387,8 @@ fn rejoin(store: &dyn Store) {
     store.commit(&batch, NOON + 7).unwrap();
     let member = store.membership(room, u[1]).unwrap().unwrap();
     let mute = MuteState::Forever;
-    let expected = Membership { role: Role::Admin, joined_at: NOON + 7, joined_seq: 4, read_seq: 4, mute };
+    let expected =
+        Membership { role: Role::Admin, joined_at: NOON + 7, joined_seq: 4, read_seq: 4, mute, restricted: false };
     assert_eq!(member, expected);
     assert_eq!(store.conversations_of(u[1], true, 9).unwrap().len(), 1);
 }

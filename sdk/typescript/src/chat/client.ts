@@ -107,7 +107,14 @@ export class Client implements Tidings {
   }
 
   async createGroup(group: { readonly id?: string; readonly name?: string; readonly members: readonly string[] }): Promise<Conversation> {
-    const answer = await this.#parts.http.call("POST", "/v1/conversations", { kind: "group", ...group });
+    return this.#joined(await this.#parts.http.call("POST", "/v1/conversations", { kind: "group", ...group }));
+  }
+
+  async joinByInvite(token: string): Promise<Conversation> {
+    return this.#joined(await this.#parts.http.call("POST", "/v1/invites/join", { token }));
+  }
+
+  #joined(answer: unknown): Conversation {
     const id = (answer as { readonly id?: unknown } | undefined)?.id;
     if (typeof id !== "string") throw new TidingsError(CLIENT_CODES.protocol, "the server did not name the group");
     this.conversations.membership(id, true);

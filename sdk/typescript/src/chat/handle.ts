@@ -1,7 +1,7 @@
 // One conversation as an app holds it: no state of its own, but for what waits to be told.
 import type {
-  AssignOptions, Conversation, EditOptions, EntriesPage, GrowingMessage, MembersPage, MessageReceipts, MessageVersion, ReactionsPage, ReceiptsSnapshot,
-  SendOptions,
+  AssignOptions, Conversation, EditOptions, EntriesPage, GrowingMessage, Invite, JoinRequest, JoinRequestsPage, MadeInvite, MembersPage, MessageReceipts, MessageVersion, ReactionsPage, ReceiptsSnapshot,
+  RestrictionKind, RestrictionsPage, SendOptions,
 } from "../conversation.js";
 import type { Observable } from "../observable.js";
 import type { NewMessage, Preferences } from "../wire/client-frames.js";
@@ -220,6 +220,63 @@ export class ConversationHandle implements Conversation {
 
   leave(): Promise<void> {
     return this.removeMembers([this.#parts.core.me]);
+  }
+
+  restrict(user: string, kind: RestrictionKind, options: { readonly until?: number; readonly reason?: string } = {}): Promise<void> {
+    return this.#questions.restrict(user, { kind, ...options });
+  }
+
+  liftRestriction(user: string, kind: RestrictionKind): Promise<void> {
+    return this.#questions.liftRestriction(user, kind);
+  }
+
+  restrictions(
+    page: { readonly kind?: RestrictionKind; readonly after?: string; readonly limit?: number } = {},
+  ): Promise<RestrictionsPage> {
+    return this.#questions.restrictions(page);
+  }
+
+  handOver(to: string): Promise<void> {
+    return this.#questions.handOver(to);
+  }
+
+  createInvite({ expiresAt, usesMax }: { readonly expiresAt?: number; readonly usesMax?: number } = {}): Promise<MadeInvite> {
+    return this.#questions.createInvite({
+      ...(expiresAt !== undefined && { expires_at: expiresAt }),
+      ...(usesMax !== undefined && { uses_max: usesMax }),
+    });
+  }
+
+  invites(): Promise<readonly Invite[]> {
+    return this.#questions.invites();
+  }
+
+  revokeInvite(id: string): Promise<void> {
+    return this.#questions.revokeInvite(id);
+  }
+
+  askToJoin(text?: string): Promise<void> {
+    return this.#questions.askToJoin(text);
+  }
+
+  joinRequest(): Promise<JoinRequest> {
+    return this.#questions.joinRequest(this.#parts.core.me);
+  }
+
+  withdrawJoinRequest(): Promise<void> {
+    return this.#questions.refuseJoinRequest(this.#parts.core.me, undefined);
+  }
+
+  joinRequests(page: { readonly after?: string; readonly limit?: number } = {}): Promise<JoinRequestsPage> {
+    return this.#questions.joinRequests(page);
+  }
+
+  approveJoinRequest(user: string): Promise<void> {
+    return this.#questions.approveJoinRequest(user);
+  }
+
+  refuseJoinRequest(user: string, reason?: string): Promise<void> {
+    return this.#questions.refuseJoinRequest(user, reason);
   }
 
   async assign(agent: string | null, { ifAssignedTo }: AssignOptions = {}): Promise<void> {

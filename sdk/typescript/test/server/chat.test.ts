@@ -129,6 +129,32 @@ test("groups: made, renamed, joined and left, as the list and the timeline tell"
   await assert.rejects(theirs.send({ text: "still here?" }), (error: { code?: string }) => error.code === "not_a_member");
 });
 
+test("owners mute, ban, invite, admit and hand over", async () => {
+  const [ada, ben, cleo] = await server.users("ada", "ben", "cleo");
+  const [hers, his, third] = [await open(ada ?? ""), await open(ben ?? ""), await open(cleo ?? "")];
+  const group = await hers.createGroup({ members: [ben ?? ""] });
+  const theirs = his.conversation(group.id);
+  await group.restrict(ben ?? "", "mute", { until: Date.now() + 3_600_000, reason: "loud" });
+  await assert.rejects(theirs.send({ text: "psst" }), { code: "muted" });
+  assert.deepEqual((await group.restrictions({ kind: "mute" })).restrictions.map(({ user, by, reason }) => [user, by, reason]), [[ben, ada, "loud"]]);
+  assert.equal((await theirs.members()).members.find(({ user }) => user === ben)?.muted, true);
+  await group.liftRestriction(ben ?? "", "mute");
+  await theirs.send({ text: "thanks" });
+
+  const { id, token } = await group.createInvite({ usesMax: 1 });
+  assert.equal((await third.joinByInvite(token)).id, group.id);
+  assert.deepEqual((await group.invites()).map(({ uses }) => uses), []);
+  await assert.rejects(group.revokeInvite("0"), { code: "not_found" });
+  assert.equal(typeof id, "string");
+  await group.restrict(cleo ?? "", "ban");
+  await assert.rejects(group.addMembers([cleo ?? ""]), { code: "banned" });
+  await group.liftRestriction(cleo ?? "", "ban");
+  await assert.rejects(third.conversation(group.id).askToJoin("me?"), { code: "forbidden" });
+
+  await group.handOver(ben ?? "");
+  assert.deepEqual((await group.members()).members.map(({ user, role }) => [user, role]).sort(), [[ada, "admin"], [ben, "owner"]].sort());
+});
+
 test("edits and recalls change the message everywhere, and history says the same", async () => {
   const [ada, ben] = await server.users("ada", "ben");
   const [hers, his] = [await open(ada ?? ""), await open(ben ?? "")];

@@ -150,6 +150,9 @@ impl World {
             mention_all: None,
             blocks: None,
             reactions: None,
+            posting: None,
+            slow_mode_s: None,
+            join_requests: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }

@@ -158,7 +158,7 @@ impl Server {
             recent_bytes_max: 1 << 20,
             fingerprints: Default::default(),
         };
-        Server::of(session_config(), store.clone(), Some(cluster), None)
+        Server::of(session_config(), store.clone(), Some(cluster), None, EngineConfig::default())
     }
 
     /// A node of a cluster with a webhook.
@@ -190,15 +190,19 @@ impl Server {
             recent_bytes_max: 1 << 20,
             fingerprints: Default::default(),
         };
-        Server::of(sessions, store.clone(), Some(cluster), Some(webhook))
+        Server::of(sessions, store.clone(), Some(cluster), Some(webhook), EngineConfig::default())
     }
 
     pub fn with_webhook(sessions: SessionConfig, store: Arc<dyn Store>, webhook: Arc<dyn Webhook>) -> Self {
-        Server::of(sessions, store, None, Some(webhook))
+        Server::of(sessions, store, None, Some(webhook), EngineConfig::default())
     }
 
     pub fn with(sessions: SessionConfig, store: Arc<dyn Store>) -> Self {
-        Server::of(sessions, store, None, None)
+        Server::with_engine(sessions, store, EngineConfig::default())
+    }
+
+    pub fn with_engine(sessions: SessionConfig, store: Arc<dyn Store>, engine: EngineConfig) -> Self {
+        Server::of(sessions, store, None, None, engine)
     }
 
     fn of(
@@ -206,6 +210,7 @@ impl Server {
         store: Arc<dyn Store>,
         cluster: Option<ClusterParts>,
         webhook: Option<Arc<dyn Webhook>>,
+        engine: EngineConfig,
     ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -223,7 +228,7 @@ impl Server {
                 commit_time_max: FOREVER,
                 popups: PopupsConfig { undurable_max: FOREVER, ..PopupsConfig::default() },
                 presence: PresenceConfig { grace_ms: 50, ..PresenceConfig::default() },
-                ..EngineConfig::default()
+                ..engine
             },
             clock: Arc::new(SystemClock),
             store,
@@ -288,6 +293,9 @@ impl Server {
             mention_all: None,
             blocks: None,
             reactions: None,
+            posting: None,
+            slow_mode_s: None,
+            join_requests: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }
