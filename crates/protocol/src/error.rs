@@ -160,9 +160,10 @@ impl ErrorCode {
             Internal => 4020,
             UserSuspended => 4021,
             // These refuse requests; they end no session.
-            NotAMember | Muted | Banned | Blocked | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused
-            | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled | VersionConflict
-            | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled | CursorExpired => 4999,
+            NotAMember | Muted | Banned | Blocked | MethodNotAllowed | UnsupportedMediaType | Conflict
+            | ClientMsgIdReused | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled
+            | VersionConflict | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled
+            | CursorExpired => 4999,
         }
     }
 }

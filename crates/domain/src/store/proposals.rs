@@ -1,7 +1,8 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
 use crate::{
-    desks::*, joining::*, model::*, reports::ReportKey, request_digest::RequestDigest, restrictions::*, token_digest::TokenDigest,
+    desks::*, joining::*, model::*, reports::ReportKey, request_digest::RequestDigest, restrictions::*,
+    token_digest::TokenDigest,
 };
 use tidings_protocol::{
     error::Refusal,

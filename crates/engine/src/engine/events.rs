@@ -6,7 +6,12 @@
 mod cursor;
 mod snapshot;
 
-use crate::{Engine, engine::reads::READ_AT_ONCE, views::Found, visibility::View};
+use crate::{
+    Engine,
+    engine::{reads::READ_AT_ONCE, users::suspension_view},
+    views::Found,
+    visibility::View,
+};
 use cursor::{EventCursor, Part, Place, StatePlace};
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{
@@ -264,7 +269,7 @@ impl Engine {
             Change::Users(ids) => {
                 for id in ids {
                     if let Some(user) = self.directory.user_by_id(&id).map_err(store_refusal)? {
-                        add(EventType::User, &id, EventData::User(self.profile_of(&user, false)));
+                        add(EventType::User, &id, EventData::User(self.event_profile(&user)));
                     }
                 }
             }
@@ -319,6 +324,12 @@ impl Engine {
 
     fn event_conversation(&self, no: ConversationNo) -> Result<Option<Arc<Conversation>>, Refusal> {
         self.directory.conversation(no).map_err(store_refusal)
+    }
+
+    /// A user as others see the user, and the suspension: who begins with the present state learns of it by no other event.
+    fn event_profile(&self, user: &User) -> UserProfile {
+        let suspension = user.suspension_at(self.clock.now_ms()).map(suspension_view);
+        UserProfile { suspension, ..self.profile_of(user, false) }
     }
 
     fn event_user(&self, no: UserNo) -> Result<Option<Arc<User>>, Refusal> {

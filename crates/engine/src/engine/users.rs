@@ -43,7 +43,7 @@ fn cut(by: &str) -> &str {
     &by[..by.floor_char_boundary(REASON_BYTES_MAX)]
 }
 
-fn suspension_view(suspension: &Suspension) -> SuspensionView {
+pub(crate) fn suspension_view(suspension: &Suspension) -> SuspensionView {
     let Suspension { until, reason, by, at } = suspension.clone();
     SuspensionView { until, reason, by, at }
 }

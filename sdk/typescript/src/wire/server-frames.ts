@@ -1,4 +1,5 @@
 // The frames that a server sends: one union, told apart by `t`.
+import type { Json } from "./json.js";
 import type { ConversationView, Entry, HistoryPage, MissedRange, SendReceipt, UserCard } from "./entries.js";
 import type { PopupDecision, Push } from "./popups.js";
 

@@ -43,7 +43,7 @@ impl Engine {
         }
         let at = StatePlace { no: at.no + 1, ..at };
         if let Some(user) = self.directory.user(UserNo(at.no)).map_err(store_refusal)? {
-            let data = EventData::User(self.profile_of(&user, false));
+            let data = EventData::User(self.event_profile(&user));
             page.bytes += ATTRIBUTES_BYTES_MAX;
             page.add_of_state(at, FoundEvent { kind: EventType::User, subject: user.id.clone(), at: None, data });
         }
@@ -77,7 +77,8 @@ impl Engine {
                 let joined = self.event_members(&conversation, &numbers)?;
                 page.bytes += joined.len() * ID_BYTES_MAX;
                 let details = self.details_of(&conversation)?;
-                let data = MembersEvent { details, joined, left: Vec::new(), changed: Vec::new() };
+                let (left, changed, others) = Default::default();
+                let data = MembersEvent { details, joined, left, changed, others };
                 page.add_of_conversation(at, EventType::Members, &conversation, EventData::Members(data));
                 Ok(if members.len() < READ_AT_ONCE { next(Part::Entries) } else { Some(at) })
             }
