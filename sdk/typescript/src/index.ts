@@ -12,6 +12,7 @@ export type {
   AccountListOptions,
   AssignmentEvent,
   Away,
+  BlockedUser,
   BlocksPage,
   Connect,
   Connecting,

@@ -174,10 +174,18 @@ export interface Users {
   blocked(page?: { readonly after?: string; readonly limit?: number }): Promise<BlocksPage>;
 }
 
+/** A user whom this user blocks. */
+export interface BlockedUser {
+  /** The user's id. */
+  readonly user: string;
+  /** Since when, in milliseconds since 1970 UTC. */
+  readonly at: number;
+}
+
 /** A page of users whom this user blocks. */
 export interface BlocksPage {
-  /** The ids, and since when, in milliseconds since 1970 UTC. */
-  readonly users: readonly { readonly user: string; readonly at: number }[];
+  /** Those of this page. */
+  readonly users: readonly BlockedUser[];
   /** The `after` of the next page; absent: this is the last. */
   readonly next?: string;
 }

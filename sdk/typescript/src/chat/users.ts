@@ -1,6 +1,6 @@
 import { TidingsError } from "../errors.js";
 import { Cell, type Observable } from "../observable.js";
-import type { BlocksPage, Users } from "../tidings.js";
+import type { BlockedUser, BlocksPage, Users } from "../tidings.js";
 import type { UserCard } from "../wire/entries.js";
 import type { Core } from "./core.js";
 import { path, query, type HttpListener } from "./http.js";
@@ -37,7 +37,7 @@ export class UserBook implements Users {
 
   async blocked(page: { readonly after?: string; readonly limit?: number } = {}): Promise<BlocksPage> {
     const answer = await this.#http.call("GET", "/v1/users/me/blocks" + query({ ...page }));
-    return { users: listOf<BlocksPage["users"][number]>(answer, "users"), ...nextOf(answer) };
+    return { users: listOf<BlockedUser>(answer, "users"), ...nextOf(answer) };
   }
 
   know(cards: readonly UserCard[]): void {
