@@ -44,6 +44,8 @@ fn neither_writes_to_the_other_while_one_blocks() {
     world.wait(engine.send(&Actor::App, direct("ann", "ben", "one"))).unwrap();
     let from_ben = world.wait(engine.send(&Actor::App, direct("ben", "ann", "two"))).unwrap();
     block(&world, "ann", "ben", true);
+    // A list brings many conversations into memory at once.
+    engine.conversations(&world.user("ben"), None, None, 0).unwrap();
     for (user, other, says) in
         [("ben", "ann", "this user cannot be reached"), ("ann", "ben", "you block this user: end the block first")]
     {
