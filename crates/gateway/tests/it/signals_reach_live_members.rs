@@ -101,7 +101,7 @@ fn who_may_not_send_may_not_signal() {
     server.say("alice", "alice~bob", "first");
     let mut bob = server.open("bob", "phone");
     let mut carol = server.open("carol", "phone");
-    let mut refused = |session: &mut Session, conversation: &str, body: &Value| {
+    let refused = |session: &mut Session, conversation: &str, body: &Value| {
         signal(session, Some(3), conversation, body);
         let (reference, code, _) = error(session);
         assert_eq!(reference, Some(3));
