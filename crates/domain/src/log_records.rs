@@ -107,6 +107,9 @@ pub struct LogRecord {
     pub entry: Option<(ConversationNo, StoredEntry)>,
     /// The change at this position.
     pub change: Option<Change>,
+    /// When the change was committed, in milliseconds since 1970 UTC, by the clock of the store; 0: there is none. An entry has its
+    /// time.
+    pub changed_at: u64,
 }
 
 /// One read of the log: all records in the span, in order.

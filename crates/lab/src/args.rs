@@ -13,6 +13,7 @@ pub use crate::{
     devices::args::{BareAcceptArgs, ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, StormArgs},
     direct::DirectArgs,
     driver::DriverArgs,
+    events::EventsArgs,
     group::GroupArgs,
     growth::{GrowthArgs, GrowthPart},
     isolation::{Flood, IsolationArgs},
@@ -59,6 +60,8 @@ pub enum Bench {
     Notifications(NotificationArgs),
     /// Direct messages beside floods: a group, an official account, one user, queues that are full
     Isolation(IsolationArgs),
+    /// The feed of events by a webhook that fails for some conversations, beside a busy group
+    Events(EventsArgs),
     /// Kill the server at random moments under load, and prove that nothing acknowledged was lost
     Crash(CrashArgs),
     /// Kill, restart, freeze, stop and cut off parts of a cluster under load, and prove that no member of a group missed anything
@@ -152,6 +155,7 @@ impl Bench {
             Bench::Streams(args) => Some(&args.target),
             Bench::Direct(args) => Some(&args.target),
             Bench::Isolation(args) => Some(&args.target),
+            Bench::Events(args) => Some(&args.target),
             Bench::Growth(args) => Some(&args.target),
             Bench::Brokers(args) => Some(&args.target),
             Bench::Ceiling(args) => Some(&args.target),

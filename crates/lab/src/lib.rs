@@ -47,6 +47,7 @@ mod device_worker;
 pub mod devices;
 mod direct;
 mod driver;
+mod events;
 mod fleet;
 mod group;
 mod growth;
@@ -289,6 +290,7 @@ fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
         Bench::Streams(args) => streams::run(args),
         Bench::Direct(args) => direct::run(args),
         Bench::Isolation(args) => isolation::run(args),
+        Bench::Events(args) => events::run(args),
         Bench::Notifications(args) => notifications::run(args),
         Bench::Crash(args) => crash::run(args),
         Bench::Chaos(args) => chaos::run(args),

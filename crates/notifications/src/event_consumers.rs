@@ -10,7 +10,11 @@ mod worker;
 
 use crate::webhook::{WebhookCaller, WebhookSecret};
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use stored::{StoredConsumer, StoredWebhook};
 use tidings_domain::{
     end_reason::required,
@@ -35,6 +39,8 @@ use worker::{Worker, WorkerParts, query_of};
 
 /// How often this node looks whether it leads.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often it looks for webhooks without a task, and shows how far everybody is behind.
+const READ_EVERY: Duration = Duration::from_secs(2);
 /// For how long requests are signed with a former secret, too.
 const FORMER_SECRET_MS: u64 = 24 * 60 * 60 * 1_000;
 const BATCH_DEFAULT: u32 = 100;
@@ -124,18 +130,19 @@ impl EventConsumers {
 
     /// Starts the tasks when this node begins to lead, and ends them when it ceases to.
     async fn watch(self: Arc<Self>, mut stopped: oneshot::Receiver<()>) {
+        let mut read_at = None::<Instant>;
         loop {
             let held = self.held_term();
-            {
-                let mut tasks = self.tasks.lock().await;
-                if tasks.term != held {
-                    tasks.end_all().await;
-                    tasks.term = held;
-                }
-                if held.is_some() {
-                    self.failures.note(&self.start_missing(&mut tasks).await);
-                }
+            let mut tasks = self.tasks.lock().await;
+            if tasks.term != held {
+                tasks.end_all().await;
+                (tasks.term, read_at) = (held, None);
             }
+            if held.is_some() && read_at.is_none_or(|at| at.elapsed() >= READ_EVERY) {
+                self.failures.note(&self.start_missing(&mut tasks).await);
+                read_at = Some(Instant::now());
+            }
+            drop(tasks);
             tokio::select! {
                 _ = &mut stopped => break,
                 () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -190,7 +197,7 @@ impl EventConsumers {
         let (stop, stopped) = oneshot::channel();
         let task = match self.read(move |_| Worker::new(parts)).await {
             Ok(worker) => self.runtime.spawn(worker.run(stopped)),
-            Err(refusal) if matches!(refusal.code, ErrorCode::CursorInvalid | ErrorCode::CursorExpired) => {
+            Err(refusal) if !refusal.code.retryable() => {
                 let at = self.context.engine.clock.now_ms();
                 let mut status = shown.lock();
                 status.state = EventConsumerState::Stopped;

@@ -67,7 +67,8 @@ impl EmbeddedStore {
                 }
                 let entry = entry.map(|(conversation, seq)| read_entry(&*kv, ConversationNo(conversation), seq));
                 let change = change.map(|change| decode_change(&change)).transpose()?;
-                records.push(LogRecord { position, entry: entry.transpose()?.flatten(), change });
+                let changed_at = if change.is_some() { batch.at } else { 0 };
+                records.push(LogRecord { position, entry: entry.transpose()?.flatten(), change, changed_at });
             }
             Ok(true)
         })?;

@@ -87,10 +87,13 @@ impl WebhookCaller for HttpCaller {
         let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
         Box::pin(async move {
             // The error leaves out the address, which may carry a secret.
-            let failed = |error: reqwest::Error| CallError {
-                is_away: error.is_connect(),
-                reason: error.without_url().to_string(),
-                retry_after: None,
+            let failed = |error: reqwest::Error| {
+                let (is_away, error) = (error.is_connect(), error.without_url());
+                let mut cause: &dyn std::error::Error = &error;
+                while let Some(below) = cause.source() {
+                    cause = below;
+                }
+                CallError { is_away, reason: format!("no answer of the webhook: {cause}"), retry_after: None }
             };
             let mut answer = request.send().await.map_err(failed)?;
             if !answer.status().is_success() {

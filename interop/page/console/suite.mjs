@@ -10,7 +10,7 @@ import { computing } from "./figures.mjs";
 
 const AXE = readFileSync(fileURLToPath(new URL("../../node_modules/axe-core/axe.min.js", import.meta.url)), "utf8");
 const SECRETS = [...JSON.parse(process.env.SECRETS), KEY, process.env.TIDINGS_TOKEN_KEY];
-const ROUTES = ["live", "users", "users/alice", "conversations", "conversations/team", "popups", "popups/new", "popups/one/sale", "popups/explain", "bulk-sends", "notifications", "notifications/policy", "pushes", "journeys", "journeys/new", "journeys/one/welcome", "segments", "presence", "settings", "keys", "reports", "changes"];
+const ROUTES = ["live", "users", "users/alice", "conversations", "conversations/team", "popups", "popups/new", "popups/one/sale", "popups/explain", "bulk-sends", "notifications", "notifications/policy", "consumers", "pushes", "journeys", "journeys/new", "journeys/one/welcome", "segments", "presence", "settings", "keys", "reports", "changes"];
 
 let page;
 const say = (from, text, more = {}) => api("POST", "/v1/messages", { conversation: "team", from, body: { text }, ...more });
@@ -238,6 +238,20 @@ const failed = await run(`the console in ${version()}`, [
     assert((await answer(page, "Cancel the push")).includes("(1 device)"), "the question counts");
     await card(page, "Progress").getByText("cancelled", { exact: true }).waitFor();
   }],
+  ["shows who follows the feed of events, and why a webhook gets nothing", async () => {
+    await api("PUT", "/v1/event-consumers/search", { after: "start", webhook: { url: "http://127.0.0.1:9/nobody" } });
+    await api("PUT", "/v1/event-consumers/bot", { types: ["entry.message"] });
+    await go(page, "consumers");
+    const row = (name) => card(page, "All consumers").getByRole("row").filter({ hasText: name });
+    await row("search").getByText("waiting").waitFor();
+    await row("search").locator(".failure").waitFor();
+    await row("bot").getByText("reads its events").waitFor();
+    await row("bot").getByRole("button", { name: "Restart" }).click();
+    await answer(page, "Restart");
+    await row("search").getByRole("button", { name: "Delete" }).click();
+    await answer(page, "Delete the consumer");
+    await row("search").waitFor({ state: "detached" });
+  }],
   ["presence is compared", async () => {
     await go(page, "presence");
     await page.getByRole("button", { name: "Compare now" }).click();
@@ -405,7 +419,7 @@ const failed = await run(`the console in ${version()}`, [
     await signIn(tab, secret);
     await tab.waitForSelector(".frame");
     const places = await tab.getByRole("navigation", { name: "Pages" }).getByRole("link").allInnerTexts();
-    assert(places.join() === "Live,Conversations,Bulk sends,Notifications,Popups,Journeys,Segments,API keys,Lab reports,Your changes", places);
+    assert(places.join() === "Live,Conversations,Bulk sends,Notifications,Event consumers,Popups,Journeys,Segments,API keys,Lab reports,Your changes", places);
     await go(tab, "settings");
     await tab.getByText("it needs the scope admin").waitFor();
     await go(tab, "keys");
@@ -424,7 +438,8 @@ const failed = await run(`the console in ${version()}`, [
     await answer(page, "Revoke the key");
     await row.waitFor({ state: "detached" });
     await card(page, "Audit log").getByRole("row", { name: "DELETE /v1/admin/keys/{key}" }).first().waitFor();
-    await go(tab, "popups");
+    // Whichever request of the tab is the first to be refused leads back to the sign-in.
+    await tab.evaluate(() => void (location.hash = "#/popups"));
     await tab.getByRole("alert").getByText("no longer accepts the key").waitFor();
     await tab.context().close();
   }],

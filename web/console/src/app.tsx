@@ -6,6 +6,7 @@ import { isDark, switchTheme, theme } from "../../src/state/theme.js";
 import { collected, startCollecting } from "./metrics/collector.js";
 import { BulkSendsPage } from "./pages/bulk-sends.js";
 import { ChangesPage } from "./pages/changes.js";
+import { ConsumersPage } from "./pages/consumers.js";
 import { ConversationsPage } from "./pages/conversations.js";
 import { JourneysPage } from "./pages/journeys.js";
 import { KeysPage, loadOwnKey } from "./pages/keys.js";
@@ -44,6 +45,7 @@ const PLACES: Readonly<Record<string, Place>> = {
   "bulk-sends": { name: "Bulk sends", icon: "send", page: BulkSendsPage, needs: "read" },
   moderation: { name: "Reports", icon: "log", page: ModerationPage, needs: "moderation" },
   notifications: { name: "Notifications", icon: "webhook", page: NotificationsPage, needs: "read" },
+  consumers: { name: "Event consumers", icon: "feed", page: ConsumersPage, needs: "read" },
   pushes: { name: "Pushes", icon: "push", page: PushesPage, needs: "push" },
   popups: { name: "Popups", icon: "popup", page: PopupsPage, needs: "popups" },
   journeys: { name: "Journeys", icon: "journey", page: JourneysPage, needs: "popups" },

@@ -129,12 +129,16 @@ impl Engine {
         Ok(new)
     }
 
-    /// When the first entry behind a position was committed; `None`: there is none.
+    /// When the first record behind a position was committed; `None`: there is none.
     fn time_behind(&self, mut position: Position) -> Result<Option<u64>, Refusal> {
         loop {
             let log = self.store.log_after(position, READ_AT_ONCE).map_err(log_refusal)?;
-            if let Some((_, entry)) = log.records.iter().find_map(|record| record.entry.as_ref()) {
-                return Ok(Some(entry.at));
+            let time = |record: &LogRecord| match &record.entry {
+                Some((_, entry)) => Some(entry.at),
+                None => (record.changed_at > 0).then_some(record.changed_at),
+            };
+            if let Some(time) = log.records.iter().find_map(time) {
+                return Ok(Some(time));
             }
             if log.records.len() < READ_AT_ONCE {
                 return Ok(None);
@@ -143,13 +147,17 @@ impl Engine {
         }
     }
 
-    /// How many commits a reader with this cursor is behind; of one that reads the present state, behind where it goes on.
+    /// How many commits a reader with this cursor is behind; one that reads the present state, all.
     ///
     /// # Errors
     /// `cursor_invalid`.
     pub fn events_behind(&self, cursor: &str) -> Result<u64, Refusal> {
         let cursor = self.events_after(Some(cursor))?;
-        Ok(self.directory.current().saturating_sub(cursor.position))
+        let done = match cursor.place {
+            Place::Log { .. } => cursor.position,
+            Place::State(_) => 0,
+        };
+        Ok(self.directory.current().saturating_sub(done))
     }
 
     /// Waits until something is committed that the reader has not seen. Answers false when this node drains, and nobody is to wait
@@ -217,12 +225,13 @@ impl Engine {
         let before = page.through.of_next_record().saturating_sub(1);
         let room = page.room().saturating_sub(found.len());
         let mut rest = 0;
+        let changed_at = (record.changed_at > 0).then_some(record.changed_at);
         if let Some(change) = record.change {
             let (part, left) = part_of(change, before, room);
             rest = left;
             page.bytes += bytes_of(&part);
             let mut events = Vec::new();
-            self.add_events_of_change(part, &mut events)?;
+            self.add_events_of_change(part, changed_at, &mut events)?;
             found.extend(events.into_iter().enumerate().map(|(number, event)| (1 + before + number, event)));
         }
         let epoch = page.through.epoch;
@@ -246,9 +255,14 @@ impl Engine {
         Ok(shown.map(|entry| FoundEvent { kind, subject, at, data: EventData::Entry(Box::new(entry)) }))
     }
 
-    fn add_events_of_change(&self, change: Change, events: &mut Vec<FoundEvent>) -> Result<(), Refusal> {
+    fn add_events_of_change(
+        &self,
+        change: Change,
+        at: Option<u64>,
+        events: &mut Vec<FoundEvent>,
+    ) -> Result<(), Refusal> {
         let mut add = |kind, subject: &str, data| {
-            events.push(FoundEvent { kind, subject: subject.to_owned(), at: None, data });
+            events.push(FoundEvent { kind, subject: subject.to_owned(), at, data });
         };
         match change {
             Change::Members { conversation, joined, left, changed } => {

@@ -370,6 +370,7 @@ fn a_page_of_some_types_goes_on_from_any_place_of_a_large_change() {
         let page = read(&world, &asked);
         let events = page["events"].as_array().unwrap();
         assert!(events.len() <= 7 && events.iter().all(|event| event["type"] == "user"), "{page}");
+        assert!(events.iter().all(|event| event["time"] == "2026-03-01T12:00:00Z"), "{page}");
         found.extend(events.iter().map(|event| event["subject"].as_str().unwrap().to_owned()));
         cursor = Some(page["next"].as_str().unwrap().to_owned());
         if page["more"] == false {

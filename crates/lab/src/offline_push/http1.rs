@@ -18,37 +18,37 @@ const HEADERS_MAX: usize = 32;
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A request as far as doubles read it.
-pub(super) struct Request<'a> {
-    pub(super) path: &'a str,
-    pub(super) body: &'a [u8],
+pub(crate) struct Request<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) body: &'a [u8],
 }
 
 /// An answer to a request.
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) body: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    pub(super) fn empty(status: u16) -> Answer {
+    pub(crate) fn empty(status: u16) -> Answer {
         Answer { status, body: String::new() }
     }
 }
 
 /// Answers requests. `None`: the connection ends without an answer, which it may have kept waiting before.
-pub(super) trait Handler: Send + Sync {
+pub(crate) trait Handler: Send + Sync {
     fn answer(&self, request: Request<'_>) -> Result<Option<Answer>, String>;
     fn sink(&self) -> &dyn NoticeSink;
 }
 
 /// A listener with its threads. It ends with this handle.
-pub(super) struct HttpServer {
-    pub(super) address: SocketAddr,
+pub(crate) struct HttpServer {
+    pub(crate) address: SocketAddr,
     stop: Arc<AtomicBool>,
 }
 
 impl HttpServer {
-    pub(super) fn start(name: &str, handler: Arc<dyn Handler>) -> Result<HttpServer, LabError> {
+    pub(crate) fn start(name: &str, handler: Arc<dyn Handler>) -> Result<HttpServer, LabError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         let stop = Arc::new(AtomicBool::new(false));

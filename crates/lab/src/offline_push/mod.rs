@@ -6,7 +6,7 @@
 
 mod apns_double;
 mod fcm_double;
-mod http1;
+pub(crate) mod http1;
 pub(crate) mod notice;
 pub(crate) mod provider_doubles;
 pub(crate) mod provider_state;

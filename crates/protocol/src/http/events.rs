@@ -68,7 +68,7 @@ pub struct Event {
     pub kind: EventType,
     /// The id of the conversation, or else of the user, that it concerns.
     pub subject: String,
-    /// When the entry was committed, as RFC 3339 has it; of other events it is not known.
+    /// When it was committed, as RFC 3339 has it; of the present state it is known of entries alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
     /// The media type of `data`.

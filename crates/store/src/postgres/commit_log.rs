@@ -23,7 +23,7 @@ use tokio_postgres::Row;
 const ENTRIES: &str = "SELECT position, conversation, seq, at, content FROM entries \
      WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3";
 const CHANGES: &str =
-    "SELECT position, change FROM changes WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3";
+    "SELECT position, change, at FROM changes WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3";
 /// Renews a node's lease. A node's name is given to a process that starts ($5) and then stays with that process.
 const BEAT: &str = "INSERT INTO nodes (name, boot_id, card, lease_until) \
      VALUES ($1, $2, $3, now() + $4 * interval '1 millisecond') ON CONFLICT (name) DO UPDATE \
@@ -106,12 +106,13 @@ impl CommitLog for PostgresStore {
             let position = number(row, 0);
             let entry = decode_content(number(row, 2), position, number(row, 3), row.get(4))?;
             let entry = Some((ConversationNo(number(row, 1)), entry));
-            records.insert(position, LogRecord { position, entry, change: None });
+            records.insert(position, LogRecord { position, entry, change: None, changed_at: 0 });
         }
         for row in &changes {
             let position = number(row, 0);
-            let at = records.entry(position).or_insert(LogRecord { position, entry: None, change: None });
-            at.change = Some(decode_change(row.get(1))?);
+            let empty = LogRecord { position, entry: None, change: None, changed_at: 0 };
+            let record = records.entry(position).or_insert(empty);
+            (record.change, record.changed_at) = (Some(decode_change(row.get(1))?), number(row, 2));
         }
         let records = records.into_values().filter(|record| record.position <= through).collect();
         Ok(LogPage { span: PositionRange { after, through }, records })

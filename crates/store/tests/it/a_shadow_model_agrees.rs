@@ -442,7 +442,11 @@ fn read_back(store: &dyn Store, mut after: Position, limit: usize) -> (Position,
         }
         assert!(page.records.iter().all(|record| (after + 1..=page.span.through).contains(&record.position)));
         after = page.span.through;
-        all.extend(page.records);
+        // A database takes the times of changes from its own clock.
+        all.extend(page.records.into_iter().map(|record| {
+            assert_eq!(record.change.is_some(), record.changed_at > 0);
+            LogRecord { changed_at: 0, ..record }
+        }));
     }
 }
 

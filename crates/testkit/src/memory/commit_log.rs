@@ -16,7 +16,8 @@ use tidings_domain::{
 
 /// The logged changes beside timelines, and the nodes with their leases.
 pub(super) struct MemoryLog {
-    changes: BTreeMap<Position, Change>,
+    /// With the times of their commits.
+    changes: BTreeMap<Position, (u64, Change)>,
     nodes: BTreeMap<String, (NodeInfo, Instant)>,
     leader: Option<(u64, Instant)>,
     term: Term,
@@ -56,7 +57,7 @@ impl State {
         {
             // A change has the position of its entry, or one of its own when it has no entry.
             self.position = self.position.max(before + 1);
-            log.changes.insert(self.position, change);
+            log.changes.insert(self.position, (now_ms, change));
         }
         outcome
     }
@@ -70,13 +71,14 @@ impl CommitLog for MemoryStore {
             for entry in timeline.values().filter(|entry| entry.position > after) {
                 let position = entry.position;
                 let entry = Some((*conversation, entry.clone()));
-                records.insert(position, LogRecord { position, entry, change: None });
+                records.insert(position, LogRecord { position, entry, change: None, changed_at: 0 });
             }
         }
-        for (position, change) in state.log.iter().flat_map(|log| log.changes.range(after + 1..)) {
+        for (position, (changed_at, change)) in state.log.iter().flat_map(|log| log.changes.range(after + 1..)) {
             let position = *position;
-            let at = records.entry(position).or_insert(LogRecord { position, entry: None, change: None });
-            at.change = Some(change.clone());
+            let empty = LogRecord { position, entry: None, change: None, changed_at: 0 };
+            let record = records.entry(position).or_insert(empty);
+            (record.change, record.changed_at) = (Some(change.clone()), *changed_at);
         }
         let all = records.len();
         let records: Vec<LogRecord> = records.into_values().take(limit.max(1)).collect();

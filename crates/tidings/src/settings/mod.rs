@@ -296,7 +296,7 @@ settings! {
     Events {
         /// How long events are kept, in days; 0: there is no feed. The leader's setting counts. What retention removes of messages is gone
         /// from the feed, too.
-        keep_days: u64 = 0,
+        keep_days: u64 = 3,
     }
 }
 

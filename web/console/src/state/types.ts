@@ -280,6 +280,20 @@ export interface DeadLetter {
   readonly event?: Readonly<Record<string, unknown>>;
 }
 
+export interface EventConsumer {
+  readonly name: string;
+  readonly types: readonly string[];
+  /** Absent: its owner reads the events. */
+  readonly webhook?: { readonly url: string } | null;
+  readonly state: "read" | "running" | "waiting" | "stopped";
+  /** In commits. */
+  readonly behind: number;
+  /** Events that wait for another attempt. */
+  readonly aside: number;
+  readonly dead_letters: number;
+  readonly last_error?: { readonly at: number; readonly detail: string } | null;
+}
+
 export interface DeadLetterPage extends Paged {
   readonly dead_letters: readonly DeadLetter[];
 }

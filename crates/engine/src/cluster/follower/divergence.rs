@@ -161,7 +161,7 @@ impl Follower {
     /// The first position whose record differs from its fingerprint. A record that retention has removed tells nothing.
     fn first_difference(&self, fingerprints: &[Fingerprint], limit: usize) -> StoreResult<Option<Position>> {
         let (Some((first, _)), Some((last, _))) = (fingerprints.first(), fingerprints.last()) else { return Ok(None) };
-        let differs = |LogRecord { position, entry, change }: &LogRecord| {
+        let differs = |LogRecord { position, entry, change, .. }: &LogRecord| {
             let known = fingerprints.binary_search_by_key(position, |(position, _)| *position);
             let entry = entry.as_ref().map(|(_, entry)| entry);
             known.is_ok_and(|known| fingerprints[known].1 != hash_of(entry, change.as_ref()))

@@ -1,0 +1,261 @@
+//! `bench events`: a consumer's webhook that fails for some conversations, while a group is as busy as it can be. What was taken of each
+//! conversation must be in order and whole; shown is how far others lag behind their commits.
+
+use crate::{
+    Finished, LabError, Verdict,
+    group::{GroupFixture, GroupSpec},
+    interrupt,
+    latency::{Percentiles, new_histogram, record},
+    mix::share::MixShare,
+    offline_push::{
+        http1::{Answer, Handler, HttpServer, Request},
+        notice::NoticeSink,
+        tally::NoticeTally,
+    },
+    options::{SendProtocol, TargetArgs, parse_duration, parse_share},
+    report::{self, outcome_json},
+    server::Target,
+    setup::{create_users, numbered_ids},
+    worker_protocol::LoadModel,
+};
+use clap::Args;
+use hdrhistogram::Histogram;
+use serde::Deserialize;
+use serde_json::json;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+use tidings_client::http::HttpClient;
+use tidings_protocol::http::{EventConsumer, PutEventConsumer, PutEventWebhook, SendRequest};
+
+#[derive(Debug, Clone, Args)]
+pub struct EventsArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Direct conversations beside the group
+    #[arg(long, default_value_t = 10_000)]
+    pub conversations: usize,
+    /// Of these, so many of which the webhook takes nothing
+    #[arg(long, default_value = "5%", value_parser = parse_share)]
+    pub failing: f64,
+    /// Messages a second to them, in turn
+    #[arg(long, default_value_t = 500)]
+    pub rate: usize,
+    /// Members of the group
+    #[arg(long, default_value_t = 30)]
+    pub members: usize,
+    /// The group's rate, as a part of what it reaches beside the webhook
+    #[arg(long, default_value = "70%", value_parser = parse_share)]
+    pub share: f64,
+    /// Duration of the measurement
+    #[arg(long, default_value = "20s", value_parser = parse_duration)]
+    pub duration: Duration,
+}
+
+const BODY_BYTES: usize = 200;
+const SENDERS: usize = 32;
+const WINDOW: usize = 1_000;
+/// How long the group runs to find its rate.
+const ALONE: Duration = Duration::from_secs(5);
+/// Turns of the sender in a second.
+const TURNS: usize = 20;
+/// Users whose pairs are the conversations.
+const USERS: usize = 400;
+
+/// What the webhook reads of an event.
+#[derive(Deserialize)]
+struct Event<'a> {
+    subject: &'a str,
+    data: Entry,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    seq: u64,
+    at: u64,
+}
+
+/// What was taken.
+struct Taken {
+    group: String,
+    failing: f64,
+    measures: bool,
+    others: Histogram<u64>,
+    of_group: Histogram<u64>,
+    /// The newest `seq` of each conversation.
+    newest: HashMap<String, u64>,
+    events: u64,
+    faults: Vec<String>,
+}
+
+/// The webhook.
+struct Hook {
+    taken: Mutex<Taken>,
+    sink: NoticeTally,
+}
+
+impl Hook {
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Whether the webhook takes nothing of a conversation.
+fn is_failing(conversation: &str, share: f64) -> bool {
+    let number = conversation.bytes().fold(17_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+    (number % 1_000) as f64 <= 1_000.0 * share
+}
+
+impl Handler for Hook {
+    fn answer(&self, request: Request<'_>) -> Result<Option<Answer>, String> {
+        let events: Vec<Event<'_>> = serde_json::from_slice(request.body).map_err(|error| error.to_string())?;
+        let mut taken = self.taken();
+        let (now_ms, share) = (now_ms(), taken.failing);
+        if events.iter().any(|event| event.subject != taken.group && is_failing(event.subject, share)) {
+            return Ok(Some(Answer::empty(500)));
+        }
+        for Event { subject, data: Entry { seq, at } } in events {
+            let newest = taken.newest.insert(subject.to_owned(), seq).unwrap_or(0);
+            if seq != newest + 1 && newest > 0 {
+                let fault = format!("{subject}: {seq} after {newest}");
+                taken.faults.push(fault);
+            }
+            taken.events += 1;
+            if taken.measures {
+                let lag = if subject == taken.group { &mut taken.of_group } else { &mut taken.others };
+                record(lag, at * 1_000_000, now_ms.max(at) * 1_000_000);
+            }
+        }
+        Ok(Some(Answer::empty(204)))
+    }
+
+    fn sink(&self) -> &dyn NoticeSink {
+        &self.sink
+    }
+}
+
+/// The conversations, each of two users.
+fn pair(number: usize) -> (String, String) {
+    let (a, b) = (number / (USERS - 1), number % (USERS - 1));
+    (format!("pair-{a}"), format!("pair-{}", if b >= a { b + 1 } else { b }))
+}
+
+/// Sends to all conversations in turn, at the rate, until it is stopped. Answers how many were sent.
+fn send_in_turn(http: &mut HttpClient, args: &EventsArgs, duration: Duration) -> Result<u64, LabError> {
+    let (began, mut sent) = (Instant::now(), 0);
+    while began.elapsed() < duration && !interrupt::requested() {
+        let due = (began.elapsed().as_secs_f64() * args.rate as f64) as u64;
+        let batch = (sent..due.min(sent + 500)).map(|number| {
+            let (from, to) = pair(number as usize % args.conversations);
+            serde_json::from_value(json!({ "from": from, "to": to, "body": { "text": "x".repeat(BODY_BYTES) } }))
+        });
+        let batch = batch.collect::<serde_json::Result<Vec<SendRequest>>>().map_err(std::io::Error::other)?;
+        if batch.is_empty() {
+            std::thread::sleep(Duration::from_secs(1) / TURNS as u32);
+            continue;
+        }
+        sent += batch.len() as u64;
+        http.send_batch(batch)?;
+    }
+    Ok(sent)
+}
+
+/// Waits until the consumer is at the end of the feed.
+fn wait_until_caught_up(http: &mut HttpClient, patience: Duration) -> Result<EventConsumer, LabError> {
+    let began = Instant::now();
+    loop {
+        let consumer: EventConsumer = http.get("/v1/event-consumers/bench")?;
+        if consumer.behind == 0 || began.elapsed() > patience || interrupt::requested() {
+            return Ok(consumer);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+pub(crate) fn run(args: &EventsArgs) -> Result<Finished, LabError> {
+    if args.target.url.is_some() {
+        return Err(LabError::Usage(
+            "the server must be one that the bench starts: it calls the bench's webhook".into(),
+        ));
+    }
+    let target = Target::resolve(&args.target)?;
+    let mut http = target.http();
+    create_users(&mut http, &numbered_ids("pair", USERS))?;
+    let spec = GroupSpec {
+        members: args.members,
+        group_size: args.members,
+        senders: SENDERS,
+        via: SendProtocol::Http,
+        low_priority: true,
+        mix: MixShare::default(),
+        receipts_interval: None,
+    };
+    let mut group = GroupFixture::set_up(&target, &args.target, &spec)?;
+    let taken = Taken {
+        group: group.fresh_conversation().id,
+        failing: args.failing,
+        measures: false,
+        others: new_histogram(),
+        of_group: new_histogram(),
+        newest: HashMap::new(),
+        events: 0,
+        faults: Vec::new(),
+    };
+    let hook = Arc::new(Hook { taken: Mutex::new(taken), sink: NoticeTally::default() });
+    let server = HttpServer::start("events", hook.clone())?;
+    let webhook = PutEventWebhook { url: format!("http://{}/", server.address), ..PutEventWebhook::default() };
+    let types = vec!["entry.message".to_owned()];
+    let put = PutEventConsumer { types, after: Some("now".into()), webhook: Some(webhook) };
+    let _: EventConsumer = http.put("/v1/event-consumers/bench", &put)?;
+    // Every conversation is there, and those that fail are known.
+    let first = EventsArgs { rate: usize::MAX, ..args.clone() };
+    let mut opened = 0;
+    while opened < args.conversations && !interrupt::requested() {
+        opened += send_in_turn(&mut http, &first, Duration::from_millis(1))? as usize;
+    }
+    wait_until_caught_up(&mut http, args.target.patience)?;
+    let closed = LoadModel::ClosedLoop { window: WINDOW, duration_ms: ALONE.as_millis() as u64 };
+    let phase = group.phase(closed, BODY_BYTES, 1, 1);
+    let alone = group.load.run("the group beside the webhook", phase)?;
+    wait_until_caught_up(&mut http, args.target.patience)?;
+    let per_second = args.share * alone.messages_per_second();
+    let duration_ms = (args.duration + 2 * Duration::from_secs(1)).as_millis() as u64;
+    let phase = group.phase(LoadModel::OpenLoop { per_second, duration_ms }, BODY_BYTES, 1, 1);
+    group.load.start_phase(phase)?;
+    hook.taken().measures = true;
+    send_in_turn(&mut http, args, args.duration)?;
+    hook.taken().measures = false;
+    let flooding = group.load.finish_phase("the group at its share")?;
+    let consumer = wait_until_caught_up(&mut http, args.target.patience)?;
+    drop(group);
+    let check = target.finish()?;
+
+    let taken = hook.taken();
+    let (others, of_group) = (Percentiles::of(&taken.others), Percentiles::of(&taken.of_group));
+    report::print_outcome("the group at its share", &flooding);
+    println!("events taken {}, aside {}, faults of order {}", taken.events, consumer.aside, taken.faults.len());
+    println!("lag behind the commit, ms     p50       p99      p100");
+    for (name, Percentiles { p50, p99, max, .. }) in [("others", &others), ("the group", &of_group)] {
+        println!("  {name:<20}{p50:>11.2}{p99:>10.2}{max:>10.2}");
+    }
+    report::print_check(&check);
+    let is_whole = taken.faults.is_empty() && consumer.behind == 0 && !taken.others.is_empty();
+    let mut verdict = Verdict::of(&flooding);
+    if !is_whole || check.as_ref().is_some_and(|check| !check.passed) {
+        taken.faults.iter().take(10).for_each(|fault| println!("fault: {fault}"));
+        verdict = Verdict::Failed;
+    }
+    let figures = json!({
+        "bench": "events", "conversations": args.conversations, "failing": args.failing, "group": outcome_json(&flooding),
+        "taken": taken.events, "aside": consumer.aside, "faults": taken.faults.len(),
+        "others_lag_ms": { "p50": others.p50, "p99": others.p99, "max": others.max },
+        "group_lag_ms": { "p50": of_group.p50, "p99": of_group.p99, "max": of_group.max }, "check": check,
+    });
+    Ok(Finished { verdict, figures })
+}
