@@ -355,7 +355,7 @@ impl Api {
         } else {
             let claims = self.tokens.verify(secret)?;
             let user = self.engine.directory.require_user(&claims.user)?;
-            claims.check_revoked(&user)?;
+            claims.check_user(&user, self.engine.clock.now_ms())?;
             // Another node calls for its users, whom it holds to their shares.
             let client = if claims.signed_by_node { Client::AppServer } else { Client::User(user.no.0) };
             (Identity::User(Caller { actor: Actor::User(user), scopes: claims.scopes }), client)

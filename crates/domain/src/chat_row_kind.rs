@@ -29,6 +29,10 @@ pub enum ChatRowKind {
     Preferences = b'p',
     /// A user's own settings.
     UserSettings = b'u',
+    /// A user whom a user blocks.
+    Block = b'K',
+    /// A member's report of a message.
+    Report = b'o',
     /// How far a bulk send has come.
     BulkSend = b'B',
     /// A part of what a bulk send sends.
@@ -87,7 +91,7 @@ pub enum ChatRowKind {
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 39] = [
+    pub const ALL: [ChatRowKind; 41] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -100,6 +104,8 @@ impl ChatRowKind {
         ChatRowKind::Stored,
         ChatRowKind::Preferences,
         ChatRowKind::UserSettings,
+        ChatRowKind::Block,
+        ChatRowKind::Report,
         ChatRowKind::BulkSend,
         ChatRowKind::BulkSendPart,
         ChatRowKind::Desk,

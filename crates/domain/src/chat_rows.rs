@@ -452,6 +452,11 @@ pub fn settings_key(user: UserNo) -> Vec<u8> {
     ChatRowKind::UserSettings.key(&[user.0])
 }
 
+/// That a user blocks another one. All of a user's are one range.
+pub fn block_key(user: UserNo, blocked: UserNo) -> Vec<u8> {
+    ChatRowKind::Block.key(&[user.0, blocked.0])
+}
+
 /// What a user has set for a conversation. All of a user's are one range.
 pub fn preferences_key(user: UserNo, conversation: ConversationNo) -> Vec<u8> {
     ChatRowKind::Preferences.key(&[user.0, conversation.0])
@@ -482,12 +487,21 @@ pub fn decode_stored(row: Option<&[u8]>) -> StoreResult<[Position; LANES]> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserSettings {
+    /// How many other users the user blocks.
+    #[serde(skip_serializing_if = "is_default")]
+    pub blocks: u32,
     /// By which channels the user wants to be notified.
     #[serde(rename = "reach", with = "crate::stored_names::preferences", skip_serializing_if = "is_default")]
     pub notifications: NotificationPreferences,
     /// Others do not learn what the user has read, and the user does not learn what others have read.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub receipts_off: bool,
+    /// How many reports of the user are neither resolved nor dismissed.
+    #[serde(skip_serializing_if = "is_default")]
+    pub reports: u32,
+    /// The last suspension, unless it was lifted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspension: Option<Box<Suspension>>,
     /// What newer versions have set: it is kept.
     #[serde(flatten)]
     pub others: serde_json::Map<String, serde_json::Value>,
@@ -507,7 +521,8 @@ impl UserSettings {
     pub fn of_user(self, user: User) -> User {
         let notifications =
             (self.notifications != NotificationPreferences::default()).then(|| Box::new(self.notifications));
-        User { receipts_off: self.receipts_off, notifications, ..user }
+        let UserSettings { blocks, receipts_off, suspension, .. } = self;
+        User { receipts_off, notifications, suspension, blocks, ..user }
     }
 
     /// The row; absent for the defaults.

@@ -9,6 +9,7 @@ use crate::{
     installation::InstallationId,
     model::*,
     node_settings::{KnownSettings, NodeSettings},
+    reports::ReportKey,
     store::*,
 };
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,19 @@ impl Change {
             // A kick makes other nodes drop the cached user, and with it the time before which tokens are revoked.
             Proposal::Revoke { user, reason, .. } => {
                 Some(Change::Kick { user: *user, device_id: None, reason: reason.clone() })
+            }
+            Proposal::SetSuspension { user, suspended, until, reason, by } => {
+                let (reason, by) = (reason.clone(), by.clone());
+                Some(Change::Suspension { user: *user, suspended: *suspended, until: *until, reason, by })
+            }
+            Proposal::Report { .. } if *outcome == (Outcome::Report { moved: false }) => None,
+            Proposal::Report { report, .. } | Proposal::SetReport { report, .. } => {
+                let ReportKey { conversation, seq, reporter } = *report;
+                Some(Change::Report { conversation, seq, reporter })
+            }
+            Proposal::SetBlock { .. } if *outcome == (Outcome::Block { moved: false }) => None,
+            Proposal::SetBlock { user, other, blocked, .. } => {
+                Some(Change::Block { user: *user, other: *other, blocked: *blocked })
             }
             // What these change is in their entries, or is read from the store each time.
             Proposal::Append { .. }

@@ -1,10 +1,18 @@
 //! The rules of a commit: what becomes of each proposal of a batch. Every durable store decides by them, over rows of its
 //! own kind ([`StagedRows`]); the memory store of the tests has its own rules, with which the others are compared.
 
-use crate::{chat_rows, desks, model::*, push_tokens::row_keys as push_token_keys, restrictions::*, store::*};
+use crate::{
+    chat_rows, desks,
+    model::*,
+    push_tokens::row_keys as push_token_keys,
+    reports::{ReportChange, StoredReport},
+    restrictions::*,
+    store::*,
+};
 use conversations::MemberChange;
 use reactions::Reaction;
 use std::borrow::Cow;
+use tidings_protocol::http::ReportState;
 
 /// The rows of a batch that is being decided: those that the batch has written so far, over the stored ones. `'a` is the
 /// life of the batch's proposals.
@@ -141,6 +149,13 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
         Proposal::SetStored(told) => told.iter().map(|(user, _)| chat_rows::stored_key(*user)).collect(),
         Proposal::SetReceipts { user, .. } | Proposal::SetNotificationPreferences { user, .. } => {
             vec![chat_rows::settings_key(*user)]
+        }
+        Proposal::SetSuspension { user, .. } => vec![chat_rows::settings_key(*user)],
+        Proposal::Report { report, .. } | Proposal::SetReport { report, .. } => {
+            vec![report.row(), chat_rows::settings_key(report.reporter)]
+        }
+        Proposal::SetBlock { user, other, .. } => {
+            vec![chat_rows::settings_key(*user), chat_rows::block_key(*user, *other)]
         }
         Proposal::SetPushToken { user, device, token, former, owner, .. } => {
             push_token_keys(*user, device, token.as_ref(), former.as_ref(), owner.as_ref())
@@ -285,6 +300,30 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             }
             Proposal::SetNotificationPreferences { user, preferences } => {
                 self.change_settings(*user, |settings| settings.notifications = (**preferences).clone())
+            }
+            Proposal::SetSuspension { user, suspended, until, reason, by } => {
+                let suspension = suspended.then(|| {
+                    Box::new(Suspension { until: *until, reason: reason.clone(), by: by.clone(), at: self.now_ms })
+                });
+                self.change_settings(*user, |settings| settings.suspension = suspension)
+            }
+            Proposal::Report { report, reason, text, reported, open_max } => {
+                let new = StoredReport {
+                    reason: *reason,
+                    text: text.clone(),
+                    reported: *reported,
+                    at: self.now_ms,
+                    state: ReportState::Open,
+                    changed: None,
+                };
+                self.report(*report, &new, *open_max)
+            }
+            Proposal::SetReport { report, expected, state, note, by } => {
+                let changed = ReportChange { by: by.clone(), note: note.clone(), at: self.now_ms };
+                self.set_report(*report, *expected, *state, changed)
+            }
+            Proposal::SetBlock { user, other, blocked, blocks_max } => {
+                self.set_block(*user, *other, *blocked, *blocks_max)
             }
             Proposal::SetPushToken { user, device, token, former, owner, additions } => {
                 self.set_push_token(*user, device, token.as_ref(), *former, owner.as_ref(), *additions)
@@ -474,6 +513,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             locale: None,
             revoked_at: 0,
             receipts_off: false,
+            suspension: None,
+            blocks: 0,
             notifications: None,
             agent: None,
         }
@@ -485,6 +526,7 @@ fn without_row(what: &str, id: &str) -> StoreError {
     StoreError::Damaged(format!("{what} {id} has a number and no row"))
 }
 
+mod blocks;
 mod conversations;
 mod desks_and_assignments;
 mod message_changes;
@@ -492,6 +534,7 @@ mod preferences;
 mod push_tokens;
 mod reactions;
 mod receipts;
+mod reports;
 mod streams;
 #[cfg(test)]
 mod tests;

@@ -52,6 +52,8 @@ gates! {
     EventConsumers = "event_consumers";
     /// The hook may hide messages: their rows say so, and a node that did not know would show them to everybody.
     MessageHook = "message_hook";
+    /// Users may be suspended, block each other and report messages.
+    UserSafety = "user_safety";
 }
 
 impl Gate {

@@ -38,6 +38,7 @@ pub mod push_store;
 pub mod push_tokens;
 pub mod rate;
 pub mod refusals;
+pub mod reports;
 pub mod request_digest;
 pub mod restrictions;
 pub mod row_keys;

@@ -49,6 +49,37 @@ pub enum Change {
         /// What the sessions are sent, in the app server's words or a sentence of our own.
         reason: String,
     },
+    /// A user was suspended, which ends the user's sessions, or is suspended no longer.
+    Suspension {
+        /// The user.
+        user: UserNo,
+        /// Whether the user is suspended from here on.
+        suspended: bool,
+        /// When the suspension ends by itself, in milliseconds since 1970 UTC.
+        until: Option<u64>,
+        /// Why.
+        reason: String,
+        /// The operator or the API key that did it.
+        by: String,
+    },
+    /// A user blocks another one, or does so no longer.
+    Block {
+        /// Who blocks.
+        user: UserNo,
+        /// Who is blocked.
+        other: UserNo,
+        /// Whether that is so from here on.
+        blocked: bool,
+    },
+    /// A message was reported, or the report is in another state.
+    Report {
+        /// The message's conversation.
+        conversation: ConversationNo,
+        /// The message.
+        seq: u64,
+        /// Who reported it.
+        reporter: UserNo,
+    },
     /// A kind of a later version: anything may have changed. Never written, and never sent on, since it has lost its content.
     #[serde(skip)]
     Opaque,
@@ -56,7 +87,7 @@ pub enum Change {
 
 impl Change {
     /// The kinds that this version knows have the numbers below this one.
-    pub const KINDS: u32 = 7;
+    pub const KINDS: u32 = 10;
 
     /// The conversation whose members this change concerns.
     pub fn members_of(&self) -> Option<ConversationNo> {

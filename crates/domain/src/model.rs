@@ -10,8 +10,8 @@ pub use tidings_protocol::{
     cursor::{Cursor, LANES},
     entry::EntryKind,
     http::{
-        AllowedReactions, ConversationKind, DailyWindow, HistoryVisibility, MentionAll, NotificationPreferences,
-        Posting, ReceiptsMode, Role,
+        AllowedReactions, BlocksMode, ConversationKind, DailyWindow, HistoryVisibility, MentionAll,
+        NotificationPreferences, Posting, ReceiptsMode, Role,
     },
     limits::{OFFICIAL_REACTIONS, RECEIPTS_COUNT_MAX, RECEIPTS_LIST_MAX},
 };
@@ -98,14 +98,37 @@ pub struct User {
     pub receipts_off: bool,
     /// By which channels the user wants to be notified; boxed since most users set nothing.
     pub notifications: Option<Box<NotificationPreferences>>,
+    /// The last suspension, unless it was lifted; it may be over. Boxed since it is rare.
+    pub suspension: Option<Box<Suspension>>,
+    /// How many other users the user blocks.
+    pub blocks: u32,
     /// Of an account as a caller: the agent who acts for it. Never stored.
     pub agent: Option<Box<Sender>>,
+}
+
+/// A user may neither connect nor do anything.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Suspension {
+    /// When it ends by itself, in milliseconds since 1970 UTC; absent: when it is lifted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// Told to the user.
+    pub reason: String,
+    /// The operator or the API key that suspended the user.
+    pub by: String,
+    /// When, in milliseconds since 1970 UTC.
+    pub at: u64,
 }
 
 impl User {
     /// How the user is shown.
     pub fn card(&self) -> UserCard {
         UserCard { id: self.id.clone(), name: self.name.clone(), avatar: self.avatar.clone() }
+    }
+
+    /// The suspension, if it holds at this time.
+    pub fn suspension_at(&self, now_ms: u64) -> Option<&Suspension> {
+        self.suspension.as_deref().filter(|suspension| suspension.until.is_none_or(|until| now_ms < until))
     }
 
     /// The user's language as a BCP 47 tag, if it is known.
@@ -177,6 +200,19 @@ pub struct Conversation {
     pub member_count: u64,
     /// How the conversation differs from others of its kind.
     pub settings: ConversationSettings,
+    /// Who of a direct conversation blocks the other. Not stored with the conversation: the directory looks for it.
+    pub blocks: PairBlocks,
+}
+
+/// Who of the two users of a direct conversation blocks the other, in the order of the pair.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PairBlocks(pub bool, pub bool);
+
+impl PairBlocks {
+    /// Whether neither blocks the other.
+    pub fn is_none(self) -> bool {
+        !(self.0 || self.1)
+    }
 }
 
 /// What is set for one conversation, instead of what holds for its kind.
@@ -195,6 +231,9 @@ pub struct ConversationSettings {
     /// Which reactions may be given; `None`: what follows from the kind.
     #[serde(deserialize_with = "known_or_cautious", skip_serializing_if = "is_default")]
     pub reactions: Option<AllowedReactions>,
+    /// Whether members are notified of messages of those whom they block; `None`: they are.
+    #[serde(deserialize_with = "known_or_cautious", skip_serializing_if = "is_default")]
+    pub blocks: Option<BlocksMode>,
     /// Who may send; `None`: what follows from the kind.
     #[serde(deserialize_with = "known_or_cautious", skip_serializing_if = "is_default")]
     pub posting: Option<Posting>,
@@ -242,6 +281,12 @@ impl CautiousSetting for AllowedReactions {
     }
 }
 
+impl CautiousSetting for BlocksMode {
+    fn cautious() -> Self {
+        BlocksMode::Hide
+    }
+}
+
 fn known_or_cautious<'de, T: CautiousSetting, D: serde::Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     let value: Option<serde_json::Value> = serde::Deserialize::deserialize(from)?;
     Ok(value.map(|value| serde_json::from_value(value).unwrap_or_else(|_| T::cautious())))
@@ -256,6 +301,7 @@ impl ConversationSettings {
             history: changes.history.or(self.history),
             mention_all: changes.mention_all.or(self.mention_all),
             reactions: changes.reactions.or(self.reactions),
+            blocks: changes.blocks.or(self.blocks),
             posting: changes.posting.or(self.posting),
             slow_mode_s: changes.slow_mode_s.or(self.slow_mode_s),
             join_requests: changes.join_requests.or(self.join_requests),
@@ -270,11 +316,11 @@ impl Conversation {
     }
 
     /// What members learn of each other's receipts. A conversation with more members than receipts can name or count shows
-    /// less than is set.
+    /// less than is set, and one whose users block each other shows none.
     pub fn receipts(&self) -> ReceiptsMode {
         let few = self.member_count <= RECEIPTS_LIST_MAX;
         match (self.settings.receipts, self.kind) {
-            _ if self.member_count > RECEIPTS_COUNT_MAX => ReceiptsMode::None,
+            _ if self.member_count > RECEIPTS_COUNT_MAX || !self.blocks.is_none() => ReceiptsMode::None,
             (Some(ReceiptsMode::Members), _) if !few => ReceiptsMode::Counts,
             (Some(mode), _) => mode,
             (None, ConversationKind::Direct) => ReceiptsMode::Members,
@@ -315,6 +361,14 @@ impl Conversation {
             (None, ConversationKind::Official) => {
                 AllowedReactions::Only(OFFICIAL_REACTIONS.map(str::to_owned).to_vec())
             }
+        }
+    }
+
+    /// Whether members are notified of messages of those whom they block. In direct conversations they are not.
+    pub fn blocks_mode(&self) -> BlocksMode {
+        match self.kind {
+            ConversationKind::Direct => BlocksMode::Hide,
+            ConversationKind::Group | ConversationKind::Official => self.settings.blocks.unwrap_or_default(),
         }
     }
 

@@ -94,6 +94,12 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
             Refusal::limit("different reactions to the message", *limit, *limit + 1)
         }
         Rejection::TooManyPins { limit } => Refusal::limit("pinned messages", *limit, *limit + 1),
+        Rejection::TooManyBlocks { limit } => Refusal::limit("users whom a user blocks", *limit, *limit + 1),
+        Rejection::TooManyReports { limit } => Refusal::limit("open reports of a user", *limit, *limit + 1),
+        Rejection::NoSuchReport => Refusal::new(ErrorCode::NotFound, "no such report"),
+        Rejection::ReportIs(state) => {
+            Refusal::new(ErrorCode::Conflict, format!("if_state: the report is {}", state.name()))
+        }
         Rejection::UserExists(id) => Refusal::new(
             ErrorCode::Conflict,
             format!("a user has the id {id:?}; an account that answers needs a user of its own with it"),

@@ -2,7 +2,7 @@
 //! listeners verify tokens, and check the operation of each request before they call the engine, which asks here what a member may
 //! write in a conversation.
 
-use crate::Engine;
+use crate::{Engine, engine::blocks::check_pair_blocks};
 use std::{fmt, str::FromStr};
 use tidings_domain::{
     model::{Actor, Conversation, ConversationKind, Posting, Role, User},
@@ -119,6 +119,8 @@ pub enum Operation {
     MoveMark,
     /// Read or set what holds for oneself: preferences, mutes, quiet hours, receipts, push tokens.
     SetPreferences,
+    /// Report a message to moderators.
+    Report,
     /// Follow an account, or leave a conversation.
     FollowOrLeave,
     Send,
@@ -129,6 +131,8 @@ pub enum Operation {
     React,
     Pin,
     Typing,
+    /// Signal something to the live members of a conversation.
+    Signal,
     Assign,
     OpenDirect,
     OpenGroup,
@@ -153,6 +157,7 @@ impl Operation {
             | Operation::ReadDetails
             | Operation::MoveMark
             | Operation::SetPreferences
+            | Operation::Report
             | Operation::FollowOrLeave => Scope::Read,
             Operation::Send
             | Operation::GrowMessage
@@ -160,6 +165,7 @@ impl Operation {
             | Operation::React
             | Operation::Pin
             | Operation::Typing
+            | Operation::Signal
             | Operation::Assign => Scope::Send,
             Operation::OpenDirect => Scope::OpenDirect,
             Operation::OpenGroup | Operation::ChangeConversation => Scope::OpenGroup,
@@ -204,12 +210,21 @@ pub struct TokenClaims {
 }
 
 impl TokenClaims {
+    /// Checks that the user of the token may come in: the token is not revoked, and the user is not suspended.
+    ///
+    /// # Errors
+    /// `unauthorized`, `user_suspended`.
+    pub fn check_user(&self, user: &User, now_ms: u64) -> Result<(), Refusal> {
+        self.check_revoked(user)?;
+        check_not_suspended(user, now_ms)
+    }
+
     /// Checks that the token was issued after the user's tokens were last revoked. A token that does not say when it
     /// was issued counts as older.
     ///
     /// # Errors
     /// `unauthorized`: the token is revoked.
-    pub fn check_revoked(&self, user: &User) -> Result<(), Refusal> {
+    fn check_revoked(&self, user: &User) -> Result<(), Refusal> {
         let is_good =
             self.signed_by_node || user.revoked_at == 0 || self.issued_at.is_some_and(|at| at >= user.revoked_at);
         if is_good {
@@ -223,6 +238,21 @@ impl TokenClaims {
         };
         Err(Refusal::new(ErrorCode::Unauthorized, why))
     }
+}
+
+/// Checks that a user is not suspended. Tokens are checked wherever they come in; what an app server does in the name of a user is
+/// checked where it is done.
+///
+/// # Errors
+/// `user_suspended`.
+pub fn check_not_suspended(user: &User, now_ms: u64) -> Result<(), Refusal> {
+    user.suspension_at(now_ms).map_or(Ok(()), |suspension| Err(suspension_refusal(&suspension.reason)))
+}
+
+/// The refusal of whatever a suspended user asks for, and the end of the user's sessions.
+pub fn suspension_refusal(reason: &str) -> Refusal {
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    Refusal::new(ErrorCode::UserSuspended, format!("the user is suspended{reason}"))
 }
 
 /// The caller of an operation, and the scopes that it has.
@@ -262,13 +292,13 @@ pub(crate) enum Writing {
 }
 
 impl Engine {
-    /// Checks that a user may write in a conversation, and answers the user's role there: membership, a mute, and who may send. Every
+    /// Checks that a user may write in a conversation, and answers the user's role there: membership, a suspension, a block, a mute, and who may send. Every
     /// way of writing passes here; what a user takes back (a recall, a reaction) does not.
     ///
     /// A mute holds for a member whoever calls; who may send concerns users, and not an app server that writes in a user's name.
     ///
     /// # Errors
-    /// `not_a_member`, `muted`, `forbidden`; `store_unavailable`.
+    /// `not_a_member`, `user_suspended`, `blocked`, `muted`, `forbidden`; `store_unavailable`.
     pub(crate) fn check_may_write(
         &self,
         actor: &Actor,
@@ -276,9 +306,16 @@ impl Engine {
         conversation: &Conversation,
         writing: Writing,
     ) -> Result<Role, Refusal> {
+        if user.suspension.is_some() {
+            check_not_suspended(user, self.clock.now_ms())?;
+        }
         if let Some((a, b)) = conversation.pair {
             let is_member = user.no == a || user.no == b;
-            return if is_member { Ok(Role::Member) } else { Err(not_a_member(&user.id, &conversation.id)) };
+            return if is_member {
+                check_pair_blocks(user.no, conversation).map(|()| Role::Member)
+            } else {
+                Err(not_a_member(&user.id, &conversation.id))
+            };
         }
         let membership = self.directory.membership(conversation.no, user.no).map_err(store_refusal)?;
         let Some(membership) = membership else { return Err(not_a_member(&user.id, &conversation.id)) };
@@ -311,7 +348,26 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_domain::model::UserNo;
+    use tidings_domain::model::{Suspension, UserNo};
+
+    fn user(revoked_at: u64) -> User {
+        User {
+            receipts_off: false,
+            suspension: None,
+            blocks: 0,
+            notifications: None,
+            agent: None,
+            no: UserNo(1),
+            id: "ada".into(),
+            name: None,
+            avatar: None,
+            attributes: None,
+            created_at: 0,
+            do_not_disturb: None,
+            locale: None,
+            revoked_at,
+        }
+    }
 
     #[test]
     fn a_set_of_scopes_allows_those_it_names_and_no_other() {
@@ -334,21 +390,25 @@ mod tests {
     }
 
     #[test]
-    fn a_token_from_before_the_revocation_is_refused() {
-        let user = |revoked_at| User {
-            receipts_off: false,
-            notifications: None,
-            agent: None,
-            no: UserNo(1),
-            id: "ada".into(),
-            name: None,
-            avatar: None,
-            attributes: None,
-            created_at: 0,
-            do_not_disturb: None,
-            locale: None,
-            revoked_at,
+    fn a_suspended_user_is_refused_until_the_suspension_ends() {
+        let suspension = |until| Suspension { until, reason: "spam".into(), by: "mod".into(), at: 1 };
+        let check = |until, now_ms| {
+            let user = User { suspension: Some(Box::new(suspension(until))), ..user(0) };
+            let claims = TokenClaims {
+                user: "ada".into(),
+                scopes: Scopes::ALL,
+                issued_at: None,
+                expires_at: 9_000,
+                signed_by_node: true,
+            };
+            claims.check_user(&user, now_ms).map_err(|refusal| (refusal.code, refusal.detail))
         };
+        let refused = Err((ErrorCode::UserSuspended, "the user is suspended: spam".to_owned()));
+        assert_eq!((check(None, u64::MAX), check(Some(5), 4), check(Some(5), 5)), (refused.clone(), refused, Ok(())));
+    }
+
+    #[test]
+    fn a_token_from_before_the_revocation_is_refused() {
         let check = |issued_at, revoked_at, signed_by_node| {
             let claims =
                 TokenClaims { user: "ada".into(), scopes: Scopes::ALL, issued_at, expires_at: 9_000, signed_by_node };

@@ -497,8 +497,12 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
             let owner = new.members.iter().find(|(_, role)| *role == Role::Owner);
             owner.map_or(FlowKey::Server, |(user, _)| FlowKey::User(*user))
         }
-        // A revocation must not wait behind a flood of its user.
+        Proposal::Report { report, .. } => FlowKey::User(report.reporter),
+        Proposal::SetBlock { user, .. } => FlowKey::User(*user),
+        // A revocation or a suspension must not wait behind a flood of its user.
         Proposal::Revoke { .. }
+        | Proposal::SetSuspension { .. }
+        | Proposal::SetReport { .. }
         | Proposal::PutUsers(_)
         | Proposal::SetStored(_)
         | Proposal::SetLastSeen(_)

@@ -23,14 +23,14 @@ use quick_cache::sync::{Cache, GuardResult};
 pub use shown::ShownIndex;
 use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use tidings_domain::{
-    chat_rows::{Preferences, preferences_key},
+    chat_rows::{Preferences, block_key, preferences_key},
     commit_log::Change,
     model::*,
     restrictions::{Restrictions, restrictions_key},
     store::{Outcome, Proposal, RowSpace, Store, StoreResult},
     stored_id::StoredId,
 };
-use tidings_protocol::error::Refusal;
+use tidings_protocol::{error::Refusal, ids::direct_id};
 use tidings_push::UserLookup;
 use tokio::sync::watch;
 use unread::UnreadCache;
@@ -156,7 +156,34 @@ impl Directory {
     /// # Errors
     /// Those of the store's reads, for conversations that are not in memory.
     pub fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Arc<Conversation>>> {
-        get_or_load(&self.conversations, &no, || Ok(self.store.conversation(no)?.map(Arc::new)))
+        let load = || {
+            let Some(mut found) = self.store.conversation(no)? else { return Ok(None) };
+            if let Some(pair) = found.pair {
+                found.blocks = self.pair_blocks(pair)?;
+            }
+            Ok(Some(Arc::new(found)))
+        };
+        get_or_load(&self.conversations, &no, load)
+    }
+
+    /// Whether the user blocks the other one. Reads the store only for users who block anybody.
+    ///
+    /// # Errors
+    /// Those of the store's reads.
+    pub fn has_blocked(&self, user: &User, other: UserNo) -> StoreResult<bool> {
+        Ok(user.blocks > 0 && self.store.row(RowSpace::Chat, &block_key(user.no, other))?.is_some())
+    }
+
+    /// Who of two users blocks the other.
+    ///
+    /// # Errors
+    /// Those of the store's reads.
+    pub(crate) fn pair_blocks(&self, (a, b): (UserNo, UserNo)) -> StoreResult<PairBlocks> {
+        let blocks = |user, other| match self.user(user)? {
+            Some(user) => self.has_blocked(&user, other),
+            None => Ok(false),
+        };
+        Ok(PairBlocks(blocks(a, b)?, blocks(b, a)?))
     }
 
     /// The conversation with this id.
@@ -334,6 +361,7 @@ impl Directory {
             Proposal::PutUsers(patches) => patches.iter().for_each(|patch| self.invalidate_user_by_id(&patch.id)),
             Proposal::SetDoNotDisturb { user, .. }
             | Proposal::SetReceipts { user, .. }
+            | Proposal::SetSuspension { user, .. }
             | Proposal::SetNotificationPreferences { user, .. }
             | Proposal::Revoke { user, .. } => self.invalidate_user(*user),
             Proposal::UpdateConversation { conversation, .. } => self.invalidate_conversation(*conversation),
@@ -355,6 +383,7 @@ impl Directory {
                 let owner = owner.as_ref().map(|(owner, _)| *owner);
                 owner.into_iter().chain([*user]).for_each(|user| self.push_devices.invalidate(user));
             }
+            Proposal::SetBlock { user, other, .. } => self.invalidate_block(*user, *other),
             Proposal::SetPreferences { conversation, user, .. } => {
                 self.invalidate_preferences(*conversation, *user);
             }
@@ -362,6 +391,8 @@ impl Directory {
             // Nothing in memory is of these.
             Proposal::CreateConversation(_)
             | Proposal::React { .. }
+            | Proposal::Report { .. }
+            | Proposal::SetReport { .. }
             | Proposal::TellReactions { .. }
             | Proposal::CheckpointStream { .. }
             | Proposal::Assign { .. }
@@ -399,7 +430,10 @@ impl Directory {
             }
             Some(Change::Read { conversation, user, seq }) => self.invalidate_read(*conversation, *user, *seq),
             // A revocation of the user's tokens comes as a kick.
-            Some(Change::Kick { user, .. }) => self.invalidate_user(*user),
+            Some(Change::Kick { user, .. } | Change::Suspension { user, .. }) => self.invalidate_user(*user),
+            Some(Change::Block { user, other, .. }) => self.invalidate_block(*user, *other),
+            // The store is asked each time.
+            Some(Change::Report { .. }) => {}
             Some(Change::Opaque) => self.invalidate_all(),
             None => {}
         }
@@ -444,6 +478,18 @@ impl Directory {
 
     fn invalidate_user(&self, no: UserNo) {
         self.users.remove(&no);
+    }
+
+    /// The user's profile first: what their conversation loads from here on asks it.
+    fn invalidate_block(&self, user: UserNo, other: UserNo) {
+        let ids = [user, other].map(|no| self.users.get(&no).map(|user| user.id.clone()));
+        self.invalidate_user(user);
+        if let [Some(a), Some(b)] = ids
+            && let Some(no) = self.conversation_nos.get(&direct_id(&a, &b))
+        {
+            return self.invalidate_conversation(no);
+        }
+        self.conversations.retain(|_, found| found.pair != Some((user, other)) && found.pair != Some((other, user)));
     }
 
     fn invalidate_conversation(&self, no: ConversationNo) {

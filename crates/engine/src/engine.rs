@@ -15,6 +15,7 @@
 //!   their journeys push;
 //! - `leader_requests`: what only the leader can answer; `health`: what operators see.
 
+pub(crate) mod blocks;
 mod bulk_sends;
 mod conversations;
 pub mod events;
@@ -34,8 +35,10 @@ mod purge;
 mod push_tokens;
 mod reads;
 mod replies;
+mod reports;
 mod restrictions;
 pub mod resume;
 mod retention;
 pub mod send;
+pub(crate) mod signals;
 mod users;

@@ -18,7 +18,7 @@ use tidings_domain::{
     model::{Conversation, ConversationNo, EntryKind, Lane, Position, UserNo},
     store::PositionRange,
 };
-use tidings_protocol::frames::ReceiptKind;
+use tidings_protocol::frames::{ReceiptKind, ServerFrame};
 
 /// One outcome of a committed batch, as far as it concerns sessions and caches.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub trait Hub: Send + Sync + 'static {
     fn publish(&self, batch: Batch);
     /// Signals the user's sessions on this node. The signal is lost if there are none.
     fn signal(&self, user: UserNo, signal: Signal);
+    /// Sends a frame that nobody keeps to the live members of a conversation on every node, except this user.
+    fn transient(&self, conversation: &Arc<Conversation>, except: UserNo, frame: Arc<[u8]>);
     /// Tells the live members of a conversation that a user is typing, except for that user.
     fn typing(&self, conversation: &Arc<Conversation>, user: UserNo, user_id: &Arc<str>);
     /// Tells the other nodes how far members of conversations have come, for their live members.
@@ -66,6 +68,8 @@ pub(crate) struct Applier {
 pub(crate) trait EndWatches: Send + Sync {
     /// These users have left the conversation, or may not watch its members any more.
     fn end_watches(&self, conversation: ConversationNo, users: &[UserNo]);
+    /// The sessions of a user watch the other one no more, who blocks the user.
+    fn end_watches_of(&self, watched: UserNo, watching: UserNo);
     /// The names or pictures of these users may have changed.
     fn note_users(&self, ids: &[String]);
 }
@@ -104,6 +108,11 @@ impl Applier {
                 Some(Change::Kick { user, device_id, reason }) => {
                     signals.push((user, Signal::Kick { device_id, reason }));
                 }
+                Some(Change::Block { user, other, blocked: true }) => self.watches.end_watches_of(user, other),
+                Some(Change::Suspension { user, suspended: true, reason, .. }) => {
+                    self.streams.abandon(user);
+                    signals.push((user, Signal::Suspend { reason }));
+                }
                 _ => {}
             }
         }
@@ -122,7 +131,10 @@ impl Applier {
     }
 
     pub(crate) fn typing(&self, conversation: &Conversation, user: UserNo, user_id: &Arc<str>) {
-        self.shards.typing(conversation, user, user_id);
+        let frame = ServerFrame::Typing { conversation: conversation.id.clone(), user: user_id.to_string() };
+        // Writing to memory cannot fail.
+        let frame: Arc<[u8]> = serde_json::to_vec(&frame).unwrap_or_default().into();
+        self.shards.transient(conversation, user, &frame);
     }
 }
 
@@ -142,6 +154,10 @@ impl Hub for LocalHub {
 
     fn signal(&self, user: UserNo, signal: Signal) {
         self.0.shards.signal(user, signal);
+    }
+
+    fn transient(&self, conversation: &Arc<Conversation>, except: UserNo, frame: Arc<[u8]>) {
+        self.0.shards.transient(conversation, except, &frame);
     }
 
     fn typing(&self, conversation: &Arc<Conversation>, user: UserNo, user_id: &Arc<str>) {

@@ -92,6 +92,7 @@ use tidings_domain::{
     metrics::Metrics,
     model::{LANES, Position},
     store::Store,
+    user_limiter::UserLimiter,
 };
 use tidings_popups::PopupService;
 use tidings_push::PushHandle;
@@ -125,6 +126,7 @@ pub struct Engine {
     list_worker: OnceLock<WorkerThread>,
     /// Of chunks that are appended to messages.
     append_rate: SendLimiter,
+    signal_rate: UserLimiter,
     limits: ConversationLimiters,
     pub cluster: Option<Cluster>,
     /// Locked while the progress of bulk sends changes. The term in which none is running, once that is known.

@@ -7,7 +7,12 @@ use crate::{
     config::EngineConfig,
     desks,
     directory::Directory,
-    engine::{limits::ConversationLimiters, popup_pushes::PopupPushes, popup_users::PopupUsers},
+    engine::{
+        limits::ConversationLimiters,
+        popup_pushes::PopupPushes,
+        popup_users::PopupUsers,
+        signals::{SIGNALS_BURST, SIGNALS_PER_SECOND},
+    },
     hub::{Applier, Hub, LocalHub},
     lanes::Lanes,
     lists::{self, changes::ListChanges},
@@ -37,7 +42,9 @@ use tidings_domain::{
     leadership::{LeaderElection, Leadership},
     metrics::Metrics,
     model::*,
+    rate::Gcra,
     store::Store,
+    user_limiter::UserLimiter,
 };
 use tidings_popups::{PopupParts, PopupService};
 use tidings_push::{PeerInbox, PushHandle, PushParts};
@@ -121,6 +128,11 @@ impl Engine {
         let Core { store, clock, metrics, directory, committer, hub, shards, lead, gates } = core;
         let engine = Arc::new(Engine {
             append_rate: SendLimiter::new(appends_per_second, appends_per_second, clock.clone()),
+            signal_rate: UserLimiter::new(
+                Some(Gcra::new(SIGNALS_PER_SECOND, SIGNALS_BURST)),
+                format!("a user may signal {SIGNALS_PER_SECOND} times a second"),
+                clock.clone(),
+            ),
             bulk_sends: parking_lot::Mutex::default(),
             draining: AtomicBool::new(false),
             end_reason: watch::Sender::new(None),

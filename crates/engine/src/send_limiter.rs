@@ -33,7 +33,9 @@ pub(crate) fn is_told(proposal: &Proposal) -> bool {
         | Proposal::UpdateConversation { .. }
         | Proposal::ChangeMembers { .. }
         | Proposal::SetDesk { .. }
-        | Proposal::Assign { .. } => true,
+        | Proposal::Assign { .. }
+        | Proposal::SetBlock { .. }
+        | Proposal::Report { .. } => true,
         // What a user keeps for itself, and what the server records.
         Proposal::MarkRead { .. }
         | Proposal::SetMute { .. }
@@ -45,6 +47,8 @@ pub(crate) fn is_told(proposal: &Proposal) -> bool {
         | Proposal::PutUsers(_)
         | Proposal::Kick { .. }
         | Proposal::Revoke { .. }
+        | Proposal::SetSuspension { .. }
+        | Proposal::SetReport { .. }
         | Proposal::TellReactions { .. }
         | Proposal::CheckpointStream { .. }
         | Proposal::SetStored(_)

@@ -1,4 +1,4 @@
-//! The engine's side of the shards. Each shard has a queue for every lane, one each for control, typing and pushes, and
+//! The engine's side of the shards. Each shard has a queue for every lane, one each for control, transient frames and pushes, and
 //! a wake.
 //!
 //! A shard is a thread of the gateway that owns its users' sessions outright. Three lane queues
@@ -14,9 +14,9 @@ use tidings_push::{PushItem, ShardSink};
 
 /// Answers, signals and kicks waiting at a shard. Full: the sender waits; the committer is one of the senders.
 const CONTROL_QUEUE: usize = 4_096;
-/// Typing signals waiting at a shard, apart from controls that callers wait for. Full: dropped, for a late typing
+/// Typing and signals waiting at a shard, apart from controls that callers wait for. Full: dropped, for a late typing
 /// signal is of no use.
-const TYPING_QUEUE: usize = 256;
+const TRANSIENT_QUEUE: usize = 256;
 /// Push items waiting at a shard. Full: the push worker waits, chat does not.
 const PUSH_QUEUE: usize = 1_024;
 
@@ -86,6 +86,8 @@ pub enum Signal {
     Replaced { session: u64 },
     /// The app server ends these sessions: those of one device, or all.
     Kick { device_id: Option<String>, reason: String },
+    /// The user is suspended: all sessions end.
+    Suspend { reason: String },
 }
 
 /// An element of a shard's control queue.
@@ -113,19 +115,19 @@ pub enum Control {
     },
 }
 
-/// A user types in a conversation.
+/// What live members of a conversation are told and nobody keeps: that a user types, or a signal.
 #[derive(Debug, Clone)]
-pub struct Typing {
-    pub conversation: Arc<str>,
-    pub user: Arc<str>,
-    pub audience: TypingAudience,
+pub struct Transient {
+    /// The frame's JSON.
+    pub frame: Arc<[u8]>,
+    pub audience: TransientAudience,
 }
 
 /// The users who are notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TypingAudience {
+pub enum TransientAudience {
     User(UserNo),
-    /// The live members of the conversation, except the user who types.
+    /// The live members of the conversation, except the user who types or signals.
     Members {
         conversation: ConversationNo,
         except: UserNo,
@@ -136,14 +138,14 @@ pub enum TypingAudience {
 pub struct ShardReceivers {
     pub lanes: [Receiver<Arc<Fanout>>; LANES],
     pub control: Receiver<Control>,
-    pub typing: Receiver<Typing>,
+    pub transient: Receiver<Transient>,
     pub push: Receiver<PushItem>,
 }
 
 struct ShardSender {
     lanes: [Sender<Arc<Fanout>>; LANES],
     control: Sender<Control>,
-    typing: Sender<Typing>,
+    transient: Sender<Transient>,
     push: Sender<PushItem>,
     wake: Arc<dyn Wake>,
 }
@@ -165,15 +167,15 @@ impl Shards {
             .map(|wake| {
                 let lanes = [(); LANES].map(|()| bounded(lane_queue));
                 let (control, control_receiver) = bounded(CONTROL_QUEUE);
-                let (typing, typing_receiver) = bounded(TYPING_QUEUE);
+                let (transient, transient_receiver) = bounded(TRANSIENT_QUEUE);
                 let (push, push_receiver) = bounded(PUSH_QUEUE);
                 let receivers = ShardReceivers {
                     lanes: lanes.each_ref().map(|(_, r)| r.clone()),
                     control: control_receiver,
-                    typing: typing_receiver,
+                    transient: transient_receiver,
                     push: push_receiver,
                 };
-                (ShardSender { lanes: lanes.map(|(s, _)| s), control, typing, push, wake }, receivers)
+                (ShardSender { lanes: lanes.map(|(s, _)| s), control, transient, push, wake }, receivers)
             })
             .unzip();
         (Arc::new(Shards { shards, desks }), receivers)
@@ -228,14 +230,12 @@ impl Shards {
         }
     }
 
-    /// Tells the live members of a conversation, except the user, that the user types there. A shard whose typing queue
-    /// is full is left out.
-    pub(crate) fn typing(&self, conversation: &Conversation, except: UserNo, user: &Arc<str>) {
-        let id: Arc<str> = conversation.id.as_str().into();
+    /// Sends a frame that nobody keeps to the live members of a conversation, except this user. A shard whose queue of those is
+    /// full is left out.
+    pub(crate) fn transient(&self, conversation: &Conversation, except: UserNo, frame: &Arc<[u8]>) {
         let send = |shard: usize, audience| {
             let target: &ShardSender = &self.shards[shard];
-            let typing = Typing { conversation: id.clone(), user: user.clone(), audience };
-            if target.typing.try_send(typing).is_ok() {
+            if target.transient.try_send(Transient { frame: frame.clone(), audience }).is_ok() {
                 target.wake.wake();
             }
         };
@@ -243,11 +243,11 @@ impl Shards {
             Some((a, b)) => {
                 for user in [a, b].into_iter().filter(|user| *user != except) {
                     let people = self.desks.people_of(user).into_iter();
-                    people.for_each(|user| send(self.shard_of(user), TypingAudience::User(user)));
+                    people.for_each(|user| send(self.shard_of(user), TransientAudience::User(user)));
                 }
             }
             None => {
-                let audience = TypingAudience::Members { conversation: conversation.no, except };
+                let audience = TransientAudience::Members { conversation: conversation.no, except };
                 (0..self.shards.len()).for_each(|shard| send(shard, audience));
             }
         }
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn typing_signals_beyond_the_queue_are_dropped_and_leave_control_empty() {
+    fn transient_frames_beyond_the_queue_are_dropped_and_leave_control_empty() {
         let (shards, receivers) = Shards::new(64, vec![Arc::new(NoWake)], Desks::new(Arc::new(MemoryStore::default())));
         let (kind, (name, avatar, attributes)) = (ConversationKind::Group, Default::default());
         let group = Conversation {
@@ -325,10 +325,11 @@ mod tests {
             created_at: 0,
             member_count: 2,
             settings: ConversationSettings::default(),
+            blocks: PairBlocks::default(),
         };
         for _ in 0..2 * CONTROL_QUEUE {
-            shards.typing(&group, UserNo(1), &"ada".into());
+            shards.transient(&group, UserNo(1), &b"{}"[..].into());
         }
-        assert_eq!((receivers[0].typing.len(), receivers[0].control.len()), (TYPING_QUEUE, 0));
+        assert_eq!((receivers[0].transient.len(), receivers[0].control.len()), (TRANSIENT_QUEUE, 0));
     }
 }

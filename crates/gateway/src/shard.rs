@@ -160,7 +160,7 @@ impl Shard {
             self.wait(&mut events);
             self.process_commands();
             self.process_controls();
-            self.process_typing();
+            self.process_transient();
             self.read_connections();
             self.take_posts();
             self.read_links();
@@ -186,7 +186,7 @@ impl Shard {
                 || shard.has_readable_links()
                 || !shard.parts.inbox.is_empty()
                 || !shard.parts.receivers.control.is_empty()
-                || !shard.parts.receivers.typing.is_empty()
+                || !shard.parts.receivers.transient.is_empty()
                 || shard.parts.receivers.lanes.iter().any(|lane| !lane.is_empty())
                 || shard.push_scan.is_some()
                 || !shard.parts.receivers.push.is_empty()

@@ -8,6 +8,8 @@
 //! | --- | --- | --- | --- | --- |
 //! | sent by the person, before the person joined, or read | held back | held back | held back | held back |
 //! | somebody looks at a session of the person | | held back | held back | |
+//! | the person blocks the sender, and the conversation hides that | | held back | held back | held back |
+//! | the person is suspended | | held back | held back | held back |
 //! | a muted conversation | | held back | held back | held back |
 //! | a channel that is off, `only_mentions` | | held back | held back | held back |
 //! | do-not-disturb, snoozing | | | held back, or deferred to their end | held back, or deferred |
@@ -49,6 +51,8 @@ impl Unwanted {
 /// A message, as far as a person's wishes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WantedMessage {
+    /// The person blocks the sender, and the conversation hides messages of those.
+    pub(crate) is_hidden: bool,
     pub(crate) kind: ConversationKind,
     /// Whether it mentions the person, or all members.
     pub(crate) mentions_person: bool,
@@ -92,6 +96,8 @@ pub(crate) struct Asked<'a> {
     /// `None`: neither the person nor an account of the person's is a member.
     pub(crate) member: Option<Member>,
     pub(crate) message: ConversationMessage,
+    /// As [`WantedMessage::is_hidden`].
+    pub(crate) is_hidden: bool,
     /// Whether the message mentions the person, or all members.
     pub(crate) mentions_person: bool,
     /// Whether somebody looks at a session of the person, which is notified instead.
@@ -101,7 +107,7 @@ pub(crate) struct Asked<'a> {
 impl Asked<'_> {
     fn wanted(&self, mute: MuteState) -> WantedMessage {
         let ConversationMessage { kind, defers_until, .. } = self.message;
-        WantedMessage { kind, mentions_person: self.mentions_person, mute, defers_until }
+        WantedMessage { is_hidden: self.is_hidden, kind, mentions_person: self.mentions_person, mute, defers_until }
     }
 }
 
@@ -172,6 +178,12 @@ fn why_not_by(channel: PolicyChannel, message: WantedMessage, user: &User, now_m
     if channel == PolicyChannel::Session {
         return None;
     }
+    if message.is_hidden {
+        return Some(Unwanted::always(NotificationOutcome::Blocked));
+    }
+    if let Some(suspended) = suspended(user, now_ms) {
+        return Some(suspended);
+    }
     if let Some(muted) = muted(message.mute, now_ms) {
         return Some(muted);
     }
@@ -200,6 +212,9 @@ fn why_not_by(channel: PolicyChannel, message: WantedMessage, user: &User, now_m
 /// A push is of no conversation, so mutes and `only_mentions` say nothing of it. Nor does a session at which the person looks: each device is
 /// to have the push, and this one has not acknowledged it.
 pub(crate) fn why_not_by_fallback(user: &User, expires_at: u64, defers: bool, now_ms: u64) -> Option<Unwanted> {
+    if let Some(suspended) = suspended(user, now_ms) {
+        return Some(suspended);
+    }
     let off = user.notifications.as_ref().is_some_and(|own| own.off.contains(&PolicyChannel::Providers));
     if off {
         return Some(Unwanted::always(NotificationOutcome::ChannelOff));
@@ -238,6 +253,12 @@ pub(crate) fn why_not_by_any(message: WantedMessage, user: &User, times: DueTime
     };
     let first = why_not(first)?;
     others.iter().all(|delay| why_not(delay).is_some()).then_some(first)
+}
+
+/// Whether the person is suspended at this time.
+fn suspended(user: &User, now_ms: u64) -> Option<Unwanted> {
+    let suspension = user.suspension_at(now_ms)?;
+    Some(Unwanted::until(NotificationOutcome::Suspended, suspension.until))
 }
 
 /// Whether a mute holds at this time.
@@ -289,6 +310,8 @@ mod tests {
             locale: None,
             revoked_at: 0,
             receipts_off: false,
+            suspension: None,
+            blocks: 0,
             notifications: Some(Box::new(notifications)),
             agent: None,
         }
@@ -309,6 +332,7 @@ mod tests {
     #[test]
     fn each_wish_holds_back_the_channels_that_it_is_about() {
         let plain = WantedMessage {
+            is_hidden: false,
             kind: ConversationKind::Group,
             mentions_person: false,
             mute: MuteState::Off,
@@ -349,6 +373,7 @@ mod tests {
     #[test]
     fn a_person_is_left_out_only_if_all_channels_are_held_back_when_they_are_due() {
         let plain = WantedMessage {
+            is_hidden: false,
             kind: ConversationKind::Group,
             mentions_person: false,
             mute: MuteState::Off,

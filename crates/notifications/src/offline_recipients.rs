@@ -65,6 +65,7 @@ pub(crate) struct OfflineRecipients {
     /// As [`ConversationMessage::defers_until`].
     defers_until: u64,
     members: RefCell<Members>,
+    directory: Arc<Directory>,
 }
 
 /// The members of whom it is still to be asked.
@@ -220,7 +221,8 @@ impl OfflineRecipients {
         members: Members,
     ) -> OfflineRecipients {
         let defers_until = context.quiet_hours.defer_until(&context.gates, conversation.kind, entry.at);
-        OfflineRecipients { conversation, entry, defers_until, members: RefCell::new(members) }
+        let directory = context.directory.clone();
+        OfflineRecipients { conversation, entry, defers_until, members: RefCell::new(members), directory }
     }
 
     /// An entry that is at hand, to ask of all members. `is_current`: what the directory has is as new as the entry.
@@ -250,7 +252,8 @@ impl OfflineRecipients {
     /// The same, to ask all members of this entry in place of its own.
     pub(crate) fn of_entry(&self, entry: StoredEntry) -> OfflineRecipients {
         let (conversation, defers_until) = (self.conversation.clone(), self.defers_until);
-        OfflineRecipients { conversation, entry, defers_until, members: self.members.clone() }
+        let directory = self.directory.clone();
+        OfflineRecipients { conversation, entry, defers_until, members: self.members.clone(), directory }
     }
 
     /// Whether the members were looked up for all messages of the round.
@@ -371,7 +374,8 @@ impl OfflineRecipients {
     /// The entry, as far as a person's wishes go.
     pub(crate) fn wanted(&self, user: &User, mute: MuteState) -> WantedMessage {
         let (kind, defers_until) = (self.conversation.kind, self.defers_until);
-        WantedMessage { kind, mentions_person: self.mentions(user), mute, defers_until }
+        let (is_hidden, mentions_person) = self.hides_or_mentions(user);
+        WantedMessage { is_hidden, kind, mentions_person, mute, defers_until }
     }
 
     /// The rows of what was decided of these members; `None`: of conversations above [`TRACED_MEMBERS_MAX`] nothing is recorded.
@@ -429,8 +433,18 @@ impl OfflineRecipients {
     }
 
     fn asked<'a>(&self, user: &'a User, member: Option<Member>, is_active: bool) -> Asked<'a> {
-        let mentions_person = self.mentions(user);
-        Asked { user, member, message: self.of_conversation(), mentions_person, is_active }
+        let (is_hidden, mentions_person) = self.hides_or_mentions(user);
+        Asked { user, member, message: self.of_conversation(), is_hidden, mentions_person, is_active }
+    }
+
+    /// Whether the user blocks the sender in a conversation that hides that, and whether the entry mentions the user: a mention by
+    /// somebody whom the user blocks is none.
+    fn hides_or_mentions(&self, user: &User) -> (bool, bool) {
+        let blocks = self.entry.content.sender.as_ref().is_some_and(|sender| {
+            // While the store cannot say, nobody is disturbed by somebody whom they block.
+            self.directory.has_blocked(user, sender.no).unwrap_or(true)
+        });
+        (blocks && self.conversation.blocks_mode() == BlocksMode::Hide, !blocks && self.mentions(user))
     }
 
     fn mentions(&self, user: &User) -> bool {

@@ -41,6 +41,10 @@ codes! {
     Forbidden = "forbidden", 403;
     /// The app server that is asked before this was done refused it; the detail is its text for the user, and `reason` its own code.
     RefusedByHook = "refused_by_hook", 403;
+    /// The user is suspended: no session, token or request of the user is accepted. Tell the user; the detail says why.
+    UserSuspended = "user_suspended", 403;
+    /// One of the two users blocks the other. Who blocks may end the block; the other is not told who it is, and tries no more.
+    Blocked = "blocked", 403;
     /// The user is not a member of the conversation.
     NotAMember = "not_a_member", 403;
     /// The member is muted in the conversation: reads, and writes nothing. Wait until the mute ends or is lifted.
@@ -159,11 +163,12 @@ impl ErrorCode {
             RateLimited => 4018,
             AlreadyBound => 4019,
             Internal => 4020,
+            UserSuspended => 4021,
             // These refuse requests; they end no session.
-            NotAMember | Muted | Banned | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused
-            | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled | VersionConflict
-            | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled | CursorExpired
-            | RefusedByHook | HookUnavailable => 4999,
+            NotAMember | Muted | Banned | Blocked | MethodNotAllowed | UnsupportedMediaType | Conflict
+            | ClientMsgIdReused | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled
+            | VersionConflict | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled
+            | CursorExpired | RefusedByHook | HookUnavailable => 4999,
         }
     }
 }

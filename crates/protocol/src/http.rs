@@ -23,6 +23,7 @@ mod push_fallback;
 mod push_priority;
 mod push_tokens;
 mod reading;
+mod reports;
 mod users;
 
 pub use api_keys::*;
@@ -47,6 +48,7 @@ pub use push_fallback::*;
 pub use push_priority::*;
 pub use push_tokens::*;
 pub use reading::*;
+pub use reports::*;
 pub use users::*;
 
 use crate::error::ErrorCode;

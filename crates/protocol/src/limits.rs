@@ -13,6 +13,20 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How deep arrays and objects may be nested in any JSON that is stored. Clients' parsers give up at 100 levels (Ruby), 128 (Rust) or
 /// 512 (PHP), and stored JSON reaches them inside a few levels of our own.
 pub const JSON_DEPTH_MAX: usize = 64;
+/// Why a user was suspended, say, in bytes.
+pub const REASON_BYTES_MAX: usize = 512;
+/// Users whom one user blocks.
+pub const BLOCKS_MAX: u32 = 10_000;
+/// Users in one page of those whom a user blocks.
+pub const BLOCKS_PAGE_MAX: usize = 1_000;
+/// What a reporter says of a message, in bytes.
+pub const REPORT_TEXT_BYTES_MAX: usize = 1024;
+/// Reports of one user that moderators are not done with.
+pub const REPORTS_OPEN_MAX: u32 = 100;
+/// Reports in one page.
+pub const REPORTS_PAGE_MAX: usize = 200;
+/// The body of a transient signal as JSON text, in bytes.
+pub const SIGNAL_BODY_BYTES_MAX: usize = 1024;
 /// A message `type`, in bytes.
 pub const TYPE_BYTES_MAX: usize = 32;
 /// A display name or avatar address, in bytes.

@@ -218,6 +218,8 @@ impl UserRow {
             locale,
             revoked_at: 0,
             receipts_off: false,
+            suspension: None,
+            blocks: 0,
             notifications: None,
             agent: None,
         }
@@ -284,7 +286,19 @@ impl ConversationRow {
     fn conversation(self, no: ConversationNo, settings: ConversationSettings) -> Conversation {
         let ConversationRow { id, kind, pair, name, avatar, attributes, created_at, member_count } = self;
         let pair = pair.map(|(a, b)| (UserNo(a), UserNo(b)));
-        Conversation { no, id, kind: kind_of(kind), pair, name, avatar, attributes, created_at, member_count, settings }
+        Conversation {
+            no,
+            id,
+            kind: kind_of(kind),
+            pair,
+            name,
+            avatar,
+            attributes,
+            created_at,
+            member_count,
+            settings,
+            blocks: PairBlocks::default(),
+        }
     }
 }
 

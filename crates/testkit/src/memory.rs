@@ -9,6 +9,7 @@ mod preferences;
 mod push_tokens;
 mod reactions;
 mod receipts;
+mod reports;
 
 use commit_log::MemoryLog;
 use parking_lot::Mutex;
@@ -18,10 +19,12 @@ use tidings_domain::{
     joining::{Invite, JoinRequest},
     model::*,
     push_store::*,
+    reports::{ReportChange, StoredReport},
     restrictions::*,
     store::*,
     stored_id::StoredId,
 };
+use tidings_protocol::http::ReportState;
 
 #[derive(Default)]
 struct State {
@@ -291,6 +294,9 @@ impl State {
                 if settings.mention_all.is_some() {
                     details.settings.mention_all = settings.mention_all;
                 }
+                if settings.blocks.is_some() {
+                    details.settings.blocks = settings.blocks;
+                }
                 if settings.posting.is_some() {
                     details.settings.posting = settings.posting;
                 }
@@ -344,6 +350,29 @@ impl State {
             }
             Proposal::SetStored(told) => self.set_stored(told),
             Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send)?,
+            Proposal::SetSuspension { user, suspended, until, reason, by } => {
+                let suspension =
+                    suspended.then(|| Suspension { until: *until, reason: reason.clone(), by: by.clone(), at: now_ms });
+                self.set_suspension(*user, suspension)?
+            }
+            Proposal::Report { report, reason, text, reported, open_max } => {
+                let new = StoredReport {
+                    reason: *reason,
+                    text: text.clone(),
+                    reported: *reported,
+                    at: now_ms,
+                    state: ReportState::Open,
+                    changed: None,
+                };
+                self.report(*report, &new, *open_max)?
+            }
+            Proposal::SetReport { report, expected, state, note, by } => {
+                let changed = ReportChange { by: by.clone(), note: note.clone(), at: now_ms };
+                self.set_report(*report, *expected, *state, changed)?
+            }
+            Proposal::SetBlock { user, other, blocked, blocks_max } => {
+                self.set_block(*user, *other, *blocked, *blocks_max, now_ms)?
+            }
             Proposal::SetNotificationPreferences { user, preferences } => {
                 self.set_notification_preferences(*user, preferences)?
             }
@@ -413,6 +442,8 @@ impl State {
                         locale: None,
                         revoked_at: 0,
                         receipts_off: false,
+                        suspension: None,
+                        blocks: 0,
                         notifications: None,
                         agent: None,
                     });
@@ -462,6 +493,7 @@ impl State {
             created_at: now_ms,
             member_count: members.len() as u64,
             settings: new.settings.clone(),
+            blocks: PairBlocks::default(),
         };
         self.conversations.push(conversation.clone());
         for (user, role) in members {

@@ -98,6 +98,7 @@ pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
         receipts: None,
         history: None,
         mention_all: None,
+        blocks: None,
         reactions: None,
         posting: None,
         slow_mode_s: None,

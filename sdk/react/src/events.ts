@@ -1,4 +1,4 @@
-import type { TidingsEvents } from "@tidings/client";
+import type { SignalEvent, TidingsEvents } from "@tidings/client";
 import { useEffect, useRef } from "react";
 import { useTidings } from "./context.js";
 
@@ -10,4 +10,11 @@ export function useTidingsEvent<Name extends keyof TidingsEvents>(name: Name, li
     newest.current = listener;
   });
   useEffect(() => tidings.on(name, (value) => newest.current(value)), [tidings, name]);
+}
+
+/** Calls `listener` for each signal in a conversation while the component is there: of every type, or of this one. */
+export function useSignal(conversation: string, listener: (signal: SignalEvent) => void, type?: string): void {
+  useTidingsEvent("signal", (signal) => {
+    if (signal.conversation === conversation && (type === undefined || signal.type === type)) listener(signal);
+  });
 }

@@ -12,5 +12,5 @@ export { TidingsProvider, useConnect, useTidings, type ConnectFailed, type Conne
 export { useObservable } from "./observe.js";
 export { useConversation, useConversations, useConversationView, useDirect, useMentions, useReceipts, useTimeline, useUnread, type Which } from "./conversations.js";
 export { usePresence, useStatus, useTyping, useUser } from "./users.js";
-export { useTidingsEvent } from "./events.js";
+export { useSignal, useTidingsEvent } from "./events.js";
 export { usePopups, type ShownPopup } from "./popups.js";

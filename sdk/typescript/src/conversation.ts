@@ -296,6 +296,11 @@ export interface Conversation {
   markRead(seq?: number): Promise<void>;
   /** Call it with each key press: at most one frame every three seconds leaves. */
   typing(): void;
+  /**
+   * Signals something to the members who are there now, such as "stop" to who writes a growing message: nothing is kept, and it is lost without
+   * a connection. `body` has at most 1 KiB as JSON; at most 20 a second.
+   */
+  signal(type: string, body?: Json): void;
   /** No notices of its messages, for this user alone: until `until` (milliseconds since 1970 UTC), or until `unmute`. */
   mute(options?: { readonly until?: number }): Promise<void>;
   /** Ends the mute. */

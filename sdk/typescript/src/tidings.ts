@@ -9,6 +9,7 @@ import type { TransportName } from "./session/transport.js";
 import type { KeyValueStorage } from "./storage/storage.js";
 import type { ConversationView, Entry, UserCard } from "./wire/entries.js";
 import type { Attention, ListFilter } from "./wire/client-frames.js";
+import type { Json } from "./wire/json.js";
 import type { PopupDecision, PopupEvent, PopupQuestion, Push } from "./wire/popups.js";
 import type { PushToken } from "./wire/push-tokens.js";
 import type { PresenceChange } from "./wire/server-frames.js";
@@ -165,6 +166,28 @@ export interface Users {
    * asked for together. It follows changes of users whose presence is watched; others are asked for again after each connect.
    */
   of(user: string): Observable<UserCard | undefined>;
+  /** Blocks a user: neither writes to the other in their direct conversation, and the other does not see when this user is online. */
+  block(user: string): Promise<void>;
+  /** Ends a block. */
+  unblock(user: string): Promise<void>;
+  /** The users whom this user blocks, a page of them. */
+  blocked(page?: { readonly after?: string; readonly limit?: number }): Promise<BlocksPage>;
+}
+
+/** A user whom this user blocks. */
+export interface BlockedUser {
+  /** The user's id. */
+  readonly user: string;
+  /** Since when, in milliseconds since 1970 UTC. */
+  readonly at: number;
+}
+
+/** A page of users whom this user blocks. */
+export interface BlocksPage {
+  /** Those of this page. */
+  readonly users: readonly BlockedUser[];
+  /** The `after` of the next page; absent: this is the last. */
+  readonly next?: string;
 }
 
 /** Whether a popup is due. */
@@ -216,6 +239,18 @@ export interface TypingEvent {
   readonly user: string;
 }
 
+/** Somebody signals something to those who are there. Nothing is kept. */
+export interface SignalEvent {
+  /** Where. */
+  readonly conversation: string;
+  /** Who; absent: your server. */
+  readonly user?: string;
+  /** The app's own kind of signal. */
+  readonly type: string;
+  /** What `signal` was given; null when it was given nothing. */
+  readonly body: Json;
+}
+
 /** A read mark moved. */
 export interface ReadEvent {
   /** Where. */
@@ -262,6 +297,8 @@ export interface TidingsEvents {
   message: SentMessage;
   /** Somebody types in a conversation of this user. */
   typing: TypingEvent;
+  /** A signal of another member, or of your server. */
+  signal: SignalEvent;
   /** Somebody's read mark moved: this user's on another device. */
   read: ReadEvent;
   /** This user is in a conversation now, or no longer. */

@@ -104,6 +104,7 @@ const WRITTEN: readonly ClientFrame[] = [
   { t: "stream_begin", ref: 1, conversation: "g", body: 1 },
   { t: "stream_end", ref: 1, conversation: "g", seq: 1, body: 1 },
   { t: "typing", conversation: "g" },
+  { t: "signal", conversation: "g", type: "stop", body: 1 },
   { t: "ack", pushes: [1] },
   { t: "stored", cursor: "c" },
   { t: "attention", state: "background" },

@@ -11,6 +11,7 @@ import { ConversationsPage } from "./pages/conversations.js";
 import { JourneysPage } from "./pages/journeys.js";
 import { KeysPage, loadOwnKey } from "./pages/keys.js";
 import { LivePage } from "./pages/live.js";
+import { ModerationPage } from "./pages/moderation.js";
 import { NotificationsPage } from "./pages/notifications.js";
 import { PopupsPage } from "./pages/popups.js";
 import { PresencePage } from "./pages/presence.js";
@@ -42,6 +43,7 @@ const PLACES: Readonly<Record<string, Place>> = {
   users: { name: "Users", icon: "user", page: UsersPage, needs: "users" },
   conversations: { name: "Conversations", icon: "chat", page: ConversationsPage, needs: "read" },
   "bulk-sends": { name: "Bulk sends", icon: "send", page: BulkSendsPage, needs: "read" },
+  moderation: { name: "Reports", icon: "log", page: ModerationPage, needs: "moderation" },
   notifications: { name: "Notifications", icon: "webhook", page: NotificationsPage, needs: "read" },
   consumers: { name: "Event consumers", icon: "feed", page: ConsumersPage, needs: "read" },
   pushes: { name: "Pushes", icon: "push", page: PushesPage, needs: "push" },

@@ -2,6 +2,7 @@
 
 mod api_keys;
 mod asyncapi;
+mod blocks;
 mod bulk_sends;
 mod conversations;
 mod dead_letters;
@@ -29,7 +30,9 @@ mod reactions;
 mod reading;
 mod receipts;
 mod refusals;
+mod reports;
 mod settings;
+mod signals;
 mod streams;
 mod users;
 
@@ -85,6 +88,14 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(receipts::set_receipts))
         .routes(routes!(users::kick))
         .routes(routes!(users::revoke))
+        .routes(routes!(users::suspend))
+        .routes(routes!(signals::send_signal))
+        .routes(routes!(reports::report_message))
+        .routes(routes!(reports::list_reports))
+        .routes(routes!(reports::get_report, reports::update_report))
+        .routes(routes!(blocks::list_blocks))
+        .routes(routes!(blocks::block, blocks::unblock))
+        .routes(routes!(users::unsuspend))
         .routes(routes!(presence::get_presence))
         .routes(routes!(presence::query_presence))
         .routes(routes!(presence::get_views))

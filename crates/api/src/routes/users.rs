@@ -7,16 +7,20 @@ use super::{
 };
 use crate::{
     Api,
-    extract::{AppServer, BatchJson, Caller, Json, PathIds, Query},
+    audit::operator,
+    extract::{AppServer, BatchJson, Caller, Json, KeyHolder, PathIds, Query},
 };
-use axum::{extract::State, http::StatusCode};
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
 use serde::Deserialize;
 use std::sync::Arc;
 use tidings_domain::model::Actor;
 use tidings_engine::access::Operation;
 use tidings_protocol::http::{
-    Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, SetLocale, UserProfile, UserProfiles, UsersQuery, UsersUpsert,
-    UsersUpserted,
+    Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, SetLocale, Suspend, SuspensionView, Unsuspend, UserProfile,
+    UserProfiles, UsersQuery, UsersUpsert, UsersUpserted,
 };
 
 /// Create or change users.
@@ -139,6 +143,45 @@ pub(super) async fn kick(
     Json(request): Json<Kick>,
 ) -> AnswerResult<Kicked> {
     Ok(Answer::ok(api.engine.kick(&user, request).await?))
+}
+
+/// Suspend a user.
+///
+/// The user's sessions end on every node with the code `user_suspended`, and so are the user's tokens refused over every listener, also
+/// new ones; messages in the user's name are refused, too, and the user is not notified. Nothing of the user is lost: others go on
+/// writing to the user, who finds it all once the suspension ends or is lifted. A second suspension replaces the first.
+#[utoipa::path(post, path = "/v1/users/{user}/suspend", tag = "users", request_body = Suspend,
+    params(("user" = inline(Id), Path, description = "The user's id"),
+           ("Tidings-Author" = Option<String>, Header, description = "Who suspends the user; absent: the API key's name is kept")),
+    responses((status = 200, description = "The user is suspended", body = SuspensionView), Refusals, TakesBody))]
+pub(super) async fn suspend(
+    State(api): State<Arc<Api>>,
+    KeyHolder(key): KeyHolder,
+    PathIds(user): PathIds<String>,
+    headers: HeaderMap,
+    Json(request): Json<Suspend>,
+) -> AnswerResult<SuspensionView> {
+    let by = operator(&headers).unwrap_or_else(|| key.name.clone());
+    Ok(Answer::ok(api.engine.suspend(&user, request, &by).await?))
+}
+
+/// Lift a user's suspension.
+///
+/// Nothing happens if the user is not suspended. The user's tokens are good again, as far as they were not revoked.
+#[utoipa::path(post, path = "/v1/users/{user}/unsuspend", tag = "users", request_body = Unsuspend,
+    params(("user" = inline(Id), Path, description = "The user's id"),
+           ("Tidings-Author" = Option<String>, Header, description = "Who lifts it; absent: the API key's name is kept")),
+    responses((status = 204, description = "The user is not suspended"), Refusals, TakesBody))]
+pub(super) async fn unsuspend(
+    State(api): State<Arc<Api>>,
+    KeyHolder(key): KeyHolder,
+    PathIds(user): PathIds<String>,
+    headers: HeaderMap,
+    Json(request): Json<Unsuspend>,
+) -> Result<StatusCode, crate::problem::RefusalResponse> {
+    let by = operator(&headers).unwrap_or_else(|| key.name.clone());
+    api.engine.unsuspend(&user, request, &by).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Revoke a user's tokens.

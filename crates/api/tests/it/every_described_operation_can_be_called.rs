@@ -181,6 +181,27 @@ fn every_described_operation_can_be_called() {
     let seq = serde_json::from_str::<serde_json::Value>(&sent).unwrap()["seq"].as_u64().unwrap();
     let again = app.check("POST /v1/messages", "/v1/messages", message, 200, r#""duplicate":true"#);
     assert!(again.contains(&format!(r#""seq":{seq},"#)), "{again}");
+    let (signal, path) = ("POST /v1/conversations/{conversation}/signals", "/v1/conversations/g/signals");
+    app.check(signal, path, r#"{"type":"stop","body":{"seq":1}}"#, 204, "");
+    app.check(signal, path, r#"{"type":"stop","from":"alice"}"#, 204, "");
+    app.check(signal, path, r#"{"type":""}"#, 413, "type (bytes, at least 1)");
+    let report = "POST /v1/conversations/{conversation}/messages/{seq}/report";
+    let path = format!("/v1/conversations/g/messages/{seq}/report");
+    let reported = app.check(report, &path, r#"{"reason":"spam","user":"bob"}"#, 200, r#"{"report":""#);
+    let id = serde_json::from_str::<serde_json::Value>(&reported).unwrap()["report"].as_str().unwrap().to_owned();
+    app.check(report, &path, r#"{"reason":"spam","user":"bob"}"#, 200, r#""duplicate":true"#);
+    app.check(
+        "GET /v1/reports",
+        "/v1/reports?reason=spam&reported=alice",
+        "",
+        200,
+        r#""reporter":"bob","reported":"alice""#,
+    );
+    let path = format!("/v1/reports/{id}");
+    app.check("GET /v1/reports/{report}", &path, "", 200, r#""context":[{"#);
+    let update = r#"{"state":"resolved","note":"done","if_state":"open"}"#;
+    app.check("PATCH /v1/reports/{report}", &path, update, 200, r#""state":"resolved","by":""#);
+    app.check("PATCH /v1/reports/{report}", &path, update, 409, "if_state: ");
     let batch = r#"{"messages":[{"to":"bob","from":"alice","body":1},{"conversation":"nowhere","body":2}]}"#;
     let operation = "POST /v1/messages/batch";
     app.check(operation, "/v1/messages/batch", batch, 200, r#"{"results":[{"conversation":"alice~bob","seq":1,"#);
@@ -279,6 +300,15 @@ fn every_described_operation_can_be_called() {
     let same = r#"{"registered":0,"held":0,"ghosts":0,"missing":0,"wrong_node":0,"repaired":0,"differences":[]}"#;
     app.check(operation, "/v1/admin/presence/compare", r#"{"repair":true}"#, 200, same);
     app.check("POST /v1/users/{user}/kick", "/v1/users/bob/kick", "{}", 200, r#"{"sessions":0}"#);
+    let suspend = "POST /v1/users/{user}/suspend";
+    app.check(suspend, "/v1/users/bob/suspend", r#"{"reason":"spam"}"#, 200, r#"{"reason":"spam","by":""#);
+    app.check("POST /v1/users/{user}/unsuspend", "/v1/users/bob/unsuspend", "{}", 204, "");
+    let (list, one) = ("/v1/users/alice/blocks", "/v1/users/alice/blocks/bob");
+    app.check("PUT /v1/users/{user}/blocks/{other}", one, "", 204, "");
+    app.check("GET /v1/users/{user}/blocks", list, "", 200, r#"{"users":[{"user":"bob","at":"#);
+    app.check("GET /v1/users/{user}/blocks", "/v1/users/alice/blocks?limit=1&after=x", "", 422, "after: ");
+    app.check("DELETE /v1/users/{user}/blocks/{other}", one, "", 204, "");
+    app.check("PUT /v1/users/{user}/blocks/{other}", "/v1/users/alice/blocks/alice", "", 422, "other: ");
     app.check("POST /v1/users/{user}/revoke", "/v1/users/bob/revoke", "{}", 200, r#"{"sessions":0,"issue_from":"#);
     let push =
         r#"{"to":{"users":["alice"],"devices":[{"user":"bob","device_id":"b1"}]},"type":"offer","body":{"n":1}}"#;

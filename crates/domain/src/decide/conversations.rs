@@ -68,8 +68,19 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         let no = self.rows.new_conversation_no(&new.id);
         let NewConversation { id, kind, pair, name, avatar, attributes, settings, .. } = new.clone();
         let (created_at, member_count) = (self.now_ms, members.len() as u64);
-        let conversation =
-            Conversation { no, id, kind, pair, name, avatar, attributes, created_at, member_count, settings };
+        let conversation = Conversation {
+            no,
+            id,
+            kind,
+            pair,
+            name,
+            avatar,
+            attributes,
+            created_at,
+            member_count,
+            settings,
+            blocks: PairBlocks::default(),
+        };
         self.rows.create_conversation(conversation.clone());
         for (user, role) in members {
             self.add_member(&conversation, user, role, 0, (MuteState::Off, false));

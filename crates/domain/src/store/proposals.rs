@@ -1,11 +1,12 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
 use crate::{
-    desks::*, joining::*, model::*, request_digest::RequestDigest, restrictions::*, token_digest::TokenDigest,
+    desks::*, joining::*, model::*, reports::ReportKey, request_digest::RequestDigest, restrictions::*,
+    token_digest::TokenDigest,
 };
 use tidings_protocol::{
     error::Refusal,
-    http::{Channel, PushToken},
+    http::{Channel, PushToken, ReportReason, ReportState},
 };
 
 /// A write to be committed. Each proposal gets one [`Outcome`]; a rejected one leaves the rest of its batch alone.
@@ -227,6 +228,56 @@ pub enum Proposal {
         before: u64,
         /// What the user's sessions, which end, are sent.
         reason: String,
+    },
+    /// Suspends a user, or lifts the suspension.
+    SetSuspension {
+        /// The user.
+        user: UserNo,
+        /// Whether the user is suspended from here on.
+        suspended: bool,
+        /// When the suspension ends by itself, in milliseconds since 1970 UTC.
+        until: Option<u64>,
+        /// Why the user is suspended, or is no longer.
+        reason: String,
+        /// The operator or the API key that does it.
+        by: String,
+    },
+    /// A user blocks another one, or does so no longer.
+    SetBlock {
+        /// Who blocks.
+        user: UserNo,
+        /// Who is blocked.
+        other: UserNo,
+        /// Whether that is so from here on.
+        blocked: bool,
+        /// A user blocks at most so many others.
+        blocks_max: u32,
+    },
+    /// Reports a message to moderators. A user's second report of a message changes nothing.
+    Report {
+        /// Which report.
+        report: ReportKey,
+        /// Of which kind the message is.
+        reason: ReportReason,
+        /// In the reporter's words.
+        text: Option<String>,
+        /// Who sent the message.
+        reported: Option<UserNo>,
+        /// A user has at most so many reports that are neither resolved nor dismissed.
+        open_max: u32,
+    },
+    /// Changes the state of a report.
+    SetReport {
+        /// Which report.
+        report: ReportKey,
+        /// Rejected unless it is in this state; absent: in any.
+        expected: Option<ReportState>,
+        /// Its state from here on.
+        state: ReportState,
+        /// Why.
+        note: Option<String>,
+        /// The operator or the API key that does it.
+        by: String,
     },
     /// Moves the outbox's position: every item up to and including `through` is delivered or stored in `dead`.
     /// `through` 0 moves nothing.
@@ -479,6 +530,16 @@ pub enum Outcome {
         /// When [`Proposal::TellReactions`] is due, in milliseconds since 1970 UTC, if reactions are yet to be reported.
         tell_at: Option<u64>,
     },
+    /// The report is as proposed.
+    Report {
+        /// Whether it was another one before.
+        moved: bool,
+    },
+    /// The block is as proposed.
+    Block {
+        /// Whether it was another one before.
+        moved: bool,
+    },
     /// The desk is as proposed.
     Desk(Desk),
     /// The conversation is assigned as proposed.
@@ -561,6 +622,8 @@ macro_rules! place_in {
             | Outcome::Preferences { .. }
             | Outcome::Stored(_)
             | Outcome::Done
+            | Outcome::Block { .. }
+            | Outcome::Report { .. }
             | Outcome::Rejected(_) => None,
         }
     };
@@ -714,6 +777,20 @@ pub enum Rejection {
         /// Pinned messages allowed.
         limit: u64,
     },
+    /// The user blocks as many others as are allowed.
+    TooManyBlocks {
+        /// Blocks allowed.
+        limit: u64,
+    },
+    /// The user has as many open reports as are allowed.
+    TooManyReports {
+        /// Reports allowed.
+        limit: u64,
+    },
+    /// The user has not reported the message.
+    NoSuchReport,
+    /// The report is in this state, and not in the expected one.
+    ReportIs(ReportState),
     /// A user has the account's id, and is not the account's.
     UserExists(String),
     /// The user is not an agent of the account.

@@ -45,6 +45,15 @@ impl Hub for ClusterHub {
         self.applier.shards.signal(user, signal);
     }
 
+    fn transient(&self, conversation: &Arc<Conversation>, except: UserNo, frame: Arc<[u8]>) {
+        self.applier.shards.transient(conversation, except, &frame);
+        let peers = self.nodes.peers();
+        if !peers.is_empty() {
+            let (conversation, frame) = (ConversationRef::of(conversation), frame.to_vec());
+            self.bus.send(&peers, BusMessage::Transient { conversation, except, frame }.encode());
+        }
+    }
+
     fn typing(&self, conversation: &Arc<Conversation>, user: UserNo, user_id: &Arc<str>) {
         self.applier.typing(conversation, user, user_id);
         let peers = self.nodes.peers();
@@ -108,6 +117,9 @@ impl MessageHandler for PeerMessageHandler {
             }
             Some(BusMessage::Typing { conversation, user, user_id }) => {
                 self.applier.typing(&conversation.into_conversation(), user, &user_id.as_str().into());
+            }
+            Some(BusMessage::Transient { conversation, except, frame }) => {
+                self.applier.shards.transient(&conversation.into_conversation(), except, &frame.into());
             }
             Some(BusMessage::Hello { name, boot_id }) => self.nodes.on_hello(&name, boot_id),
             Some(BusMessage::Presence(message)) => self.presence.push(message),

@@ -95,6 +95,12 @@ pub enum BusMessage {
         node: u64,
         body: String,
     },
+    /// A frame that nobody keeps, for the live members of a conversation but this user.
+    Transient {
+        conversation: ConversationRef,
+        except: UserNo,
+        frame: Vec<u8>,
+    },
 }
 
 impl BusMessage {
@@ -120,7 +126,19 @@ impl ConversationRef {
         let ConversationRef { no, id, kind, pair } = self;
         let (name, avatar, attributes) = (None, None, None);
         let settings = ConversationSettings::default();
-        Conversation { no, id, kind, pair, name, avatar, attributes, created_at: 0, member_count: 0, settings }
+        Conversation {
+            no,
+            id,
+            kind,
+            pair,
+            name,
+            avatar,
+            attributes,
+            created_at: 0,
+            member_count: 0,
+            settings,
+            blocks: PairBlocks::default(),
+        }
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) fn lane_item(
         | Outcome::Users { .. }
         | Outcome::Read { .. }
         | Outcome::Preferences { .. }
+        | Outcome::Block { .. }
+        | Outcome::Report { .. }
         | Outcome::Stored(_)
         | Outcome::Done
         | Outcome::Rejected(_) => return None,

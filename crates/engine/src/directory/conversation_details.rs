@@ -3,7 +3,11 @@
 use super::Directory;
 use quick_cache::sync::GuardResult;
 use std::{sync::Arc, time::Duration};
-use tidings_domain::{model::*, store::StoreResult};
+use tidings_domain::{
+    chat_rows::block_key,
+    model::*,
+    store::{RowSpace, StoreResult},
+};
 
 impl Directory {
     /// The details of these conversations, in this order; no conversation may be named twice.
@@ -35,7 +39,7 @@ impl Directory {
             return Ok(all_details);
         }
         let nos: Vec<_> = missing.iter().map(|(_, no)| *no).collect();
-        for (((index, _), guard), details) in missing.into_iter().zip(guards).zip(self.store.conversations(&nos)?) {
+        for (((index, _), guard), details) in missing.into_iter().zip(guards).zip(self.loaded(&nos)?) {
             let Some(details) = details.map(Arc::new) else { continue };
             if let Some(guard) = guard {
                 // Err: the details were invalidated while they were loaded; they serve this caller only.
@@ -44,5 +48,21 @@ impl Directory {
             all_details[index] = Some(details);
         }
         Ok(all_details)
+    }
+
+    /// The details as the cache has them: of direct conversations with who blocks whom, by one more read for all of them.
+    fn loaded(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
+        let mut all = self.store.conversations(nos)?;
+        let mut direct: Vec<_> = all.iter_mut().flatten().filter(|details| details.pair.is_some()).collect();
+        let pairs = direct.iter().filter_map(|details| details.pair);
+        let keys: Vec<Vec<u8>> = pairs.flat_map(|(a, b)| [block_key(a, b), block_key(b, a)]).collect();
+        if keys.is_empty() {
+            return Ok(all);
+        }
+        let rows = self.store.rows_of(RowSpace::Chat, &keys)?;
+        for (details, rows) in direct.iter_mut().zip(rows.chunks_exact(2)) {
+            details.blocks = PairBlocks(rows[0].is_some(), rows[1].is_some());
+        }
+        Ok(all)
     }
 }

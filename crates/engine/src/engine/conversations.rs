@@ -9,6 +9,7 @@ use crate::{
 use serde_json::json;
 use std::{cmp::Reverse, collections::HashSet, sync::Arc};
 use tidings_domain::{
+    gates::Gate,
     model::*,
     refusals::{not_a_member, store_refusal, unexpected_outcome},
     store::{MemberAct, NewConversation, Outcome, PreferencesPatch, Proposal},
@@ -20,8 +21,9 @@ use tidings_protocol::{
     limits::*,
 };
 
-/// Ids in the notice of a member change; its counts are of all.
 const MENTION_ALL_IN_DIRECT: &str = "both users of a direct conversation may mention all";
+const BLOCKS_IN_DIRECT: &str = "in a direct conversation nobody sends while one blocks the other";
+/// Ids in the notice of a member change; its counts are of all.
 const NOTICE_IDS_MAX: usize = 20;
 /// Members in a page when the caller gives no limit.
 const MEMBERS_PAGE_DEFAULT: usize = 100;
@@ -68,6 +70,9 @@ impl Engine {
         if let Actor::User(user) = actor {
             self.check_group_limits(user, &id, &new.members)?;
         }
+        if new.blocks.is_some() {
+            self.gates.require(Gate::UserSafety)?;
+        }
         let mut members: Vec<(UserNo, Role)> = owner.map(|no| (no, Role::Owner)).into_iter().collect();
         let mut known: HashSet<UserNo> = owner.into_iter().collect();
         for member in &new.members {
@@ -89,6 +94,7 @@ impl Engine {
                 history: new.history,
                 mention_all: new.mention_all,
                 reactions: new.reactions,
+                blocks: new.blocks,
                 posting: new.posting,
                 slow_mode_s: new.slow_mode_s,
                 join_requests: new.join_requests,
@@ -118,6 +124,9 @@ impl Engine {
         }
         if new.mention_all.is_some() {
             return Err(Refusal::field("mention_all", MENTION_ALL_IN_DIRECT));
+        }
+        if new.blocks.is_some() {
+            return Err(Refusal::field("blocks", BLOCKS_IN_DIRECT));
         }
         if new.reactions.is_some() {
             let why = "a direct conversation begins with any; an app server changes it later";
@@ -182,6 +191,7 @@ impl Engine {
             history: conversation.history(),
             mention_all: conversation.mention_all(),
             reactions: conversation.reactions(),
+            blocks: conversation.blocks_mode(),
             posting: conversation.posting(),
             slow_mode_s: conversation.settings.slow_mode_s.unwrap_or_default(),
             join_requests: conversation.settings.join_requests.unwrap_or_default(),
@@ -234,6 +244,12 @@ impl Engine {
         if update.mention_all.is_some() && conversation.kind == ConversationKind::Direct {
             return Err(Refusal::field("mention_all", MENTION_ALL_IN_DIRECT));
         }
+        if update.blocks.is_some() {
+            self.gates.require(Gate::UserSafety)?;
+            if conversation.kind == ConversationKind::Direct {
+                return Err(Refusal::field("blocks", BLOCKS_IN_DIRECT));
+            }
+        }
         self.check_posting(conversation.kind, update.posting, update.slow_mode_s, update.join_requests)?;
         if update == UpdateConversation::default() {
             return self.details_of(&conversation);
@@ -247,6 +263,9 @@ impl Engine {
         }
         if let Some(mention_all) = update.mention_all {
             notice["mention_all"] = json!(mention_all);
+        }
+        if let Some(blocks) = update.blocks {
+            notice["blocks"] = json!(blocks);
         }
         if let Some(reactions) = &update.reactions {
             check_allowed_reactions(reactions)?;
@@ -273,6 +292,7 @@ impl Engine {
                 history: update.history,
                 mention_all: update.mention_all,
                 reactions: update.reactions,
+                blocks: update.blocks,
                 posting: update.posting,
                 slow_mode_s: update.slow_mode_s,
                 join_requests: update.join_requests,

@@ -6,7 +6,12 @@
 mod cursor;
 mod snapshot;
 
-use crate::{Engine, engine::reads::READ_AT_ONCE, views::Found, visibility::View};
+use crate::{
+    Engine,
+    engine::{reads::READ_AT_ONCE, users::suspension_view},
+    views::Found,
+    visibility::View,
+};
 use cursor::{EventCursor, Part, Place, StatePlace};
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{
@@ -14,12 +19,15 @@ use tidings_domain::{
     log_records::{Change, LogRecord},
     model::*,
     refusals::store_refusal,
+    reports::ReportKey,
     store::StoreError,
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
-    limits::{ATTRIBUTES_BYTES_MAX, EVENTS_PAGE_BYTES_MAX, EVENTS_PAGE_MAX, EVENTS_WAIT_MAX_S, ID_BYTES_MAX},
+    limits::{
+        ATTRIBUTES_BYTES_MAX, BODY_BYTES_MAX, EVENTS_PAGE_BYTES_MAX, EVENTS_PAGE_MAX, EVENTS_WAIT_MAX_S, ID_BYTES_MAX,
+    },
 };
 
 /// Events in a page when the reader gives no limit.
@@ -275,7 +283,7 @@ impl Engine {
             Change::Users(ids) => {
                 for id in ids {
                     if let Some(user) = self.directory.user_by_id(&id).map_err(store_refusal)? {
-                        add(EventType::User, &id, EventData::User(self.profile_of(&user, false)));
+                        add(EventType::User, &id, EventData::User(self.event_profile(&user)));
                     }
                 }
             }
@@ -306,6 +314,22 @@ impl Engine {
                 let data = SessionsEndedEvent { user: user.id.clone(), device_id, reason };
                 add(EventType::SessionsEnded, &user.id, EventData::SessionsEnded(data));
             }
+            Change::Suspension { user, suspended, until, reason, by } => {
+                let Some(user) = self.event_user(user)? else { return Ok(()) };
+                let data = SuspensionEvent { user: user.id.clone(), suspended, until, reason, by };
+                add(EventType::Suspension, &user.id, EventData::Suspension(data));
+            }
+            Change::Report { conversation, seq, reporter } => {
+                let Some(report) = self.report_of(ReportKey { conversation, seq, reporter })? else { return Ok(()) };
+                let subject = report.conversation.clone();
+                add(EventType::Report, &subject, EventData::Report(Box::new(report)));
+            }
+            // Whom a user blocks is the user's, as other settings are.
+            Change::Block { user, .. } => {
+                let Some(user) = self.event_user(user)? else { return Ok(()) };
+                let data = SettingsEvent { user: user.id.clone(), conversation: None };
+                add(EventType::UserSettings, &user.id, EventData::Settings(data));
+            }
             // Of a later version, which shows it.
             Change::Opaque => {}
         }
@@ -314,6 +338,12 @@ impl Engine {
 
     fn event_conversation(&self, no: ConversationNo) -> Result<Option<Arc<Conversation>>, Refusal> {
         self.directory.conversation(no).map_err(store_refusal)
+    }
+
+    /// A user as others see the user, and the suspension: who begins with the present state learns of it by no other event.
+    fn event_profile(&self, user: &User) -> UserProfile {
+        let suspension = user.suspension_at(self.clock.now_ms()).map(suspension_view);
+        UserProfile { suspension, ..self.profile_of(user, false) }
     }
 
     fn event_user(&self, no: UserNo) -> Result<Option<Arc<User>>, Refusal> {
@@ -357,6 +387,7 @@ impl Engine {
 fn bytes_of(change: &Change) -> usize {
     let users = match change {
         Change::Members { joined, left, changed, .. } => joined.len() + left.len() + changed.len(),
+        Change::Report { .. } => return BODY_BYTES_MAX,
         Change::Users(ids) => return ids.len() * ATTRIBUTES_BYTES_MAX,
         _ => 1,
     };

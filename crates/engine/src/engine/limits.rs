@@ -94,6 +94,10 @@ impl Engine {
         let others = others.iter().filter(|(no, _)| *no != user.no);
         self.limits.additions.take(user.no, others.clone().count(), || "members: you add too many".into())?;
         for (no, id) in others {
+            let other = self.directory.user(*no).map_err(store_refusal)?;
+            if other.is_some_and(|other| self.directory.has_blocked(&other, user.no).unwrap_or(true)) {
+                return Err(Refusal::new(ErrorCode::Blocked, format!("{id:?} cannot be added")));
+            }
             self.check_groups_per_user(*no, id)?;
             let direct = direct_id(&user.id, id);
             if self.directory.conversation_by_id(&direct).map_err(store_refusal)?.is_none() {

@@ -155,12 +155,22 @@ impl Engine {
             };
             let message = pages.next().into_iter().flatten().next();
             let message = message.filter(|message| is_mentioned(user, &reader, &message.content));
+            let message = match message {
+                Some(message) if user.blocks > 0 && self.is_by_blocked(user, &message.content)? => None,
+                message => message,
+            };
             is_found.push(message.is_some());
             found.extend(message.map(|entry| Found { conversation, view, entry }));
         }
         self.complete(&mut found)?;
         let mut found = found.into_iter();
         Ok(is_found.into_iter().map(|is_found| if is_found { found.next() } else { None }).collect())
+    }
+
+    /// Whether the user blocks the sender: then the message mentions nobody for the user.
+    fn is_by_blocked(&self, user: &User, message: &NewEntry) -> Result<bool, Refusal> {
+        let blocks = |sender: &Sender| self.directory.has_blocked(user, sender.no).map_err(store_refusal);
+        message.sender.as_ref().map_or(Ok(false), blocks)
     }
 
     /// The conversation of a place, and as whom the user reads it; `None`: the user may not read the message.

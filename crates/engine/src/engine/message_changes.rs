@@ -2,7 +2,7 @@
 
 use crate::{
     Engine,
-    access::Writing,
+    access::{Writing, check_not_suspended},
     commit::{CommitRequest, Origin, Reply},
     engine::send::{check_message, unless_retry},
     fairness::FlowKey,
@@ -183,7 +183,10 @@ impl Engine {
             (Actor::User(_), Some(_)) => {
                 Err(Refusal::new(ErrorCode::Forbidden, "from: a user token acts only as its own user"))
             }
-            (Actor::App, Some(named)) => self.directory.require_user(&named).map(Some),
+            (Actor::App, Some(named)) => {
+                let user = self.directory.require_user(&named)?;
+                check_not_suspended(&user, self.clock.now_ms()).map(|()| Some(user))
+            }
             (Actor::App, None) => Ok(None),
         }
     }

@@ -4,6 +4,7 @@ use crate::{
     Engine,
     access::{Caller, Operation, Writing},
     commit::{CommitRequest, Origin, Reply, receipt},
+    engine::blocks::blocked,
     fairness::FlowKey,
     request_digests,
     shards::SessionReply,
@@ -342,6 +343,10 @@ impl Engine {
     /// `not_found`, `forbidden`; `store_unavailable`.
     fn new_direct(&self, user: &Arc<User>, with: &str) -> Result<(Conversation, NewConversation), Refusal> {
         let other = self.directory.require_user(with)?;
+        let blocks = self.directory.pair_blocks((user.no, other.no)).map_err(store_refusal)?;
+        if !blocks.is_none() {
+            return Err(blocked(true, blocks));
+        }
         let desks = &self.directory.desks;
         if desks.of_user(user.no).is_some() && desks.of_user(other.no).is_some() {
             return Err(Refusal::new(ErrorCode::Forbidden, "accounts have no conversations with each other"));
@@ -364,6 +369,7 @@ impl Engine {
             created_at: self.clock.now_ms(),
             member_count: members.len() as u64,
             settings: settings.clone(),
+            blocks,
         };
         let new = NewConversation { id, kind, pair, name: None, avatar: None, attributes: None, members, settings };
         Ok((conversation, new))
@@ -460,7 +466,12 @@ fn check_may_know(user: &User, conversation: &Conversation) -> Result<(), Refusa
 /// result, or with the refusal if there is none.
 pub(crate) fn unless_retry(refusal: Refusal, client_msg_id: &Option<String>) -> Result<Box<Refusal>, Refusal> {
     match refusal.code {
-        ErrorCode::NotAMember | ErrorCode::Muted | ErrorCode::Forbidden | ErrorCode::NotFound
+        ErrorCode::NotAMember
+        | ErrorCode::Muted
+        | ErrorCode::Forbidden
+        | ErrorCode::NotFound
+        | ErrorCode::UserSuspended
+        | ErrorCode::Blocked
             if client_msg_id.is_some() =>
         {
             Ok(Box::new(refusal))

@@ -8,6 +8,7 @@ use crate::{
 use jiff::tz::TimeZone;
 use std::collections::BTreeSet;
 use tidings_domain::{
+    gates::Gate,
     model::*,
     refusals::{store_refusal, unexpected_outcome},
     store::{Outcome, Proposal, UserPatch},
@@ -35,6 +36,16 @@ fn check_locale(language: Option<&str>, time_zone: Option<&str>) -> Result<(), R
         Some(zone) => check_time_zone("time_zone", zone),
         None => Ok(()),
     }
+}
+
+/// The name of who does it, of at most as many bytes as a reason has.
+fn cut(by: &str) -> &str {
+    &by[..by.floor_char_boundary(REASON_BYTES_MAX)]
+}
+
+pub(crate) fn suspension_view(suspension: &Suspension) -> SuspensionView {
+    let Suspension { until, reason, by, at } = suspension.clone();
+    SuspensionView { until, reason, by, at }
 }
 
 impl Engine {
@@ -80,6 +91,8 @@ impl Engine {
             do_not_disturb: user.do_not_disturb.as_deref().filter(|_| private).cloned(),
             language: user.language().filter(|_| private).map(str::to_owned),
             time_zone: user.time_zone().filter(|_| private).map(str::to_owned),
+            // Who is suspended reads nothing: with the private fields this goes to app servers alone.
+            suspension: user.suspension_at(self.clock.now_ms()).filter(|_| private).map(suspension_view),
         }
     }
 
@@ -197,6 +210,43 @@ impl Engine {
         let reason = revoke.reason.unwrap_or_else(|| "the app revoked the user's tokens".into());
         self.committer.propose_untold(None, Proposal::Revoke { user, before: issue_from * 1_000, reason }).await?;
         Ok(Revoked { sessions, issue_from })
+    }
+
+    /// Suspends a user, until a time or until that is lifted: the user's sessions end on every node, and the user's tokens are
+    /// refused. Nothing of the user is lost. `by`: the operator or the API key.
+    ///
+    /// # Errors
+    /// `not_found`, `invalid_field`, `limit_exceeded`, `not_yet_enabled`; `queue_full`, `store_unavailable` and `draining`: nothing
+    /// was stored.
+    pub async fn suspend(&self, user: &str, suspend: Suspend, by: &str) -> Result<SuspensionView, Refusal> {
+        let Suspend { until, reason } = suspend;
+        let at = self.clock.now_ms();
+        if until.is_some_and(|until| until <= at) {
+            return Err(Refusal::field("until", "lies in the past"));
+        }
+        let view = SuspensionView { until, reason: reason.unwrap_or_default(), by: cut(by).to_owned(), at };
+        self.set_suspension(user, true, &view).await?;
+        Ok(view)
+    }
+
+    /// Lifts a suspension, if there is one.
+    ///
+    /// # Errors
+    /// As of [`Engine::suspend`].
+    pub async fn unsuspend(&self, user: &str, unsuspend: Unsuspend, by: &str) -> Result<(), Refusal> {
+        let (reason, by) = (unsuspend.reason.unwrap_or_default(), cut(by).to_owned());
+        self.set_suspension(user, false, &SuspensionView { until: None, reason, by, at: 0 }).await
+    }
+
+    async fn set_suspension(&self, user: &str, suspended: bool, change: &SuspensionView) -> Result<(), Refusal> {
+        self.gates.require(Gate::UserSafety)?;
+        let SuspensionView { until, reason, by, .. } = change.clone();
+        if reason.len() > REASON_BYTES_MAX {
+            return Err(Refusal::limit("reason (bytes)", REASON_BYTES_MAX as u64, reason.len() as u64));
+        }
+        let user = self.directory.require_user(user)?.no;
+        let proposal = Proposal::SetSuspension { user, suspended, until, reason, by };
+        self.committer.propose_untold(None, proposal).await.map(drop)
     }
 
     /// Removes a device of a user with its push token, and ends its session. Blocks.

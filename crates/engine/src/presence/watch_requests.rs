@@ -35,6 +35,7 @@ impl Engine {
         }
         self.check_presence()?;
         let group = conversation.map(|id| self.watchable_group(user, id)).transpose()?;
+        let mut may_block = false;
         let (mut numbers, mut cards) = (Vec::with_capacity(users.len()), Vec::with_capacity(users.len()));
         for id in users {
             let other = self.directory.require_user(id)?;
@@ -45,12 +46,13 @@ impl Engine {
                     other.no == user.no || self.directory.conversation_by_id(&direct).map_err(store_refusal)?.is_some()
                 }
             };
-            if !knows {
+            if !knows || self.is_blocked_by(user, &other)? {
                 let why = format!("{id:?} shares no conversation with the user by which they may be watched");
                 return Err(Refusal::new(ErrorCode::Forbidden, why));
             }
             numbers.push(other.no);
             cards.push(other.card());
+            may_block |= other.blocks > 0;
         }
         self.presence.watch((watcher, user.no), &numbers, group.as_ref().map(|group| group.no))?;
         numbers.iter().zip(&cards).for_each(|(no, card)| self.presence.note_known_card(*no, card));
@@ -60,6 +62,15 @@ impl Engine {
             for no in &numbers {
                 if self.directory.membership(group.no, *no).map_err(store_refusal)?.is_none() {
                     self.presence.end_watches(group.no, &[*no]);
+                }
+            }
+        }
+        if may_block {
+            // The same of a block since the check.
+            for no in &numbers {
+                let other = self.directory.user(*no).map_err(store_refusal)?;
+                if other.is_some_and(|other| self.is_blocked_by(user, &other).unwrap_or(true)) {
+                    self.presence.unwatch(watcher, &[*no]);
                 }
             }
         }

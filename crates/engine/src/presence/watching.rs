@@ -297,6 +297,13 @@ fn digest_of(UserCard { name, avatar, .. }: &UserCard) -> u64 {
 }
 
 impl EndWatches for Presence {
+    fn end_watches_of(&self, watched: UserNo, watching: UserNo) {
+        let mut watchers = self.watchers.lock();
+        for watcher in watchers.by_user.get(&watching).cloned().unwrap_or_default() {
+            watchers.remove(watcher, Some(&[watched]));
+        }
+    }
+
     fn note_users(&self, ids: &[String]) {
         self.note_changed_users(ids);
     }

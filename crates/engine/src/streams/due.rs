@@ -68,6 +68,15 @@ impl Streams {
         }
     }
 
+    /// The user is suspended: what grows in the user's name, or was begun by the user, is to be ended at the next look.
+    pub(crate) fn abandon(&self, user: UserNo) {
+        for stream in self.state.lock().streams.values_mut() {
+            let Role::Owner(ownership) = &mut stream.role else { continue };
+            let is_of_user = ownership.sender.as_ref().is_some_and(|sender| sender.no == user);
+            ownership.is_abandoned |= is_of_user || ownership.beginner == Some(user);
+        }
+    }
+
     /// The streams that this session began are to be ended. Answers whether there are any.
     pub(crate) fn on_session_end(&self, session: (usize, u64)) -> bool {
         let mut state = self.state.lock();

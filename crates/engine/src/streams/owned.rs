@@ -75,7 +75,7 @@ pub(crate) struct NewStream {
 pub(super) struct Ownership {
     _permit: StreamPermit,
     pub sender: Option<Sender>,
-    beginner: Option<UserNo>,
+    pub beginner: Option<UserNo>,
     pub session: Option<(usize, u64)>,
     /// When it was appended to last, in milliseconds since 1970 UTC.
     pub appended_at: u64,

@@ -134,6 +134,7 @@ fn an_impossible_change_is_refused_with_its_own_code() {
             receipts: None,
             history: None,
             mention_all: None,
+            blocks: None,
             reactions: None,
             posting: None,
             slow_mode_s: None,

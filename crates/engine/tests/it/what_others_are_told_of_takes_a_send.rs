@@ -115,11 +115,21 @@ const TOLD: &[(&str, Operation)] = &[
         let assigned_to = (n % 2 == 0).then(|| "ann".to_owned());
         w.wait(w.engine.assign(a, "ben~help", Assign { assigned_to, if_assigned_to: None })).map(drop)
     }),
+    ("a report", |w, a, n| {
+        if n == 0 {
+            w.wait(w.engine.send(&Actor::App, message("ben", "g", "reported"))).unwrap();
+        }
+        let user = Some("ann".to_owned()).filter(|_| a.user().is_none());
+        let report = NewReport { reason: ReportReason::Spam, text: None, user };
+        w.wait(w.engine.report_message(a, "g", 2, report)).map(drop)
+    }),
+    ("a block", |w, a, n| w.wait(w.engine.set_block(a, &w.user("ann"), "ben", n % 2 == 0))),
     ("a group", |w, a, n| {
         let owner = Some("ann".to_owned());
         let (name, avatar, attributes, members, receipts, history, mention_all) = Default::default();
         let (id, kind) = (Some(format!("new-{n}")), ConversationKind::Group);
         let new = CreateConversation {
+            blocks: None,
             id,
             kind,
             name,

@@ -25,6 +25,7 @@ fn group() -> Arc<Conversation> {
         created_at: 0,
         member_count: 2,
         settings: Default::default(),
+        blocks: PairBlocks::default(),
     })
 }
 

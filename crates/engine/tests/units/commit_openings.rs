@@ -31,6 +31,7 @@ fn conversation(no: u64, id: &str) -> Arc<Conversation> {
         created_at: 0,
         member_count: 2,
         settings: ConversationSettings::default(),
+        blocks: PairBlocks::default(),
     })
 }
 

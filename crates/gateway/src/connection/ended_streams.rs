@@ -22,7 +22,7 @@ impl EndedStreams {
     /// Keeps why a session ended, if its client must not come back by itself. After any other ending it opens another stream
     /// and gets there what it has to know.
     pub(crate) fn put(&mut self, session: u64, secret: StreamSecret, refusal: &Refusal) {
-        if !matches!(refusal.code, ErrorCode::Replaced | ErrorCode::Kicked) {
+        if !matches!(refusal.code, ErrorCode::Replaced | ErrorCode::Kicked | ErrorCode::UserSuspended) {
             return;
         }
         if self.newest_last.len() == ENDINGS_MAX {

@@ -152,9 +152,9 @@ impl Shard {
         if self.connections[key].phase != Phase::Unbound {
             return;
         }
-        // Checked again on the user's own shard, after any revocation that closed the user's sessions there: the user that
+        // Checked again on the user's own shard, after any revocation or suspension that closed the user's sessions there: the user that
         // was looked up with the token may be older than it.
-        if let Err(refusal) = self.check_not_revoked(&bind) {
+        if let Err(refusal) = self.check_user_of(&bind) {
             self.close(key, refusal);
             return;
         }

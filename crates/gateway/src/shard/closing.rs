@@ -9,6 +9,7 @@ use crate::{
 };
 use smallvec::SmallVec;
 use tidings_domain::model::UserNo;
+use tidings_engine::access::suspension_refusal;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     ws::{Control, NORMAL},
@@ -135,6 +136,10 @@ impl Shard {
                 self.close(key, Refusal::new(ErrorCode::Kicked, reason));
             }
         }
+    }
+
+    pub(super) fn end_suspended(&mut self, user: UserNo, reason: &str) {
+        self.sessions_of(user).into_iter().for_each(|key| self.close(key, suspension_refusal(reason)));
     }
 
     pub(super) fn drain(&mut self, spread_ms: u64) {

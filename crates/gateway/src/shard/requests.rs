@@ -78,6 +78,7 @@ impl Shard {
                 self.send_json(key, &pong)
             }
             "typing" => self.handle_typing(key, frame),
+            "signal" => self.handle_signal(key, frame),
             "read" => self.handle_read(key, frame),
             "receipts" => self.handle_receipts(key, frame),
             "unread" => self.handle_unread(key, frame),
@@ -110,6 +111,7 @@ impl Shard {
             "react" => Operation::React,
             "pin" => Operation::Pin,
             "typing" => Operation::Typing,
+            "signal" => Operation::Signal,
             "assign" => Operation::Assign,
             "read" | "stored" => Operation::MoveMark,
             "preferences" => Operation::SetPreferences,

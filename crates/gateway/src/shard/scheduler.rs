@@ -293,6 +293,7 @@ impl Shard {
                 Control::Signal { user, signal: Signal::Kick { device_id, reason } } => {
                     self.kick(user, device_id.as_deref(), &reason);
                 }
+                Control::Signal { user, signal: Signal::Suspend { reason } } => self.end_suspended(user, &reason),
                 Control::Signal { user, signal: Signal::Read { conversation, seq } } => {
                     self.send_read_mark(user, conversation, seq);
                 }

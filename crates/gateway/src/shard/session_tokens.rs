@@ -19,7 +19,7 @@ impl Shard {
     pub(super) fn check_token(&self, key: usize, token: &str) -> Result<(TokenClaims, Arc<User>), Refusal> {
         let checked = self.parts.tokens.verify(token).and_then(|claims| {
             let user = self.parts.engine.directory.require_user(&claims.user)?;
-            claims.check_revoked(&user)?;
+            claims.check_user(&user, self.parts.engine.clock.now_ms())?;
             Ok((claims, user))
         });
         checked.map_err(|refusal| {
@@ -35,7 +35,7 @@ impl Shard {
         })
     }
 
-    pub(super) fn check_not_revoked(&self, bind: &SessionBinding) -> Result<(), Refusal> {
+    pub(super) fn check_user_of(&self, bind: &SessionBinding) -> Result<(), Refusal> {
         let user = self.parts.engine.directory.user(bind.user.no).map_err(store_refusal)?;
         let user = user.as_deref().unwrap_or(&bind.user);
         let claims = TokenClaims {
@@ -45,7 +45,7 @@ impl Shard {
             expires_at: bind.expires_at,
             signed_by_node: false,
         };
-        claims.check_revoked(user)
+        claims.check_user(user, self.parts.engine.clock.now_ms())
     }
 
     /// The session continues with a new token of the same user.

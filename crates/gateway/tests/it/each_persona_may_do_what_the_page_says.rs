@@ -1,7 +1,10 @@
 //! Each persona may do in a conversation what the table of `docs/permissions.md` says, over every listener that has the operation.
 //! The page is the expectation; `UPDATE_SNAPSHOTS=1` writes the table anew, for the eye of a reviewer.
 
-use crate::{event_stream::EventStream, support::*};
+use crate::{
+    event_stream::{EventStream, bind_of, exchange, open_request},
+    support::*,
+};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 use tidings_client::{http::HttpClient, session::Session};
@@ -24,24 +27,29 @@ enum Persona {
     /// A member of an announce-only group.
     Listener,
     Muted,
+    Suspended,
     Banned,
     Stranger,
     /// Of an official account.
     Follower,
+    /// Of a direct conversation with somebody who blocks the persona.
+    Blocked,
     App,
 }
 
 use Persona::*;
 
-const PERSONAS: [(Persona, &str); 9] = [
+const PERSONAS: [(Persona, &str); 11] = [
     (Owner, "owner"),
     (Admin, "admin"),
     (Member, "member"),
     (Listener, "member, announce-only"),
     (Muted, "muted"),
+    (Suspended, "suspended"),
     (Banned, "banned"),
     (Stranger, "stranger"),
     (Follower, "follower"),
+    (Blocked, "blocked, in a direct conversation"),
     (App, "app server"),
 ];
 
@@ -189,6 +197,14 @@ const OPERATIONS: &[Operation] = &[
         http: None,
         frame: Some(|c| json!({"t": "typing", "conversation": c.id})),
     },
+    over_both(
+        "signal to those who are there",
+        |c| Ask("POST", c.path("/signals"), c.named("from", json!({"type": "x"}))),
+        |c| json!({"t": "signal", "conversation": c.id, "type": "x"}),
+    ),
+    over_http("report another's message", |c| {
+        Ask("POST", c.message(c.other, "/report"), c.named("user", json!({"reason": "spam"})))
+    }),
     over_http("leave", |c| Ask("POST", c.path("/members"), json!({"remove": [c.user]}))),
     over_http("join, or follow", |c| Ask("POST", c.path("/members"), json!({"add": [c.user]}))),
     over_http("join by an invite", |c| {
@@ -267,14 +283,28 @@ impl Case<'_> {
         code.unwrap_or(ALLOWED).to_owned()
     }
 
+    /// The code with which a session is refused; nobody's is but a suspended user's.
+    fn code_of_end(&self, why: &str) -> String {
+        assert!(self.persona == Suspended && why.contains("user_suspended"), "{:?}: {why}", self.persona);
+        "user_suspended".to_owned()
+    }
+
     fn over_websocket(&self, frame: InSession) -> String {
-        let mut session = Session::open(self.server.address, &token(&self.user), "d", None).unwrap();
+        let mut session = match Session::open(self.server.address, &token(&self.user), "d", None) {
+            Ok(session) => session,
+            Err(error) => return self.code_of_end(&error.to_string()),
+        };
         let frames = with_ping(frame(self));
         frames.iter().for_each(|frame| session.write_text(frame.to_string().as_bytes()).unwrap());
         outcome(&frames[0], || any_next(&mut session))
     }
 
     fn over_event_stream(&self, frame: InSession) -> String {
+        if self.persona == Suspended {
+            let headers = "connection: close\r\n";
+            let request = open_request("HTTP/1.1", &token(&self.user), headers, &bind_of("e", None));
+            return self.code_of_end(&exchange(self.server.address, request.as_bytes()).1);
+        }
         let mut stream = EventStream::open(self.server.address, &token(&self.user), "e", None);
         let frames = with_ping(frame(self));
         assert_eq!(stream.post(&frames).0, 202);
@@ -311,29 +341,45 @@ fn outcome(frame: &Value, mut next: impl FnMut() -> ServerFrame) -> String {
 fn server() -> Server {
     let engine = EngineConfig { sends_per_second: 0, ..EngineConfig::default() };
     let server = Server::with_engine(session_config(), Arc::new(MemoryStore::default()), engine);
-    server.users(&["otto", "olga", "adam", "anna", "mia", "max", "ban", "sam", "xena", "yan"]);
+    server.users(&["otto", "olga", "adam", "anna", "mia", "max", "ban", "sam", "xena", "yan", "sue", "bea"]);
     server
 }
 
 fn case<'a>(server: &'a Server, persona: Persona, number: usize) -> Case<'a> {
-    let id = format!("c{number}");
+    let id = if persona == Blocked { "bea~max".to_owned() } else { format!("c{number}") };
     let user = match persona {
         Owner => "olga",
         Admin => "adam",
         Member | Listener | Muted | Follower | App => "mia",
         Banned => "ban",
         Stranger => "sam",
+        Suspended => "sue",
+        Blocked => "bea",
     };
     let kind = if persona == Follower { ConversationKind::Official } else { ConversationKind::Group };
-    server.conversation(kind, &id, &["otto", "adam", "anna", "mia", "max", "ban"]);
     let engine = &server.engine;
+    // The former case has ended with it.
+    let set_block = |blocked| {
+        let max = engine.directory.require_user("max").unwrap();
+        server.wait(engine.set_block(&Actor::App, &max, "bea", blocked)).unwrap();
+    };
+    match persona {
+        Suspended => server.wait(engine.unsuspend(user, Unsuspend::default(), "test")).unwrap(),
+        Blocked => set_block(false),
+        _ => {}
+    }
+    if persona != Blocked {
+        server.conversation(kind, &id, &["otto", "adam", "anna", "mia", "max", "ban", "sue"]);
+    }
     let members = |add: &[&str], role| {
         let add = add.iter().map(|user| (*user).to_owned()).collect();
         let change = ChangeMembers { add, remove: vec![], role };
         server.wait(engine.change_members(&Actor::App, &id, change)).unwrap();
     };
-    members(&["olga"], Some(Role::Owner));
-    members(&["adam", "anna"], Some(Role::Admin));
+    if persona != Blocked {
+        members(&["olga"], Some(Role::Owner));
+        members(&["adam", "anna"], Some(Role::Admin));
+    }
     let writer = if persona == Stranger { "max" } else { user };
     let own = server.say(writer, &id, "own").seq;
     let other = server.say("max", &id, "another's").seq;
@@ -345,7 +391,7 @@ fn case<'a>(server: &'a Server, persona: Persona, number: usize) -> Case<'a> {
     let grows = SendRequest { body, ..message_to(writer, &id, "") };
     let growing = server.wait(engine.begin_stream(&begins, grows)).unwrap().seq;
     let mut token_of_invite = String::new();
-    if kind == ConversationKind::Group {
+    if kind == ConversationKind::Group && persona != Blocked {
         let update = UpdateConversation { join_requests: Some(true), ..UpdateConversation::default() };
         server.wait(engine.update_conversation(&Actor::App, &id, update)).unwrap();
         let asks = AskToJoin { text: None, user: Some("yan".into()) };
@@ -358,6 +404,8 @@ fn case<'a>(server: &'a Server, persona: Persona, number: usize) -> Case<'a> {
     };
     match persona {
         Muted => restrict(RestrictionKind::Mute),
+        Suspended => drop(server.wait(engine.suspend(user, Suspend::default(), "test")).unwrap()),
+        Blocked => set_block(true),
         Banned => restrict(RestrictionKind::Ban),
         Listener => {
             let update = UpdateConversation { posting: Some(Posting::Admins), ..UpdateConversation::default() };

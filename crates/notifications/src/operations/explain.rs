@@ -30,6 +30,7 @@ fn opened(id: String, from: UserNo, to: UserNo) -> Conversation {
         created_at: 0,
         member_count: 2,
         settings: ConversationSettings::default(),
+        blocks: PairBlocks::default(),
     }
 }
 
@@ -119,9 +120,11 @@ impl Notifications {
             .map(|(rule, why)| PassedOverRule { rule: rule.id.to_string(), because: why.path() });
         let passed_over = passed_over.collect();
         let rule = policy.rules.get(rule_at);
+        let blocks = sender.map_or(Ok(false), |sender| directory.has_blocked(&user, sender)).map_err(store_refusal)?;
         let wanted = WantedMessage {
+            is_hidden: blocks && conversation.blocks_mode() == BlocksMode::Hide,
             kind,
-            mentions_person: message.mentions_all || ask.mentions.contains(&user.id),
+            mentions_person: !blocks && (message.mentions_all || ask.mentions.contains(&user.id)),
             mute: member.map(|member| member.mute).unwrap_or_default(),
             defers_until,
         };

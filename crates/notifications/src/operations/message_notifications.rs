@@ -21,7 +21,7 @@ use tidings_protocol::{
 };
 
 /// The outcomes in the order in which they decide: the first of them among the steps says why.
-const DECISIVE: [NotificationOutcome; 30] = [
+const DECISIVE: [NotificationOutcome; 32] = [
     NotificationOutcome::Sender,
     NotificationOutcome::Read,
     NotificationOutcome::Acknowledged,
@@ -44,6 +44,8 @@ const DECISIVE: [NotificationOutcome; 30] = [
     NotificationOutcome::Muted,
     NotificationOutcome::DoNotDisturb,
     NotificationOutcome::Snoozed,
+    NotificationOutcome::Suspended,
+    NotificationOutcome::Blocked,
     NotificationOutcome::ChannelOff,
     NotificationOutcome::OnlyMentions,
     NotificationOutcome::ConditionFalse,
@@ -69,7 +71,8 @@ fn decisive(steps: &[NotificationStep], now_ms: u64) -> Option<&NotificationStep
     // What a person wishes now is no reason for what was decided then, if that is recorded.
     let is_wish = |step: &NotificationStep| {
         use NotificationOutcome::*;
-        step.at.is_none() && matches!(step.outcome, Muted | DoNotDisturb | Snoozed | ChannelOff | OnlyMentions)
+        step.at.is_none()
+            && matches!(step.outcome, Muted | DoNotDisturb | Snoozed | Suspended | Blocked | ChannelOff | OnlyMentions)
     };
     let is_recorded = (0..steps.len()).any(|at| steps[at].at.is_some() && !is_overtaken(at));
     let counts = |at: &usize| !(is_overtaken(*at) || is_recorded && is_wish(&steps[*at]));

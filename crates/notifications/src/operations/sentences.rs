@@ -44,6 +44,8 @@ pub(crate) fn sentence(user: &str, step: &NotificationStep, steps: &[Notificatio
             format!("{user} was not to be disturbed{until}, so no notification was sent")
         }
         NotificationOutcome::Snoozed => format!("{user} had snoozed notifications{until}, so no notification was sent"),
+        NotificationOutcome::Suspended => format!("{user} is suspended{until}, so no notification was sent"),
+        NotificationOutcome::Blocked => format!("{user} blocks the sender, so no notification was sent"),
         NotificationOutcome::ChannelOff => format!("{user} has turned {channel} off"),
         NotificationOutcome::OnlyMentions => {
             format!("{user} wants to be notified of mentions alone, and the message does not mention {user}")

@@ -23,7 +23,8 @@ use tidings_domain::{
 struct Likeness {
     conversation: ConversationNo,
     content_type: String,
-    /// The sender, if conditions of the policy may ask for it, or the sender would be notified of messages of others.
+    /// The sender, if conditions of the policy may ask for it, who blocks the sender is not notified, or the sender would be notified
+    /// of messages of others.
     sender: Option<UserNo>,
 }
 
@@ -70,7 +71,7 @@ impl AlikeMessages {
             return Ok(false);
         }
         let sender = content.sender.as_ref().map(|sender| sender.no);
-        if !self.has_conditions {
+        if !self.has_conditions && found.conversation.blocks_mode() == BlocksMode::Ignore {
             let Some(alike) = self.of(scope, found, None, changes)? else { return Ok(false) };
             if sender.is_none_or(|sender| !alike.notified.contains(&sender)) {
                 alike.add(found.message(), changes);

@@ -233,6 +233,8 @@ fn policies_decide_as_the_document_says() {
                 locale: Some(Box::new(Locale { language, time_zone: zone.map(|(_, name)| (*name).to_owned()) })),
                 revoked_at: 0,
                 receipts_off: false,
+                suspension: None,
+                blocks: 0,
                 notifications: None,
                 agent: None,
             };

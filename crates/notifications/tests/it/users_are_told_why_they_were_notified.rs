@@ -121,6 +121,31 @@ async fn each_member_who_was_not_told_has_a_cause() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_notified_of_mentions_by_somebody_whom_they_block_nor_of_anything_while_suspended() {
+    let world = world(Setup::default()).with_room(&["ada", "ben", "cleo", "dan"]).await;
+    let only_mentions = Some(KindPreferences { only_mentions: true, ..KindPreferences::default() });
+    let preferences = NotificationPreferences { group: only_mentions, ..NotificationPreferences::default() };
+    world.notifications.set_notification_preferences("ben", preferences).await.unwrap();
+    world.engine.set_block(&Actor::App, &world.user("ben"), "ada", true).await.unwrap();
+    world.engine.set_block(&Actor::App, &world.user("cleo"), "ada", true).await.unwrap();
+    let suspend = Suspend { until: Some(NOON + 60_000), reason: None };
+    world.engine.suspend("dan", suspend, "mod").await.unwrap();
+    let mention =
+        json!({ "conversation": "room", "from": "ada", "body": { "text": "hello" }, "mentions": ["@all", "ben"] });
+    world.send(mention).await;
+    world.reached(1, "ben", NotificationOutcome::OnlyMentions).await;
+    world.reached(1, "cleo", NotificationOutcome::Accepted).await;
+    let dan = world.reached(1, "dan", NotificationOutcome::Suspended).await;
+    assert_eq!(dan.summary, "dan is suspended until 2026-03-01 12:01:00 UTC, so no notification was sent");
+    let hide = UpdateConversation { blocks: Some(BlocksMode::Hide), ..UpdateConversation::default() };
+    world.engine.update_conversation(&Actor::App, "room", hide).await.unwrap();
+    world.say("hello again").await;
+    let cleo = world.reached(3, "cleo", NotificationOutcome::Blocked).await;
+    assert_eq!(cleo.summary, "cleo blocks the sender, so no notification was sent");
+    world.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attempts_are_recorded_with_what_the_provider_said() {
     let refused = |code: &str, retry| ProviderAnswer::Refused { code: code.into(), retry };
     let answers = vec![

@@ -128,6 +128,21 @@ pub enum ClientFrame {
         /// The conversation in which the user types.
         conversation: String,
     },
+    /// Something for the members who are there: not stored. Answered with `ok` if it has a `ref`.
+    Signal {
+        /// Repeated in the answer.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversation whose live members get it.
+        conversation: String,
+        /// The app's own kind of signal, at most 32 bytes.
+        #[serde(rename = "type")]
+        signal_type: String,
+        /// Any JSON of at most 1 KiB; absent: `null`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<serde_json::Value>)]
+        body: Option<Box<RawValue>>,
+    },
     /// A part of a conversation's timeline.
     History {
         /// Repeated in the answer.

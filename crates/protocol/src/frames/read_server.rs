@@ -22,6 +22,7 @@ enum FrameKind {
     Unread,
     User,
     Typing,
+    Signal,
     Stream,
     Appended,
     Membership,
@@ -104,6 +105,13 @@ fn read(text: &str) -> serde_json::Result<ServerFrame> {
         }
         FrameKind::User => read_frame!(text, User { user: http::UserCard }),
         FrameKind::Typing => read_frame!(text, Typing { conversation: String, user: String }),
+        FrameKind::Signal => read_frame!(text, Signal {
+            conversation: String,
+            user: Option<String>,
+            #[serde(rename = "type")]
+            signal_type: String,
+            body: Box<RawValue>,
+        }),
         FrameKind::Stream => {
             read_frame!(text, Stream { conversation: String, seq: u64, offset: u64, text: String })
         }

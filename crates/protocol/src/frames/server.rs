@@ -101,6 +101,20 @@ pub enum ServerFrame {
         /// The member who types.
         user: String,
     },
+    /// A member, or an app server, signals something to the members who are there. Nothing is stored, and nothing comes again.
+    Signal {
+        /// The conversation.
+        conversation: String,
+        /// The member; absent: an app server.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<String>,
+        /// The app's own kind of signal.
+        #[serde(rename = "type")]
+        signal_type: String,
+        /// Any JSON.
+        #[schema(value_type = serde_json::Value)]
+        body: Box<RawValue>,
+    },
     /// The text of a message has grown. Skip what you have of it; with less than `offset` bytes, read the message again.
     Stream {
         /// The conversation that the message is in.

@@ -18,7 +18,7 @@ pub enum KeyScope {
     Push,
     /// Everything of popups, their settings, segments and journeys.
     Popups,
-    /// Edit, recall and pin messages, read their former versions, disconnect users and revoke their tokens.
+    /// Edit, recall and pin messages, read their former versions, disconnect and suspend users, revoke their tokens, work on reports.
     Moderation,
     /// Notification policy, dead letters, nodes, settings, backups; API keys that may do no more than this one; the audit log.
     Admin,

@@ -66,6 +66,17 @@ pub enum MentionAll {
     Members,
 }
 
+/// What a block between two users means in a conversation that both are members of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BlocksMode {
+    /// The messages come as all others do; mentions by a blocked user count as none.
+    #[default]
+    Ignore,
+    /// The messages come, and who blocks their sender is not notified of them.
+    Hide,
+}
+
 /// Who may send messages in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -137,6 +148,10 @@ pub struct CreateConversation {
     /// Which reactions may be given; absent: any, in official accounts 👍 ❤️ 😂 😮 😢 🙏. Not for direct conversations, which begin with any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reactions: Option<AllowedReactions>,
+    /// Whether members are notified of messages of those whom they block; absent: `ignore`, they are. Not for direct conversations,
+    /// in which nobody sends while one blocks the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<BlocksMode>,
     /// Who may send: `admins` makes it announce-only. Only for groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub posting: Option<Posting>,
@@ -176,6 +191,9 @@ pub struct UpdateConversation {
     /// Which reactions may be given from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reactions: Option<AllowedReactions>,
+    /// Whether members are notified of messages of those whom they block. Not for direct conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<BlocksMode>,
     /// Who may send: `admins` makes it announce-only. Only for groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub posting: Option<Posting>,
@@ -223,6 +241,9 @@ pub struct ConversationDetails {
     /// Which reactions may be given: as was set, or what follows from the kind.
     #[serde(default)]
     pub reactions: AllowedReactions,
+    /// Whether members are notified of messages of those whom they block.
+    #[serde(default)]
+    pub blocks: BlocksMode,
     /// Who may send: as was set, or what follows from the kind.
     #[serde(default)]
     pub posting: Posting,

@@ -2,7 +2,7 @@
 
 use crate::{
     entry::{Entry, EntryKind},
-    http::{ConversationDetails, Role, UserProfile},
+    http::{ConversationDetails, ReportView, Role, UserProfile},
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -91,6 +91,10 @@ pub enum EventData {
     Read(ReadEvent),
     /// `sessions_ended`
     SessionsEnded(SessionsEndedEvent),
+    /// `suspension`
+    Suspension(SuspensionEvent),
+    /// `report`: as it is now, with its message.
+    Report(Box<ReportView>),
     /// `conversation`: its details as they are now.
     Conversation(ConversationDetails),
     /// `user`: the profile as it is now, as far as other users may see it.
@@ -154,6 +158,22 @@ pub struct SessionsEndedEvent {
     pub reason: String,
 }
 
+/// A user was suspended, or is suspended no longer. A suspension that ends by itself has no event of its end.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SuspensionEvent {
+    /// The user's id.
+    pub user: String,
+    /// Whether the user is suspended from here on.
+    pub suspended: bool,
+    /// When the suspension ends by itself, in milliseconds since 1970 UTC. Absent: when it is lifted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// Why.
+    pub reason: String,
+    /// The operator that the request named, or the name of its API key.
+    pub by: String,
+}
+
 /// Whose settings have changed.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SettingsEvent {
@@ -183,6 +203,10 @@ pub enum EventType {
     Read,
     /// The app server ended sessions of a user.
     SessionsEnded,
+    /// A user was suspended, or is suspended no longer.
+    Suspension,
+    /// A message was reported, or the report is in another state.
+    Report,
 }
 
 /// What the types of entries begin with.
@@ -190,7 +214,7 @@ const ENTRY: &str = "entry.";
 
 impl EventType {
     /// All types but those of entries.
-    const OTHERS: [EventType; 7] = [
+    const OTHERS: [EventType; 9] = [
         EventType::Members,
         EventType::Conversation,
         EventType::User,
@@ -198,6 +222,8 @@ impl EventType {
         EventType::MemberSettings,
         EventType::Read,
         EventType::SessionsEnded,
+        EventType::Suspension,
+        EventType::Report,
     ];
 
     /// The types that this version knows.
@@ -223,6 +249,8 @@ impl fmt::Display for EventType {
             EventType::MemberSettings => "member_settings",
             EventType::Read => "read",
             EventType::SessionsEnded => "sessions_ended",
+            EventType::Suspension => "suspension",
+            EventType::Report => "report",
         })
     }
 }

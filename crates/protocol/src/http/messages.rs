@@ -343,3 +343,20 @@ pub struct SendBatchResults {
     /// In the order of the request.
     pub results: Vec<SendResult>,
 }
+
+/// Something for the members of a conversation who are there: not stored.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "type": "stop", "body": { "seq": 12 } }))]
+#[serde(deny_unknown_fields)]
+pub struct NewSignal {
+    /// The app's own kind of signal, at most 32 bytes.
+    #[serde(rename = "type")]
+    pub signal_type: String,
+    /// Any JSON of at most 1 KiB; absent: `null`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub body: Option<Box<RawValue>>,
+    /// The member in whose name an app server signals; absent: the app server speaks itself. With a user's token it is the token's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}

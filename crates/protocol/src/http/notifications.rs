@@ -118,6 +118,10 @@ pub enum NotificationOutcome {
     DoNotDisturb,
     /// The user wants nothing that disturbs for a time.
     Snoozed,
+    /// The user is suspended.
+    Suspended,
+    /// The user blocks the sender.
+    Blocked,
     /// The user has turned this channel off, for all messages or for this kind of conversation.
     ChannelOff,
     /// The user wants to be notified of mentions alone, in this kind of conversation.

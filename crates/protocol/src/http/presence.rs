@@ -200,6 +200,42 @@ pub struct Revoke {
     pub reason: Option<String>,
 }
 
+/// Suspends a user.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "until": 1795834080123u64, "reason": "spam in several groups" }))]
+#[serde(deny_unknown_fields)]
+pub struct Suspend {
+    /// When the suspension ends by itself, in milliseconds since 1970 UTC. Absent: when it is lifted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// Why, at most 512 bytes: told to the user, and in the feed of events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Lifts a suspension.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Unsuspend {
+    /// Why, at most 512 bytes: in the feed of events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A user's suspension.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SuspensionView {
+    /// When it ends by itself, in milliseconds since 1970 UTC. Absent: when it is lifted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// What the user is told.
+    pub reason: String,
+    /// The operator that the request named, or the name of its API key.
+    pub by: String,
+    /// When the user was suspended, in milliseconds since 1970 UTC.
+    pub at: u64,
+}
+
 /// What a revocation did.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Revoked {

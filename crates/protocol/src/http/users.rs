@@ -1,5 +1,6 @@
 //! Users, as app servers write them and others see them.
 
+use crate::http::SuspensionView;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -100,6 +101,28 @@ pub struct UserProfile {
     /// An IANA time zone. Only in answers to the user and to app servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
+    /// While the user is suspended. Only in answers to app servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspension: Option<SuspensionView>,
+}
+
+/// Users whom a user blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BlockPage {
+    /// In the order in which the users were created.
+    pub users: Vec<BlockedUser>,
+    /// The `after` of the next page; absent: this is the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A user whom a user blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BlockedUser {
+    /// The blocked user's id.
+    pub user: String,
+    /// Since when, in milliseconds since 1970 UTC.
+    pub at: u64,
 }
 
 /// A daily time in which no offline push goes out, by the user's wall clock.

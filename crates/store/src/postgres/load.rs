@@ -116,8 +116,14 @@ impl<'a> TouchedKeys<'a> {
                 self.heads.insert(*conversation);
                 self.memberships.insert((*conversation, *user));
             }
+            Proposal::Report { report, .. } | Proposal::SetReport { report, .. } => {
+                // A report's row is changed under the lock of its reporter.
+                self.users.insert(report.reporter);
+            }
             Proposal::SetDoNotDisturb { user, .. }
             | Proposal::Revoke { user, .. }
+            | Proposal::SetSuspension { user, .. }
+            | Proposal::SetBlock { user, .. }
             | Proposal::SetReceipts { user, .. }
             | Proposal::SetNotificationPreferences { user, .. } => drop(self.users.insert(*user)),
             // A user's chat rows are changed under the lock of the user: another node may change the same ones.

@@ -61,17 +61,19 @@ fn settings_of_a_later_version_allow_no_more_than_is_known() {
         created_at: 1,
         member_count: 2,
         settings: ConversationSettings::default(),
+        blocks: PairBlocks::default(),
     };
     let settings = |text: &str| {
         let row = [encode(&ConversationRow::of(&conversation)), text.as_bytes().to_vec()].concat();
         decode_conversation(ConversationNo(7), &row).map(|conversation| conversation.settings)
     };
-    let later = r#"{"receipts":"later","history":{"later":1},"mention_all":"later","reactions":{"later":[]},"posting":"later","later":1}"#;
+    let later = r#"{"receipts":"later","history":{"later":1},"mention_all":"later","reactions":{"later":[]},"blocks":"later","posting":"later","later":1}"#;
     let cautious = ConversationSettings {
         receipts: Some(ReceiptsMode::None),
         history: Some(HistoryVisibility::Join),
         mention_all: Some(MentionAll::Nobody),
         reactions: Some(AllowedReactions::Only(vec![])),
+        blocks: Some(BlocksMode::Hide),
         posting: Some(Posting::Admins),
         slow_mode_s: None,
         join_requests: None,
@@ -101,7 +103,7 @@ fn a_change_of_a_kind_of_a_later_version_is_no_damage() {
         assert_eq!(decode_change(&row).ok(), name.then_some(Change::Opaque), "{kind}");
     }
     assert_eq!(decode_change(&[ROW_VERSION + 1, 0xff]).unwrap(), Change::Opaque);
-    let last = Change::Kick { user: UserNo(1), device_id: None, reason: "x".into() };
+    let last = Change::Report { conversation: ConversationNo(1), seq: 2, reporter: UserNo(3) };
     let row = encode(&last);
     assert_eq!(decode_change(&row).unwrap(), last);
     assert_eq!(postcard::take_from_bytes::<u32>(&row[1..]).unwrap().0, Change::KINDS - 1, "all kinds are counted");

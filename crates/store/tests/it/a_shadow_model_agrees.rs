@@ -205,6 +205,7 @@ fn settings(set: bool) -> ConversationSettings {
         history: set.then_some(HistoryVisibility::Last(3)),
         mention_all: set.then_some(MentionAll::Nobody),
         reactions: set.then(|| AllowedReactions::Only(vec!["👍".into()])),
+        blocks: None,
         posting: set.then_some(Posting::Admins),
         slow_mode_s: set.then_some(30),
         join_requests: set.then_some(true),

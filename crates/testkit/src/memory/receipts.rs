@@ -43,7 +43,46 @@ impl State {
         Ok(Outcome::Done)
     }
 
-    fn set_setting(&mut self, user: UserNo, name: &str, value: Option<serde_json::Value>) {
+    pub(super) fn set_suspension(
+        &mut self,
+        user: UserNo,
+        suspension: Option<Suspension>,
+    ) -> Result<Outcome, Rejection> {
+        let setting = suspension.as_ref().and_then(|suspension| serde_json::to_value(suspension).ok());
+        let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(user))?;
+        found.suspension = suspension.map(Box::new);
+        self.set_setting(user, "suspension", setting);
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn set_block(
+        &mut self,
+        user: UserNo,
+        other: UserNo,
+        blocked: bool,
+        blocks_max: u32,
+        now_ms: u64,
+    ) -> Result<Outcome, Rejection> {
+        let key = (RowSpace::Chat, [&b"K"[..], &user.0.to_be_bytes(), &other.0.to_be_bytes()].concat());
+        let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(user))?;
+        if self.rows.contains_key(&key) == blocked {
+            return Ok(Outcome::Block { moved: false });
+        }
+        if blocked && found.blocks >= blocks_max {
+            return Err(Rejection::TooManyBlocks { limit: blocks_max.into() });
+        }
+        found.blocks = if blocked { found.blocks + 1 } else { found.blocks - 1 };
+        let count = found.blocks;
+        self.set_setting(user, "blocks", (count > 0).then(|| count.into()));
+        if blocked {
+            self.rows.insert(key, now_ms.to_string().into_bytes());
+        } else {
+            self.rows.remove(&key);
+        }
+        Ok(Outcome::Block { moved: true })
+    }
+
+    pub(super) fn set_setting(&mut self, user: UserNo, name: &str, value: Option<serde_json::Value>) {
         let key = (RowSpace::Chat, [&b"u"[..], &user.0.to_be_bytes()].concat());
         let row = self.rows.remove(&key).unwrap_or_else(|| b"{}".to_vec());
         let mut settings: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&row).unwrap_or_default();

@@ -1,13 +1,16 @@
 //! Stored positions, the setting of read receipts, and a conversation's settings.
 
 use super::*;
-use tidings_domain::chat_rows::{decode_stored, stored_key};
+use tidings_domain::chat_rows::{block_key, decode_stored, number_in, stored_key};
 use tidings_protocol::http::{KindPreferences, NotificationPreferences, PolicyChannel};
 
 pub(super) const CHECKS: &[Check] = &[
     ("stored positions move forward in each lane, and never back", stored),
     ("a user's read receipts are turned off and on", receipts_off),
     ("a user's preferences about channels are set and removed", notification_preferences),
+    ("a user is suspended until that is lifted", suspension),
+    ("users block each other, as many as are allowed", blocks),
+    ("messages are reported once by each user, and listed by their state", reports),
     ("a conversation keeps its settings", settings),
     ("what nodes count on channels is kept by hour, node and channel, the newest row of each", notification_counts),
     ("when API keys were used is kept by key, the newest row of each", api_key_uses),
@@ -48,6 +51,112 @@ fn receipts_off(store: &dyn Store) {
     assert_eq!(commit(store, unknown), Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
 }
 
+fn suspension(store: &dyn Store) {
+    let u = users(store, 2);
+    let of = |user| store.user(user).unwrap().unwrap().suspension.map(|suspension| *suspension);
+    let set = |user, suspended, until: Option<u64>, reason: &str| Proposal::SetSuspension {
+        user,
+        suspended,
+        until,
+        reason: reason.into(),
+        by: "mod".into(),
+    };
+    let expected = |until, reason: &str, at| Some(Suspension { until, reason: reason.into(), by: "mod".into(), at });
+    assert_eq!(commit_at(store, set(u[0], true, Some(NOON + 9), "spam"), NOON), Outcome::Done);
+    assert_eq!((of(u[0]), of(u[1])), (expected(Some(NOON + 9), "spam", NOON), None));
+    // What else is set for the user stays, and leaves the suspension alone.
+    commit(store, Proposal::SetReceipts { user: u[0], send: false });
+    commit(store, Proposal::PutUsers(vec![UserPatch { id: "u1".into(), ..UserPatch::default() }]));
+    assert_eq!(commit_at(store, set(u[0], true, None, "more spam"), NOON + 1), Outcome::Done);
+    let user = store.user(u[0]).unwrap().unwrap();
+    assert_eq!((of(u[0]), user.receipts_off), (expected(None, "more spam", NOON + 1), true));
+    for _ in 0..2 {
+        assert_eq!(commit(store, set(u[0], false, None, "a mistake")), Outcome::Done);
+        assert_eq!(of(u[0]), None);
+    }
+    let unknown = commit(store, set(UserNo(5), true, None, ""));
+    assert_eq!(unknown, Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
+}
+
+fn blocks(store: &dyn Store) {
+    let u = users(store, 4);
+    let blocked = |user| {
+        let rows = store.rows(RowSpace::Chat, &block_key(user, UserNo(0)), &block_key(user, UserNo(u64::MAX)), 9);
+        let others: Vec<UserNo> = rows.unwrap().iter().map(|(key, _)| UserNo(number_in(key, 1).unwrap())).collect();
+        (others.len() as u32 == store.user(user).unwrap().unwrap().blocks).then_some(others).unwrap()
+    };
+    let set = |user, other, blocked| commit(store, Proposal::SetBlock { user, other, blocked, blocks_max: 2 });
+    let moved = |moved| Outcome::Block { moved };
+    assert_eq!(set(u[0], u[1], false), moved(false));
+    assert_eq!(set(u[0], u[2], true), moved(true));
+    assert_eq!(set(u[0], u[1], true), moved(true));
+    assert_eq!(set(u[0], u[1], true), moved(false));
+    assert_eq!(set(u[0], u[3], true), Outcome::Rejected(Rejection::TooManyBlocks { limit: 2 }));
+    assert_eq!(set(u[1], u[0], true), moved(true));
+    assert_eq!((blocked(u[0]), blocked(u[1]), blocked(u[2])), (vec![u[1], u[2]], vec![u[0]], vec![]));
+    assert_eq!(set(u[0], u[1], false), moved(true));
+    assert_eq!(set(u[0], u[1], false), moved(false));
+    assert_eq!(set(u[0], u[3], true), moved(true));
+    assert_eq!(blocked(u[0]), [u[2], u[3]]);
+    let unknown = set(UserNo(9), u[0], true);
+    assert_eq!(unknown, Outcome::Rejected(Rejection::NoSuchUser(UserNo(9))));
+}
+
+fn reports(store: &dyn Store) {
+    use tidings_domain::reports::{ReportKey, StoredReport, place_in, places_begin, places_end};
+    use tidings_protocol::http::{ReportReason, ReportState};
+    let u = users(store, 3);
+    let room = group(store, "g", &u);
+    let key = |seq, reporter| ReportKey { conversation: room, seq, reporter };
+    let report = |report, reason, at| {
+        let proposal =
+            Proposal::Report { report, reason, text: Some("look".into()), reported: Some(u[0]), open_max: 2 };
+        commit_at(store, proposal, at)
+    };
+    let set = |report, expected, state, at| {
+        let (note, by) = (Some("why".to_owned()), "mod".to_owned());
+        commit_at(store, Proposal::SetReport { report, expected, state, note, by }, at)
+    };
+    let listed = |state| -> Vec<(u64, ReportKey)> {
+        let rows = store.rows(RowSpace::Chat, &places_begin(state), &places_end(state), 9).unwrap();
+        rows.iter().map(|(key, _)| place_in(key).unwrap()).collect()
+    };
+    let stored = |key: ReportKey| -> StoredReport {
+        serde_json::from_slice(&store.row(RowSpace::Chat, &key.row()).unwrap().unwrap()).unwrap()
+    };
+    let moved = |moved| Outcome::Report { moved };
+    assert_eq!(report(key(1, u[1]), ReportReason::Spam, NOON), moved(true));
+    assert_eq!(report(key(1, u[1]), ReportReason::Hate, NOON + 1), moved(false), "the first report stays");
+    assert_eq!(report(key(1, u[2]), ReportReason::Other, NOON + 2), moved(true));
+    assert_eq!(report(key(2, u[1]), ReportReason::Hate, NOON + 3), moved(true));
+    assert_eq!(
+        report(key(3, u[1]), ReportReason::Hate, NOON + 4),
+        Outcome::Rejected(Rejection::TooManyReports { limit: 2 })
+    );
+    assert_eq!(listed(ReportState::Open), [(NOON, key(1, u[1])), (NOON + 2, key(1, u[2])), (NOON + 3, key(2, u[1]))]);
+    assert_eq!(stored(key(1, u[1])).reason, ReportReason::Spam);
+    assert_eq!(set(key(1, u[1]), Some(ReportState::Open), ReportState::InReview, NOON + 5), moved(true));
+    assert_eq!(
+        set(key(1, u[1]), Some(ReportState::Open), ReportState::Resolved, NOON + 6),
+        Outcome::Rejected(Rejection::ReportIs(ReportState::InReview))
+    );
+    assert_eq!(
+        report(key(3, u[1]), ReportReason::Hate, NOON + 6),
+        Outcome::Rejected(Rejection::TooManyReports { limit: 2 }),
+        "what is in review is not done"
+    );
+    assert_eq!(set(key(1, u[1]), None, ReportState::Resolved, NOON + 7), moved(true));
+    assert_eq!(listed(ReportState::Resolved), [(NOON, key(1, u[1]))]);
+    assert_eq!(listed(ReportState::InReview), []);
+    let changed = stored(key(1, u[1])).changed.unwrap();
+    assert_eq!((changed.by.as_str(), changed.note.as_deref(), changed.at), ("mod", Some("why"), NOON + 7));
+    assert_eq!(report(key(3, u[1]), ReportReason::Hate, NOON + 8), moved(true), "one of the user's is done");
+    assert_eq!(set(key(2, u[1]), None, ReportState::Dismissed, NOON + 9), moved(true));
+    assert_eq!(listed(ReportState::Dismissed), [(NOON + 3, key(2, u[1]))]);
+    assert_eq!(set(key(2, u[1]), None, ReportState::Open, NOON + 10), moved(true));
+    assert_eq!(set(key(9, u[1]), None, ReportState::Open, NOON), Outcome::Rejected(Rejection::NoSuchReport));
+}
+
 fn notification_preferences(store: &dyn Store) {
     let u = users(store, 2);
     let of = |user| store.user(user).unwrap().unwrap().notifications.map(|notifications| *notifications);
@@ -80,6 +189,7 @@ fn settings(store: &dyn Store) {
         history: Some(HistoryVisibility::Last(5)),
         mention_all: Some(MentionAll::Members),
         reactions: Some(AllowedReactions::Only(vec!["+1".into()])),
+        blocks: Some(BlocksMode::Hide),
         posting: Some(Posting::Admins),
         slow_mode_s: Some(30),
         join_requests: Some(true),

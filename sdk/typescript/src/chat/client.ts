@@ -237,6 +237,11 @@ export class Client implements Tidings {
         if (frame.user === this.user) list.read(frame.conversation, frame.seq);
         core.emitter.emit("read", { conversation: frame.conversation, user: frame.user, seq: frame.seq });
         break;
+      case "signal": {
+        const { conversation, user, type, body } = frame;
+        core.emitter.emit("signal", { conversation, ...(user != null && { user }), type, body });
+        break;
+      }
       case "typing":
         typing.take(frame.conversation, frame.user);
         core.emitter.emit("typing", { conversation: frame.conversation, user: frame.user });

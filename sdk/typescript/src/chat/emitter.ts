@@ -6,7 +6,7 @@ type Listeners = { [Name in keyof TidingsEvents]: Set<(value: TidingsEvents[Name
 /** Tells the app's listeners. */
 export class Emitter {
   readonly #listeners: Listeners = {
-    message: new Set(), typing: new Set(), read: new Set(), membership: new Set(), assignment: new Set(), presence: new Set(),
+    message: new Set(), typing: new Set(), signal: new Set(), read: new Set(), membership: new Set(), assignment: new Set(), presence: new Set(),
     popup: new Set(), push: new Set(), reset: new Set(), skipped: new Set(), storage: new Set(), error: new Set(),
   };
 

@@ -160,6 +160,10 @@ export class ConversationHandle implements Conversation {
     this.#parts.typing.tell(this.id);
   }
 
+  signal(type: string, body?: Json): void {
+    this.#parts.core.link.tell({ t: "signal", conversation: this.id, type, ...(body !== undefined && { body }) });
+  }
+
   async mute(options: { readonly until?: number } = {}): Promise<void> {
     await this.#questions.mute(true, options.until); // the line that the server then tells shows it
   }

@@ -1,10 +1,10 @@
 import { TidingsError } from "../errors.js";
 import { Cell, type Observable } from "../observable.js";
-import type { Users } from "../tidings.js";
+import type { BlockedUser, BlocksPage, Users } from "../tidings.js";
 import type { UserCard } from "../wire/entries.js";
 import type { Core } from "./core.js";
-import type { HttpListener } from "./http.js";
-import { listOf } from "./questions.js";
+import { path, query, type HttpListener } from "./http.js";
+import { listOf, nextOf } from "./questions.js";
 
 // Users that are asked for within a moment are one request.
 const ASK_AFTER_MS = 10;
@@ -25,6 +25,19 @@ export class UserBook implements Users {
 
   of(user: string): Observable<UserCard | undefined> {
     return this.#cell(user);
+  }
+
+  async block(user: string): Promise<void> {
+    await this.#http.call("PUT", path`/v1/users/me/blocks/${user}`);
+  }
+
+  async unblock(user: string): Promise<void> {
+    await this.#http.call("DELETE", path`/v1/users/me/blocks/${user}`);
+  }
+
+  async blocked(page: { readonly after?: string; readonly limit?: number } = {}): Promise<BlocksPage> {
+    const answer = await this.#http.call("GET", "/v1/users/me/blocks" + query({ ...page }));
+    return { users: listOf<BlockedUser>(answer, "users"), ...nextOf(answer) };
   }
 
   know(cards: readonly UserCard[]): void {

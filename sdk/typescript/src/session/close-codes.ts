@@ -39,6 +39,7 @@ export const CLOSE_CODES: ReadonlyMap<number, Ending> = new Map<number, Ending>(
   [4018, { code: "rate_limited", advice: "retry" }],
   [4019, { code: "already_bound", advice: "stop" }],
   [4020, { code: "internal", advice: "retry" }],
+  [4021, { code: "user_suspended", advice: "stop" }],
 ]);
 
 /** A number outside the table counts as a broken connection below 4000, and as told by the error frame from there on. */

@@ -11,7 +11,7 @@ const QUIET_INTERVALS_MAX = 2.5;
 /** The close code for what the error frame before it tells. */
 const AS_TOLD = 4999;
 // What a request to a session that has ended is answered with: why, if it ended for good, or only that it is no more.
-const ENDED_FOR_GOOD: readonly string[] = ["replaced", "kicked"];
+const ENDED_FOR_GOOD: readonly string[] = ["replaced", "kicked", "user_suspended"];
 const SESSION_GONE = "session_gone";
 // A request's answer may overtake the event that says why the session has ended.
 const LATE_CLOSE_MS_MAX = 3_000;

@@ -112,6 +112,7 @@ export type Attention = "foreground" | "background";
 /** Frames that are not answered. */
 export type NoticeFrame =
   | { readonly t: "typing"; readonly conversation: string }
+  | { readonly t: "signal"; readonly conversation: string; readonly type: string; readonly body?: Json }
   | { readonly t: "ack"; readonly pushes: readonly number[] }
   | { readonly t: "stored"; readonly cursor: string }
   | { readonly t: "attention"; readonly state: Attention }
@@ -129,6 +130,6 @@ export type ClientFrame = BindFrame | (RequestFrame & { readonly ref?: number })
 /** Every `t` that this client can send. */
 export const CLIENT_FRAMES = [
   "bind", "send", "read", "history", "conversations", "unread", "receipts", "watch_presence", "unwatch_presence", "popup", "popup_events",
-  "refresh", "ping", "edit", "recall", "react", "pin", "preferences", "assign", "stream_begin", "stream_end", "typing", "ack",
+  "refresh", "ping", "edit", "recall", "react", "pin", "preferences", "assign", "stream_begin", "stream_end", "typing", "signal", "ack",
   "stored", "attention", "stream_append", "unbind",
 ] as const satisfies readonly ClientFrame["t"][];

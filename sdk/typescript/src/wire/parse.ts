@@ -38,6 +38,7 @@ const CHECKS: { readonly [T in ServerFrame["t"]]: Check } = {
   appended: ({ ref, offset }) => isOptionalCount(ref) && isCount(offset),
   read: ({ conversation, user, seq }) => isText(conversation) && isText(user) && isCount(seq),
   typing: ({ conversation, user }) => isText(conversation) && isText(user),
+  signal: ({ conversation, type }) => isText(conversation) && isText(type),
   membership: ({ conversation, member }) => isText(conversation) && typeof member === "boolean",
   presence: ({ changes }) => isListOf(({ user, online }) => isText(user) && typeof online === "boolean")(changes),
   push: ({ push, type }) => isCount(push) && isText(type),

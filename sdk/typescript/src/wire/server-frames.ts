@@ -1,4 +1,5 @@
 // The frames that a server sends: one union, told apart by `t`.
+import type { Json } from "./json.js";
 import type { ConversationView, Entry, HistoryPage, MissedRange, SendReceipt, UserCard } from "./entries.js";
 import type { PopupDecision, Push } from "./popups.js";
 
@@ -147,6 +148,7 @@ export type ServerFrame =
   | { readonly t: "appended"; readonly ref?: number; readonly offset: number }
   | { readonly t: "read"; readonly conversation: string; readonly user: string; readonly seq: number }
   | { readonly t: "typing"; readonly conversation: string; readonly user: string }
+  | { readonly t: "signal"; readonly conversation: string; readonly user?: string; readonly type: string; readonly body: Json }
   | { readonly t: "membership"; readonly conversation: string; readonly member: boolean }
   | PresenceFrame
   | PushFrame
@@ -162,6 +164,6 @@ export type ServerFrame =
 
 /** Every `t` that this client understands; others are skipped. */
 export const SERVER_FRAMES = [
-  "bound", "error", "messages", "sent", "ok", "pong", "read", "typing", "membership", "presence", "push", "popup",
+  "bound", "error", "messages", "sent", "ok", "pong", "read", "typing", "signal", "membership", "presence", "push", "popup",
   "history", "conversations", "reconnect", "receipts", "conversation", "stream", "appended", "unread", "user",
 ] as const satisfies readonly ServerFrame["t"][];

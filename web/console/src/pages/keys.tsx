@@ -17,7 +17,7 @@ const ABOUT: Readonly<Record<KeyScope, string>> = {
   users: "users, conversations and members",
   push: "pushes, devices and their tokens",
   popups: "popups, segments and journeys",
-  moderation: "edit, recall, pin; disconnect and revoke users",
+  moderation: "edit, recall, pin; reports; disconnect, suspend and revoke users",
   admin: "policy, dead letters, settings, API keys",
   erase: "erase users; nothing needs it yet",
 };

@@ -37,7 +37,7 @@ function UserPage({ id }: { readonly id: string }) {
       {user.data && !found && <p class="nothing">There is no user with this id. Ids are exact: upper and lower case differ.</p>}
       {found && (
         <>
-          <UserProfileView user={found} presence={presence} />
+          <UserProfileView user={found} presence={presence} onSuspended={user.reload} />
           <NotificationCheck user={id} />
           <div class="columns">
             <Sessions user={id} presence={presence} />
@@ -71,7 +71,7 @@ function useConfirmedChange(): {
   };
 }
 
-function UserProfileView({ user, presence }: { readonly user: UserProfile; readonly presence: Asked<PresenceViews> }) {
+function UserProfileView({ user, presence, onSuspended }: { readonly user: UserProfile; readonly presence: Asked<PresenceViews>; readonly onSuspended: () => void }) {
   const { failure, outcome, start } = useConfirmedChange();
   const { id, attributes, do_not_disturb: quiet } = user;
   const closed = ({ sessions }: { readonly sessions: number }): string => `Closed: ${plural(sessions, "session")}.`;
@@ -85,6 +85,16 @@ function UserProfileView({ user, presence }: { readonly user: UserProfile; reado
       { title: `Revoke the tokens of ${id}?`, text: `Every token of ${id} that was issued until now is refused from now on, and all open sessions are closed. The user signs in again with your own service.`, action: "Revoke all tokens", isDangerous: true },
       { method: "POST", path: path`/v1/users/${id}/revoke`, body: { reason: "by an operator" } }, `Revoke the tokens of ${id}`, closed, presence,
     );
+  const suspend = (): Promise<void> =>
+    start(
+      { title: `Suspend ${id}?`, text: `All sessions of ${id} end, and ${id} is let in nowhere until the suspension is lifted. Nothing of ${id} is lost.`, action: "Suspend", isDangerous: true },
+      { method: "POST", path: path`/v1/users/${id}/suspend`, body: { reason: "by an operator" } }, `Suspend ${id}`, () => (onSuspended(), `${id} is suspended.`), presence,
+    );
+  const unsuspend = (): Promise<void> =>
+    start(
+      { title: `Lift the suspension of ${id}?`, text: `${id} may connect again, with tokens that were not revoked.`, action: "Lift" },
+      { method: "POST", path: path`/v1/users/${id}/unsuspend`, body: {} }, `Lift the suspension of ${id}`, () => (onSuspended(), `${id} is not suspended.`), presence,
+    );
   const isOnline = (presence.data?.stored.length ?? 0) > 0;
   return (
     <Card
@@ -94,6 +104,7 @@ function UserProfileView({ user, presence }: { readonly user: UserProfile; reado
         <>
           <button type="button" class="plain" disabled={!may("moderation")} onClick={() => void kick()}>Disconnect…</button>
           <button type="button" class="danger" disabled={!may("moderation")} onClick={() => void revoke()}>Revoke tokens…</button>
+          {user.suspension ? <button type="button" class="plain" disabled={!may("moderation")} onClick={() => void unsuspend()}>Lift the suspension…</button> : <button type="button" class="danger" disabled={!may("moderation")} onClick={() => void suspend()}>Suspend…</button>}
         </>
       }
     >
@@ -104,6 +115,7 @@ function UserProfileView({ user, presence }: { readonly user: UserProfile; reado
           facts={[
             ["Name", user.name ? <Foreign>{user.name}</Foreign> : "–"], ["Created", <Time at={user.created_at} />],
             ["Last seen", isOnline ? "now" : presence.data?.last_seen ? <Time at={presence.data.last_seen} /> : "never"],
+            ...(user.suspension ? [["Suspended", `${user.suspension.until ? `until ${dateTime(user.suspension.until)}` : "until that is lifted"}, by ${user.suspension.by}: ${user.suspension.reason}`] as const] : []),
             ["Do not disturb", quiet ? `${quiet.start} to ${quiet.end}, ${quiet.time_zone}` : "not set"],
             ...(user.avatar ? [["Picture", <Foreign>{user.avatar}</Foreign>] as const] : []),
             ...(attributes && Object.keys(attributes).length > 0 ? [["Attributes", <code>{inline(attributes)}</code>] as const] : []),

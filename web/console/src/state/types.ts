@@ -23,6 +23,7 @@ export interface UserProfile {
   readonly attributes?: Readonly<Record<string, unknown>> | null;
   readonly created_at: number;
   readonly do_not_disturb?: { readonly start: string; readonly end: string; readonly time_zone: string } | null;
+  readonly suspension?: { readonly until?: number | null; readonly reason: string; readonly by: string; readonly at: number } | null;
 }
 
 export interface SessionView {
@@ -86,6 +87,34 @@ export interface ConversationDetails {
   readonly receipts?: "none" | "counts" | "members";
   readonly history?: "all" | "join" | { readonly last: number };
   readonly mention_all?: "admins" | "members" | "nobody";
+  readonly blocks?: "ignore" | "hide";
+}
+
+export type ReportState = "open" | "in_review" | "resolved" | "dismissed";
+
+export interface Report {
+  readonly id: string;
+  readonly conversation: string;
+  readonly seq: number;
+  readonly reporter: string;
+  readonly reported?: string | null;
+  readonly reason: string;
+  readonly text?: string | null;
+  readonly at: number;
+  readonly state: ReportState;
+  readonly by?: string | null;
+  readonly note?: string | null;
+  readonly changed_at?: number | null;
+  readonly message?: Entry | null;
+}
+
+export interface ReportPage extends Paged<string> {
+  readonly reports: readonly Report[];
+}
+
+export interface ReportDetails {
+  readonly report: Report;
+  readonly context: readonly Entry[];
 }
 
 export interface ConversationView {

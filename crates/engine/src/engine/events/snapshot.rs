@@ -43,7 +43,7 @@ impl Engine {
         }
         let at = StatePlace { no: at.no + 1, ..at };
         if let Some(user) = self.directory.user(UserNo(at.no)).map_err(store_refusal)? {
-            let data = EventData::User(self.profile_of(&user, false));
+            let data = EventData::User(self.event_profile(&user));
             page.bytes += ATTRIBUTES_BYTES_MAX;
             page.add_of_state(at, FoundEvent { kind: EventType::User, subject: user.id.clone(), at: None, data });
         }

@@ -148,6 +148,7 @@ impl World {
             receipts: None,
             history: None,
             mention_all: None,
+            blocks: None,
             reactions: None,
             posting: None,
             slow_mode_s: None,

@@ -291,6 +291,7 @@ impl Server {
             receipts: None,
             history: None,
             mention_all: None,
+            blocks: None,
             reactions: None,
             posting: None,
             slow_mode_s: None,
