@@ -2,10 +2,10 @@
 //! listeners verify tokens, and check the operation of each request before they call the engine, which asks here what a member may
 //! write in a conversation.
 
-use crate::{Engine, engine::blocks::check_pair_blocks};
+use crate::Engine;
 use std::{fmt, str::FromStr};
 use tidings_domain::{
-    model::{Actor, Conversation, ConversationKind, Posting, Role, User},
+    model::{Actor, Conversation, ConversationKind, PairBlocks, Posting, Role, User, UserNo},
     refusals::{not_a_member, store_refusal, until_text},
     restrictions::RestrictionKind,
 };
@@ -278,6 +278,24 @@ impl From<&Actor> for Caller {
     fn from(actor: &Actor) -> Caller {
         Caller { actor: actor.clone(), scopes: Scopes::ALL }
     }
+}
+
+/// Refuses what a user does in a direct conversation in which one blocks the other.
+///
+/// # Errors
+/// `blocked`.
+fn check_pair_blocks(user: UserNo, conversation: &Conversation) -> Result<(), Refusal> {
+    match conversation.pair {
+        Some(pair) if !conversation.blocks.is_none() => Err(blocked(pair.0 == user, conversation.blocks)),
+        _ => Ok(()),
+    }
+}
+
+/// The refusal of what the first of a pair does, or the second. Who is blocked learns no more than that it cannot be done.
+pub(crate) fn blocked(is_first: bool, PairBlocks(by_first, by_second): PairBlocks) -> Refusal {
+    let is_own = if is_first { by_first } else { by_second };
+    let why = if is_own { "you block this user: end the block first" } else { "this user cannot be reached" };
+    Refusal::new(ErrorCode::Blocked, why)
 }
 
 /// What a member writes in a conversation.

@@ -42,7 +42,7 @@ use tidings_domain::{
     gates::{Gate, OpenGates},
     metrics::Metrics,
     model::*,
-    store::{MessageChange, Proposal, Store},
+    store::{MemberAct, MessageChange, Proposal, Store},
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::Notify;
@@ -125,7 +125,12 @@ fn operation_of(proposal: &Proposal) -> Option<HookOperation> {
         }
         Proposal::React { add: true, .. } => Some(HookOperation::React),
         Proposal::CreateConversation(_) => Some(HookOperation::Create),
-        Proposal::ChangeMembers { .. } => Some(HookOperation::Members),
+        // A mute, a ban, an invite and a request change no member, or are a moderator's say.
+        Proposal::ChangeMembers { add, remove, heir, act, .. } => {
+            let is_of_moderators = matches!(act.as_deref(), Some(MemberAct::Restrict { .. }));
+            let changes = !add.is_empty() || !remove.is_empty() || heir.is_some();
+            (changes && !is_of_moderators).then_some(HookOperation::Members)
+        }
         Proposal::UpdateConversation { .. } | Proposal::PutUsers(_) => Some(HookOperation::Profile),
         // What takes something back, what a user keeps for itself, what accounts do, and what the server records.
         Proposal::ChangeMessage { change: MessageChange::Recall | MessageChange::Pin { .. }, .. }
@@ -137,6 +142,10 @@ fn operation_of(proposal: &Proposal) -> Option<HookOperation> {
         | Proposal::SetPreferences { .. }
         | Proposal::SetDoNotDisturb { .. }
         | Proposal::SetReceipts { .. }
+        | Proposal::SetSuspension { .. }
+        | Proposal::SetBlock { .. }
+        | Proposal::Report { .. }
+        | Proposal::SetReport { .. }
         | Proposal::SetNotificationPreferences { .. }
         | Proposal::SetPushToken { .. }
         | Proposal::Kick { .. }

@@ -14,7 +14,7 @@ use tidings_domain::{
     store::{Proposal, RowSpace},
 };
 use tidings_protocol::{
-    error::{ErrorCode, Refusal},
+    error::Refusal,
     http::{BlockPage, BlockedUser},
     limits::{BLOCKS_MAX, BLOCKS_PAGE_MAX},
 };
@@ -68,22 +68,4 @@ impl Engine {
     pub(crate) fn is_blocked_by(&self, user: &User, other: &User) -> Result<bool, Refusal> {
         self.directory.has_blocked(other, user.no).map_err(store_refusal)
     }
-}
-
-/// Refuses what a user does in a direct conversation in which one blocks the other.
-///
-/// # Errors
-/// `blocked`.
-pub(crate) fn check_pair_blocks(user: UserNo, conversation: &Conversation) -> Result<(), Refusal> {
-    match conversation.pair {
-        Some(pair) if !conversation.blocks.is_none() => Err(blocked(pair.0 == user, conversation.blocks)),
-        _ => Ok(()),
-    }
-}
-
-/// The refusal of what the first of a pair does, or the second. Who is blocked learns no more than that it cannot be done.
-pub(crate) fn blocked(is_first: bool, PairBlocks(by_first, by_second): PairBlocks) -> Refusal {
-    let is_own = if is_first { by_first } else { by_second };
-    let why = if is_own { "you block this user: end the block first" } else { "this user cannot be reached" };
-    Refusal::new(ErrorCode::Blocked, why)
 }

@@ -2,9 +2,8 @@
 
 use crate::{
     Engine,
-    access::{Caller, Operation, Writing},
+    access::{Caller, Operation, Writing, blocked},
     commit::{CommitRequest, Origin, Reply, receipt},
-    engine::blocks::blocked,
     fairness::FlowKey,
     request_digests,
     shards::SessionReply,

@@ -106,6 +106,8 @@ fn new(text: &str) -> NewMessage {
 
 /// The answer to a send: its `seq`, or the code, the hook's code and the text of its refusal.
 type Answer = Result<u64, (String, Option<String>, String)>;
+/// Sends a text.
+type Way<'a> = &'a dyn Fn(&str) -> Answer;
 
 fn over_http(server: &Server, text: &str) -> Answer {
     let mut http = HttpClient::new(server.address, sign(TOKEN_KEY, "ada", Duration::from_secs(600)));
@@ -162,7 +164,7 @@ fn whichever_way_a_message_comes_the_hook_is_asked() {
     let folder = Folder::new();
     let server = serve_with(&folder, address, &[]);
     let miop = server.listener(&folder, "miop");
-    let ways: [(&str, &dyn Fn(&str) -> Answer); 3] = [
+    let ways: [(&str, Way<'_>); 3] = [
         ("HTTP", &|text| over_http(&server, text)),
         ("WebSocket", &|text| over_websocket(&server, text)),
         ("MIOP", &|text| over_miop(miop, text)),

@@ -119,8 +119,8 @@ impl Ids<'_> {
         self.0.user(user).ok().flatten().map(|user| user.id.as_str().into())
     }
 
-    fn members(&self, members: &[(UserNo, Role)]) -> Vec<MemberView> {
-        members.iter().filter_map(|(user, role)| Some(MemberView { user: self.of(*user)?, role: *role })).collect()
+    fn members(&self, members: impl Iterator<Item = (UserNo, Role)>) -> Vec<MemberView> {
+        members.filter_map(|(user, role)| Some(MemberView { user: self.of(user)?, role })).collect()
     }
 
     fn view<'a>(&self, question: &'a Question) -> QuestionView<'a> {
@@ -171,13 +171,13 @@ impl Ids<'_> {
                     (name.as_deref(), avatar.as_deref(), attributes.as_deref().and_then(raw));
                 QuestionView {
                     conversation: Some(ConversationView { id, kind: kind_name(*kind), new: true }),
-                    add: Some(self.members(members)),
+                    add: Some(self.members(members.iter().copied())),
                     profile: Some(ProfileView { id: None, name, avatar, attributes }),
                     ..view
                 }
             }
-            Proposal::ChangeMembers { add, remove, .. } => QuestionView {
-                add: Some(self.members(add)),
+            Proposal::ChangeMembers { add, remove, heir, .. } => QuestionView {
+                add: Some(self.members(add.iter().copied().chain(heir.map(|heir| (heir, Role::Owner))))),
                 remove: Some(remove.iter().filter_map(|user| self.of(*user)).collect()),
                 ..view
             },
