@@ -64,21 +64,25 @@ impl Drop for AuditedChange {
 /// An operation that the stored audit log names, whoever its operator is.
 pub(crate) struct AuditedOperation {
     operation: OperationName<'static>,
+    /// The path of the request, if the operation has parameters in it.
+    path: Option<String>,
     author: Author,
 }
 
 impl AuditedOperation {
     /// `None`: the operation is none of those, or the caller has no API key.
     pub(crate) fn of<B>(api: &Api, request: &Request<B>) -> Option<Self> {
-        let operation = permissions::audited(request.method().as_str(), request.uri().path())?;
+        let path = request.uri().path();
+        let operation = permissions::audited(request.method().as_str(), path)?;
+        let path = (path != operation.path).then(|| path.to_owned());
         let author = Author { key: api.key_of(request.headers())?, operator: operator(request.headers()) };
-        Some(AuditedOperation { operation, author })
+        Some(AuditedOperation { operation, path, author })
     }
 
     /// Stores the entry. The operation is done: a store that fails now is logged.
     pub(crate) async fn record(self, api: &Api) {
-        let AuditedOperation { operation, author } = self;
-        let recorded = api.with_keys(move |keys| keys.record(operation, &author)).await;
+        let AuditedOperation { operation, path, author } = self;
+        let recorded = api.with_keys(move |keys| keys.record(operation, path, &author)).await;
         if let Err(refusal) = recorded {
             tracing::error!(%refusal, ?operation, "the audit log lacks an operation");
         }

@@ -274,10 +274,15 @@ mod tests {
     use super::*;
 
     /// The operations with a leader's tag that read the store or memory alone.
-    const ANSWERED_BY_EVERY_NODE: [&str; 3] =
-        ["/v1/conversations/{conversation}/messages/{seq}/notifications", "/v1/admin/keys/me", "/v1/admin/audit"];
+    const ANSWERED_BY_EVERY_NODE: [&str; 5] = [
+        "/v1/conversations/{conversation}/messages/{seq}/notifications",
+        "/v1/admin/keys/me",
+        "/v1/admin/audit",
+        "/v1/events",
+        "/v1/events/stream",
+    ];
 
-    const LEADER_TAGS: [&str; 5] = ["push", "popups", "bulk_sends", "notifications", "keys"];
+    const LEADER_TAGS: [&str; 6] = ["push", "popups", "bulk_sends", "notifications", "keys", "events"];
 
     #[test]
     fn operations_of_push_popups_and_bulk_sends_are_leader_paths() {

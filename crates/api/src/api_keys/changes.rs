@@ -183,13 +183,18 @@ impl StoredKeys {
     ///
     /// # Errors
     /// `node_unavailable` or `store_unavailable`: the log does not have it.
-    pub(crate) fn record(&self, operation: OperationName<'_>, author: &Author) -> Result<(), Refusal> {
+    pub(crate) fn record(
+        &self,
+        operation: OperationName<'_>,
+        detail: Option<String>,
+        author: &Author,
+    ) -> Result<(), Refusal> {
         if !self.gates.is_open(Gate::ApiKeys) {
             return Ok(());
         }
         let operation = format!("{} {}", operation.method, operation.path);
         let _changing = self.changing.lock();
-        let record = Record { operation: &operation, target: None, detail: None };
+        let record = Record { operation: &operation, target: None, detail };
         self.write_rows(Vec::new(), author, record, self.clock.now_ms())
     }
 

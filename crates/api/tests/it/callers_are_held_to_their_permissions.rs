@@ -86,6 +86,8 @@ fn a_token_without_scopes_is_forbidden_everything() {
                 (_, "/v1/conversations/{conversation}/members") => r#"{"add":["carol"]}"#,
                 (_, "/v1/conversations/{conversation}/restrictions/{user}") => r#"{"kind":"mute"}"#,
                 (_, "/v1/conversations/{conversation}/owner") => r#"{"to":"bob"}"#,
+                (_, "/v1/conversations/{conversation}/messages/{seq}/report") => r#"{"reason":"spam"}"#,
+                (_, "/v1/conversations/{conversation}/signals") => r#"{"type":"x"}"#,
                 (_, "/v1/invites/join") => r#"{"token":"x"}"#,
                 _ => "{}",
             };

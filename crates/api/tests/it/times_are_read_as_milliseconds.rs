@@ -72,6 +72,7 @@ fn the_times_of_requests_are_known() {
         "PopupSpec.starts_at",
         "PushRequest.send_at",
         "Restrict.until",
+        "Suspend.until",
         "UpdateApiKey.expires_at",
     ];
     assert_eq!(times.iter().map(String::as_str).collect::<Vec<_>>(), known);

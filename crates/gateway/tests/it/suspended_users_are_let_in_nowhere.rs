@@ -53,7 +53,7 @@ fn check_suspended(here: &Server, there: &Server) {
         let expected = (ErrorCode::UserSuspended, "the user is suspended: spam", false, 4021);
         assert_eq!((*code, message.as_str(), *retry, close), expected);
     }
-    assert_eq!((here.online("alice"), there.online("alice")), (0, 0));
+    until("no session is left", || (here.online("alice"), there.online("alice")) == (0, 0));
     let of_bob = frames_until_pong(&mut bob);
     let is_message = |frame: &ServerFrame| matches!(frame, ServerFrame::Messages { .. });
     assert!(of_bob.iter().all(is_message), "another user's session goes on: {of_bob:?}");

@@ -158,7 +158,7 @@ pub struct AuditEntry {
     /// Of API keys: the id of the key that was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Of API keys: what was changed, in words.
+    /// Of API keys: what was changed, in words. Of operations with ids in their paths: the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }

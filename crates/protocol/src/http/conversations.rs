@@ -261,7 +261,7 @@ fn is_zero(number: &u32) -> bool {
 
 /// A mute or a ban.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "kind": "mute", "until": 1_795_834_080_000u64, "reason": "off topic" }))]
+#[schema(example = json!({ "kind": "mute", "until": 4102444800000u64, "reason": "off topic" }))]
 #[serde(deny_unknown_fields)]
 pub struct Restrict {
     /// A mute or a ban.

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 /// A new invite.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "expires_at": 1_795_834_080_000u64, "uses_max": 10 }))]
+#[schema(example = json!({ "expires_at": 4102444800000u64, "uses_max": 10 }))]
 #[serde(deny_unknown_fields)]
 pub struct NewInvite {
     /// When it ends, in milliseconds since 1970 UTC; absent: when it is revoked.
