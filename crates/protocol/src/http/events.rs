@@ -6,7 +6,10 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use utoipa::ToSchema;
+use utoipa::{
+    ToSchema,
+    openapi::{Ref, schema::AnyOfBuilder},
+};
 
 /// Which events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::IntoParams, ToSchema)]
@@ -80,7 +83,7 @@ pub struct Event {
 }
 
 /// What an event says, by its type.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum EventData {
     /// Of all types that begin with `entry.`: the entry, as history shows it to app servers.
@@ -101,6 +104,55 @@ pub enum EventData {
     User(UserProfile),
     /// `user_settings` and `member_settings`: whose have changed. What is set is theirs, and not in the feed.
     Settings(SettingsEvent),
+}
+
+/// Any of them: the data of one type may look like those of another, and `type` tells which they are.
+impl utoipa::PartialSchema for EventData {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        let mut forms = Vec::new();
+        EventData::forms(&mut forms);
+        let of_name = |any: AnyOfBuilder, (name, _): &Described| any.item(Ref::from_schema_name(name.clone()));
+        let any = forms.iter().fold(AnyOfBuilder::new(), of_name);
+        any.description(Some("What an event says, by its type.")).into()
+    }
+}
+
+impl ToSchema for EventData {
+    fn schemas(schemas: &mut Vec<Described>) {
+        EventData::forms(schemas);
+        Entry::schemas(schemas);
+        MembersEvent::schemas(schemas);
+        ReadEvent::schemas(schemas);
+        SessionsEndedEvent::schemas(schemas);
+        SuspensionEvent::schemas(schemas);
+        ReportView::schemas(schemas);
+        ConversationDetails::schemas(schemas);
+        UserProfile::schemas(schemas);
+        SettingsEvent::schemas(schemas);
+    }
+}
+
+/// A schema with its name.
+type Described = (String, utoipa::openapi::RefOr<utoipa::openapi::Schema>);
+
+impl EventData {
+    /// The schemas of all forms.
+    fn forms(schemas: &mut Vec<Described>) {
+        fn of<T: ToSchema>() -> Described {
+            (T::name().into_owned(), T::schema())
+        }
+        schemas.extend([
+            of::<Entry>(),
+            of::<MembersEvent>(),
+            of::<ReadEvent>(),
+            of::<SessionsEndedEvent>(),
+            of::<SuspensionEvent>(),
+            of::<ReportView>(),
+            of::<ConversationDetails>(),
+            of::<UserProfile>(),
+            of::<SettingsEvent>(),
+        ]);
+    }
 }
 
 /// Users joined a conversation, left it, or have another role. Whoever has left since is not among those who joined. In the present
