@@ -5,7 +5,7 @@ use crate::support::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
-use tidings_domain::model::Actor;
+use tidings_domain::{gates::Gate, model::Actor};
 use tidings_engine::config::EngineConfig;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -23,6 +23,7 @@ fn world() -> World {
 
 fn block(world: &World, user: &str, other: &str, blocked: bool) {
     world.wait(world.engine.set_block(&Actor::App, &world.user(user), other, blocked)).unwrap();
+    world.settle();
 }
 
 fn direct(from: &str, to: &str, text: &str) -> SendRequest {
@@ -110,7 +111,8 @@ fn a_blocked_user_does_not_see_the_presence_of_who_blocks() {
     }
     assert_eq!(world.engine.presence.watches(), 6);
     block(&world, "ann", "ben", true);
-    assert_eq!(world.engine.presence.watches(), 4, "those of the blocked user end");
+    // Those of the blocked user end.
+    until(|| world.engine.presence.watches() == 4);
     for (session, group) in [(1, None), (2, Some("g"))] {
         assert_eq!(code(watch("ben", "ann", group, session)), Some(ErrorCode::Forbidden));
         watch("ann", "ben", group, 10 + session).unwrap();
@@ -166,6 +168,7 @@ fn a_block_is_known_on_every_node() {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let node = |name: &str| World::node_on(name, &store, store.clone(), Arc::new(bus.clone()), Duration::from_secs(60));
     let (here, there) = (node("a"), node("b"));
+    until(|| [&here, &there].iter().all(|node| node.engine.gates.is_open(Gate::UserSafety)));
     here.users(&["ann", "ben"]);
     // Both have the conversation in memory.
     look_around(&here.engine);

@@ -156,6 +156,7 @@ fn reports_and_what_becomes_of_them_are_in_the_feed() {
     let id = report(&world, "ben", 2, ReportReason::Spam).unwrap().report;
     report(&world, "ben", 2, ReportReason::Spam).unwrap();
     let events = || {
+        world.settle();
         let page = serde_json::to_value(world.engine.read_events(&request).unwrap().page).unwrap();
         page["events"].as_array().unwrap().clone()
     };

@@ -53,11 +53,15 @@ fn code<T>(result: Result<T, Refusal>) -> Result<(), ErrorCode> {
 
 fn restrict(world: &World, by: &str, user: &str, kind: RestrictionKind, until: Option<u64>) -> Result<(), ErrorCode> {
     let request = Restrict { kind, until, reason: Some("off topic".into()), by: None };
-    code(world.wait(world.engine.restrict(&actor(world, by), "g", user, request)))
+    let done = code(world.wait(world.engine.restrict(&actor(world, by), "g", user, request)));
+    world.settle();
+    done
 }
 
 fn lift(world: &World, by: &str, user: &str, kind: RestrictionKind) -> Result<(), ErrorCode> {
-    code(world.wait(world.engine.lift_restriction(&actor(world, by), "g", user, kind)))
+    let done = code(world.wait(world.engine.lift_restriction(&actor(world, by), "g", user, kind)));
+    world.settle();
+    done
 }
 
 fn newest(world: &World) -> Value {

@@ -24,6 +24,7 @@ fn world() -> World {
 fn suspend(world: &World, user: &str, until: Option<u64>) {
     let suspend = Suspend { until, reason: Some("spam".into()) };
     world.wait(world.engine.suspend(user, suspend, "mod")).unwrap();
+    world.settle();
 }
 
 fn raw(json: &Value) -> Box<serde_json::value::RawValue> {
@@ -104,7 +105,9 @@ fn who_suspended_whom_and_why_is_in_the_feed_and_in_the_profile() {
     assert_eq!((profile(true), profile(false)), (Some(view), None));
     let why = Unsuspend { reason: Some("a mistake".into()) };
     world.wait(world.engine.unsuspend("ann", why, "boss")).unwrap();
+    world.settle();
     assert_eq!(profile(true), None);
+    world.settle();
     let page = serde_json::to_value(world.engine.read_events(&request).unwrap().page).unwrap();
     let data: Vec<&Value> = page["events"].as_array().unwrap().iter().map(|event| &event["data"]).collect();
     let suspended = json!({ "user": "ann", "suspended": true, "until": NOON + 5, "reason": "spam", "by": "mod" });

@@ -38,15 +38,6 @@ fn world_on(store: Arc<dyn Store>) -> World {
     world
 }
 
-/// Waits until the node knows what was committed: callers are answered before that.
-fn settle(world: &World) {
-    let (engine, deadline) = (&world.engine, std::time::Instant::now() + PATIENCE);
-    while engine.directory.current() < engine.store.last_position() {
-        assert!(std::time::Instant::now() < deadline);
-        std::thread::yield_now();
-    }
-}
-
 fn query(after: Option<&str>, limit: usize) -> EventsQuery {
     EventsQuery { after: after.map(str::to_owned), limit: Some(limit), ..EventsQuery::default() }
 }
@@ -303,7 +294,7 @@ fn the_present_state_is_read_in_pages_of_any_size() {
     for number in 0..7 {
         world.wait(world.engine.send(&Actor::App, message("ann", "one", &format!("m{number}")))).unwrap();
     }
-    settle(&world);
+    world.settle();
     let pages = |limit: usize, types: Option<&str>| {
         let (mut cursor, mut found) = ("start".to_owned(), Vec::new());
         loop {
@@ -347,7 +338,7 @@ fn the_feed_is_read_from_a_time_on() {
         world.wait(world.engine.upsert_users(vec![of(json!({ "id": "ann", "name": format!("n{number}") }))])).unwrap();
         times.push(NOON + 60_000 * (number + 1));
     }
-    settle(&world);
+    world.settle();
     for (number, time) in times.iter().enumerate() {
         let time = jiff::Timestamp::from_millisecond(*time as i64).unwrap().to_string();
         let asked = EventsQuery { types: Some("entry.message".into()), ..query(Some(&time), 100) };
@@ -363,7 +354,7 @@ fn a_page_of_some_types_goes_on_from_any_place_of_a_large_change() {
     let world = world();
     let names: Vec<UserUpsert> = (0..50).map(|n| of(json!({ "id": format!("x{n:02}") }))).collect();
     world.wait(world.engine.upsert_users(names)).unwrap();
-    settle(&world);
+    world.settle();
     let (mut found, mut cursor) = (Vec::new(), None::<String>);
     loop {
         let asked = EventsQuery { types: Some("user, read".into()), ..query(cursor.as_deref(), 7) };

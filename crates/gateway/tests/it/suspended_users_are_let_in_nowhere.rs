@@ -9,6 +9,7 @@ use crate::{
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use tidings_client::{ClientError, device::DeviceSession, session::Session};
+use tidings_domain::gates::Gate;
 use tidings_gateway::miop_listener::MiopListenerConfig;
 use tidings_protocol::{
     error::ErrorCode,
@@ -43,6 +44,7 @@ fn asks(server: &Server, user: &str) -> (u16, String) {
 
 /// Checks one node, or two that share a store.
 fn check_suspended(here: &Server, there: &Server) {
+    until("the gates are open", || [here, there].iter().all(|server| server.engine.gates.is_open(Gate::UserSafety)));
     let mut sessions = [here.open("alice", "phone"), there.open("alice", "laptop")];
     let mut bob = there.open("bob", "phone");
     suspend(here, "alice");

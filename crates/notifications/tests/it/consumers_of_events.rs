@@ -145,8 +145,7 @@ fn pass_until(world: &World, what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// All messages of the feed, by room.
 fn in_the_feed(world: &World) -> BTreeMap<String, Vec<String>> {
-    let engine = &world.engine;
-    wait_until("the node knows all commits", || engine.directory.current() == engine.store.last_position());
+    world.settle();
     let mut by_subject = BTreeMap::<String, Vec<String>>::new();
     let mut after = None;
     loop {

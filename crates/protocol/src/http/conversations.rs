@@ -261,7 +261,6 @@ fn is_zero(number: &u32) -> bool {
 
 /// A mute or a ban.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "kind": "mute", "until": 4102444800000u64, "reason": "off topic" }))]
 #[serde(deny_unknown_fields)]
 pub struct Restrict {
     /// A mute or a ban.
@@ -309,7 +308,6 @@ pub struct RestrictionPage {
 
 /// To whom a group is handed over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "to": "carol" }))]
 #[serde(deny_unknown_fields)]
 pub struct HandOver {
     /// The member who owns it from now on.

@@ -69,7 +69,6 @@ pub struct JoinByInvite {
 
 /// A user asks to become a member.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "text": "I live on the third floor" }))]
 #[serde(deny_unknown_fields)]
 pub struct AskToJoin {
     /// What the user says: at most 512 bytes.
@@ -82,7 +81,6 @@ pub struct AskToJoin {
 
 /// Why a request is refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "reason": "only for the house" }))]
 #[serde(deny_unknown_fields)]
 pub struct RefuseRequest {
     /// For the user who asked: at most 512 bytes.

@@ -202,7 +202,6 @@ pub struct Revoke {
 
 /// Suspends a user.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "until": 4102444800000u64, "reason": "spam in several groups" }))]
 #[serde(deny_unknown_fields)]
 pub struct Suspend {
     /// When the suspension ends by itself, in milliseconds since 1970 UTC. Absent: when it is lifted.

@@ -60,7 +60,6 @@ impl ReportState {
 
 /// A report of a message.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "reason": "spam", "text": "the same in every group" }))]
 #[serde(deny_unknown_fields)]
 pub struct NewReport {
     /// Of which kind the message is.
@@ -165,7 +164,6 @@ pub struct ReportDetails {
 
 /// What a moderator makes of a report.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "state": "resolved", "note": "the message was recalled, the user suspended", "if_state": "in_review" }))]
 #[serde(deny_unknown_fields)]
 pub struct UpdateReport {
     /// Its state from now on.

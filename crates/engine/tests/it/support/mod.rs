@@ -113,6 +113,15 @@ impl World {
         World { engine, clock, receivers, runtime }
     }
 
+    /// Waits until the node knows what was committed: callers are answered before that.
+    pub fn settle(&self) {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while self.engine.directory.current() < self.engine.store.last_position() {
+            assert!(std::time::Instant::now() < deadline, "the node does not know what was committed");
+            std::thread::yield_now();
+        }
+    }
+
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.handle().block_on(future)
     }
