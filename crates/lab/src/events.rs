@@ -60,7 +60,9 @@ const WINDOW: usize = 1_000;
 /// How long the group runs to find its rate.
 const ALONE: Duration = Duration::from_secs(5);
 /// Turns of the sender in a second.
-const TURNS: usize = 20;
+const TURNS: u32 = 20;
+/// Messages of one request.
+const BATCH: usize = 500;
 /// Users whose pairs are the conversations.
 const USERS: usize = 400;
 
@@ -146,24 +148,29 @@ fn pair(number: usize) -> (String, String) {
     (format!("pair-{a}"), format!("pair-{}", if b >= a { b + 1 } else { b }))
 }
 
-/// Sends to all conversations in turn, at the rate, until it is stopped. Answers how many were sent.
-fn send_in_turn(http: &mut HttpClient, args: &EventsArgs, duration: Duration) -> Result<u64, LabError> {
-    let (began, mut sent) = (Instant::now(), 0);
-    while began.elapsed() < duration && !interrupt::requested() {
-        let due = (began.elapsed().as_secs_f64() * args.rate as f64) as u64;
-        let batch = (sent..due.min(sent + 500)).map(|number| {
-            let (from, to) = pair(number as usize % args.conversations);
-            serde_json::from_value(json!({ "from": from, "to": to, "body": { "text": "x".repeat(BODY_BYTES) } }))
-        });
-        let batch = batch.collect::<serde_json::Result<Vec<SendRequest>>>().map_err(std::io::Error::other)?;
-        if batch.is_empty() {
-            std::thread::sleep(Duration::from_secs(1) / TURNS as u32);
-            continue;
-        }
-        sent += batch.len() as u64;
-        http.send_batch(batch)?;
+/// Sends one message to each of these conversations.
+fn send_to(http: &mut HttpClient, conversations: impl Iterator<Item = usize>) -> Result<(), LabError> {
+    let messages = conversations.map(|number| {
+        let (from, to) = pair(number);
+        serde_json::from_value(json!({ "from": from, "to": to, "body": { "text": "x".repeat(BODY_BYTES) } }))
+    });
+    let messages = messages.collect::<serde_json::Result<Vec<SendRequest>>>().map_err(std::io::Error::other)?;
+    for batch in messages.chunks(BATCH) {
+        http.send_batch(batch.to_vec())?;
     }
-    Ok(sent)
+    Ok(())
+}
+
+/// Sends to all conversations in turn, at the rate.
+fn send_in_turn(http: &mut HttpClient, args: &EventsArgs) -> Result<(), LabError> {
+    let (began, mut sent) = (Instant::now(), 0);
+    while began.elapsed() < args.duration && !interrupt::requested() {
+        let due = (began.elapsed().as_secs_f64() * args.rate as f64) as usize;
+        send_to(http, (sent..due).map(|number| number % args.conversations))?;
+        sent = due;
+        std::thread::sleep(Duration::from_secs(1) / TURNS);
+    }
+    Ok(())
 }
 
 /// Waits until the consumer is at the end of the feed.
@@ -214,11 +221,7 @@ pub(crate) fn run(args: &EventsArgs) -> Result<Finished, LabError> {
     let put = PutEventConsumer { types, after: Some("now".into()), webhook: Some(webhook) };
     let _: EventConsumer = http.put("/v1/event-consumers/bench", &put)?;
     // Every conversation is there, and those that fail are known.
-    let first = EventsArgs { rate: usize::MAX, ..args.clone() };
-    let mut opened = 0;
-    while opened < args.conversations && !interrupt::requested() {
-        opened += send_in_turn(&mut http, &first, Duration::from_millis(1))? as usize;
-    }
+    send_to(&mut http, 0..args.conversations)?;
     wait_until_caught_up(&mut http, args.target.patience)?;
     let closed = LoadModel::ClosedLoop { window: WINDOW, duration_ms: ALONE.as_millis() as u64 };
     let phase = group.phase(closed, BODY_BYTES, 1, 1);
@@ -229,7 +232,7 @@ pub(crate) fn run(args: &EventsArgs) -> Result<Finished, LabError> {
     let phase = group.phase(LoadModel::OpenLoop { per_second, duration_ms }, BODY_BYTES, 1, 1);
     group.load.start_phase(phase)?;
     hook.taken().measures = true;
-    send_in_turn(&mut http, args, args.duration)?;
+    send_in_turn(&mut http, args)?;
     hook.taken().measures = false;
     let flooding = group.load.finish_phase("the group at its share")?;
     let consumer = wait_until_caught_up(&mut http, args.target.patience)?;

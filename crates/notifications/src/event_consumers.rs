@@ -134,9 +134,8 @@ impl EventConsumers {
         loop {
             let held = self.held_term();
             let mut tasks = self.tasks.lock().await;
-            if tasks.term != held {
-                tasks.end_all().await;
-                (tasks.term, read_at) = (held, None);
+            if tasks.begin(held).await {
+                read_at = None;
             }
             if held.is_some() && read_at.is_none_or(|at| at.elapsed() >= READ_EVERY) {
                 self.failures.note(&self.start_missing(&mut tasks).await);
@@ -242,8 +241,9 @@ impl EventConsumers {
     /// The tasks, and the term in which consumers may be changed.
     async fn changing(&self) -> Result<(tokio::sync::MutexGuard<'_, Tasks>, Term), Refusal> {
         self.context.engine.gates.require(Gate::EventConsumers)?;
-        let tasks = self.tasks.lock().await;
+        let mut tasks = self.tasks.lock().await;
         let term = self.held_term().ok_or_else(leader_unavailable)?;
+        tasks.begin(Some(term)).await;
         Ok((tasks, term))
     }
 
@@ -267,6 +267,9 @@ impl EventConsumers {
             return Err(Refusal::limit("consumers of events", EVENT_CONSUMERS_MAX as u64, count as u64 + 1));
         }
         let (consumer, secret) = checked(put, before.as_ref(), now_ms)?;
+        if consumer.webhook.is_none() && before.is_some_and(|before| before.webhook.is_some()) {
+            self.require_none_aside(name).await?;
+        }
         // Also where nothing begins anew: the types are checked by it.
         let query = query_of(&consumer, after.filter(|_| is_new), 1);
         let cursor = self.read(move |context| Ok(context.engine.events_request(&query)?.cursor())).await?;
@@ -276,7 +279,6 @@ impl EventConsumers {
             changes.push(stored::put_cursor(name, &cursor));
         }
         self.write(term, changes).await?;
-        tasks.term = Some(term);
         self.start_task(name.to_owned(), consumer, &mut tasks).await?;
         let shown = self.shown(name, &tasks).await?;
         Ok((is_new, EventConsumer { secret, ..shown }))
@@ -421,6 +423,21 @@ impl EventConsumers {
         Ok(DeadEventsHandled { handled })
     }
 
+    /// Who reads events gets none of those that are aside for a webhook.
+    async fn require_none_aside(&self, name: &str) -> Result<(), Refusal> {
+        let asked = name.to_owned();
+        let aside = self.read(move |context| stored::aside(&*context.engine.store, &asked).map_err(store_refusal));
+        match aside.await?.len() {
+            0 => Ok(()),
+            count => {
+                let why = format!(
+                    "{count} events wait for another attempt at the webhook: replay the consumer first, or delete it"
+                );
+                Err(Refusal::new(ErrorCode::Conflict, why))
+            }
+        }
+    }
+
     async fn require(&self, name: &str) -> Result<StoredConsumer, Refusal> {
         let asked = name.to_owned();
         let found = self.read(move |context| stored::consumer(&*context.engine.store, &asked).map_err(store_refusal));
@@ -484,6 +501,16 @@ impl Tasks {
         }
     }
 
+    /// Ends the tasks of another term. Answers whether there was another.
+    async fn begin(&mut self, term: Option<Term>) -> bool {
+        let is_new = self.term != term;
+        if is_new {
+            self.end_all().await;
+            self.term = term;
+        }
+        is_new
+    }
+
     async fn end_all(&mut self) {
         let names: Vec<String> = self.running.keys().cloned().collect();
         for name in names {
@@ -544,7 +571,7 @@ fn checked_webhook(
         return Err(Refusal::limit("webhook.url (bytes)", WEBHOOK_URL_BYTES_MAX as u64, url.len() as u64));
     }
     let is_http = ["http://", "https://"].iter().any(|scheme| url.len() > scheme.len() && url.starts_with(scheme));
-    if !is_http || url.chars().any(|c| c.is_whitespace() || c.is_control()) {
+    if !is_http || url.chars().any(|c| c.is_whitespace() || c.is_control() || matches!(c, '"' | '\\')) {
         return Err(Refusal::field("webhook.url", "must be an address that begins with http:// or https://"));
     }
     let within = |name: &str, value: u64, range: std::ops::RangeInclusive<u64>| match range.contains(&value) {

@@ -8,12 +8,15 @@ export class TidingsError extends Error {
   readonly retry: boolean;
   /** When to try again, in milliseconds from now, if the server said so. */
   readonly retryAfterMs: number | undefined;
+  /** The code of your own that your hook gave when it refused (`refused_by_hook`). */
+  readonly reason: string | undefined;
 
-  constructor(code: string, message: string, options: { retry?: boolean; retryAfterMs?: number | undefined; cause?: unknown } = {}) {
+  constructor(code: string, message: string, options: { retry?: boolean; retryAfterMs?: number | undefined; reason?: string | undefined; cause?: unknown } = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.code = code;
     this.retry = options.retry ?? false;
     this.retryAfterMs = options.retryAfterMs;
+    this.reason = options.reason;
   }
 }
 

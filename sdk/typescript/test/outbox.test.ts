@@ -60,12 +60,12 @@ test("an answer that never comes is asked for again", async () => {
 test("a refusal is shown with its reason, and the message can be retried or discarded", async () => {
   const { client, clock, server } = await start();
   const chat = client.conversation("g");
-  server.refuse = ({ t }) => (t === "send" ? { code: "forbidden", retry: false } : undefined);
+  server.refuse = ({ t }) => (t === "send" ? { code: "refused_by_hook", retry: false, reason: "spam" } : undefined);
   const refused = chat.send({ text: "no" }, { clientMsgId: "m1" });
   const other = chat.send({ text: "neither" }, { clientMsgId: "m2" });
   await clock.pass(20);
-  await assert.rejects(refused, (error) => error instanceof TidingsError && error.code === "forbidden");
-  await assert.rejects(other, { code: "forbidden" });
+  await assert.rejects(refused, (error) => error instanceof TidingsError && error.code === "refused_by_hook" && error.reason === "spam");
+  await assert.rejects(other, { code: "refused_by_hook", reason: "spam" });
   assert.deepEqual(chat.messages.get().items.map((item) => item.is === "message" && item.state), ["refused", "refused"]);
   assert.equal(chat.discard("m2"), true);
   assert.equal(chat.discard("m2"), false);

@@ -22,7 +22,7 @@ use tidings_protocol::{
         AskToJoin, ConversationDetails, InviteList, InviteView, JoinByInvite, JoinRequestPage, JoinRequestState,
         JoinRequestView, MadeInvite, MembersChanged, NewInvite, RefuseRequest,
     },
-    limits::{INVITES_MAX, JOIN_REQUESTS_MAX},
+    limits::{INVITES_MAX, JOIN_REQUESTS_MAX, REASON_BYTES_MAX},
 };
 
 /// Begins every token: `invite_`, the numbers of the conversation and of the invite, and 256 random bits, in hexadecimal digits.
@@ -116,7 +116,7 @@ impl Engine {
     pub async fn ask_to_join(&self, actor: &Actor, id: &str, request: AskToJoin) -> Result<(), Refusal> {
         self.gates.require(Gate::MemberRights)?;
         let AskToJoin { text, user } = request;
-        check_words("text", text.as_deref())?;
+        check_words("text", text.as_deref(), REASON_BYTES_MAX)?;
         let (ref actor, conversation) = self.enter(actor, id)?;
         let user = self.joining_user(actor, user)?;
         check_is_group(&conversation)?;
@@ -158,7 +158,7 @@ impl Engine {
         user: &str,
         request: RefuseRequest,
     ) -> Result<(), Refusal> {
-        check_words("reason", request.reason.as_deref())?;
+        check_words("reason", request.reason.as_deref(), REASON_BYTES_MAX)?;
         let own = actor.user().filter(|caller| caller.id == user);
         let (conversation, refused) = match own {
             Some(_) => {

@@ -1,6 +1,7 @@
 //! Reports of messages: members make them, moderators work on them. A report names its message and has no copy of it, so that a recall
 //! or retention holds for what moderators read as for everybody.
 
+use super::restrictions::check_words;
 use crate::{Engine, paging::page_limit, views::Found, visibility::View};
 use std::sync::Arc;
 use tidings_domain::{
@@ -40,9 +41,7 @@ impl Engine {
         let NewReport { reason, text, user } = new;
         let (ref actor, conversation) = self.enter(actor, conversation)?;
         let user = self.acting_user(actor, user)?.ok_or_else(|| Refusal::field("user", "a report needs a user"))?;
-        if let Some(text) = text.as_ref().filter(|text| text.len() > REPORT_TEXT_BYTES_MAX) {
-            return Err(Refusal::limit("text (bytes)", REPORT_TEXT_BYTES_MAX as u64, text.len() as u64));
-        }
+        check_words("text", text.as_deref(), REPORT_TEXT_BYTES_MAX)?;
         // What the user may not see, nobody reports in the user's name.
         self.role_of_member(&user, &conversation)?;
         self.check_exists_for(&Actor::User(user.clone()), &conversation, seq)?;
@@ -120,9 +119,7 @@ impl Engine {
     pub async fn update_report(&self, id: &str, update: UpdateReport, by: &str) -> Result<(), Refusal> {
         self.gates.require(Gate::UserSafety)?;
         let UpdateReport { state, note, if_state: expected } = update;
-        if let Some(note) = note.as_ref().filter(|note| note.len() > REASON_BYTES_MAX) {
-            return Err(Refusal::limit("note (bytes)", REASON_BYTES_MAX as u64, note.len() as u64));
-        }
+        check_words("note", note.as_deref(), REASON_BYTES_MAX)?;
         let report = key_of(id).ok_or_else(|| Refusal::not_found("report", id))?;
         let by = by[..by.floor_char_boundary(REASON_BYTES_MAX)].to_owned();
         let proposal = Proposal::SetReport { report, expected, state, note, by };

@@ -15,8 +15,7 @@ use tidings_domain::{
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
-    ids::check_name,
-    limits::SLOW_MODE_S_MAX,
+    limits::{REASON_BYTES_MAX, SLOW_MODE_S_MAX},
 };
 
 /// Restrictions in a page when the caller gives no limit.
@@ -65,7 +64,7 @@ impl Engine {
     /// `not_yet_enabled`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn restrict(&self, actor: &Actor, id: &str, user: &str, request: Restrict) -> Result<(), Refusal> {
         let Restrict { kind, until, reason, by } = request;
-        check_words("reason", reason.as_deref())?;
+        check_words("reason", reason.as_deref(), REASON_BYTES_MAX)?;
         let now_ms = self.clock.now_ms();
         if until.is_some_and(|until| until <= now_ms) {
             return Err(Refusal::field("until", "lies in the past"));
@@ -204,12 +203,17 @@ impl Engine {
     }
 }
 
-/// Checks words of a user or an admin: short, and without control characters, which would take six times their length in a row.
-pub(crate) fn check_words(field: &str, words: Option<&str>) -> Result<(), Refusal> {
-    check_name(field, words)?;
-    match words.is_some_and(|words| words.chars().any(char::is_control)) {
-        true => Err(Refusal::field(field, "has a control character")),
-        false => Ok(()),
+/// Checks words of a user or an admin. Their length is that in JSON, in which rows have them: without control characters but line ends
+/// and tabs, which would take six bytes each.
+pub(crate) fn check_words(field: &str, words: Option<&str>, bytes_max: usize) -> Result<(), Refusal> {
+    let words = words.unwrap_or_default();
+    if words.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t')) {
+        return Err(Refusal::field(field, "has a control character"));
+    }
+    let escaped = words.bytes().filter(|byte| matches!(byte, b'"' | b'\\' | b'\n' | b'\r' | b'\t')).count();
+    match words.len() + escaped {
+        bytes if bytes <= bytes_max => Ok(()),
+        bytes => Err(Refusal::limit(&format!("{field} (bytes as JSON)"), bytes_max as u64, bytes as u64)),
     }
 }
 

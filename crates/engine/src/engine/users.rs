@@ -4,6 +4,7 @@ use crate::{
     Engine,
     attributes::{attributes_value, check_attributes},
     daily_window::{parse_wall_time, parse_window_end},
+    engine::restrictions::check_words,
 };
 use jiff::tz::TimeZone;
 use std::collections::BTreeSet;
@@ -241,9 +242,7 @@ impl Engine {
     async fn set_suspension(&self, user: &str, suspended: bool, change: &SuspensionView) -> Result<(), Refusal> {
         self.gates.require(Gate::UserSafety)?;
         let SuspensionView { until, reason, by, .. } = change.clone();
-        if reason.len() > REASON_BYTES_MAX {
-            return Err(Refusal::limit("reason (bytes)", REASON_BYTES_MAX as u64, reason.len() as u64));
-        }
+        check_words("reason", Some(&reason), REASON_BYTES_MAX)?;
         let user = self.directory.require_user(user)?.no;
         let proposal = Proposal::SetSuspension { user, suspended, until, reason, by };
         self.committer.propose_untold(None, proposal).await.map(drop)

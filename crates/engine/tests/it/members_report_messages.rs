@@ -148,6 +148,20 @@ fn a_user_has_so_many_open_reports_and_pays_for_each() {
     report(&world, "cat", 1, ReportReason::Spam).unwrap();
 }
 
+/// A row holds what a report has, however it is written: control characters take six bytes each there, quotes two.
+#[test]
+fn words_of_a_report_fit_a_row() {
+    let world = world();
+    let say = |text: String| {
+        let new = NewReport { reason: ReportReason::Other, text: Some(text), user: Some("ben".into()) };
+        code(world.wait(world.engine.report_message(&Actor::App, "g", 2, new)))
+    };
+    assert_eq!(say("\u{1}".into()), Some(ErrorCode::InvalidField));
+    assert_eq!(say("\"".repeat(513)), Some(ErrorCode::LimitExceeded));
+    assert_eq!(say("x".repeat(1_025)), Some(ErrorCode::LimitExceeded));
+    assert_eq!(say(format!("line\n{}", "\"".repeat(500))), None);
+}
+
 #[test]
 fn reports_and_what_becomes_of_them_are_in_the_feed() {
     let world = world();

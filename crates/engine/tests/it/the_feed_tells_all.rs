@@ -407,6 +407,8 @@ fn what_cannot_be_asked_for_is_refused() {
         (query(None, 1_001), ErrorCode::LimitExceeded, "limit"),
         (query(Some("yesterday"), 1), ErrorCode::CursorInvalid, "after"),
         (query(Some("77.1"), 1), ErrorCode::CursorInvalid, "another history"),
+        (query(Some("1.5.e.1.18446744073709551615"), 1), ErrorCode::CursorInvalid, "after"),
+        (query(Some("1.18446744073709551615"), 1), ErrorCode::CursorInvalid, "after"),
         (EventsQuery { wait_s: Some(31), ..EventsQuery::default() }, ErrorCode::LimitExceeded, "wait_s"),
         (
             EventsQuery { types: Some("entry.,usr".into()), ..EventsQuery::default() },

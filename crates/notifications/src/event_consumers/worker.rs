@@ -61,6 +61,7 @@ pub(super) struct Worker {
     /// What is not stored yet, by the keys of rows.
     unsaved: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     unsaved_cursor: Option<String>,
+    /// Each write is synced to the disk, and commits wait meanwhile: never more often than [`SAVE_EVERY`].
     saved_at: Instant,
     /// The numbers of dead letters, the oldest first.
     dead: VecDeque<u64>,
@@ -104,7 +105,7 @@ impl Worker {
             request,
             unsaved: BTreeMap::new(),
             unsaved_cursor: None,
-            saved_at: now,
+            saved_at: Instant::now(),
             dead,
             counted: 0,
             failures,
@@ -121,7 +122,8 @@ impl Worker {
         let mut next = Next::Read;
         loop {
             while let Some(done) = calls.try_join_next() {
-                self.finish(done.ok());
+                let Ok(done) = done else { return };
+                self.finish(done);
             }
             let is_due = match next {
                 Next::Read => true,
@@ -133,7 +135,7 @@ impl Worker {
             }
             self.send(&mut calls).await;
             self.note_changes();
-            if self.saved_at + SAVE_EVERY <= self.now() || calls.is_empty() {
+            if self.saved_at.elapsed() >= SAVE_EVERY {
                 match self.save().await {
                     // Another node leads, and goes on from what is stored.
                     Err(StoreError::StaleTerm) => return,
@@ -160,7 +162,9 @@ impl Worker {
             let came = tokio::select! {
                 _ = &mut stop => break,
                 Some(done) = calls.join_next(), if !calls.is_empty() => {
-                    self.finish(done.ok());
+                    // A call that has panicked: another task goes on from what is stored.
+                    let Ok(done) = done else { return };
+                    self.finish(done);
                     false
                 }
                 came = beyond => {
@@ -272,9 +276,7 @@ impl Worker {
         });
     }
 
-    fn finish(&mut self, done: Option<(Batch, Answer)>) {
-        // Nothing panics there, and nothing is aborted before the end.
-        let Some((batch, answer)) = done else { return };
+    fn finish(&mut self, (batch, answer): (Batch, Answer)) {
         let metrics = &self.parts.context.engine.metrics;
         if let Err(CallError { reason, .. }) = &answer {
             metrics.consumer_failed.get_or_create(&self.label).inc();
@@ -314,7 +316,7 @@ impl Worker {
 
     /// Stores what has changed: the cursor last, since all before it must be dealt with or aside.
     async fn save(&mut self) -> StoreResult<()> {
-        self.saved_at = self.now();
+        self.saved_at = Instant::now();
         let mut changes: Vec<RowChange> = Vec::with_capacity(self.unsaved.len() + 1);
         changes.extend(self.unsaved.iter().map(|(key, value)| RowChange { key: key.clone(), value: value.clone() }));
         changes.extend(self.unsaved_cursor.iter().map(|cursor| stored::put_cursor(&self.parts.name, cursor)));

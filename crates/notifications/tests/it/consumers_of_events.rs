@@ -266,6 +266,10 @@ fn what_is_not_taken_waits_over_a_restart_and_is_given_up_in_the_end() {
     wait_until("the others go on", || app.taken.lock().len() == 3);
     wait_until("the bad ones are aside", || consumer(&running).aside == 3);
     wait_until("it is stored how far it is", || consumer(&running).behind == 0);
+    // A reader would never get them.
+    let reader = PutEventConsumer { types: vec!["entry.message".into()], ..PutEventConsumer::default() };
+    let refused = running.wait(running.notifications.event_consumers.put("search", reader)).unwrap_err();
+    assert!(refused.code == ErrorCode::Conflict && refused.detail.contains("3 events"), "{refused}");
     drop(running);
     running = world(&store, &app);
     send(&running, "bad", "4");
@@ -274,7 +278,9 @@ fn what_is_not_taken_waits_over_a_restart_and_is_given_up_in_the_end() {
         (aside, behind) == (4, 0)
     });
     pass_until(&running, "all of them are given up", || consumer(&running).dead_letters == 4);
-    let dead = running.wait(running.notifications.event_consumers.dead_letters("search")).unwrap().dead_letters;
+    let stored = || running.wait(running.notifications.event_consumers.dead_letters("search")).unwrap().dead_letters;
+    wait_until("all are stored", || stored().len() == 4);
+    let dead = stored();
     assert!(dead.iter().all(|dead| dead.subject == "bad" && dead.error.contains("500")), "{dead:?}");
     let feed = in_the_feed(&running)["bad"].clone();
     assert_eq!(dead.iter().map(|dead| dead.id.clone()).collect::<Vec<_>>(), feed);
@@ -392,6 +398,7 @@ fn a_wrong_consumer_is_refused() {
         ("a", after("yesterday"), ErrorCode::CursorInvalid, "after"),
         ("a", with(|webhook| webhook.url = "ftp://x".into()), ErrorCode::InvalidField, "webhook.url"),
         ("a", with(|webhook| webhook.url = "http://".into()), ErrorCode::InvalidField, "webhook.url"),
+        ("a", with(|webhook| webhook.url += "\\"), ErrorCode::InvalidField, "webhook.url"),
         ("a", with(|webhook| webhook.url += &"x".repeat(1_024)), ErrorCode::LimitExceeded, "webhook.url"),
         ("a", with(|webhook| webhook.secret = Some("whsec_AAAA".into())), ErrorCode::InvalidField, "webhook.secret"),
         ("a", with(|webhook| webhook.batch = Some(0)), ErrorCode::InvalidField, "webhook.batch"),

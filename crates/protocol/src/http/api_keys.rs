@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 pub enum KeyScope {
     /// Send messages in anybody's name, one by one, growing or to many; react; assign conversations. Reads no messages.
     Send,
-    /// Read conversations, messages, lists and presence, and why people were notified. Changes nothing.
+    /// Read conversations, messages, lists and presence, and why people were notified; the feed of events. Changes nothing but the place of a consumer that reads it.
     Read,
     /// Create and change users, conversations and members, and what users have set; read users.
     Users,

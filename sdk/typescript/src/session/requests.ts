@@ -70,8 +70,8 @@ export class Requests {
     const ref = "ref" in frame ? frame.ref : undefined;
     if (ref == null) return false;
     if (frame.t === "error") {
-      const { code, message, retry, retry_after_ms } = frame;
-      this.#take(ref)?.reject(new TidingsError(code, message, { retry, retryAfterMs: retry_after_ms ?? undefined }));
+      const { code, message, retry, retry_after_ms, reason } = frame;
+      this.#take(ref)?.reject(new TidingsError(code, message, { retry, retryAfterMs: retry_after_ms ?? undefined, reason }));
     } else {
       this.#settle(ref, frame.t, frame);
     }

@@ -10,6 +10,7 @@ export interface PlainError {
   readonly message: string;
   readonly retry: boolean;
   readonly retryAfterMs: number | undefined;
+  readonly reason: string | undefined;
 }
 
 export type PlainStatus =
@@ -46,12 +47,12 @@ export type TabMessage = { readonly from: string } & (
   | { readonly is: "wake" }
 );
 
-export function plainError({ code, message, retry, retryAfterMs }: TidingsError): PlainError {
-  return { code, message, retry, retryAfterMs };
+export function plainError({ code, message, retry, retryAfterMs, reason }: TidingsError): PlainError {
+  return { code, message, retry, retryAfterMs, reason };
 }
 
-export function errorOf({ code, message, retry, retryAfterMs }: PlainError): TidingsError {
-  return new TidingsError(code, message, { retry, retryAfterMs });
+export function errorOf({ code, message, retry, retryAfterMs, reason }: PlainError): TidingsError {
+  return new TidingsError(code, message, { retry, retryAfterMs, reason });
 }
 
 export function plainStatus(status: ConnectionStatus): PlainStatus {

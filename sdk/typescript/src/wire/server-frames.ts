@@ -30,6 +30,8 @@ export interface ErrorFrame {
   readonly message: string;
   readonly retry: boolean;
   readonly retry_after_ms?: number;
+  /** The code of the app server's own, of `refused_by_hook`. */
+  readonly reason?: string;
 }
 
 /** Whether a user is online. */

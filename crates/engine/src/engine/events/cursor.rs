@@ -88,18 +88,20 @@ impl FromStr for EventCursor {
     type Err = Refusal;
 
     fn from_str(text: &str) -> Result<Self, Refusal> {
+        // A store holds no number above, so that one more than a number is a number, too.
+        let number = |part: &str| part.parse().ok().filter(|number: &u64| *number <= i64::MAX as u64);
         let read = || {
             let mut parts = text.split('.');
             let epoch = u64::from_str_radix(parts.next()?, 16).ok()?;
-            let position = parts.next()?.parse().ok()?;
+            let position = number(parts.next()?)?;
             let place = match parts.next() {
                 None => Place::Log { further: 0 },
                 Some(third) => match Part::of_name(third) {
                     Some(part) => {
-                        let (no, behind) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+                        let (no, behind) = (number(parts.next()?)?, number(parts.next()?)?);
                         Place::State(StatePlace { part, no, behind })
                     }
-                    None => Place::Log { further: third.parse().ok()? },
+                    None => Place::Log { further: usize::try_from(number(third)?).ok()? },
                 },
             };
             parts.next().is_none().then_some(EventCursor { epoch, position, place })
