@@ -243,6 +243,10 @@ pub(crate) fn run(args: &EventsArgs) -> Result<Finished, LabError> {
     let (others, of_group) = (Percentiles::of(&taken.others), Percentiles::of(&taken.of_group));
     report::print_outcome("the group at its share", &flooding);
     println!("events taken {}, aside {}, faults of order {}", taken.events, consumer.aside, taken.faults.len());
+    if consumer.behind > 0 {
+        let last_error = consumer.last_error.as_ref().map_or("no error", |error| &error.detail);
+        println!("the consumer is {:?}, {} commits behind: {last_error}", consumer.state, consumer.behind);
+    }
     println!("lag behind the commit, ms     p50       p99      p100");
     for (name, Percentiles { p50, p99, max, .. }) in [("others", &others), ("the group", &of_group)] {
         println!("  {name:<20}{p50:>11.2}{p99:>10.2}{max:>10.2}");

@@ -604,3 +604,49 @@ impl Deliveries {
         (!is_none).then(|| std::mem::take(&mut self.changes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::value::to_raw_value;
+
+    fn event(number: usize, subject: usize) -> ReadyEvent {
+        let json = to_raw_value(&"x".repeat(300)).unwrap();
+        let (before, cursor) = (number.to_string(), (number + 1).to_string());
+        ReadyEvent { id: number.to_string(), subject: format!("s{subject}").into(), before, cursor, json }
+    }
+
+    /// Of ten thousand subjects each twentieth fails: the others are through after a number of requests that the failing ones bound,
+    /// and the webhook is never taken for away.
+    #[test]
+    fn failing_subjects_cost_a_few_requests_each() {
+        const SUBJECTS: usize = 10_000;
+        let limits = Limits { batch: 100, parallel: 8, give_up: Duration::from_secs(86_400) };
+        let now = Instant::now();
+        let mut deliveries = Deliveries::new(limits, Vec::new(), 0, now);
+        let (mut read, mut requests, mut away) = (0, 0, 0);
+        let mut under_way = VecDeque::new();
+        loop {
+            while read < SUBJECTS && deliveries.has_room() {
+                let page = (read..read + 500).map(|number| event(number, number)).collect();
+                read += 500;
+                deliveries.add(page, read.to_string(), now);
+            }
+            under_way.extend(std::iter::from_fn(|| deliveries.next_batch(now)));
+            let Some(batch): Option<Batch> = under_way.pop_front() else { break };
+            requests += 1;
+            let fails = batch.parts.iter().any(|part| part.subject[1..].parse::<usize>().unwrap() % 20 == 7);
+            let refused = || CallError { reason: "500".into(), is_away: false, retry_after: None };
+            deliveries.finish(batch, if fails { Err(refused()) } else { Ok(Vec::new()) }, now, 0);
+            away += usize::from(deliveries.is_away());
+        }
+        println!(
+            "{requests} requests, away {away}, delivered {}, aside {}",
+            deliveries.delivered,
+            deliveries.aside_events()
+        );
+        assert_eq!((deliveries.delivered, deliveries.aside_events(), away), (9_500, 500, 0));
+        assert!(requests < 500 * 20, "{requests} requests");
+    }
+}

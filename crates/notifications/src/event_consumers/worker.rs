@@ -42,7 +42,7 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The media type of several events.
 const CONTENT_TYPE: &str = "application/cloudevents-batch+json";
 
-/// What [`Worker::start`] needs.
+/// What [`Worker::new`] needs.
 pub(super) struct WorkerParts {
     pub context: Arc<Context>,
     pub caller: Arc<dyn WebhookCaller>,
