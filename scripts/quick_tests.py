@@ -6,17 +6,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OTHERS, SLOW = "start PostgreSQL, Redis or a cluster", "take long"
+OTHERS, SLOW = "start a database, Redis or a cluster", "take long"
 
 
 class Quick:
     def __init__(self):
-        # The types by which tests start PostgreSQL and Redis: defined in the files that run `initdb` and `redis-server`.
+        # The types by which tests start MariaDB, PostgreSQL and Redis: defined in the files that run these programs.
         files = [path.read_text() for path in ROOT.glob("crates/*/tests/**/*.rs")]
-        starts = [text for text in files if re.search(r'"(initdb|redis-server)"', text)]
+        starts = [text for text in files if re.search(r'"(initdb|mariadb-install-db|redis-server)"', text)]
         launchers = {name for text in starts for name in re.findall(r"^pub(?:\([a-z]+\))? struct (\w+(?:Server|Cluster)) ", text, re.M)}
-        if not all(any(name.startswith(word) for name in launchers) for word in ("Postgres", "Redis")):
-            sys.exit(f"scripts/run-tests.py no longer finds how tests start PostgreSQL and Redis: it found {sorted(launchers)}")
+        if not all(any(name.startswith(word) for name in launchers) for word in ("Mariadb", "Postgres", "Redis")):
+            sys.exit(f"scripts/run-tests.py no longer finds how tests start MariaDB, PostgreSQL and Redis: it found {sorted(launchers)}")
         # `tidings cluster --nodes` starts both, `tidings bench brokers` other servers.
         self.other = re.compile(rf'\b({"|".join(launchers)})\b|"cluster", "--nodes"|"bench", "brokers"')
         self.left_out = {OTHERS: set(), SLOW: set()}

@@ -38,8 +38,10 @@ command -v chromium > /dev/null || need chromium "Chromium: the page in docs/exa
 command -v curl > /dev/null || need curl "curl"
 command -v dpkg-deb > /dev/null && command -v readelf > /dev/null || need "dpkg binutils" "dpkg-deb and readelf: the Debian package"
 command -v openssl > /dev/null || need openssl "openssl: certificates and keys of tests"
-# The reverse proxies that stand before a server there. What is for administrators is not on everybody's path.
+# What is for administrators is not on everybody's path.
 PATH="$PATH:/usr/sbin:/sbin"
+command -v mariadbd > /dev/null && command -v mariadb-install-db > /dev/null || need mariadb-server "MariaDB 10.6 or later: mariadbd, mariadb-install-db, mariadb"
+# The reverse proxies that stand before a server there.
 command -v nginx > /dev/null || need nginx-light "nginx"
 [ -e /usr/lib/nginx/modules/ngx_stream_module.so ] || need libnginx-mod-stream "nginx's stream module"
 command -v haproxy > /dev/null || need haproxy "HAProxy"
@@ -61,7 +63,7 @@ if [ -n "$missing" ]; then
         fi
         # shellcheck disable=SC2086 # a list of words
         apt-get update -qq && apt-get install -y --no-install-recommends $missing
-        for service in nginx haproxy caddy redis-server mosquitto nats-server; do
+        for service in nginx haproxy caddy mariadb redis-server mosquitto nats-server; do
             case "$missing " in *" $service"[\ -]*)
                 systemctl disable --quiet "$service" 2> /dev/null || true ;;
             esac

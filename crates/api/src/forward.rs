@@ -59,14 +59,14 @@ pub struct Forwarder {
     in_flight: Arc<Semaphore>,
 }
 
-/// Whether the leader serves a path: push, devices, popups, bulk sends, consumers of events, the notification policy and API keys.
+/// Whether the leader serves a path: push, devices, popups, bulk sends, consumers of events, outboxes, the notification policy and API keys.
 pub(crate) fn is_leader_path(path: &str) -> bool {
     let Some(path) = path.strip_prefix("/v1/") else { return false };
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next()) {
         (
             Some(
-                "push" | "notifications" | "bulk-sends" | "event-consumers" | "popups" | "popup-settings"
+                "push" | "notifications" | "bulk-sends" | "event-consumers" | "outbox-sources" | "popups" | "popup-settings"
                 | "popup-segments" | "popup-events" | "popup-journeys",
             ),
             ..,
@@ -282,7 +282,7 @@ mod tests {
         "/v1/events/stream",
     ];
 
-    const LEADER_TAGS: [&str; 6] = ["push", "popups", "bulk_sends", "notifications", "keys", "events"];
+    const LEADER_TAGS: [&str; 7] = ["push", "popups", "bulk_sends", "notifications", "keys", "events", "outbox"];
 
     #[test]
     fn operations_of_push_popups_and_bulk_sends_are_leader_paths() {

@@ -16,7 +16,7 @@
 //! [`listener`] (connections from accept to close), `connection_setup` (PROXY header and TLS before HTTP), [`metrics`] (what is
 //! measured) and [`exposition`] (its text formats), `connection_stream` (the stream under HTTP, and how it is closed),
 //! `parse_error_responses` (problem details for what is no request), [`forward`] (requests for the leader), `popup_fast_path`
-//! (popup requests without router and HTTP library), `audit` (who changed what), `page_files` (the pages that are compiled in), [`chat_page`]
+//! (popup requests without router and HTTP library), [`InternalRequests`] (requests without a connection), `audit` (who changed what), `page_files` (the pages that are compiled in), [`chat_page`]
 //! (the page at `/` in development mode), `console` (the page at `/console`).
 
 pub mod api_keys;
@@ -33,6 +33,7 @@ pub mod exposition;
 pub mod extract;
 pub mod forward;
 mod handover;
+mod internal_requests;
 pub mod listener;
 pub mod metrics;
 mod page_files;
@@ -44,6 +45,8 @@ pub mod request_service;
 pub mod routes;
 mod unread_responses;
 pub mod websocket_upgrade;
+
+pub use internal_requests::InternalRequests;
 
 use crate::{
     api_keys::{
@@ -74,6 +77,7 @@ use tidings_notifications::Notifications;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     event_stream::StreamPost,
+    http::OutboxSources,
 };
 use tokio::sync::{Semaphore, oneshot};
 
@@ -102,6 +106,12 @@ pub trait OnlineBackup: Send + Sync + 'static {
     /// # Errors
     /// The copy could not be written; the text says why.
     fn back_up(&self, folder: &std::path::Path) -> Result<u64, String>;
+}
+
+/// The followers of outboxes, as this crate sees them.
+pub trait OutboxView: Send + Sync + 'static {
+    /// How each source fares.
+    fn sources(&self) -> OutboxSources;
 }
 
 /// Reads from the store that run at once. Further ones wait, up to [`ApiConfig::reads_max`].
@@ -207,6 +217,8 @@ pub struct Api {
     forwarder: Option<Arc<Forwarder>>,
     /// Present in development mode alone.
     pub(crate) chat_page: Option<Arc<ChatPage>>,
+    /// Absent: there are none.
+    pub(crate) outbox: Option<Arc<dyn OutboxView>>,
     /// The settings that the server runs with, as operators may see them.
     pub(crate) settings: Vec<SettingView>,
 }
@@ -245,6 +257,7 @@ impl Api {
             uploads,
             forwarder,
             chat_page: None,
+            outbox: None,
             settings: Vec::new(),
         }
     }
@@ -267,6 +280,13 @@ impl Api {
     #[must_use]
     pub fn with_outbound_budget(mut self, budget: Arc<OutboundBudget>) -> Self {
         self.outbound = budget;
+        self
+    }
+
+    /// The same API that shows these outboxes.
+    #[must_use]
+    pub fn with_outbox(mut self, outbox: Arc<dyn OutboxView>) -> Self {
+        self.outbox = Some(outbox);
         self
     }
 

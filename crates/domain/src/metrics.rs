@@ -67,6 +67,22 @@ pub struct ConsumerLabel {
     pub consumer: String,
 }
 
+/// The label of outboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OutboxLabel {
+    /// The source's name.
+    pub source: String,
+}
+
+/// The label of an outbox's rows by what became of them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OutboxOutcomeLabel {
+    /// The source's name.
+    pub source: String,
+    /// `done`, `refused`, or `tried_again`: refused for now.
+    pub outcome: &'static str,
+}
+
 /// The outcome of a decision about popups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PopupOutcome {
@@ -204,6 +220,13 @@ metrics! {
         consumer_delivered: Family<ConsumerLabel, Counter> = "event_consumer_delivered", "Events that a consumer's webhook took";
         consumer_failed: Family<ConsumerLabel, Counter> = "event_consumer_failed_requests", "Requests that a consumer's webhook did not take";
         consumer_dead: Family<ConsumerLabel, Counter> = "event_consumer_dead_letters", "Events that were given up";
+        outbox_rows: Family<OutboxOutcomeLabel, Counter> = "outbox_rows", "Rows of an outbox, by what became of them";
+        /// Up to 100,000, as the next.
+        outbox_waiting: Family<OutboxLabel, Gauge> = "outbox_waiting", "Rows of an outbox that wait";
+        outbox_refused: Family<OutboxLabel, Gauge> = "outbox_refused", "Rows of an outbox that were refused, and wait for somebody's decision";
+        outbox_lag_seconds: Family<OutboxLabel, Gauge<f64, AtomicU64>> = "outbox_lag_seconds", "Age of the oldest row that waits for nothing but this server";
+        /// Else 0.
+        outbox_failing: Family<OutboxLabel, Gauge> = "outbox_failing", "1 while the database of an outbox cannot be followed";
         provider_failing: Family<ProviderLabel, Gauge> = "provider_failing", "1 while a provider takes nothing";
         /// At most 10,000.
         provider_dead_letters: Gauge = "provider_dead_letters", "Notifications that providers did not take and that are kept to be looked at or replayed";
@@ -280,6 +303,14 @@ impl Metrics {
         for counts in [&self.consumer_delivered, &self.consumer_failed, &self.consumer_dead] {
             counts.remove(consumer);
         }
+    }
+
+    /// Exports nothing more of how far an outbox is, which another node follows.
+    pub fn forget_outbox(&self, source: &OutboxLabel) {
+        for gauge in [&self.outbox_waiting, &self.outbox_refused, &self.outbox_failing] {
+            gauge.remove(source);
+        }
+        self.outbox_lag_seconds.remove(source);
     }
 
     /// All metrics at zero, registered for export.

@@ -1,7 +1,7 @@
 //! The program `tidings`: the command line and the wiring of one server for chat, push and popups.
 //!
 //! In reading order: [`settings`] (all settings and their sources), [`serve`] (configure, build, run, drain), [`wiring`] (the
-//! parts put together), [`open_store`] (which store), [`join_cluster`] (the bus and the identity of a node), [`displacement`] (a name that another node has taken), [`listeners`]
+//! parts put together), [`open_store`] (which store), [`outbox`] (what followers and the API are to each other), [`join_cluster`] (the bus and the identity of a node), [`displacement`] (a name that another node has taken), [`listeners`]
 //! (every address), [`relay`] (devices' connections for another process), [`development`] (keys and demo users),
 //! [`commands`] (everything but serving). This crate only joins parts: the engine decides what becomes of a message, the
 //! crates of push and popups what reaches devices and is shown, the API and the gateway speak the protocols.
@@ -15,6 +15,7 @@ mod listeners;
 mod logs;
 mod memory;
 mod open_store;
+mod outbox;
 mod panics;
 mod relay;
 mod serve;
@@ -47,6 +48,8 @@ enum Command {
     Serve(Box<serve::Serve>),
     /// Print the documented default settings
     Config,
+    /// Print the tables and functions of an outbox in the app's own database
+    OutboxSql(commands::outbox_sql::OutboxSql),
     /// Print a client token for a user
     Token(commands::token::Token),
     /// Connect as a user and print what arrives
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
             print!("{}", settings::Settings::sample());
             Ok(ExitCode::SUCCESS)
         }
+        Command::OutboxSql(command) => command.run(),
         Command::Token(token) => token.run(),
         Command::Listen(listen) => listen.run(),
         Command::Backup(backup) => backup.run(),

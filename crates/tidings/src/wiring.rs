@@ -3,14 +3,16 @@
 use crate::{
     join_cluster,
     listeners::Listeners,
-    open_store, relay,
+    open_store,
+    outbox::{self, OutboxRequests},
+    relay,
     settings::Settings,
     webhook::{HttpCaller, HttpWebhook},
 };
 use anyhow::{Context, Result};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
-    Api, SessionGateway,
+    Api, InternalRequests, SessionGateway,
     api_keys::StoredKeys,
     auth::{ApiKeys, NodeTokenSigner, TokenVerifier, remote_keys::RemoteKeys},
     chat_page::ChatPage,
@@ -27,6 +29,7 @@ use tidings_gateway::{
 };
 use tidings_listen::{ClientAddress, Throttle, ThrottleKey};
 use tidings_notifications::{NotificationParts, Notifications, webhook::Webhook, webhook_push::WebhookPushConfig};
+use tidings_outbox::{Outbox, OutboxBoard, OutboxParts};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     event_stream::StreamPost,
@@ -41,6 +44,7 @@ pub(crate) struct Server {
     stored_keys: Arc<StoredKeys>,
     listeners: Listeners,
     link_listener: Option<LinkListener>,
+    outbox: Outbox,
     /// Holds this node's devices for the leader, in a cluster.
     relay: Option<Arc<Relay>>,
     housekeeping: tokio::task::JoinHandle<()>,
@@ -98,6 +102,8 @@ impl Server {
         let tokens = Arc::new(tokens);
         let session_tokens = Arc::new(SessionTokens(tokens.clone(), throttle.clone()));
         let session_server = prepared.start(engine.clone(), notifications.clone(), receivers, session_tokens)?;
+        let outbox_sources = settings.outbox_sources();
+        let board = OutboxBoard::of(&outbox_sources);
         let mut api = Api::new(
             engine.clone(),
             notifications.clone(),
@@ -109,7 +115,8 @@ impl Server {
         )
         .with_throttle(throttle)
         .with_outbound_budget(outbound.clone())
-        .with_settings(disclosed);
+        .with_settings(disclosed)
+        .with_outbox(outbox::shown(&board));
         if let Some(page) = chat_page {
             api = api.with_chat_page(page);
         }
@@ -123,7 +130,8 @@ impl Server {
                 None => session_server.clone(),
             })
         };
-        let listeners = Listeners::open(settings, context, &RequestService::new(Arc::new(api)), host)?;
+        let api = Arc::new(api);
+        let listeners = Listeners::open(settings, context, &RequestService::new(api.clone()), host)?;
         let link_listener = settings.link_config().map(|config| {
             let address = config.listen;
             LinkListener::start(config, session_server.clone())
@@ -137,8 +145,24 @@ impl Server {
             let address = address.as_str().trim_end_matches('/').to_owned();
             cluster.nodes.announce_addresses(address, link.unwrap_or_default());
         }
+        let outbox = OutboxParts {
+            leadership: engine.leadership(),
+            metrics: engine.metrics.clone(),
+            requests: Arc::new(OutboxRequests(InternalRequests::new(api))),
+        };
+        let outbox = Outbox::start(outbox, outbox_sources, &board);
         let housekeeping = tokio::spawn(housekeeping(engine.clone(), notifications.clone(), settings.clone()));
-        Ok(Server { listeners, link_listener, relay, engine, notifications, session_server, stored_keys, housekeeping })
+        Ok(Server {
+            listeners,
+            link_listener,
+            relay,
+            engine,
+            notifications,
+            session_server,
+            stored_keys,
+            outbox,
+            housekeeping,
+        })
     }
 
     pub(crate) fn listeners(&self) -> &Listeners {
@@ -159,6 +183,9 @@ impl Server {
     pub(crate) async fn stop(mut self, deadline: Duration) {
         let began = tokio::time::Instant::now();
         self.housekeeping.abort();
+        let _ = tokio::time::timeout(deadline / 4, self.outbox.stop()).await;
+        // Its requests hold the engine, whose end closes the store.
+        drop(self.outbox);
         if let Some(listener) = &self.link_listener {
             listener.stop();
         }

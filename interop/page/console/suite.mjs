@@ -10,7 +10,7 @@ import { computing } from "./figures.mjs";
 
 const AXE = readFileSync(fileURLToPath(new URL("../../node_modules/axe-core/axe.min.js", import.meta.url)), "utf8");
 const SECRETS = [...JSON.parse(process.env.SECRETS), KEY, process.env.TIDINGS_TOKEN_KEY];
-const ROUTES = ["live", "users", "users/alice", "conversations", "conversations/team", "popups", "popups/new", "popups/one/sale", "popups/explain", "bulk-sends", "notifications", "notifications/policy", "consumers", "pushes", "journeys", "journeys/new", "journeys/one/welcome", "segments", "presence", "settings", "keys", "reports", "changes"];
+const ROUTES = ["live", "users", "users/alice", "conversations", "conversations/team", "popups", "popups/new", "popups/one/sale", "popups/explain", "bulk-sends", "notifications", "notifications/policy", "consumers", "outboxes", "pushes", "journeys", "journeys/new", "journeys/one/welcome", "segments", "presence", "settings", "keys", "reports", "changes"];
 
 let page;
 const say = (from, text, more = {}) => api("POST", "/v1/messages", { conversation: "team", from, body: { text }, ...more });
@@ -419,7 +419,7 @@ const failed = await run(`the console in ${version()}`, [
     await signIn(tab, secret);
     await tab.waitForSelector(".frame");
     const places = await tab.getByRole("navigation", { name: "Pages" }).getByRole("link").allInnerTexts();
-    assert(places.join() === "Live,Conversations,Bulk sends,Notifications,Event consumers,Popups,Journeys,Segments,API keys,Lab reports,Your changes", places);
+    assert(places.join() === "Live,Conversations,Bulk sends,Notifications,Event consumers,Outboxes,Popups,Journeys,Segments,API keys,Lab reports,Your changes", places);
     await go(tab, "settings");
     await tab.getByText("it needs the scope admin").waitFor();
     await go(tab, "keys");

@@ -13,6 +13,7 @@ import { KeysPage, loadOwnKey } from "./pages/keys.js";
 import { LivePage } from "./pages/live.js";
 import { ModerationPage } from "./pages/moderation.js";
 import { NotificationsPage } from "./pages/notifications.js";
+import { OutboxesPage } from "./pages/outboxes.js";
 import { PopupsPage } from "./pages/popups.js";
 import { PresencePage } from "./pages/presence.js";
 import { PushesPage } from "./pages/pushes.js";
@@ -46,6 +47,7 @@ const PLACES: Readonly<Record<string, Place>> = {
   moderation: { name: "Reports", icon: "log", page: ModerationPage, needs: "moderation" },
   notifications: { name: "Notifications", icon: "webhook", page: NotificationsPage, needs: "read" },
   consumers: { name: "Event consumers", icon: "feed", page: ConsumersPage, needs: "read" },
+  outboxes: { name: "Outboxes", icon: "log", page: OutboxesPage, needs: "read" },
   pushes: { name: "Pushes", icon: "push", page: PushesPage, needs: "push" },
   popups: { name: "Popups", icon: "popup", page: PopupsPage, needs: "popups" },
   journeys: { name: "Journeys", icon: "journey", page: JourneysPage, needs: "popups" },

@@ -118,6 +118,7 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("DELETE", "/v1/notifications/policy", Scope(Admin)),
     ("GET", "/v1/notifications/policy/versions", Scope(Read)),
     ("GET", "/v1/notifications/stats", Scope(Read)),
+    ("GET", "/v1/outbox-sources", Scope(Read)),
     ("GET", "/v1/popup-events", Scope(Popups)),
     ("POST", "/v1/popup-events", Scope(Popups)),
     ("GET", "/v1/popup-journeys", Scope(Popups)),

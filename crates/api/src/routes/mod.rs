@@ -17,6 +17,7 @@ mod messages;
 mod notifications;
 mod openapi;
 mod operations;
+mod outbox;
 mod popup_decisions;
 mod popup_events;
 mod popup_journeys;
@@ -114,6 +115,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(event_consumers::list_dead_events))
         .routes(routes!(event_consumers::replay_dead_events))
         .routes(routes!(event_consumers::delete_dead_events))
+        .routes(routes!(outbox::list_outbox_sources))
         .routes(routes!(events::stream_events))
         .routes(routes!(reading::list_conversations))
         .routes(routes!(reading::sync))

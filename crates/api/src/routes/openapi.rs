@@ -41,6 +41,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
     tags(
         (name = "users", description = "Who there is"),
         (name = "events", description = "All that is committed, in one order"),
+        (name = "outbox", description = "What the app's own transactions have written, taken from the app's own database"),
         (name = "presence", description = "Who is online, and the processes that hold their connections"),
         (name = "conversations", description = "Direct, group and official-account conversations, and their members"),
         (name = "messages", description = "Sending, and a conversation's timeline"),

@@ -257,6 +257,7 @@ fn every_described_operation_can_be_called() {
     app.check("GET /v1/events", "/v1/events?after=start&types=members", "", 200, r#""read_seq":"#);
     // It lasts for minutes.
     app.check("GET /v1/events/stream", "/v1/events/stream?types=usr", "", 422, "types: ");
+    app.check("GET /v1/outbox-sources", "/v1/outbox-sources", "", 200, r#"{"sources":[]}"#);
     let off = Server::start();
     expect_status(&mut off.app(), "GET", "/v1/events", "", 409);
     expect_status(&mut off.app(), "PUT", "/v1/event-consumers/bot", "{}", 409);

@@ -8,4 +8,5 @@ pub(crate) mod doctor;
 pub(crate) mod listen;
 #[cfg(not(feature = "lab"))]
 pub(crate) mod missing_lab;
+pub(crate) mod outbox_sql;
 pub(crate) mod token;

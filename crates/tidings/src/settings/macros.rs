@@ -56,13 +56,14 @@ pub(crate) fn flag(table: &str, name: &str) -> String {
 }
 
 /// Declares a table of settings. Every field has a documentation comment and a default; `tables`
-/// are declared by this macro too.
+/// are declared by this macro too, and so are the tables of `lists`, of which the file has any number.
 macro_rules! settings {
     (
         $(#[doc = $about:literal])*
         $table:ident {
             $($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr,)*
             $(tables { $($sub:ident: $sub_table:ident,)* })?
+            $(lists { $($list:ident: $list_table:ident,)* })?
         }
     ) => {
         $(#[doc = $about])*
@@ -75,11 +76,12 @@ macro_rules! settings {
                 pub(crate) $field: $type,
             )*
             $($(pub(crate) $sub: $sub_table,)*)?
+            $($(pub(crate) $list: Vec<$list_table>,)*)?
         }
 
         impl Default for $table {
             fn default() -> Self {
-                $table { $($field: $default,)* $($($sub: Default::default(),)*)? }
+                $table { $($field: $default,)* $($($sub: Default::default(),)*)? $($($list: Vec::new(),)*)? }
             }
         }
 

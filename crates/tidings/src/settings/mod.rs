@@ -10,6 +10,7 @@ mod link;
 mod listeners;
 mod macros;
 mod offline_push;
+mod outbox;
 mod popups;
 mod ranges;
 mod store;
@@ -29,6 +30,7 @@ use listeners::{AdmissionSettings, Cors, Tls};
 use macros::{SettingDescription, flag, one_of, settings};
 use offline_push::{ApnsSettings, FcmSettings, HuaweiSettings, Notifications, WebPushSettings};
 use popups::Popups;
+use outbox::OutboxSourceSettings;
 use std::{net::SocketAddr, path::PathBuf};
 use store::Store;
 use tidings_api::ApiConfig;
@@ -141,6 +143,9 @@ settings! {
             fcm: FcmSettings,
             huawei: HuaweiSettings,
             web_push: WebPushSettings,
+        }
+        lists {
+            outbox_source: OutboxSourceSettings,
         }
     }
 }
@@ -373,6 +378,7 @@ impl Settings {
             let mark = if setting.is_set { "" } else { "# " };
             text.push_str(&format!("{mark}{} = {}\n", setting.name, setting.value));
         }
+        text.push_str(&OutboxSourceSettings::sample());
         text
     }
 
@@ -390,6 +396,7 @@ impl Settings {
                 settings.set_any(setting.table, setting.name, &text).with_context(|| name.clone())?;
             }
         }
+        settings.gather_outbox_sources(&variable)?;
         for (table, name, text) in flags {
             settings.set_any(table, name, text).with_context(|| format!("--{}", flag(table, name)))?;
         }
@@ -453,6 +460,7 @@ impl Settings {
             bail!("[webhook] url needs a secret: without one your server could not verify that a call is ours");
         }
         self.check_hook()?;
+        self.check_outbox_sources()?;
         self.check_providers()?;
         self.check_tokens()?;
         self.check_store()?;

@@ -73,7 +73,7 @@ impl Settings {
 
     /// The warnings about these settings, one sentence each. None holds a value: it may be a secret.
     pub(crate) fn warnings(&self, variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
-        let mut warnings = unknown_variables(variables);
+        let mut warnings = unknown_variables(variables, &self.outbox_variables());
         if self.all_api_keys().any(|key| !is_unguessable(&key)) {
             warnings.push(format!(
                 "an API key is shorter than {API_KEY_BYTES_MIN} bytes or has few different characters: it can be guessed, and is \
@@ -103,8 +103,9 @@ fn is_level(directive: &str) -> bool {
 
 /// Warns of variables that name no setting: most likely misspelt ones, which set nothing. They are not refused, since other
 /// programs may use variables with our prefix.
-fn unknown_variables(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
-    let known: Vec<String> = Settings::describe().iter().map(|setting| setting.variable()).collect();
+fn unknown_variables(variables: impl Iterator<Item = (OsString, OsString)>, of_outboxes: &[String]) -> Vec<String> {
+    let mut known: Vec<String> = Settings::describe().iter().map(|setting| setting.variable()).collect();
+    known.extend_from_slice(of_outboxes);
     let mut unknown: Vec<String> = variables
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, value)| name.starts_with("TIDINGS_") && !is_of_kubernetes(name, &value.to_string_lossy()))

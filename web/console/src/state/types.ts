@@ -294,6 +294,27 @@ export interface EventConsumer {
   readonly last_error?: { readonly at: number; readonly detail: string } | null;
 }
 
+export interface RefusedOutboxRow {
+  readonly id: number;
+  readonly operation: string;
+  readonly conversation?: string | null;
+  readonly code: string;
+  readonly detail: string;
+  readonly at: number;
+}
+
+export interface OutboxSource {
+  readonly name: string;
+  readonly state: "waiting" | "followed" | "unreachable";
+  readonly waiting: number;
+  readonly lag_ms: number;
+  readonly refused: number;
+  readonly refused_rows: readonly RefusedOutboxRow[];
+  /** Since the server began to follow it. */
+  readonly done: number;
+  readonly last_error?: string | null;
+}
+
 export interface DeadLetterPage extends Paged {
   readonly dead_letters: readonly DeadLetter[];
 }
