@@ -66,8 +66,8 @@ pub(crate) fn is_leader_path(path: &str) -> bool {
     match (parts.next(), parts.next(), parts.next()) {
         (
             Some(
-                "push" | "notifications" | "bulk-sends" | "event-consumers" | "outbox-sources" | "popups" | "popup-settings"
-                | "popup-segments" | "popup-events" | "popup-journeys",
+                "push" | "notifications" | "bulk-sends" | "event-consumers" | "outbox-sources" | "popups"
+                | "popup-settings" | "popup-segments" | "popup-events" | "popup-journeys",
             ),
             ..,
         ) => true,

@@ -168,15 +168,15 @@ impl Follower {
         let now = Instant::now();
         // A row that is gone, or was skipped, is never stored.
         pass.paused.retain(|_, pause| pause.until + FORGET_PAUSE_AFTER > now);
-        if pass.tasks.len() >= LANES_MAX || pass.paused.values().filter(|pause| pause.until > now).count() >= PAUSED_MAX {
+        if pass.tasks.len() >= LANES_MAX || pass.paused.values().filter(|pause| pause.until > now).count() >= PAUSED_MAX
+        {
             return Ok(false);
         }
         let rows = source.read(pass.walk.after(now)).await?;
         let is_full = rows.len() == PAGE_ROWS;
         pass.walk.have_read(rows.last().map(|row| row.id), is_full, now);
-        let is_taken = |lane: &Lane| {
-            pass.busy.contains(lane) || pass.paused.get(lane).is_some_and(|pause| pause.until > now)
-        };
+        let is_taken =
+            |lane: &Lane| pass.busy.contains(lane) || pass.paused.get(lane).is_some_and(|pause| pause.until > now);
         let turns = turns(rows, is_taken);
         if turns.has_late {
             pass.walk.look_back(now);
@@ -197,7 +197,8 @@ impl Follower {
         let turns = std::mem::take(&mut pass.finished);
         let outcomes: Vec<Outcome> = turns.iter().flat_map(|turn| turn.outcomes.iter().cloned()).collect();
         source.finish(&outcomes).await?;
-        let (done, refused): (Vec<&Outcome>, Vec<&Outcome>) = outcomes.iter().partition(|outcome| outcome.result.is_ok());
+        let (done, refused): (Vec<&Outcome>, Vec<&Outcome>) =
+            outcomes.iter().partition(|outcome| outcome.result.is_ok());
         self.count("done", done.len());
         self.count("refused", refused.len());
         self.status.lock().done += done.len() as u64;
@@ -211,7 +212,8 @@ impl Follower {
             let made_progress = !turn.outcomes.is_empty();
             let before = pass.paused.get(&turn.lane).map_or(0, |pause| if made_progress { 0 } else { pause.attempts });
             let wait = PAUSE_MIN.saturating_mul(1 << before.min(10)).min(PAUSE_MAX);
-            let until = Instant::now() + wait.max(Duration::from_millis(refusal.retry_after_ms.unwrap_or(0)).min(PAUSE_MAX));
+            let until =
+                Instant::now() + wait.max(Duration::from_millis(refusal.retry_after_ms.unwrap_or(0)).min(PAUSE_MAX));
             pass.walk.look_back(until);
             pass.paused.insert(turn.lane, Pause { until, attempts: before + 1 });
             self.status.lock().last_error = Some(refusal.to_string());
@@ -333,4 +335,3 @@ async fn store(parts: Arc<OutboxParts>, config: Arc<SourceConfig>, term: Term, l
 fn is_for_now(code: ErrorCode) -> bool {
     code.retryable() || code == ErrorCode::Unauthorized
 }
-

@@ -19,9 +19,11 @@ const READ: &str = "SELECT o.id, o.`key`, o.operation, o.conversation, o.place, 
     FROM tidings_outbox o WHERE o.state = 'waiting' AND o.id > ? \
         AND NOT EXISTS (SELECT 1 FROM tidings_outbox r WHERE r.state = 'refused' AND r.conversation = o.conversation) \
     ORDER BY o.id LIMIT ?";
-const FINISH: &str = "UPDATE tidings_outbox o JOIN JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$.id', \
+/// By the primary key, row by row: another index would have it wait for the locks of the app's transactions that are under way.
+const FINISH: &str = "UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$.id', \
         state VARCHAR(8) PATH '$.state', result LONGTEXT CHARACTER SET utf8mb4 PATH '$.result', \
-        code VARCHAR(64) PATH '$.code', detail TEXT CHARACTER SET utf8mb4 PATH '$.detail')) AS f ON o.id = f.id \
+        code VARCHAR(64) PATH '$.code', detail TEXT CHARACTER SET utf8mb4 PATH '$.detail')) AS f \
+    STRAIGHT_JOIN tidings_outbox o FORCE INDEX (PRIMARY) ON o.id = f.id \
     SET o.state = f.state, o.result = f.result, o.code = f.code, o.detail = f.detail, o.finished_at = UTC_TIMESTAMP(3) \
     WHERE o.state = 'waiting'";
 const COUNTS: &str = "SELECT \
@@ -61,7 +63,9 @@ impl MysqlSource {
         };
         // The driver's error may quote a part of the url.
         let options = Opts::from_url(&url).map_err(|_| {
-            SourceError::Url("it is not of the form mysql://user:password@host:3306/database, or has an unknown parameter".into())
+            SourceError::Url(
+                "it is not of the form mysql://user:password@host:3306/database, or has an unknown parameter".into(),
+            )
         })?;
         let tls = options.ssl_opts().cloned().map(|tls| match &config.tls_ca_file {
             Some(file) => tls.with_root_certs(vec![file.clone().into()]).with_disable_built_in_roots(true),

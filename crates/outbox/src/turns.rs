@@ -80,7 +80,8 @@ mod tests {
 
     #[test]
     fn rows_are_taken_by_place_and_not_by_number() {
-        let rows = vec![row(1, "a", 2, Before::Waiting), row(2, "a", 1, Before::Finished), row(3, "b", 7, Before::Finished)];
+        let rows =
+            vec![row(1, "a", 2, Before::Waiting), row(2, "a", 1, Before::Finished), row(3, "b", 7, Before::Finished)];
         assert_eq!(taken(rows), (vec![vec![2, 1], vec![3]], false));
     }
 
@@ -95,7 +96,8 @@ mod tests {
 
     #[test]
     fn a_busy_conversation_is_left_alone_and_what_is_in_no_order_waits_for_nobody() {
-        let rows = vec![row(1, "busy", 1, Before::Finished), row(2, "", 0, Before::Finished), row(3, "", 0, Before::Finished)];
+        let rows =
+            vec![row(1, "busy", 1, Before::Finished), row(2, "", 0, Before::Finished), row(3, "", 0, Before::Finished)];
         assert_eq!(taken(rows), (vec![vec![2], vec![3]], false));
     }
 

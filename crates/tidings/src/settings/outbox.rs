@@ -42,7 +42,8 @@ impl OutboxSourceSettings {
 
     /// The part of the sample file, where there is no outbox.
     pub(super) fn sample() -> String {
-        let about = "An outbox in the app's own database, and another in each further table of this name: docs/outbox.md.";
+        let about =
+            "An outbox in the app's own database, and another in each further table of this name: docs/outbox.md.";
         let mut text = format!("\n# {about}\n# [[{TABLE}]]\n");
         for setting in OutboxSourceSettings::default().described() {
             for line in &setting.doc {
@@ -88,7 +89,10 @@ impl Settings {
             }
             let url = source.url.as_deref().unwrap_or_default();
             if Database::of_url(url).is_none() {
-                bail!("[[{TABLE}]] {name}: url must begin with postgres:// or mysql:// (or set {})", source.variable("url"));
+                bail!(
+                    "[[{TABLE}]] {name}: url must begin with postgres:// or mysql:// (or set {})",
+                    source.variable("url")
+                );
             }
             if !sql::is_table_name(&source.table) {
                 bail!("[[{TABLE}]] {name}: table {:?} must be of small letters, digits and _", source.table);
@@ -144,7 +148,8 @@ mod tests {
             ("name = \"shop\"\nurl = \"redis://:hush@h\"", "must begin with"),
             ("name = \"shop\"\nurl = \"mysql://:hush@h/d\"\ntable = \"a-b\"", "small letters"),
         ] {
-            let told = gathered(&format!("[[outbox_source]]\n{file}"), &[]).check_outbox_sources().unwrap_err().to_string();
+            let told =
+                gathered(&format!("[[outbox_source]]\n{file}"), &[]).check_outbox_sources().unwrap_err().to_string();
             assert!(told.contains(why) && !told.contains("hush"), "{told}");
         }
     }

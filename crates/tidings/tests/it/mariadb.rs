@@ -78,7 +78,12 @@ impl MariadbServer {
         command.args(["--pdeathsig", "SIGTERM"]).arg(find("mariadbd")).arg("--no-defaults");
         command.arg(format!("--datadir={}", self.path("data"))).arg(format!("--socket={}", self.path("socket")));
         command.arg(format!("--pid-file={}", self.path("pid"))).args(self.user());
-        command.args(["--skip-networking", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--max-connections=200"]);
+        command.args([
+            "--skip-networking",
+            "--innodb-buffer-pool-size=64M",
+            "--innodb-log-file-size=16M",
+            "--max-connections=200",
+        ]);
         let log = fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         command.current_dir(self.folder.path()).stdin(Stdio::null());
         command.stdout(log.try_clone().unwrap()).stderr(log);
@@ -136,7 +141,8 @@ impl Drop for MariadbServer {
 /// What is for administrators is not on everybody's path.
 fn find(name: &str) -> String {
     let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
-    let found = folders.into_iter().map(|folder| format!("{folder}/{name}")).find(|path| fs::exists(path).unwrap_or(false));
+    let found =
+        folders.into_iter().map(|folder| format!("{folder}/{name}")).find(|path| fs::exists(path).unwrap_or(false));
     found.unwrap_or_else(|| panic!("{name} is not installed: `make setup` says how"))
 }
 

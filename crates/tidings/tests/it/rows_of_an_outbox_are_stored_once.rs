@@ -192,7 +192,10 @@ fn check(kind: Kind, commands: impl FnOnce(&str) -> Vec<Box<dyn Fn() -> Command>
         let mut latest_begin = 0;
         for (seq, text) in &found {
             let (_, moments) = committed.get(text).unwrap_or_else(|| panic!("seed {seed}: {text} was rolled back"));
-            assert!(moments.committed > latest_begin, "seed {seed}: {text} had committed before the one before it began");
+            assert!(
+                moments.committed > latest_begin,
+                "seed {seed}: {text} had committed before the one before it began"
+            );
             latest_begin = latest_begin.max(moments.began);
             assert_eq!(seqs[text], *seq, "seed {seed}: the row of {text} names another message");
         }
@@ -237,11 +240,14 @@ fn embedded(settings: &str) -> Vec<Box<dyn Fn() -> Command>> {
 /// Two nodes on a database of their own, in the file's settings.
 fn two_nodes(settings: &str) -> Vec<Box<dyn Fn() -> Command>> {
     let redis = std::rc::Rc::new(RedisServer::start(&[]));
-    let url = PostgresServer::shared().database();
+    let postgres = PostgresServer::shared();
+    let url = postgres.database();
     let node = |name: &'static str| -> Box<dyn Fn() -> Command> {
-        let (folder, redis, url) = (Folder::new(), redis.clone(), url.clone());
+        let (folder, redis, postgres, url) = (Folder::new(), redis.clone(), postgres.clone(), url.clone());
         std::fs::write(folder.path().join("tidings.toml"), settings).unwrap();
         Box::new(move || {
+            // It runs as long as a node may be started.
+            let _ = &postgres;
             let mut command = folder.program(&["serve"]);
             command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY).env("TIDINGS_STORE_URL", &url);
             command.env("TIDINGS_CLUSTER_NAME", name).env("TIDINGS_CLUSTER_REDIS", redis.url());

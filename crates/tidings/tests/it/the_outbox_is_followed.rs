@@ -8,6 +8,8 @@ use crate::{
 use serde_json::{Value, json};
 use tidings_protocol::http::{HistoryQuery, OutboxSource, OutboxSources, OutboxState, UserUpsert};
 
+/// Of each writer.
+const TRANSACTIONS: usize = 4;
 const KINDS: [Kind; 2] = [Kind::Postgres, Kind::Mariadb];
 
 /// A server that follows the database, with the users alice and bob and these groups of theirs.
@@ -146,7 +148,10 @@ fn a_bad_row_stops_its_own_conversation_until_it_is_corrected_or_skipped() {
             Kind::Mariadb => format!("CALL tidings_skip({worse})"),
         });
         app.wait_for_state(behind, "done");
-        assert_eq!((texts(&server, "a"), texts(&server, "b")), (vec!["good".into(), "behind".into()], vec!["other".into()]));
+        assert_eq!(
+            (texts(&server, "a"), texts(&server, "b")),
+            (vec!["good".into(), "behind".into()], vec!["other".into()])
+        );
     }
 }
 
@@ -185,9 +190,13 @@ fn writers_in_any_order_lose_nothing_and_those_that_lock_first_do_not_deadlock()
         let server = follow(&database, &folder, &["a", "b"]);
         let write = |writer: usize, locks: bool| {
             let mut app = database.connect();
+            if kind == Kind::Postgres {
+                // By default it looks for deadlocks after a second.
+                app.run("SET deadlock_timeout = '20ms'");
+            }
             let mut deadlocks = 0;
             let order = if writer.is_multiple_of(2) { ["a", "b"] } else { ["b", "a"] };
-            for n in 0..10 {
+            for n in 0..TRANSACTIONS {
                 loop {
                     app.begin();
                     let text = format!("{locks} {writer} {n}");
@@ -222,7 +231,7 @@ fn writers_in_any_order_lose_nothing_and_those_that_lock_first_do_not_deadlock()
             let mut texts = texts(&server, conversation);
             texts.sort();
             texts.dedup();
-            assert_eq!(texts.len(), 1 + 2 * 16 * 10, "{kind:?}");
+            assert_eq!(texts.len(), 1 + 2 * 16 * TRANSACTIONS, "{kind:?}");
         }
     }
 }
@@ -269,12 +278,11 @@ fn two_followers_of_one_table_take_turns_and_say_so() {
     let (database, folders) = (AppDatabase::new(Kind::Postgres), [Folder::new(), Folder::new()]);
     let servers = [0, 1].map(|n| follow(&database, &folders[n], &["g"]));
     wait_until("one says that it was displaced", || {
-        servers.iter().any(|server| source(server).last_error.is_some_and(|why| why.contains("another follower")))
-            || {
-                // A follower notices when it is about to take a row.
-                database.connect().send(&message("g", "x"));
-                false
-            }
+        servers.iter().any(|server| source(server).last_error.is_some_and(|why| why.contains("another follower"))) || {
+            // A follower notices when it is about to take a row.
+            database.connect().send(&message("g", "x"));
+            false
+        }
     });
     drop(servers);
 }
