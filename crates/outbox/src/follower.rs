@@ -2,8 +2,9 @@
 
 use crate::{
     OutboxParts,
+    database::{PAGE_ROWS, SourceConfig, SourceError, SourceResult},
     row::{Outcome, Row},
-    source::{PAGE_ROWS, Source, SourceConfig, SourceError, SourceResult},
+    source::Source,
     turns::{Lane, turns},
     walk::Walk,
 };

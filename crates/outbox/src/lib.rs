@@ -21,9 +21,10 @@
 //! rows, and before it takes any: what was committed before is then as safe as that. The same change fails if another follower has begun
 //! meanwhile.
 //!
-//! In reading order: [`row`] (a row, and the request that it is), [`sql`] (the tables and functions), [`source`] (what a follower asks a
-//! database: [`postgres`], [`mysql`]), [`turns`] (which rows may be taken), [`walk`] (from where rows are read), [`follower`] (the loop).
+//! In reading order: [`row`] (a row, and the request that it is), [`sql`] (the tables and functions), [`database`] (what the
+//! databases have in common), [`source`] (what a follower asks one: [`postgres`], [`mysql`]), [`turns`] (which rows may be taken), [`walk`] (from where rows are read), [`follower`] (the loop).
 
+mod database;
 mod follower;
 mod mysql;
 mod postgres;
@@ -33,8 +34,8 @@ pub mod sql;
 mod turns;
 mod walk;
 
+pub use database::{Database, SourceConfig};
 pub use row::{OutboxOperation, OutboxRequest};
-pub use source::{Database, SourceConfig};
 
 use follower::Follower;
 use futures_util::future::{BoxFuture, join_all};

@@ -1,8 +1,8 @@
 //! An outbox in MariaDB or MySQL.
 
 use crate::{
+    database::{COUNTED_MAX, Counts, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement},
     row::{Before, Outcome, Place, Row},
-    source::{COUNTED_MAX, Counts, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement},
 };
 use mysql_async::{Conn, Opts, OptsBuilder, SslOpts, prelude::Queryable};
 use serde::Serialize;

@@ -1,8 +1,8 @@
 //! An outbox in PostgreSQL.
 
 use crate::{
+    database::{COUNTED_MAX, Counts, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement},
     row::{Before, Outcome, Place, Row},
-    source::{COUNTED_MAX, Counts, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement},
 };
 use rustls::{
     ClientConfig, RootCertStore,

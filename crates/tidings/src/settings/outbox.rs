@@ -44,12 +44,13 @@ impl OutboxSourceSettings {
     pub(super) fn sample() -> String {
         let about =
             "An outbox in the app's own database, and another in each further table of this name: docs/outbox.md.";
-        let mut text = format!("\n# {about}\n# [[{TABLE}]]\n");
+        // Without a space behind the mark: not to be taken for settings of the table above.
+        let mut text = format!("\n# {about}\n#[[{TABLE}]]\n");
         for setting in OutboxSourceSettings::default().described() {
             for line in &setting.doc {
-                text.push_str(&format!("# # {line}\n"));
+                text.push_str(&format!("## {line}\n"));
             }
-            text.push_str(&format!("# {} = {}\n", setting.name, setting.value));
+            text.push_str(&format!("#{} = {}\n", setting.name, setting.value));
         }
         text
     }
@@ -158,7 +159,7 @@ mod tests {
     fn the_sample_has_an_outbox_that_is_none() {
         let settings = gathered(&Settings::sample(), &[]);
         assert!(settings.outbox_source.is_empty());
-        let uncommented = OutboxSourceSettings::sample().replace("\n# ", "\n");
+        let uncommented = OutboxSourceSettings::sample().replace("\n#", "\n");
         let (_, table) = uncommented.split_once("[[").unwrap();
         assert_eq!(gathered(&format!("[[{table}"), &[]).outbox_source.len(), 1);
     }
