@@ -108,7 +108,7 @@ pub trait OnlineBackup: Send + Sync + 'static {
     fn back_up(&self, folder: &std::path::Path) -> Result<u64, String>;
 }
 
-/// The followers of outboxes, as this crate sees them.
+/// The readers of outboxes, as this crate sees them.
 pub trait OutboxView: Send + Sync + 'static {
     /// How each source fares.
     fn sources(&self) -> OutboxSources;

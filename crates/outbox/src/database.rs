@@ -60,7 +60,7 @@ pub(crate) enum SourceError {
     Mysql(#[from] mysql_async::Error),
     #[error("the database does not answer")]
     TimedOut,
-    #[error("another follower has begun: two servers, or two names, must not have one table")]
+    #[error("another reader has begun: two servers, or two names, must not have one table")]
     Displaced,
 }
 

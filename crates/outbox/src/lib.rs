@@ -2,9 +2,9 @@
 //! the transaction has committed.
 //!
 //! ```text
-//! app ── BEGIN … tidings_send(…) … COMMIT ──▶ tidings_outbox ◀── read, write back ── follower ── AppServerRequests ──▶ the server
+//! app ── BEGIN … tidings_send(…) … COMMIT ──▶ tidings_outbox ◀── read, write back ── reader ── AppServerRequests ──▶ the server
 //! ```
-//! The node that leads has one follower for each database. A row goes in as the same request of an app server over HTTP does, which is
+//! The node that leads has one reader for each database. A row goes in as the same request of an app server over HTTP does, which is
 //! behind the port [`AppServerRequests`]; this crate knows neither HTTP nor what becomes of a message.
 //!
 //! # Once
@@ -13,21 +13,21 @@
 //!
 //! # In order
 //! `tidings_send` locks the row of the conversation until its transaction ends, and numbers what it writes: 1, 2, 3. So the rows of a
-//! conversation commit in the order of their places, without a hole, and whoever sees a row can see all that are before it. A follower takes
+//! conversation commit in the order of their places, without a hole, and whoever sees a row can see all that are before it. A reader takes
 //! a row once the one before it is finished.
 //!
 //! # If committed
-//! A database may show rows of a transaction before they are safe on its disk. A follower commits a change of its own after it has read
-//! rows, and before it takes any: what was committed before is then as safe as that. The same change fails if another follower has begun
+//! A database may show rows of a transaction before they are safe on its disk. A reader commits a change of its own after it has read
+//! rows, and before it takes any: what was committed before is then as safe as that. The same change fails if another reader has begun
 //! meanwhile.
 //!
 //! In reading order: [`row`] (a row, and the request that it is), [`sql`] (the tables and functions), [`database`] (what the
-//! databases have in common), [`source`] (what a follower asks one: [`postgres`], [`mysql`]), [`turns`] (which rows may be taken), [`walk`] (from where rows are read), [`follower`] (the loop).
+//! databases have in common), [`source`] (what a reader asks one: [`postgres`], [`mysql`]), [`turns`] (which rows may be taken), [`walk`] (from where rows are read), [`reader`] (the loop).
 
 mod database;
-mod follower;
 mod mysql;
 mod postgres;
+mod reader;
 mod row;
 mod source;
 pub mod sql;
@@ -37,16 +37,16 @@ mod walk;
 pub use database::{Database, SourceConfig};
 pub use row::{OutboxOperation, OutboxRequest};
 
-use follower::Follower;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use reader::Reader;
+use std::{sync::Arc, time::Duration};
 use tidings_domain::{leadership::Leadership, metrics::Metrics};
 use tidings_protocol::{
     error::Refusal,
     http::{OutboxSource, OutboxSources},
 };
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 /// Where rows go: the requests of app servers.
 pub trait AppServerRequests: Send + Sync + 'static {
@@ -77,10 +77,11 @@ impl OutboxBoard {
     }
 }
 
-/// The followers of all sources.
+/// The readers of all sources.
 pub struct Outbox {
     stop: watch::Sender<bool>,
-    followers: Mutex<Vec<JoinHandle<()>>>,
+    /// Ended when it is dropped.
+    readers: JoinSet<()>,
 }
 
 impl Outbox {
@@ -90,18 +91,16 @@ impl Outbox {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (stop, stopping) = watch::channel(false);
         let parts = Arc::new(parts);
-        let follow = |(config, status): (SourceConfig, &Arc<Mutex<OutboxSource>>)| {
-            let follower = Follower::new(parts.clone(), config, status.clone(), stopping.clone());
-            tokio::spawn(follower.run())
+        let reader = |(config, status): (SourceConfig, &Arc<Mutex<OutboxSource>>)| {
+            Reader::new(parts.clone(), config, status.clone(), stopping.clone()).run()
         };
-        let followers = sources.into_iter().zip(&board.0).map(follow).collect();
-        Outbox { stop, followers: Mutex::new(followers) }
+        let readers = sources.into_iter().zip(&board.0).map(reader).collect();
+        Outbox { stop, readers }
     }
 
-    /// Waits for the rows that are being stored, for a short time, and ends the followers.
-    pub async fn stop(&self) {
+    /// Waits for the rows that are being stored, for so long at most, and ends the readers.
+    pub async fn stop(self, deadline: Duration) {
         let _ = self.stop.send(true);
-        let followers = std::mem::take(&mut *self.followers.lock());
-        join_all(followers).await;
+        let _ = timeout(deadline, self.readers.join_all()).await;
     }
 }

@@ -12,8 +12,8 @@ use tidings_protocol::http::RefusedOutboxRow;
 /// Each statement sees what is committed by then, and locks nothing between rows, where the app's transactions insert.
 const SESSION_ISOLATION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 const SESSION_TIMES: &str = "SET SESSION innodb_lock_wait_timeout = 10, time_zone = '+00:00'";
-const CLAIM: &str = "UPDATE tidings_outbox_follower SET owner = ?, beat = beat + 1";
-const KEEP: &str = "UPDATE tidings_outbox_follower SET beat = beat + 1 WHERE owner = ?";
+const CLAIM: &str = "UPDATE tidings_outbox_reader SET owner = ?, beat = beat + 1";
+const KEEP: &str = "UPDATE tidings_outbox_reader SET beat = beat + 1 WHERE owner = ?";
 const READ: &str = "SELECT o.id, o.`key`, o.operation, o.conversation, o.place, o.request, \
         (SELECT p.state FROM tidings_outbox p WHERE p.conversation = o.conversation AND p.place = o.place - 1) \
     FROM tidings_outbox o WHERE o.state = 'waiting' AND o.id > ? \

@@ -24,8 +24,8 @@ const TCP_SILENCE_MAX: Duration = Duration::from_secs(8);
 const SESSION: &str = "SET enable_seqscan = off; SET jit = off; SET statement_timeout = '30s'; SET lock_timeout = '10s'; \
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; \
     LISTEN tidings_outbox";
-const CLAIM: &str = "UPDATE tidings_outbox_follower SET owner = $1, beat = beat + 1";
-const KEEP: &str = "UPDATE tidings_outbox_follower SET beat = beat + 1 WHERE owner = $1";
+const CLAIM: &str = "UPDATE tidings_outbox_reader SET owner = $1, beat = beat + 1";
+const KEEP: &str = "UPDATE tidings_outbox_reader SET beat = beat + 1 WHERE owner = $1";
 const READ: &str = "SELECT o.id, o.key::text, o.operation, o.conversation, o.place, o.request::text, \
         (SELECT p.state FROM tidings_outbox p WHERE p.conversation = o.conversation AND p.place = o.place - 1) \
     FROM tidings_outbox o WHERE o.state = 'waiting' AND o.id > $1 \

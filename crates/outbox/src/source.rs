@@ -1,4 +1,4 @@
-//! A database with an outbox, as a follower uses it.
+//! A database with an outbox, as a reader uses it.
 
 use crate::{
     database::{Counts, Database, SourceConfig, SourceError, SourceResult},
@@ -50,10 +50,10 @@ impl Source {
         both!(self, source => source.claim(owner))
     }
 
-    /// Commits a change of this follower's own. Call between reading rows and taking them: see the crate's page.
+    /// Commits a change of this reader's own. Call between reading rows and taking them: see the crate's page.
     ///
     /// # Errors
-    /// [`SourceError::Displaced`]: another follower has begun.
+    /// [`SourceError::Displaced`]: another reader has begun.
     pub(crate) async fn keep(&mut self, owner: &str) -> SourceResult<()> {
         match both!(self, source => source.keep(owner))? {
             true => Ok(()),

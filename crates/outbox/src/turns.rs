@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// What is done one after another: the rows of a conversation, or a row that is in no order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Lane {
+pub(crate) enum Subject {
     Conversation(String),
     Row(i64),
 }
@@ -13,25 +13,25 @@ pub(crate) enum Lane {
 /// The rows of a page that may be taken now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Turns {
-    /// By lane, in their order.
-    pub(crate) lanes: Vec<(Lane, Vec<Row>)>,
+    /// By subject, in their order.
+    pub(crate) subjects: Vec<(Subject, Vec<Row>)>,
     /// A row waits for one that waits and is not on the page: it committed late, and is found by reading from the start.
     pub(crate) has_late: bool,
 }
 
-/// Of rows that wait, those whose turn it is. `is_taken`: a lane that is not free.
-pub(crate) fn turns(rows: Vec<Row>, is_taken: impl Fn(&Lane) -> bool) -> Turns {
+/// Of rows that wait, those whose turn it is. `is_taken`: a subject that is not free.
+pub(crate) fn turns(rows: Vec<Row>, is_taken: impl Fn(&Subject) -> bool) -> Turns {
     let mut turns = Turns::default();
     let mut conversations: BTreeMap<String, Vec<(i64, Row)>> = BTreeMap::new();
     for row in rows {
         match row.place.clone() {
             Some(Place { conversation, place }) => conversations.entry(conversation).or_default().push((place, row)),
-            None => turns.lanes.push((Lane::Row(row.id), vec![row])),
+            None => turns.subjects.push((Subject::Row(row.id), vec![row])),
         }
     }
     for (conversation, mut rows) in conversations {
-        let lane = Lane::Conversation(conversation);
-        if is_taken(&lane) {
+        let subject = Subject::Conversation(conversation);
+        if is_taken(&subject) {
             continue;
         }
         rows.sort_by_key(|(place, _)| *place);
@@ -55,10 +55,10 @@ pub(crate) fn turns(rows: Vec<Row>, is_taken: impl Fn(&Lane) -> bool) -> Turns {
             }
         }
         if !turn.is_empty() {
-            turns.lanes.push((lane, turn));
+            turns.subjects.push((subject, turn));
         }
     }
-    turns.lanes.retain(|(lane, _)| !is_taken(lane));
+    turns.subjects.retain(|(subject, _)| !is_taken(subject));
     turns
 }
 
@@ -73,9 +73,9 @@ mod tests {
     }
 
     fn taken(rows: Vec<Row>) -> (Vec<Vec<i64>>, bool) {
-        let turns = turns(rows, |lane| *lane == Lane::Conversation("busy".into()));
-        let ids = |(_, rows): (Lane, Vec<Row>)| rows.iter().map(|row| row.id).collect();
-        (turns.lanes.into_iter().map(ids).collect(), turns.has_late)
+        let turns = turns(rows, |subject| *subject == Subject::Conversation("busy".into()));
+        let ids = |(_, rows): (Subject, Vec<Row>)| rows.iter().map(|row| row.id).collect();
+        (turns.subjects.into_iter().map(ids).collect(), turns.has_late)
     }
 
     #[test]

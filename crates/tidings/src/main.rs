@@ -1,7 +1,7 @@
 //! The program `tidings`: the command line and the wiring of one server for chat, push and popups.
 //!
 //! In reading order: [`settings`] (all settings and their sources), [`serve`] (configure, build, run, drain), [`wiring`] (the
-//! parts put together), [`open_store`] (which store), [`outbox`] (what followers and the API are to each other), [`join_cluster`] (the bus and the identity of a node), [`displacement`] (a name that another node has taken), [`listeners`]
+//! parts put together), [`open_store`] (which store), [`outbox`] (what its readers and the API are to each other), [`join_cluster`] (the bus and the identity of a node), [`displacement`] (a name that another node has taken), [`listeners`]
 //! (every address), [`relay`] (devices' connections for another process), [`development`] (keys and demo users),
 //! [`commands`] (everything but serving). This crate only joins parts: the engine decides what becomes of a message, the
 //! crates of push and popups what reaches devices and is shown, the API and the gateway speak the protocols.

@@ -1,11 +1,11 @@
-//! The outbox's followers and the HTTP API, as each sees the other.
+//! The outbox's readers and the HTTP API, as each sees the other.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc};
 use tidings_api::{InternalRequests, OutboxView};
 use tidings_outbox::{AppServerRequests, OutboxBoard, OutboxRequest};
 use tidings_protocol::{error::Refusal, http::OutboxSources};
 
-/// The HTTP API as followers see it.
+/// The HTTP API as readers see it.
 pub(crate) struct OutboxRequests(pub(crate) InternalRequests);
 
 impl AppServerRequests for OutboxRequests {
@@ -18,7 +18,7 @@ impl AppServerRequests for OutboxRequests {
     }
 }
 
-/// The followers as the HTTP API sees them.
+/// The readers as the HTTP API sees them.
 pub(crate) struct ShownOutboxes(pub(crate) OutboxBoard);
 
 impl OutboxView for ShownOutboxes {

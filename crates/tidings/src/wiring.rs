@@ -183,9 +183,8 @@ impl Server {
     pub(crate) async fn stop(mut self, deadline: Duration) {
         let began = tokio::time::Instant::now();
         self.housekeeping.abort();
-        let _ = tokio::time::timeout(deadline / 4, self.outbox.stop()).await;
         // Its requests hold the engine, whose end closes the store.
-        drop(self.outbox);
+        self.outbox.stop(deadline / 4).await;
         if let Some(listener) = &self.link_listener {
             listener.stop();
         }

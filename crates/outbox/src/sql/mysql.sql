@@ -31,13 +31,13 @@ CREATE TABLE tidings_outbox_conversations (
     place BIGINT NOT NULL
 ) ENGINE = InnoDB;
 
--- Who follows the table: one row.
-CREATE TABLE tidings_outbox_follower (
+-- Which server reads the table: one row.
+CREATE TABLE tidings_outbox_reader (
     one TINYINT NOT NULL PRIMARY KEY DEFAULT 1 CHECK (one = 1),
     owner VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
     beat BIGINT NOT NULL DEFAULT 0
 ) ENGINE = InnoDB;
-INSERT INTO tidings_outbox_follower () VALUES ();
+INSERT INTO tidings_outbox_reader () VALUES ();
 
 DELIMITER //
 

@@ -30,13 +30,13 @@ CREATE TABLE tidings_outbox_conversations (
     place bigint NOT NULL
 );
 
--- Who follows the table: one row.
-CREATE TABLE tidings_outbox_follower (
+-- Which server reads the table: one row.
+CREATE TABLE tidings_outbox_reader (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     owner text NOT NULL DEFAULT '',
     beat bigint NOT NULL DEFAULT 0
 );
-INSERT INTO tidings_outbox_follower DEFAULT VALUES;
+INSERT INTO tidings_outbox_reader DEFAULT VALUES;
 
 -- The conversation of a message, which names it, or two users.
 CREATE FUNCTION tidings_outbox_conversation(of_request json) RETURNS text

@@ -113,6 +113,36 @@ fn every_operation_passes_the_checks_of_app_servers() {
     }
 }
 
+/// What a key may not do is refused in the row. A key that is not valid is no row's fault: its rows wait.
+#[test]
+fn rows_are_held_to_the_scopes_of_their_key() {
+    let (database, folder) = (AppDatabase::new(Kind::Postgres), Folder::new());
+    let mut server = follow(&database, &folder, &["g"]);
+    let new = json!({ "name": "of the outbox", "scopes": ["send"] });
+    let key: Value = server.http().post("/v1/admin/keys", &new).unwrap();
+    server.signal("TERM");
+    assert!(server.wait().0.success());
+    let secret = format!("api_key = {}\n", key["secret"]);
+    std::fs::write(folder.path().join("tidings.toml"), database.settings("shop") + &secret).unwrap();
+    let server = folder.serve();
+    let mut app = database.connect();
+    let sent = app.send(&message("g", "allowed"));
+    app.wait_for_state(sent, "done");
+    app.call("tidings_push", &json!({ "to": { "users": ["bob"] }, "body": {} })).unwrap();
+    assert_eq!(app.wait_for_state(sent + 1, "refused")[1], "forbidden");
+
+    let revoked = server.http().exchange("DELETE", &format!("/v1/admin/keys/{}", key["id"].as_str().unwrap()), b"");
+    assert_eq!(revoked.unwrap().status, 204);
+    let waits = app.send(&message("g", "later"));
+    wait_until("it is told", || source(&server).last_error.is_some());
+    assert_eq!(app.row(waits)[0], "waiting");
+    drop(server);
+    std::fs::write(folder.path().join("tidings.toml"), database.settings("shop")).unwrap();
+    let server = folder.serve();
+    app.wait_for_state(waits, "done");
+    assert_eq!(texts(&server, "g"), ["allowed", "later"]);
+}
+
 #[test]
 fn a_bad_row_stops_its_own_conversation_until_it_is_corrected_or_skipped() {
     for kind in KINDS {
@@ -274,12 +304,12 @@ fn a_database_that_is_away_is_told_of_and_followed_again() {
 }
 
 #[test]
-fn two_followers_of_one_table_take_turns_and_say_so() {
+fn two_servers_on_one_table_take_turns_and_say_so() {
     let (database, folders) = (AppDatabase::new(Kind::Postgres), [Folder::new(), Folder::new()]);
     let servers = [0, 1].map(|n| follow(&database, &folders[n], &["g"]));
     wait_until("one says that it was displaced", || {
-        servers.iter().any(|server| source(server).last_error.is_some_and(|why| why.contains("another follower"))) || {
-            // A follower notices when it is about to take a row.
+        servers.iter().any(|server| source(server).last_error.is_some_and(|why| why.contains("another reader"))) || {
+            // A reader notices when it is about to take a row.
             database.connect().send(&message("g", "x"));
             false
         }

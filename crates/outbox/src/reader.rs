@@ -5,7 +5,7 @@ use crate::{
     database::{PAGE_ROWS, SourceConfig, SourceError, SourceResult},
     row::{Outcome, Row},
     source::Source,
-    turns::{Lane, turns},
+    turns::{Subject, turns},
     walk::Walk,
 };
 use parking_lot::Mutex;
@@ -33,8 +33,8 @@ use tokio::{
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long after a failure the source is connected to again.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Lanes whose rows are being stored at once. Full: no page is read.
-const LANES_MAX: usize = 1_024;
+/// Subjects whose rows are being stored at once. Full: no page is read.
+const SUBJECTS_MAX: usize = 1_024;
 /// Conversations that wait for another attempt at once. Full: no page is read.
 const PAUSED_MAX: usize = 10_000;
 /// For how long a page is waited for, until others are read beside what is left of it.
@@ -51,15 +51,15 @@ const FORGET_PAUSE_AFTER: Duration = Duration::from_secs(30);
 /// How long a stop waits for the rows that are being stored. The others are stored by the next leader.
 const STOP_TIME: Duration = Duration::from_secs(2);
 
-/// What became of the rows of a lane.
+/// What became of the rows of a subject.
 struct Turn {
-    lane: Lane,
+    subject: Subject,
     outcomes: Vec<Outcome>,
     /// Why the next row was not stored, if that may be tried again.
     refusal: Option<Refusal>,
 }
 
-/// A lane that waits for another attempt.
+/// A subject that waits for another attempt.
 struct Pause {
     until: Instant,
     attempts: u32,
@@ -71,7 +71,7 @@ enum Ended {
     Stopping,
 }
 
-pub(crate) struct Follower {
+pub(crate) struct Reader {
     parts: Arc<OutboxParts>,
     config: Arc<SourceConfig>,
     status: Arc<Mutex<OutboxSource>>,
@@ -80,16 +80,16 @@ pub(crate) struct Follower {
     label: OutboxLabel,
 }
 
-impl Follower {
+impl Reader {
     pub(crate) fn new(
         parts: Arc<OutboxParts>,
         config: SourceConfig,
         status: Arc<Mutex<OutboxSource>>,
         stopping: watch::Receiver<bool>,
-    ) -> Follower {
+    ) -> Reader {
         let failures = FailureLog::new(format!("the outbox {:?} cannot be followed; it is tried again", config.name));
         let label = OutboxLabel { source: config.name.clone() };
-        Follower { parts, config: Arc::new(config), status, stopping, failures, label }
+        Reader { parts, config: Arc::new(config), status, stopping, failures, label }
     }
 
     /// Follows the source whenever this node leads, until a stop.
@@ -127,7 +127,7 @@ impl Follower {
 
     async fn follow(&mut self, term: Term) -> SourceResult<Ended> {
         let mut source = Source::connect(&self.config).await?;
-        // Nobody guesses it, and no two followers have the same.
+        // Nobody guesses it, and no two readers have the same.
         let owner = format!("{:032x}", rand::random::<u128>());
         source.claim(&owner).await?;
         let mut pass = Following {
@@ -169,31 +169,33 @@ impl Follower {
         let now = Instant::now();
         // A row that is gone, or was skipped, is never stored.
         pass.paused.retain(|_, pause| pause.until + FORGET_PAUSE_AFTER > now);
-        if pass.tasks.len() >= LANES_MAX || pass.paused.values().filter(|pause| pause.until > now).count() >= PAUSED_MAX
+        if pass.tasks.len() >= SUBJECTS_MAX
+            || pass.paused.values().filter(|pause| pause.until > now).count() >= PAUSED_MAX
         {
             return Ok(false);
         }
         let rows = source.read(pass.walk.after(now)).await?;
         let is_full = rows.len() == PAGE_ROWS;
         pass.walk.have_read(rows.last().map(|row| row.id), is_full, now);
-        let is_taken =
-            |lane: &Lane| pass.busy.contains(lane) || pass.paused.get(lane).is_some_and(|pause| pause.until > now);
+        let is_taken = |subject: &Subject| {
+            pass.busy.contains(subject) || pass.paused.get(subject).is_some_and(|pause| pause.until > now)
+        };
         let turns = turns(rows, is_taken);
         if turns.has_late {
             pass.walk.look_back(now);
         }
-        if turns.lanes.is_empty() {
+        if turns.subjects.is_empty() {
             return Ok(is_full || turns.has_late);
         }
         source.keep(&pass.owner).await?;
-        for (lane, rows) in turns.lanes {
-            pass.busy.insert(lane.clone());
-            pass.tasks.spawn(store(self.parts.clone(), self.config.clone(), pass.term, lane, rows));
+        for (subject, rows) in turns.subjects {
+            pass.busy.insert(subject.clone());
+            pass.tasks.spawn(store(self.parts.clone(), self.config.clone(), pass.term, subject, rows));
         }
         Ok(true)
     }
 
-    /// Writes back what became of rows, and frees their lanes.
+    /// Writes back what became of rows, and frees their subjects.
     async fn write_back(&self, source: &mut Source, pass: &mut Following) -> SourceResult<()> {
         let turns = std::mem::take(&mut pass.finished);
         let outcomes: Vec<Outcome> = turns.iter().flat_map(|turn| turn.outcomes.iter().cloned()).collect();
@@ -204,19 +206,20 @@ impl Follower {
         self.count("refused", refused.len());
         self.status.lock().done += done.len() as u64;
         for turn in turns {
-            pass.busy.remove(&turn.lane);
+            pass.busy.remove(&turn.subject);
             let Some(refusal) = turn.refusal else {
-                pass.paused.remove(&turn.lane);
+                pass.paused.remove(&turn.subject);
                 continue;
             };
             self.count("tried_again", 1);
             let made_progress = !turn.outcomes.is_empty();
-            let before = pass.paused.get(&turn.lane).map_or(0, |pause| if made_progress { 0 } else { pause.attempts });
+            let before =
+                pass.paused.get(&turn.subject).map_or(0, |pause| if made_progress { 0 } else { pause.attempts });
             let wait = PAUSE_MIN.saturating_mul(1 << before.min(10)).min(PAUSE_MAX);
             let until =
                 Instant::now() + wait.max(Duration::from_millis(refusal.retry_after_ms.unwrap_or(0)).min(PAUSE_MAX));
             pass.walk.look_back(until);
-            pass.paused.insert(turn.lane, Pause { until, attempts: before + 1 });
+            pass.paused.insert(turn.subject, Pause { until, attempts: before + 1 });
             self.status.lock().last_error = Some(refusal.to_string());
         }
         Ok(())
@@ -273,9 +276,9 @@ struct Following {
     term: Term,
     owner: String,
     walk: Walk,
-    /// Lanes whose rows are being stored, or are not yet written back.
-    busy: HashSet<Lane>,
-    paused: HashMap<Lane, Pause>,
+    /// Subjects whose rows are being stored, or are not yet written back.
+    busy: HashSet<Subject>,
+    paused: HashMap<Subject, Pause>,
     tasks: JoinSet<Turn>,
     /// What is to be written back.
     finished: Vec<Turn>,
@@ -295,7 +298,7 @@ impl Following {
                 biased;
                 Some(joined) = self.tasks.join_next() => match joined {
                     Ok(turn) => self.finished.push(turn),
-                    // Its lane stays busy until the source is connected to again. A panic has ended the process.
+                    // Its subject stays busy until the source is connected to again. A panic has ended the process.
                     Err(error) => tracing::error!(%error, "rows of an outbox met a defect"),
                 },
                 () = sleep_until(until) => return,
@@ -304,9 +307,15 @@ impl Following {
     }
 }
 
-/// Stores the rows of a lane, one after another, up to the first that is refused.
-async fn store(parts: Arc<OutboxParts>, config: Arc<SourceConfig>, term: Term, lane: Lane, rows: Vec<Row>) -> Turn {
-    let mut turn = Turn { lane, outcomes: Vec::with_capacity(rows.len()), refusal: None };
+/// Stores the rows of a subject, one after another, up to the first that is refused.
+async fn store(
+    parts: Arc<OutboxParts>,
+    config: Arc<SourceConfig>,
+    term: Term,
+    subject: Subject,
+    rows: Vec<Row>,
+) -> Turn {
+    let mut turn = Turn { subject, outcomes: Vec::with_capacity(rows.len()), refusal: None };
     for row in rows {
         if !parts.leadership.holds(term) {
             break;
