@@ -1,7 +1,9 @@
 //! An outbox in MariaDB or MySQL.
 
 use crate::{
-    database::{COUNTED_MAX, Counts, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement},
+    database::{
+        COUNTED_MAX, Counts, NEXT_ROWS, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement,
+    },
     row::{Before, Outcome, Place, Row},
 };
 use mysql_async::{Conn, Opts, OptsBuilder, SslOpts, prelude::Queryable};
@@ -19,6 +21,12 @@ const READ: &str = "SELECT o.id, o.`key`, o.operation, o.conversation, o.place, 
     FROM tidings_outbox o WHERE o.state = 'waiting' AND o.id > ? \
         AND NOT EXISTS (SELECT 1 FROM tidings_outbox r WHERE r.state = 'refused' AND r.conversation = o.conversation) \
     ORDER BY o.id LIMIT ?";
+const READ_NEXT: &str = "SELECT o.id, o.`key`, o.operation, o.conversation, o.place, o.request, \
+        (SELECT p.state FROM tidings_outbox p WHERE p.conversation = o.conversation AND p.place = o.place - 1) \
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (conversation VARCHAR(160) CHARACTER SET utf8mb4 PATH '$.conversation', \
+        place BIGINT PATH '$.place')) AS f \
+    STRAIGHT_JOIN tidings_outbox o FORCE INDEX (tidings_outbox_place) \
+        ON o.conversation = f.conversation AND o.place > f.place AND o.place <= f.place + ? AND o.state = 'waiting' LIMIT ?";
 /// By the primary key, row by row: another index would have it wait for the locks of the app's transactions that are under way.
 const FINISH: &str = "UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$.id', \
         state VARCHAR(8) PATH '$.state', result LONGTEXT CHARACTER SET utf8mb4 PATH '$.result', \
@@ -93,15 +101,13 @@ impl MysqlSource {
 
     pub(crate) async fn read(&mut self, after: i64) -> SourceResult<Vec<Row>> {
         let rows: Vec<ReadRow> = self.connection.exec(self.sql(READ), (after, PAGE_ROWS)).await?;
-        let row = |(id, key, operation, conversation, place, request, before): ReadRow| Row {
-            id,
-            key,
-            operation,
-            place: conversation.zip(place).map(|(conversation, place)| Place { conversation, place }),
-            before: Before::of_state(before.as_deref()),
-            request,
-        };
-        Ok(rows.into_iter().map(row).collect())
+        Ok(rows.into_iter().map(waiting_row).collect())
+    }
+
+    pub(crate) async fn read_next(&mut self, behind: &[Place]) -> SourceResult<Vec<Row>> {
+        let behind = serde_json::to_string(behind).unwrap_or_default();
+        let rows: Vec<ReadRow> = self.connection.exec(self.sql(READ_NEXT), (behind, NEXT_ROWS, PAGE_ROWS)).await?;
+        Ok(rows.into_iter().map(waiting_row).collect())
     }
 
     pub(crate) async fn finish(&mut self, outcomes: &[Outcome]) -> SourceResult<()> {
@@ -145,5 +151,17 @@ impl MysqlSource {
     pub(crate) async fn wait(&self) {
         let poll: Duration = self.config.poll;
         tokio::time::sleep(poll).await;
+    }
+}
+
+/// A row of [`READ`] or [`READ_NEXT`].
+fn waiting_row((id, key, operation, conversation, place, request, before): ReadRow) -> Row {
+    Row {
+        id,
+        key,
+        operation,
+        place: conversation.zip(place).map(|(conversation, place)| Place { conversation, place }),
+        before: Before::of_state(before.as_deref()),
+        request,
     }
 }

@@ -1,7 +1,9 @@
 //! An outbox in PostgreSQL.
 
 use crate::{
-    database::{COUNTED_MAX, Counts, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement},
+    database::{
+        COUNTED_MAX, Counts, NEXT_ROWS, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement,
+    },
     row::{Before, Outcome, Place, Row},
 };
 use rustls::{
@@ -31,6 +33,10 @@ const READ: &str = "SELECT o.id, o.key::text, o.operation, o.conversation, o.pla
     FROM tidings_outbox o WHERE o.state = 'waiting' AND o.id > $1 \
         AND NOT EXISTS (SELECT 1 FROM tidings_outbox r WHERE r.state = 'refused' AND r.conversation = o.conversation) \
     ORDER BY o.id LIMIT $2";
+const READ_NEXT: &str = "SELECT o.id, o.key::text, o.operation, o.conversation, o.place, o.request::text, \
+        (SELECT p.state FROM tidings_outbox p WHERE p.conversation = o.conversation AND p.place = o.place - 1) \
+    FROM unnest($1::text[], $2::bigint[]) AS f (conversation, place) JOIN tidings_outbox o \
+        ON o.conversation = f.conversation AND o.place > f.place AND o.place <= f.place + $3 AND o.state = 'waiting' LIMIT $4";
 const FINISH: &str = "UPDATE tidings_outbox o SET state = f.state, result = f.result::json, code = f.code, detail = f.detail, \
         finished_at = clock_timestamp() \
     FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS f (id, state, result, code, detail) \
@@ -59,6 +65,7 @@ struct Statements {
     claim: Statement,
     keep: Statement,
     read: Statement,
+    read_next: Statement,
     finish: Statement,
     counts: Statement,
     refused: Statement,
@@ -98,6 +105,7 @@ impl PostgresSource {
             claim: prepare(CLAIM).await?,
             keep: prepare(KEEP).await?,
             read: prepare(READ).await?,
+            read_next: prepare(READ_NEXT).await?,
             finish: prepare(FINISH).await?,
             counts: prepare(COUNTS).await?,
             refused: prepare(REFUSED).await?,
@@ -117,19 +125,16 @@ impl PostgresSource {
 
     pub(crate) async fn read(&self, after: i64) -> SourceResult<Vec<Row>> {
         let rows = self.client.query(&self.statements.read, &[&after, &(PAGE_ROWS as i64)]).await?;
-        let row = |row: tokio_postgres::Row| -> Result<Row, tokio_postgres::Error> {
-            let conversation: Option<String> = row.try_get(3)?;
-            let place: Option<i64> = row.try_get(4)?;
-            Ok(Row {
-                id: row.try_get(0)?,
-                key: row.try_get(1)?,
-                operation: row.try_get(2)?,
-                place: conversation.zip(place).map(|(conversation, place)| Place { conversation, place }),
-                before: Before::of_state(row.try_get(6)?),
-                request: row.try_get(5)?,
-            })
-        };
-        Ok(rows.into_iter().map(row).collect::<Result<_, _>>()?)
+        Ok(rows.into_iter().map(waiting_row).collect::<Result<_, _>>()?)
+    }
+
+    pub(crate) async fn read_next(&self, behind: &[Place]) -> SourceResult<Vec<Row>> {
+        let conversations: Vec<&str> = behind.iter().map(|place| place.conversation.as_str()).collect();
+        let places: Vec<i64> = behind.iter().map(|place| place.place).collect();
+        let limit = PAGE_ROWS as i64;
+        let rows =
+            self.client.query(&self.statements.read_next, &[&conversations, &places, &NEXT_ROWS, &limit]).await?;
+        Ok(rows.into_iter().map(waiting_row).collect::<Result<_, _>>()?)
     }
 
     pub(crate) async fn finish(&self, outcomes: &[Outcome]) -> SourceResult<()> {
@@ -170,6 +175,20 @@ impl PostgresSource {
     pub(crate) async fn wait(&self) {
         let _ = tokio::time::timeout(POLL, self.wake.notified()).await;
     }
+}
+
+/// A row of [`READ`] or [`READ_NEXT`].
+fn waiting_row(row: tokio_postgres::Row) -> Result<Row, tokio_postgres::Error> {
+    let conversation: Option<String> = row.try_get(3)?;
+    let place: Option<i64> = row.try_get(4)?;
+    Ok(Row {
+        id: row.try_get(0)?,
+        key: row.try_get(1)?,
+        operation: row.try_get(2)?,
+        place: conversation.zip(place).map(|(conversation, place)| Place { conversation, place }),
+        before: Before::of_state(row.try_get(6)?),
+        request: row.try_get(5)?,
+    })
 }
 
 /// A connection is either plain or encrypted with a verified certificate, as that of the store is.

@@ -3,7 +3,7 @@
 use crate::{
     OutboxParts,
     database::{PAGE_ROWS, SourceConfig, SourceError, SourceResult},
-    row::{Outcome, Row},
+    row::{Outcome, Place, Row},
     source::Source,
     turns::{Subject, turns},
     walk::Walk,
@@ -55,6 +55,8 @@ const STOP_TIME: Duration = Duration::from_secs(2);
 struct Turn {
     subject: Subject,
     outcomes: Vec<Outcome>,
+    /// Where the last row that was stored stands, if all were.
+    last: Option<Place>,
     /// Why the next row was not stored, if that may be tried again.
     refusal: Option<Refusal>,
 }
@@ -138,6 +140,7 @@ impl Reader {
             paused: HashMap::new(),
             tasks: JoinSet::new(),
             finished: Vec::new(),
+            next: Vec::new(),
             counted_at: None,
             removed_at: None,
         };
@@ -151,11 +154,14 @@ impl Reader {
             if !self.parts.leadership.holds(term) {
                 return Ok(Ended::TermOver);
             }
+            let began = pass.tasks.len();
             let has_more = self.take_page(&mut source, &mut pass).await?;
-            pass.settle(PATIENCE).await;
+            // A page of which nothing was taken is followed by the next at once.
+            let is_idle_page = has_more && pass.tasks.len() == began;
+            pass.settle(if is_idle_page { Duration::ZERO } else { PATIENCE }).await;
             self.write_back(&mut source, &mut pass).await?;
             self.keep_house(&mut source, &mut pass).await?;
-            if !has_more && pass.tasks.is_empty() {
+            if !has_more && pass.tasks.is_empty() && pass.next.is_empty() {
                 tokio::select! {
                     _ = self.stopping.changed() => {}
                     () = source.wait() => {}
@@ -174,9 +180,13 @@ impl Reader {
         {
             return Ok(false);
         }
-        let rows = source.read(pass.walk.after(now)).await?;
+        let next = source.read_next(&std::mem::take(&mut pass.next)).await?;
+        let mut rows = source.read(pass.walk.after(now)).await?;
         let is_full = rows.len() == PAGE_ROWS;
         pass.walk.have_read(rows.last().map(|row| row.id), is_full, now);
+        rows.extend(next);
+        rows.sort_unstable_by_key(|row| row.id);
+        rows.dedup_by_key(|row| row.id);
         let is_taken = |subject: &Subject| {
             pass.busy.contains(subject) || pass.paused.get(subject).is_some_and(|pause| pause.until > now)
         };
@@ -207,6 +217,7 @@ impl Reader {
         self.status.lock().done += done.len() as u64;
         for turn in turns {
             pass.busy.remove(&turn.subject);
+            pass.next.extend(turn.last);
             let Some(refusal) = turn.refusal else {
                 pass.paused.remove(&turn.subject);
                 continue;
@@ -282,6 +293,8 @@ struct Following {
     tasks: JoinSet<Turn>,
     /// What is to be written back.
     finished: Vec<Turn>,
+    /// Behind these there may be rows of conversations that are free again.
+    next: Vec<Place>,
     counted_at: Option<Instant>,
     removed_at: Option<Instant>,
 }
@@ -315,7 +328,7 @@ async fn store(
     subject: Subject,
     rows: Vec<Row>,
 ) -> Turn {
-    let mut turn = Turn { subject, outcomes: Vec::with_capacity(rows.len()), refusal: None };
+    let mut turn = Turn { subject, outcomes: Vec::with_capacity(rows.len()), last: None, refusal: None };
     for row in rows {
         if !parts.leadership.holds(term) {
             break;
@@ -326,11 +339,13 @@ async fn store(
         };
         match result {
             Err(refusal) if is_for_now(refusal.code) => {
+                turn.last = None;
                 turn.refusal = Some(refusal);
                 break;
             }
             result => {
                 let is_refused = result.is_err();
+                turn.last = row.place.filter(|_| !is_refused);
                 turn.outcomes.push(Outcome { id: row.id, result });
                 if is_refused {
                     break;

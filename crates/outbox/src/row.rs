@@ -55,7 +55,7 @@ pub struct OutboxRequest {
 }
 
 /// Where a row stands in its conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize)]
 pub(crate) struct Place {
     pub(crate) conversation: String,
     pub(crate) place: i64,

@@ -4,7 +4,7 @@ use crate::{
     database::{Counts, Database, SourceConfig, SourceError, SourceResult},
     mysql::MysqlSource,
     postgres::PostgresSource,
-    row::{Outcome, Row},
+    row::{Outcome, Place, Row},
 };
 use std::time::Duration;
 
@@ -64,6 +64,14 @@ impl Source {
     /// Rows that wait and whose conversation waits for nobody's decision, in the order of their numbers: at most [`PAGE_ROWS`].
     pub(crate) async fn read(&mut self, after: i64) -> SourceResult<Vec<Row>> {
         both!(self, source => source.read(after))
+    }
+
+    /// Rows that wait right behind these, which are finished: a conversation with many rows goes on without a look at all others.
+    pub(crate) async fn read_next(&mut self, behind: &[Place]) -> SourceResult<Vec<Row>> {
+        if behind.is_empty() {
+            return Ok(Vec::new());
+        }
+        both!(self, source => source.read_next(behind))
     }
 
     /// Writes back what became of rows.
