@@ -6,8 +6,6 @@ use tidings_protocol::http::RefusedOutboxRow;
 
 /// The most rows on a page.
 pub(crate) const PAGE_ROWS: usize = 256;
-/// The most rows of one conversation that are read behind the last one that was stored.
-pub(crate) const NEXT_ROWS: i64 = 64;
 /// Rows that wait are counted up to this number.
 pub(crate) const COUNTED_MAX: i64 = 100_000;
 /// Refused rows that the status shows.

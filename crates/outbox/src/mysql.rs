@@ -1,9 +1,7 @@
 //! An outbox in MariaDB or MySQL.
 
 use crate::{
-    database::{
-        COUNTED_MAX, Counts, NEXT_ROWS, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement,
-    },
+    database::{COUNTED_MAX, Counts, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement},
     row::{Before, Outcome, Place, Row},
 };
 use mysql_async::{Conn, Opts, OptsBuilder, SslOpts, prelude::Queryable};
@@ -26,7 +24,7 @@ const READ_NEXT: &str = "SELECT o.id, o.`key`, o.operation, o.conversation, o.pl
     FROM JSON_TABLE(?, '$[*]' COLUMNS (conversation VARCHAR(160) CHARACTER SET utf8mb4 PATH '$.conversation', \
         place BIGINT PATH '$.place')) AS f \
     STRAIGHT_JOIN tidings_outbox o FORCE INDEX (tidings_outbox_place) \
-        ON o.conversation = f.conversation AND o.place > f.place AND o.place <= f.place + ? AND o.state = 'waiting' LIMIT ?";
+        ON o.conversation = f.conversation AND o.place > f.place AND o.place <= f.place + ? AND o.state = 'waiting'";
 /// By the primary key, row by row: another index would have it wait for the locks of the app's transactions that are under way.
 const FINISH: &str = "UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$.id', \
         state VARCHAR(8) PATH '$.state', result LONGTEXT CHARACTER SET utf8mb4 PATH '$.result', \
@@ -104,9 +102,9 @@ impl MysqlSource {
         Ok(rows.into_iter().map(waiting_row).collect())
     }
 
-    pub(crate) async fn read_next(&mut self, behind: &[Place]) -> SourceResult<Vec<Row>> {
+    pub(crate) async fn read_next(&mut self, behind: &[Place], each: i64) -> SourceResult<Vec<Row>> {
         let behind = serde_json::to_string(behind).unwrap_or_default();
-        let rows: Vec<ReadRow> = self.connection.exec(self.sql(READ_NEXT), (behind, NEXT_ROWS, PAGE_ROWS)).await?;
+        let rows: Vec<ReadRow> = self.connection.exec(self.sql(READ_NEXT), (behind, each)).await?;
         Ok(rows.into_iter().map(waiting_row).collect())
     }
 

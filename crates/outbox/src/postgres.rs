@@ -1,9 +1,7 @@
 //! An outbox in PostgreSQL.
 
 use crate::{
-    database::{
-        COUNTED_MAX, Counts, NEXT_ROWS, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement,
-    },
+    database::{COUNTED_MAX, Counts, PAGE_ROWS, REFUSED_SHOWN, SourceConfig, SourceError, SourceResult, statement},
     row::{Before, Outcome, Place, Row},
 };
 use rustls::{
@@ -36,7 +34,7 @@ const READ: &str = "SELECT o.id, o.key::text, o.operation, o.conversation, o.pla
 const READ_NEXT: &str = "SELECT o.id, o.key::text, o.operation, o.conversation, o.place, o.request::text, \
         (SELECT p.state FROM tidings_outbox p WHERE p.conversation = o.conversation AND p.place = o.place - 1) \
     FROM unnest($1::text[], $2::bigint[]) AS f (conversation, place) JOIN tidings_outbox o \
-        ON o.conversation = f.conversation AND o.place > f.place AND o.place <= f.place + $3 AND o.state = 'waiting' LIMIT $4";
+        ON o.conversation = f.conversation AND o.place > f.place AND o.place <= f.place + $3 AND o.state = 'waiting'";
 const FINISH: &str = "UPDATE tidings_outbox o SET state = f.state, result = f.result::json, code = f.code, detail = f.detail, \
         finished_at = clock_timestamp() \
     FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS f (id, state, result, code, detail) \
@@ -128,12 +126,10 @@ impl PostgresSource {
         Ok(rows.into_iter().map(waiting_row).collect::<Result<_, _>>()?)
     }
 
-    pub(crate) async fn read_next(&self, behind: &[Place]) -> SourceResult<Vec<Row>> {
+    pub(crate) async fn read_next(&self, behind: &[Place], each: i64) -> SourceResult<Vec<Row>> {
         let conversations: Vec<&str> = behind.iter().map(|place| place.conversation.as_str()).collect();
         let places: Vec<i64> = behind.iter().map(|place| place.place).collect();
-        let limit = PAGE_ROWS as i64;
-        let rows =
-            self.client.query(&self.statements.read_next, &[&conversations, &places, &NEXT_ROWS, &limit]).await?;
+        let rows = self.client.query(&self.statements.read_next, &[&conversations, &places, &each]).await?;
         Ok(rows.into_iter().map(waiting_row).collect::<Result<_, _>>()?)
     }
 

@@ -10,7 +10,7 @@ use crate::{
 };
 use parking_lot::Mutex;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -37,6 +37,8 @@ const CONNECT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const SUBJECTS_MAX: usize = 1_024;
 /// Conversations that wait for another attempt at once. Full: no page is read.
 const PAUSED_MAX: usize = 10_000;
+/// Conversations whose next rows are to be read. Those beyond are found by reading from the start.
+const NEXT_MAX: usize = 4_096;
 /// For how long a page is waited for, until others are read beside what is left of it.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How often rows are counted, for the metrics and the status.
@@ -140,7 +142,7 @@ impl Reader {
             paused: HashMap::new(),
             tasks: JoinSet::new(),
             finished: Vec::new(),
-            next: Vec::new(),
+            next: VecDeque::new(),
             counted_at: None,
             removed_at: None,
         };
@@ -180,7 +182,8 @@ impl Reader {
         {
             return Ok(false);
         }
-        let next = source.read_next(&std::mem::take(&mut pass.next)).await?;
+        let behind: Vec<Place> = pass.next.drain(..pass.next.len().min(PAGE_ROWS)).collect();
+        let next = source.read_next(&behind, PAGE_ROWS / behind.len().max(1)).await?;
         let mut rows = source.read(pass.walk.after(now)).await?;
         let is_full = rows.len() == PAGE_ROWS;
         pass.walk.have_read(rows.last().map(|row| row.id), is_full, now);
@@ -195,7 +198,7 @@ impl Reader {
             pass.walk.look_back(now);
         }
         if turns.subjects.is_empty() {
-            return Ok(is_full || turns.has_late);
+            return Ok(is_full);
         }
         source.keep(&pass.owner).await?;
         for (subject, rows) in turns.subjects {
@@ -218,6 +221,10 @@ impl Reader {
         for turn in turns {
             pass.busy.remove(&turn.subject);
             pass.next.extend(turn.last);
+            if pass.next.len() > NEXT_MAX {
+                pass.next.truncate(NEXT_MAX);
+                pass.walk.look_back(Instant::now());
+            }
             let Some(refusal) = turn.refusal else {
                 pass.paused.remove(&turn.subject);
                 continue;
@@ -293,8 +300,8 @@ struct Following {
     tasks: JoinSet<Turn>,
     /// What is to be written back.
     finished: Vec<Turn>,
-    /// Behind these there may be rows of conversations that are free again.
-    next: Vec<Place>,
+    /// Behind these there may be rows of conversations that are free again: one with many rows goes on without a look at all others.
+    next: VecDeque<Place>,
     counted_at: Option<Instant>,
     removed_at: Option<Instant>,
 }

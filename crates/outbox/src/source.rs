@@ -66,12 +66,12 @@ impl Source {
         both!(self, source => source.read(after))
     }
 
-    /// Rows that wait right behind these, which are finished: a conversation with many rows goes on without a look at all others.
-    pub(crate) async fn read_next(&mut self, behind: &[Place]) -> SourceResult<Vec<Row>> {
+    /// Rows that wait right behind these, which are finished: so many of each.
+    pub(crate) async fn read_next(&mut self, behind: &[Place], each: usize) -> SourceResult<Vec<Row>> {
         if behind.is_empty() {
             return Ok(Vec::new());
         }
-        both!(self, source => source.read_next(behind))
+        both!(self, source => source.read_next(behind, each as i64))
     }
 
     /// Writes back what became of rows.

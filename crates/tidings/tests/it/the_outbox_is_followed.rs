@@ -131,7 +131,8 @@ fn rows_are_held_to_the_scopes_of_their_key() {
     app.call("tidings_push", &json!({ "to": { "users": ["bob"] }, "body": {} })).unwrap();
     assert_eq!(app.wait_for_state(sent + 1, "refused")[1], "forbidden");
 
-    let revoked = server.http().exchange("DELETE", &format!("/v1/admin/keys/{}", key["key"]["id"].as_str().unwrap()), b"");
+    let revoked =
+        server.http().exchange("DELETE", &format!("/v1/admin/keys/{}", key["key"]["id"].as_str().unwrap()), b"");
     assert_eq!(revoked.unwrap().status, 204);
     let waits = app.send(&message("g", "later"));
     wait_until("it is told", || source(&server).last_error.is_some());
