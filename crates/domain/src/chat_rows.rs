@@ -419,9 +419,9 @@ pub fn feed_notes_key((number, boot): NotesNo) -> Vec<u8> {
     ChatRowKind::FeedNotes.key(&[number, boot])
 }
 
-/// The range of all such rows.
-pub fn all_feed_notes() -> (Vec<u8>, Vec<u8>) {
-    (feed_notes_key((0, 0)), feed_notes_key((u64::MAX, u64::MAX)))
+/// The range of such rows from this number on.
+pub fn feed_notes_from(number: u64) -> (Vec<u8>, Vec<u8>) {
+    (feed_notes_key((number, 0)), feed_notes_key((u64::MAX, u64::MAX)))
 }
 
 /// The note of a recall: a message that was recalled at this time and whose body may still be in the store's files.

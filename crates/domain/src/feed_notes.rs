@@ -56,6 +56,8 @@ pub struct NotesRow {
 const MS_SHIFT: u32 = 20;
 /// A write takes less time than this, unless the store is away.
 const NEW_FOR_MS: u64 = 30_000;
+/// Rows come into the store in another order than that of their numbers, by this much at most if all goes well.
+const LATE_BY_MS: u64 = 5_000;
 /// What a note without its texts takes of a row, and more.
 const NOTE_BYTES: usize = 48;
 
@@ -66,6 +68,8 @@ pub struct FeedNotes {
     clock: Arc<dyn Clock>,
     boot: u64,
     last: AtomicU64,
+    /// The newest number of a row that this node has brought into the commit log.
+    added: AtomicU64,
 }
 
 /// None are wanted.
@@ -78,7 +82,7 @@ impl Default for FeedNotes {
 impl FeedNotes {
     /// `boot`: of this process.
     pub fn new(wanted: Vec<EventType>, gates: Arc<OpenGates>, clock: Arc<dyn Clock>, boot: u64) -> FeedNotes {
-        FeedNotes { wanted, gates, clock, boot, last: AtomicU64::new(0) }
+        FeedNotes { wanted, gates, clock, boot, last: AtomicU64::new(0), added: AtomicU64::new(0) }
     }
 
     /// Whether notes of this type are to be written now.
@@ -90,6 +94,18 @@ impl FeedNotes {
     pub fn has_new(&self) -> bool {
         let made_at = self.last.load(Ordering::Relaxed) >> MS_SHIFT;
         made_at + NEW_FOR_MS >= self.clock.now_ms()
+    }
+
+    /// From which number on to look for rows: a store passes over those that were deleted, of which there may be many. `all`: also
+    /// for rows whose write took very long, or that another boot has left.
+    pub fn look_from(&self, all: bool) -> u64 {
+        let added = self.added.load(Ordering::Relaxed);
+        if all { 0 } else { added.saturating_sub(LATE_BY_MS << MS_SHIFT) }
+    }
+
+    /// All rows up to this number that were there have come into the commit log.
+    pub fn note_added(&self, number: u64) {
+        self.added.fetch_max(number, Ordering::Relaxed);
     }
 
     /// The rows of these notes. A note that does not fit a row is left out: its maker bounds it.

@@ -3,7 +3,10 @@
 use crate::{
     Finished, LabError, Verdict,
     load_client::{LoadClient, Participants},
-    offline_push::{self, OfflinePush, OfflinePushArgs, hook_double::{HookDouble, HookMode}},
+    offline_push::{
+        self, OfflinePush, OfflinePushArgs,
+        hook_double::{HookDouble, HookMode},
+    },
     options::{Rate, SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},

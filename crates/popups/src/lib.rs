@@ -79,7 +79,7 @@ pub use journeys::{JourneyPush, JourneyPushes, NoPushes};
 pub use lift::{Converted, Lift};
 pub use lift_report::AssignmentCursor;
 pub use question::QuestionBody;
-pub use rows::all_feed_notes;
+pub use rows::feed_notes_from;
 pub use segments::parse_segment;
 
 use catalog::Catalog;

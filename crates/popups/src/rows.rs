@@ -264,9 +264,9 @@ fn key<const N: usize>(kind: u8, parts: [&[u8]; N]) -> Vec<u8> {
     key
 }
 
-/// The range of the rows of events on their way into the feed.
-pub fn all_feed_notes() -> (Vec<u8>, Vec<u8>) {
-    (vec![kind::FEED_NOTES], vec![kind::FEED_NOTES + 1])
+/// The range of the rows of events on their way into the feed, from this number on.
+pub fn feed_notes_from(number: u64) -> (Vec<u8>, Vec<u8>) {
+    (key(kind::FEED_NOTES, [&number.to_be_bytes()]), vec![kind::FEED_NOTES + 1])
 }
 
 /// The row of these notes for the feed.

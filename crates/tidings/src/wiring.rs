@@ -246,7 +246,7 @@ async fn add_feed_notes(engine: Arc<Engine>) {
         let looks_anyway = looks % NOTES_LOOKS == 1;
         let mut has_more = looks_anyway || engine.has_new_feed_notes();
         while has_more {
-            let added = engine.add_feed_notes().await;
+            let added = engine.add_feed_notes(looks_anyway).await;
             failures.note(&added);
             has_more = added.unwrap_or(false);
         }

@@ -22,6 +22,8 @@ const NOTES_PER_PROPOSAL: usize = 200;
 #[derive(Default)]
 struct NotesFound {
     notes: Vec<FeedNote>,
+    /// The highest number of a row.
+    newest: u64,
     /// The keys of rows, by where they are.
     chat: Vec<Vec<u8>>,
     popups: Vec<Vec<u8>>,
@@ -29,20 +31,21 @@ struct NotesFound {
 }
 
 impl Engine {
-    /// Commits some of the notes that wait, if this node leads. Answers whether there may be more.
+    /// Commits some of the notes that wait, if this node leads. Answers whether there may be more. `all`: looks for old ones, too.
     ///
     /// # Errors
     /// `store_unavailable`, `queue_full`, `draining`: a later call goes on.
-    pub async fn add_feed_notes(self: &Arc<Self>) -> Result<bool, Refusal> {
+    pub async fn add_feed_notes(self: &Arc<Self>, all: bool) -> Result<bool, Refusal> {
         let Some(term) = self.lead.term() else { return Ok(false) };
-        let engine = self.clone();
-        let found = blocking(move || engine.read_feed_notes()).await?;
+        let (engine, from) = (self.clone(), self.feed_notes.look_from(all));
+        let found = blocking(move || engine.read_feed_notes(from)).await?;
         for notes in found.notes.chunks(NOTES_PER_PROPOSAL) {
             self.committer.propose_untold(None, Proposal::AddFeedNotes(notes.to_vec())).await?;
         }
         let has_more = [found.chat.len(), found.popups.len(), found.push.len()].contains(&ROWS_AT_ONCE);
-        let engine = self.clone();
+        let (engine, newest) = (self.clone(), found.newest);
         blocking(move || engine.delete_feed_notes(term, found)).await?;
+        self.feed_notes.note_added(newest);
         Ok(has_more)
     }
 
@@ -51,23 +54,25 @@ impl Engine {
         self.feed_notes.has_new()
     }
 
-    fn read_feed_notes(&self) -> StoreResult<NotesFound> {
+    fn read_feed_notes(&self, from: u64) -> StoreResult<NotesFound> {
         let mut found = NotesFound::default();
-        let places =
-            [(RowSpace::Chat, chat_rows::all_feed_notes()), (RowSpace::Popups, tidings_popups::all_feed_notes())];
+        let places = [
+            (RowSpace::Chat, chat_rows::feed_notes_from(from)),
+            (RowSpace::Popups, tidings_popups::feed_notes_from(from)),
+        ];
         for (space, (from, to)) in places {
             for (key, row) in self.store.rows(space, &from, &to, ROWS_AT_ONCE)? {
-                found.add(&row);
+                found.add(&row, chat_rows::number_in(&key, 0).unwrap_or_default());
                 match space {
                     RowSpace::Chat => found.chat.push(key),
                     RowSpace::Popups => found.popups.push(key),
                 }
             }
         }
-        let (from, to) = (PushKey::Notes((0, 0)), PushKey::Notes((u64::MAX, u64::MAX)));
+        let (from, to) = (PushKey::Notes((from, 0)), PushKey::Notes((u64::MAX, u64::MAX)));
         for row in self.store.push_rows(&from, &to, ROWS_AT_ONCE)? {
-            if let PushRow::Notes { bytes, .. } = &row {
-                found.add(bytes);
+            if let PushRow::Notes { no, bytes } = &row {
+                found.add(bytes, no.0);
             }
             found.push.push(row.key());
         }
@@ -87,7 +92,8 @@ impl Engine {
 }
 
 impl NotesFound {
-    fn add(&mut self, row: &[u8]) {
+    fn add(&mut self, row: &[u8], number: u64) {
+        self.newest = self.newest.max(number);
         match notes_of(row) {
             Ok(notes) => self.notes.extend(notes),
             // It would stay damaged, and those behind it are to come into the feed.

@@ -4,7 +4,7 @@ use crate::provider_world::*;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tidings_domain::{
-    chat_rows::all_feed_notes,
+    chat_rows::feed_notes_from,
     model::Actor,
     push_store::{PushChange, PushKey, PushStore},
     store::{RowChange, RowSpace, RowStore, Term},
@@ -40,7 +40,7 @@ fn feed(world: &World, types: &str) -> Vec<(String, String, String, Value)> {
 }
 
 async fn add_all(world: &World) {
-    while world.engine.add_feed_notes().await.unwrap() {}
+    while world.engine.add_feed_notes(true).await.unwrap() {}
 }
 
 /// A push that is acknowledged, a message that is notified, a popup that is shown and clicked, and an event of the app's own.
@@ -131,7 +131,7 @@ async fn a_note_that_is_committed_twice_has_the_same_id_both_times() {
     let store = Arc::new(MemoryStore::shared());
     let world = world(setup(&store, &EventType::OPTIONAL)).with_room(&["ada", "ben"]).await;
     something_happens(&world).await;
-    let spaces = [(RowSpace::Chat, all_feed_notes()), (RowSpace::Popups, tidings_popups::all_feed_notes())];
+    let spaces = [(RowSpace::Chat, feed_notes_from(0)), (RowSpace::Popups, tidings_popups::feed_notes_from(0))];
     let rows = spaces.map(|(space, (from, to))| (space, store.rows(space, &from, &to, 1_000).unwrap()));
     let pushes = store.push_rows(&PushKey::Notes((0, 0)), &PushKey::Notes((u64::MAX, u64::MAX)), 1_000).unwrap();
     assert!(rows.iter().all(|(_, rows)| !rows.is_empty()) && !pushes.is_empty());
