@@ -356,7 +356,14 @@ pub trait Store: PushStore + RowStore {
     ///
     /// # Errors
     /// Those of reads.
-    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>>;
+    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
+        Ok(self.stored_seqs(requests)?.iter().map(Option::is_some).collect())
+    }
+    /// The `seq` of the first result of each such request, in the same order; `None`: none is stored.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>>;
     /// The requested pages, in the same order. Once about `bytes_max` bytes are read, each further page has its first
     /// entry alone: entries may follow a page that is shorter than its limit.
     ///

@@ -17,7 +17,7 @@
 
 pub(crate) mod blocks;
 mod bulk_sends;
-mod conversations;
+pub(crate) mod conversations;
 pub mod events;
 mod health;
 mod history;
@@ -41,4 +41,4 @@ pub mod resume;
 mod retention;
 pub mod send;
 pub(crate) mod signals;
-mod users;
+pub(crate) mod users;

@@ -99,6 +99,8 @@ pub const WATCHED_USERS_MAX: usize = 1_000;
 pub const WATCHED_GROUP_MEMBERS_MAX: u64 = 500;
 /// The body of an HTTP request that carries a batch (of messages, members, users, push targets or popup events), in bytes.
 pub const HTTP_BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A line of an import, in bytes: a message with its body and the reactions to it.
+pub const IMPORT_LINE_BYTES_MAX: usize = 1024 * 1024;
 /// The body of any other request, in bytes.
 pub const OPERATION_BODY_BYTES_MAX: usize = 1024 * 1024;
 /// The body of a single send, in bytes: the longest message with an envelope that mentions a hundred members.

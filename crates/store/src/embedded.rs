@@ -261,13 +261,13 @@ impl Store for EmbeddedStore {
         }
     }
 
-    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
+    fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>> {
         let kv = self.kv()?;
-        let is_stored = |(conversation, author, id): &(ConversationNo, UserNo, &str)| {
+        let seq = |(conversation, author, id): &(ConversationNo, UserNo, &str)| {
             let key = dedupe_key(*conversation, *author, id);
-            Ok(read_first_result(&*kv, &key, self.has_former_results)?.is_some())
+            Ok(read_first_result(&*kv, &key, self.has_former_results)?.map(|(first, _)| first.appended.seq))
         };
-        requests.iter().map(is_stored).collect()
+        requests.iter().map(seq).collect()
     }
 
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {

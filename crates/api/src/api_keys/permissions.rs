@@ -106,6 +106,8 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("POST", "/v1/event-consumers/{name}/replay", Scope(Admin)),
     ("GET", "/v1/events", Scope(Read)),
     ("GET", "/v1/events/stream", Scope(Read)),
+    ("GET", "/v1/export", Scope(Admin)),
+    ("POST", "/v1/import", Scope(Admin)),
     ("POST", "/v1/invites/join", Scope(Users)),
     ("POST", "/v1/messages", Scope(Send)),
     ("POST", "/v1/messages/batch", Scope(Send)),

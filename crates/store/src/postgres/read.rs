@@ -203,8 +203,8 @@ impl Store for PostgresStore {
         self.read_positions(entries)
     }
 
-    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
-        self.read_stored_requests(requests)
+    fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>> {
+        self.read_stored_seqs(requests)
     }
 
     fn pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
