@@ -81,6 +81,8 @@ type Send = (ConversationNo, Option<UserNo>, String);
 
 fn send_of(conversation: ConversationNo, entry: &NewEntry) -> Option<Send> {
     let writer = entry.desk().and_then(|desk| desk.agent.as_ref()).or(entry.sender.as_ref());
+    // An imported message is the conversation's, whoever sent it.
+    let writer = writer.filter(|_| !entry.is_imported());
     Some((conversation, writer.map(|writer| writer.no), entry.client_msg_id.clone()?))
 }
 
@@ -317,6 +319,9 @@ impl State {
                 }
                 if settings.join_requests.is_some() {
                     details.settings.join_requests = settings.join_requests;
+                }
+                if settings.importing.is_some() {
+                    details.settings.importing = settings.importing;
                 }
                 if settings.reactions.is_some() {
                     details.settings.reactions = settings.reactions.clone();

@@ -90,16 +90,17 @@ impl Lines {
     async fn next(&mut self, before: u64) -> Result<Option<Bytes>, Refusal> {
         let mut searched = 0;
         loop {
-            if let Some(end) = self.rest[searched..].iter().position(|byte| *byte == b'\n') {
-                let line = self.rest.split_to(searched + end).freeze();
+            let end = self.rest[searched..].iter().position(|byte| *byte == b'\n').map(|end| searched + end);
+            searched = self.rest.len();
+            let (length, number) = (end.unwrap_or(searched), before + 1);
+            if length > IMPORT_LINE_BYTES_MAX {
+                let refusal = Refusal::limit("line (bytes)", IMPORT_LINE_BYTES_MAX as u64, length as u64);
+                return Err(Refusal::new(refusal.code, format!("line {number}: {}", refusal.detail)));
+            }
+            if let Some(end) = end {
+                let line = self.rest.split_to(end).freeze();
                 self.rest.advance(1);
                 return Ok(Some(line));
-            }
-            searched = self.rest.len();
-            let number = before + 1;
-            if searched > IMPORT_LINE_BYTES_MAX {
-                let refusal = Refusal::limit("line (bytes)", IMPORT_LINE_BYTES_MAX as u64, searched as u64);
-                return Err(Refusal::new(refusal.code, format!("line {number}: {}", refusal.detail)));
             }
             if self.is_over {
                 return Ok(Some(self.rest.split().freeze()).filter(|line| !line.is_empty()));

@@ -88,6 +88,15 @@ fn every_described_operation_can_be_called() {
     let operation = "PATCH /v1/conversations/{conversation}";
     app.check(operation, "/v1/conversations/g", r#"{"name":"Gee"}"#, 200, r#""name":"Gee""#);
 
+    // Lines of their own, which the tests of imports send.
+    app.check("POST /v1/import", "/v1/import", "{}", 415, "application/x-ndjson");
+    let user = br#"{"type":"user","id":"imported","name":"I"}"#;
+    let imported = app.http.exchange_text("POST", "/v1/import", "application/x-ndjson", user).unwrap();
+    assert_eq!(imported.status, 200);
+    let exported = app.check("GET /v1/export", "/v1/export", "", 200, r#"{"type":"user","id":"imported","name":"I"}"#);
+    assert!(exported.lines().all(|line| line.starts_with(r#"{"type":"#)), "{exported}");
+    app.check("GET /v1/export", "/v1/export?conversation=nowhere", "", 404, "not_found");
+
     let path = "/v1/notifications/policy";
     app.check("GET /v1/notifications/policy", path, "", 200, r#"{"version":0,"policy":{"rules":[{"id":"default""#);
     let policy = r#"{"rules":[{"id":"mentions","when":{"attribute":"mention","op":"eq","value":true},

@@ -78,10 +78,24 @@ pub struct Import {
     result: ImportResult,
 }
 
-/// A refusal of a line.
-fn at_line(line: u64, refusal: Refusal) -> Refusal {
+/// Why an import ends early.
+struct LineRefusal {
+    refusal: Refusal,
+    /// Whether it names its line: one that was read earlier, and not stored.
+    is_named: bool,
+}
+
+/// Of the line that is read.
+impl From<Refusal> for LineRefusal {
+    fn from(refusal: Refusal) -> Self {
+        LineRefusal { refusal, is_named: false }
+    }
+}
+
+fn at_line(line: u64, refusal: Refusal) -> LineRefusal {
     let detail = format!("line {line}: {}", refusal.detail);
-    Refusal { retry_after_ms: refusal.retry_after_ms, ..Refusal::new(refusal.code, detail) }
+    let refusal = Refusal { retry_after_ms: refusal.retry_after_ms, ..Refusal::new(refusal.code, detail) };
+    LineRefusal { refusal, is_named: true }
 }
 
 impl Import {
@@ -116,11 +130,13 @@ impl Import {
     pub async fn line(&mut self, text: &[u8]) -> Result<(), Refusal> {
         self.result.lines += 1;
         let line = self.result.lines;
-        match self.add(line, text).await {
-            Ok(()) => Ok(()),
-            // What waits is before this line.
-            Err(refusal) => self.flush().await.and(Err(at_line(line, refusal))),
-        }
+        let refusal = match self.add(line, text).await {
+            Ok(()) => return Ok(()),
+            Err(LineRefusal { refusal, is_named: true }) => return Err(refusal),
+            Err(LineRefusal { refusal, .. }) => at_line(line, refusal),
+        };
+        // What waits is before this line.
+        self.flush().await.and(Err(refusal)).map_err(|refusal| refusal.refusal)
     }
 
     /// Stores what waits.
@@ -128,7 +144,7 @@ impl Import {
     /// # Errors
     /// Those of [`Import::line`].
     pub async fn end(mut self) -> Result<ImportResult, Refusal> {
-        self.flush().await?;
+        self.flush().await.map_err(|refusal| refusal.refusal)?;
         Ok(self.result)
     }
 
@@ -137,7 +153,7 @@ impl Import {
         self.result.lines
     }
 
-    async fn add(&mut self, line: u64, text: &[u8]) -> Result<(), Refusal> {
+    async fn add(&mut self, line: u64, text: &[u8]) -> Result<(), LineRefusal> {
         if text.iter().all(u8::is_ascii_whitespace) {
             return Ok(());
         }
@@ -167,7 +183,7 @@ impl Import {
                 let conversation = self.engine.directory.require_conversation(&conversation)?;
                 if conversation.kind == ConversationKind::Direct {
                     let why = "the members of a direct conversation are its two users";
-                    return Err(Refusal::new(ErrorCode::Conflict, why));
+                    return Err(Refusal::new(ErrorCode::Conflict, why).into());
                 }
                 let user = self.engine.directory.require_user(&user)?.no;
                 let member = (line, user, role.unwrap_or(Role::Member));
@@ -237,7 +253,7 @@ impl Import {
     }
 
     /// Commits what waits.
-    async fn flush(&mut self) -> Result<(), Refusal> {
+    async fn flush(&mut self) -> Result<(), LineRefusal> {
         self.pending_bytes = 0;
         match std::mem::replace(&mut self.pending, Pending::Users(Vec::new())) {
             Pending::Users(users) => self.store_users(users).await,
@@ -247,7 +263,7 @@ impl Import {
         }
     }
 
-    async fn store_users(&mut self, users: Vec<(u64, UserPatch)>) -> Result<(), Refusal> {
+    async fn store_users(&mut self, users: Vec<(u64, UserPatch)>) -> Result<(), LineRefusal> {
         let Some((line, _)) = users.first() else { return Ok(()) };
         let (line, count) = (*line, users.len() as u64);
         let patches = users.into_iter().map(|(_, patch)| patch).collect();
@@ -260,7 +276,7 @@ impl Import {
         &mut self,
         conversation: Arc<Conversation>,
         members: Vec<(u64, UserNo, Role)>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), LineRefusal> {
         let Some((line, ..)) = members.first() else { return Ok(()) };
         let line = *line;
         if !conversation.is_importing() {
@@ -283,7 +299,7 @@ impl Import {
         Ok(())
     }
 
-    async fn store_messages(&mut self, messages: Vec<PendingMessage>) -> Result<(), Refusal> {
+    async fn store_messages(&mut self, messages: Vec<PendingMessage>) -> Result<(), LineRefusal> {
         let messages = self.without_stored(messages)?;
         let imported_at = self.engine.clock.now_ms();
         let mut previous: FxHashMap<ConversationNo, String> = FxHashMap::default();
@@ -306,7 +322,7 @@ impl Import {
         for (line, sent_at, answer) in waiting {
             match outcome_of(answer).await {
                 Ok(outcome) => {
-                    let Some(appended) = outcome.appended() else { return Err(unexpected_outcome()) };
+                    let Some(appended) = outcome.appended() else { return Err(unexpected_outcome().into()) };
                     let counts = &mut self.result;
                     *(if appended.duplicate { &mut counts.duplicates } else { &mut counts.messages }) += 1;
                     counts.times_moved += u64::from(!appended.duplicate && appended.at != sent_at);
@@ -318,7 +334,7 @@ impl Import {
     }
 
     /// The messages of conversations that are importing; of others all must be stored already.
-    fn without_stored(&mut self, messages: Vec<PendingMessage>) -> Result<Vec<PendingMessage>, Refusal> {
+    fn without_stored(&mut self, messages: Vec<PendingMessage>) -> Result<Vec<PendingMessage>, LineRefusal> {
         let (open, finished): (Vec<_>, Vec<_>) =
             messages.into_iter().partition(|message| message.conversation.is_importing());
         let asked: Vec<_> = finished.iter().map(PendingMessage::request).collect();
@@ -337,7 +353,7 @@ impl Import {
         }
     }
 
-    async fn store_reads(&mut self, reads: Vec<(u64, Arc<Conversation>, UserNo, String)>) -> Result<(), Refusal> {
+    async fn store_reads(&mut self, reads: Vec<(u64, Arc<Conversation>, UserNo, String)>) -> Result<(), LineRefusal> {
         let seqs = {
             let asked: Vec<_> =
                 reads.iter().map(|(_, of, _, id)| (of.no, UserNo::NOBODY, id.as_str())).map(prefixed).collect();
