@@ -686,6 +686,18 @@ impl Store for MemoryStore {
         self.committed_after(after, limit)
     }
 
+    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
+        let state = self.0.lock();
+        let mut all: Vec<_> = match of {
+            NamedKind::User => state.user_nos.iter().map(|(id, no)| (id.clone(), no.0)).collect(),
+            NamedKind::Conversation => state.conversation_nos.iter().map(|(id, no)| (id.clone(), no.0)).collect(),
+        };
+        all.retain(|(id, _)| id.starts_with(prefix) && id.as_str() > after);
+        all.sort();
+        all.truncate(limit);
+        Ok(all)
+    }
+
     fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>> {
         let state = self.0.lock();
         let seq = |(conversation, author, id): &(ConversationNo, UserNo, &str)| {

@@ -56,6 +56,7 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("POST", "/v1/bulk-sends", Scope(Send)),
     ("GET", "/v1/bulk-sends/{bulk_send}", Scope(Read)),
     ("DELETE", "/v1/bulk-sends/{bulk_send}", Scope(Send)),
+    ("GET", "/v1/conversations", Scope(Read)),
     ("POST", "/v1/conversations", Scope(Users)),
     ("GET", "/v1/conversations/{conversation}", Scope(Read)),
     ("PATCH", "/v1/conversations/{conversation}", Scope(Users)),
