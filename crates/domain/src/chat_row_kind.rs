@@ -87,11 +87,13 @@ pub enum ChatRowKind {
     JoinRequest = b'J',
     /// A consumer of the feed of events, and what it has still to do.
     EventConsumer = b'c',
+    /// Notes for the feed of events.
+    FeedNotes = b'f',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 41] = [
+    pub const ALL: [ChatRowKind; 42] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -133,6 +135,7 @@ impl ChatRowKind {
         ChatRowKind::Invites,
         ChatRowKind::JoinRequest,
         ChatRowKind::EventConsumer,
+        ChatRowKind::FeedNotes,
     ];
 
     /// The first byte of its keys.

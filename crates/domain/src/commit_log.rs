@@ -79,6 +79,7 @@ impl Change {
             Proposal::SetBlock { user, other, blocked, .. } => {
                 Some(Change::Block { user: *user, other: *other, blocked: *blocked })
             }
+            Proposal::AddFeedNotes(notes) => Some(Change::Notes(notes.clone())),
             // What these change is in their entries, or is read from the store each time.
             Proposal::Append { .. }
             | Proposal::ChangeMessage { .. }

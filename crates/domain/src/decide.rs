@@ -345,7 +345,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 }
                 Ok(Outcome::Done)
             }
-            Proposal::Kick { .. } => Ok(Outcome::Done),
+            Proposal::Kick { .. } | Proposal::AddFeedNotes(_) => Ok(Outcome::Done),
             Proposal::AdvanceOutbox { through, dead } => {
                 self.rows.advance_outbox(*through, dead)?;
                 Ok(Outcome::Done)

@@ -8,6 +8,7 @@
 //!   it keeps besides entries, profiles and details; [`desks`]: those of accounts that answer; [`restrictions`]: mutes and bans; [`joining`]: invites and requests to join; [`row_keys`]: the form of their keys;
 //! - [`push_tokens`], [`token_digest`], [`providers`]: where providers reach devices, and the port by which they do;
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
+//! - [`feed_notes`]: what comes into the log from outside the commits of chat;
 //! - [`installation`], [`node_settings`]: which installation a node is of, and what its nodes must have set alike;
 //! - [`leadership`]: whether this node leads, and the port that says so; [`gates`]: what all nodes understand; [`end_reason`]: why a server ends by itself;
 //! - [`clock`], [`rate`], [`user_limiter`], [`refusals`], [`metrics`], [`notification_counts`], [`failure_log`]: time, rate limits, refusals for callers, counters, and
@@ -23,6 +24,7 @@ pub mod decide;
 pub mod desks;
 pub mod end_reason;
 pub mod failure_log;
+pub mod feed_notes;
 pub mod gates;
 pub mod installation;
 pub mod joining;

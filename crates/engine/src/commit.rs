@@ -525,6 +525,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::SetLastSeen(_)
         | Proposal::SetNotificationCounts(_)
         | Proposal::SetApiKeyUse(_)
+        | Proposal::AddFeedNotes(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::CheckpointStream { .. }
         | Proposal::DeleteStoredNotifications { .. } => FlowKey::Server,
@@ -572,6 +573,7 @@ fn writes_beside_import(proposal: &Proposal) -> bool {
         | Proposal::SetLastSeen(_)
         | Proposal::SetNotificationCounts(_)
         | Proposal::SetApiKeyUse(_)
+        | Proposal::AddFeedNotes(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::DeleteStoredNotifications { .. } => true,
     }

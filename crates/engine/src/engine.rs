@@ -8,7 +8,7 @@
 //! - `push_tokens`: where providers reach devices;
 //! - [`port`]: what the crate of notifications uses beside these;
 //! - `bulk_sends`: one message to some of an account's followers;
-//! - [`events`]: the feed of all that is committed;
+//! - [`events`]: the feed of all that is committed; `feed_notes`: what comes into it from outside the commits of chat;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every listener;
 //! - `popup_trigger`, `popup_users`, `popup_pushes`: popups that the app server sends, users as popups see them, and what
@@ -20,6 +20,7 @@ pub(crate) mod blocks;
 mod bulk_sends;
 pub(crate) mod conversations;
 pub mod events;
+mod feed_notes;
 mod health;
 mod history;
 mod joining;

@@ -89,6 +89,7 @@ use streams::{Streams, worker::StreamWorker};
 use tidings_domain::{
     clock::Clock,
     end_reason::EndReason,
+    feed_notes::FeedNotes,
     gates::OpenGates,
     leadership::{Leadership, Term},
     metrics::Metrics,
@@ -138,6 +139,7 @@ pub struct Engine {
     lead: Leadership,
     /// What every node reads, and this one may therefore write.
     pub gates: Arc<OpenGates>,
+    pub feed_notes: Arc<FeedNotes>,
     leader_client: OnceLock<Arc<dyn LeaderClient>>,
     draining: AtomicBool,
     end_reason: watch::Sender<Option<EndReason>>,
@@ -156,4 +158,5 @@ pub(crate) struct Core {
     pub(crate) shards: Arc<Shards>,
     pub(crate) lead: Leadership,
     pub(crate) gates: Arc<OpenGates>,
+    pub(crate) feed_notes: Arc<FeedNotes>,
 }

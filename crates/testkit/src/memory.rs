@@ -422,7 +422,7 @@ impl State {
                 }
                 Outcome::Done
             }
-            Proposal::Kick { .. } => Outcome::Done,
+            Proposal::Kick { .. } | Proposal::AddFeedNotes(_) => Outcome::Done,
             Proposal::AdvanceOutbox { through, dead } => {
                 self.outbox_done = self.outbox_done.max(*through);
                 self.outbox = self.outbox.split_off(&(self.outbox_done + 1));

@@ -156,6 +156,7 @@ fn operation_of(proposal: &Proposal) -> Option<HookOperation> {
         | Proposal::SetLastSeen(_)
         | Proposal::SetNotificationCounts(_)
         | Proposal::SetApiKeyUse(_)
+        | Proposal::AddFeedNotes(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::DeleteStoredNotifications { .. } => None,
     }
