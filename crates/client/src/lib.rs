@@ -5,6 +5,7 @@
 //! reading order:
 //! - [`token`]: signing the token that a user binds with;
 //! - [`http`]: a blocking JSON client on one keep-alive connection;
+//! - [`transfer`]: bodies that are longer than memory;
 //! - [`session`]: a blocking WebSocket session;
 //! - [`device`]: a blocking MIOP session;
 //! - [`wire`]: HTTP requests and responses as bytes, for the clients above and the lab;
@@ -29,6 +30,7 @@ pub mod http;
 pub mod nonblocking;
 pub mod session;
 pub mod token;
+pub mod transfer;
 pub mod wire;
 
 use tidings_protocol::http::Problem;

@@ -364,6 +364,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             return Ok(first);
         }
         self.check_agent(entry)?;
+        if let Some(import) = &entry.request.import {
+            return self.import(conversation, entry, import, send);
+        }
         match &entry.sender {
             Some(sender) if self.rows.has_just_left(conversation, sender.no) => Err(Rejection::NotAMember.into()),
             _ => {
@@ -371,6 +374,26 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 self.append(conversation, Cow::Borrowed(entry), send)
             }
         }
+    }
+
+    /// Appends a message of another system, with the reactions to it. Its sender need not be a member any more.
+    fn import(
+        &mut self,
+        conversation: ConversationNo,
+        entry: &'a NewEntry,
+        import: &'a ImportRequest,
+        send: Option<R::SendKey>,
+    ) -> Result<Appended, ProposalError> {
+        if let Some(previous) = &import.previous {
+            let previous = self.rows.send_key(conversation, UserNo::NOBODY, previous);
+            self.rows.first_result(&previous)?.ok_or(Rejection::PreviousNotStored)?;
+        }
+        let appended = self.append(conversation, Cow::Borrowed(entry), send)?;
+        for (user, keys) in &import.reactions {
+            let own = chat_rows::reactions_key(conversation, appended.seq, *user);
+            self.rows.put_chat_row(own, Some(chat_rows::encode(keys)));
+        }
+        Ok(appended)
     }
 
     /// Takes the sender's turn in a conversation in slow mode.
@@ -433,7 +456,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             self.move_in_index(conversation, *account, *for_customer, &head, position)?;
         }
         head.last_seq += 1;
-        head.last_at = head.last_at.max(self.now_ms);
+        head.last_at = head.last_at.max(entry.request.time(self.now_ms));
         head.last_position = position;
         let appended = Appended { conversation, seq: head.last_seq, at: head.last_at, position, duplicate: false };
         let Appended { seq, at, .. } = appended;

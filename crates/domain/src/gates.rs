@@ -56,6 +56,9 @@ gates! {
     UserSafety = "user_safety";
     /// Pushes, notifications and what popups do come into the commit log as notes, by way of rows of their own.
     FeedNotes = "feed_notes";
+    /// Conversations may be `importing`, and entries have the time at which they were imported beside their own: a node that did not
+    /// know would let members send into the middle of a history, and notify people of old messages.
+    HistoryImport = "history_import";
 }
 
 impl Gate {

@@ -243,6 +243,9 @@ pub struct ConversationSettings {
     /// Whether users may ask to become members; `None`: they may not.
     #[serde(skip_serializing_if = "is_default")]
     pub join_requests: Option<bool>,
+    /// Whether the history of another system is being imported: only the import writes. `Some(false)`: it has been finished.
+    #[serde(skip_serializing_if = "is_default")]
+    pub importing: Option<bool>,
 }
 
 /// A setting of which a later version may know more values than this one.
@@ -305,6 +308,7 @@ impl ConversationSettings {
             posting: changes.posting.or(self.posting),
             slow_mode_s: changes.slow_mode_s.or(self.slow_mode_s),
             join_requests: changes.join_requests.or(self.join_requests),
+            importing: changes.importing.or(self.importing),
         }
     }
 }
@@ -348,6 +352,11 @@ pub fn place_of_reaction<'a>(given: impl Iterator<Item = &'a str> + Clone, key: 
 }
 
 impl Conversation {
+    /// Whether only an import writes: members read, and nothing counts as unread.
+    pub fn is_importing(&self) -> bool {
+        self.settings.importing == Some(true)
+    }
+
     /// What members may read from before they joined.
     pub fn history(&self) -> HistoryVisibility {
         self.settings.history.unwrap_or_default()
@@ -501,6 +510,13 @@ pub struct StoredEntry {
     pub content: NewEntry,
 }
 
+impl StoredEntry {
+    /// From when on retention counts the entry's age: its time, or that of its import.
+    pub fn kept_since(&self) -> u64 {
+        self.content.kept_since(self.at)
+    }
+}
+
 /// The mention of all members.
 pub const MENTION_ALL: &str = "@all";
 
@@ -542,6 +558,27 @@ pub struct EntryRequest {
     pub refusal: Option<Box<Refusal>>,
     /// In how many milliseconds the sender may send one message of the conversation; `None`: slow mode does not concern it.
     pub slow_mode_ms: Option<u64>,
+    /// Of a message of another system.
+    pub import: Option<Box<ImportRequest>>,
+}
+
+/// What an imported message brings with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportRequest {
+    /// When it was sent, in milliseconds since 1970 UTC. The entry's time, or that of the entry ahead of it if that is later.
+    pub sent_at: u64,
+    /// The id of the message ahead of it in the file: without that one stored, this one is rejected, so that a failed commit leaves
+    /// no message out.
+    pub previous: Option<String>,
+    /// The users who reacted, with their reactions, which are in the message's details, too.
+    pub reactions: Vec<(UserNo, Vec<String>)>,
+}
+
+impl EntryRequest {
+    /// The entry's time, if the conversation has no later one.
+    pub fn time(&self, now_ms: u64) -> u64 {
+        self.import.as_ref().map_or(now_ms, |import| import.sent_at)
+    }
 }
 
 /// The body of an entry whose body was removed.
@@ -564,6 +601,11 @@ impl NewEntry {
         }
     }
 
+    /// From when on retention counts the age of an entry of this time.
+    pub fn kept_since(&self, at: u64) -> u64 {
+        self.details.as_deref().and_then(|details| details.imported_at).unwrap_or(at)
+    }
+
     /// Who wrote it: the agent, if one wrote it for an account.
     pub fn author(&self) -> Option<&Sender> {
         self.desk().and_then(|desk| desk.agent.as_ref()).or(self.sender.as_ref())
@@ -571,9 +613,16 @@ impl NewEntry {
 
     /// What makes a send safe to repeat, together with its conversation: its author ([`UserNo::NOBODY`] if the app server
     /// speaks as the conversation itself), and the author's own id of it.
+    ///
+    /// An imported message is found by its id alone, since what refers to it does not name its sender.
     pub fn idempotency_key(&self) -> Option<(UserNo, &str)> {
-        let author = self.author().map_or(UserNo::NOBODY, |author| author.no);
+        let author = self.author().filter(|_| !self.is_imported()).map_or(UserNo::NOBODY, |author| author.no);
         self.client_msg_id.as_deref().map(|id| (author, id))
+    }
+
+    /// Whether it came from another system by an import.
+    pub fn is_imported(&self) -> bool {
+        self.details.as_deref().is_some_and(|details| details.imported_at.is_some())
     }
 
     /// Of whom a message is a mention, by id or [`MENTION_ALL`]: whom it named when it was sent, and has named ever since. What an

@@ -40,6 +40,15 @@ pub enum End {
     Newest,
 }
 
+/// What has an id that app servers gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedKind {
+    /// A user.
+    User,
+    /// A conversation.
+    Conversation,
+}
+
 /// A conversation in a user's list of memberships.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserConversation {
@@ -262,6 +271,12 @@ pub trait Store: PushStore + RowStore {
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
         StoredId::parse(id).map_or(Ok(None), |id| self.find_conversation(id))
     }
+    /// The ids of users, or of conversations, that begin with `prefix` and come after `after`: in the order of their bytes, each with
+    /// its number, and at most `limit`.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>>;
     /// The conversation with this number.
     ///
     /// # Errors
@@ -356,7 +371,14 @@ pub trait Store: PushStore + RowStore {
     ///
     /// # Errors
     /// Those of reads.
-    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>>;
+    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
+        Ok(self.stored_seqs(requests)?.iter().map(Option::is_some).collect())
+    }
+    /// The `seq` of the first result of each such request, in the same order; `None`: none is stored.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>>;
     /// The requested pages, in the same order. Once about `bytes_max` bytes are read, each further page has its first
     /// entry alone: entries may follow a page that is shorter than its limit.
     ///

@@ -262,15 +262,18 @@ impl Committer {
         Committer { rate, intake, hook, metrics, thread, failing_since, watchdog }
     }
 
-    /// Queues a request without waiting. Here, and nowhere else, what others are notified of takes a send from its user's rate, and is
-    /// asked of the hook.
+    /// Queues a request without waiting. Here, and nowhere else, what others are notified of takes a send from its user's rate, is
+    /// asked of the hook, and is kept from a conversation whose history is being imported.
     ///
     /// # Errors
-    /// `rate_limited`, `queue_full`, `store_unavailable` or `draining`. The request and its reply are dropped: the caller must answer.
+    /// `conversation_importing`, `rate_limited`, `queue_full`, `store_unavailable` or `draining`. The request and its reply are dropped: the caller must answer.
     pub(crate) fn submit(&self, request: CommitRequest) -> Result<(), Refusal> {
         if let Some(ran) = self.watchdog.overdue() {
             let detail = format!("the store has not answered for {} s; nothing of this was stored", ran.as_secs());
             return Err(Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(STORE_RETRY_AFTER_MS));
+        }
+        if let Some(conversation) = &request.conversation {
+            check_not_importing(conversation, &request.proposal)?;
         }
         if let Origin::User(user) = request.by
             && is_told(&request.proposal)
@@ -353,6 +356,20 @@ impl Committer {
             refused = refused.and(outcome_of(answer.await).map(drop));
         }
         refused
+    }
+
+    /// Queues a proposal of an import. It takes no lane: it stands with operations, of which a batch has few while messages are sent.
+    ///
+    /// # Errors
+    /// `queue_full`, `store_unavailable`, `draining`.
+    pub(crate) fn begin_import(
+        &self,
+        conversation: Option<&Arc<Conversation>>,
+        proposal: Proposal,
+    ) -> Result<oneshot::Receiver<Result<Outcome, Refusal>>, Refusal> {
+        let (request, answer) = CommitRequest::of(Origin::Server, proposal, FlowKey::Bulk, conversation.cloned(), None);
+        self.submit(request)?;
+        Ok(answer)
     }
 
     async fn commit(
@@ -515,6 +532,53 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
     }
 }
 
+/// Refuses what would write between the messages that an import brings, whoever asks for it.
+fn check_not_importing(conversation: &Conversation, proposal: &Proposal) -> Result<(), Refusal> {
+    if !conversation.is_importing() || writes_beside_import(proposal) {
+        return Ok(());
+    }
+    let why = "the conversation's history is being imported: members read, and nobody sends before it is finished";
+    Err(Refusal::new(ErrorCode::ConversationImporting, why))
+}
+
+/// Whether a proposal writes nothing of a timeline, or is of the import itself.
+fn writes_beside_import(proposal: &Proposal) -> bool {
+    match proposal {
+        Proposal::Append { entry, .. } => entry.is_imported(),
+        Proposal::UpdateConversation { settings, notice, .. } => settings.importing.is_some() || notice.is_none(),
+        Proposal::ChangeMembers { notice, .. } => notice.is_none(),
+        Proposal::OpenDirect { .. }
+        | Proposal::ChangeMessage { .. }
+        | Proposal::React { .. }
+        | Proposal::SetDesk { .. }
+        | Proposal::Assign { .. } => false,
+        Proposal::TellReactions { .. }
+        | Proposal::CheckpointStream { .. }
+        | Proposal::PutUsers(_)
+        | Proposal::CreateConversation(_)
+        | Proposal::MarkRead { .. }
+        | Proposal::SetMute { .. }
+        | Proposal::SetPreferences { .. }
+        | Proposal::SetDoNotDisturb { .. }
+        | Proposal::SetReceipts { .. }
+        | Proposal::SetNotificationPreferences { .. }
+        | Proposal::SetPushToken { .. }
+        | Proposal::Kick { .. }
+        | Proposal::Revoke { .. }
+        | Proposal::SetSuspension { .. }
+        | Proposal::SetBlock { .. }
+        | Proposal::Report { .. }
+        | Proposal::SetReport { .. }
+        | Proposal::SetStored(_)
+        | Proposal::SetLastSeen(_)
+        | Proposal::SetNotificationCounts(_)
+        | Proposal::SetApiKeyUse(_)
+        | Proposal::AddFeedNotes(_)
+        | Proposal::AdvanceOutbox { .. }
+        | Proposal::DeleteStoredNotifications { .. } => true,
+    }
+}
+
 /// The refusal for a proposal that a queue does not admit.
 fn admission_refusal(why: AdmissionError, queue: &str) -> Refusal {
     let detail = match why {
@@ -666,8 +730,14 @@ impl Worker {
             let (proposal, conversation) = match (proposal, &outcome) {
                 // Another message has opened the conversation meanwhile, perhaps in this batch.
                 (Proposal::OpenDirect { entry, .. }, Outcome::Conversation { conversation, .. }) => {
-                    late.push(Proposal::Append { conversation: conversation.no, entry });
-                    late_pending.push((Some(Arc::new(conversation.clone())), reply, slot, stream));
+                    let append = Proposal::Append { conversation: conversation.no, entry };
+                    match check_not_importing(conversation, &append) {
+                        Ok(()) => {
+                            late.push(append);
+                            late_pending.push((Some(Arc::new(conversation.clone())), reply, slot, stream));
+                        }
+                        Err(refusal) => replies.answer(reply, Err(refusal), None),
+                    }
                     continue;
                 }
                 (proposal, Outcome::Opened { conversation, .. }) => (proposal, Some(Arc::new(conversation.clone()))),

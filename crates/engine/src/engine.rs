@@ -3,7 +3,7 @@
 //! - [`send`]: accept: who may send what where, before anything is stored; `limits`: how often users send and open conversations;
 //! - `message_changes`, `replies`, `mentions`: edits and recalls, answers, who was mentioned;
 //! - `reads`, `history`, [`resume`]: unread counts, timelines, inboxes;
-//! - `users`, `conversations`: profiles, details, members, mutes;
+//! - `users`, `conversations`: profiles, details, members, mutes; `all_lists`: lists of all of them;
 //! - `restrictions`: mutes, bans and who may send; the hand-over of a group; `joining`: invites, and requests to join;
 //! - `push_tokens`: where providers reach devices;
 //! - [`port`]: what the crate of notifications uses beside these;
@@ -15,9 +15,10 @@
 //!   their journeys push;
 //! - `leader_requests`: what only the leader can answer; `health`: what operators see.
 
+mod all_lists;
 pub(crate) mod blocks;
 mod bulk_sends;
-mod conversations;
+pub(crate) mod conversations;
 pub mod events;
 mod feed_notes;
 mod health;
@@ -42,4 +43,4 @@ pub mod resume;
 mod retention;
 pub mod send;
 pub(crate) mod signals;
-mod users;
+pub(crate) mod users;

@@ -396,6 +396,10 @@ impl FanoutBuilder {
     fn append(&mut self, conversation: &Arc<Conversation>, entry: StoredEntry) {
         self.entries += 1;
         self.through = entry.position;
+        // Sessions read imported messages from the history: they are no news, and may be hundreds of thousands.
+        if entry.content.kind == EntryKind::Message && entry.content.is_imported() {
+            return;
+        }
         match self.directory.desks.sides(conversation.pair) {
             Some(_) if entry.content.desk().is_some_and(|desk| desk.for_customer) => {
                 self.append_for(Side::Customer, conversation, entry)

@@ -6,6 +6,7 @@
 //! their ports. In reading order, in which a module uses only those below it:
 //! - `lifecycle`: how the engine starts and stops;
 //! - [`engine`]: the operations of [`Engine`], such as [`engine::send`], that belong to no feature;
+//! - [`imports`]: the history of another system, read and written;
 //! - `reactions`: reactions and pins, and when members are notified of them;
 //! - [`cluster`]: several nodes on one store;
 //! - [`config`]: the settings;
@@ -49,6 +50,7 @@ pub mod entry_view;
 mod fairness;
 pub mod hook;
 pub mod hub;
+pub mod imports;
 pub mod lanes;
 mod lifecycle;
 pub mod lists;
@@ -97,7 +99,7 @@ use tidings_domain::{
 };
 use tidings_popups::PopupService;
 use tidings_push::PushHandle;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use worker_thread::WorkerThread;
 
 /// The server without its listeners: the handle that they hold. One for each process, shared by all of them; every operation of
@@ -132,6 +134,8 @@ pub struct Engine {
     pub cluster: Option<Cluster>,
     /// Locked while the progress of bulk sends changes. The term in which none is running, once that is known.
     bulk_sends: parking_lot::Mutex<Option<Term>>,
+    /// For one import at a time: its commits are a steady load beside live traffic.
+    importing: Arc<Semaphore>,
     lead: Leadership,
     /// What every node reads, and this one may therefore write.
     pub gates: Arc<OpenGates>,

@@ -49,7 +49,7 @@ use tidings_domain::{
 };
 use tidings_popups::{PopupParts, PopupService};
 use tidings_push::{PeerInbox, PushHandle, PushParts};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// What [`Engine::start`] needs from outside.
 pub struct EngineParts {
@@ -138,6 +138,7 @@ impl Engine {
             ),
             bulk_sends: parking_lot::Mutex::default(),
             draining: AtomicBool::new(false),
+            importing: Arc::new(Semaphore::new(1)),
             end_reason: watch::Sender::new(None),
             feed_notes,
             leader_client: OnceLock::new(),

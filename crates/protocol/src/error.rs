@@ -66,6 +66,8 @@ codes! {
     ClientPushIdReused = "client_push_id_reused", 409;
     /// This `client_bulk_id` stands for another bulk send of the account. Give each an id of its own.
     ClientBulkIdReused = "client_bulk_id_reused", 409;
+    /// The conversation's history is being imported: nobody sends there before the import is finished. Tell the user, and send then.
+    ConversationImporting = "conversation_importing", 409;
     /// The entry is a notice of the server, which cannot be changed as a message can.
     NotAMessage = "not_a_message", 409;
     /// The message was recalled: it cannot be changed any more.
@@ -165,10 +167,28 @@ impl ErrorCode {
             Internal => 4020,
             UserSuspended => 4021,
             // These refuse requests; they end no session.
-            NotAMember | Muted | Banned | Blocked | MethodNotAllowed | UnsupportedMediaType | Conflict
-            | ClientMsgIdReused | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled
-            | VersionConflict | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled
-            | CursorExpired | RefusedByHook | HookUnavailable => 4999,
+            NotAMember
+            | Muted
+            | Banned
+            | Blocked
+            | MethodNotAllowed
+            | UnsupportedMediaType
+            | Conflict
+            | ClientMsgIdReused
+            | ClientPushIdReused
+            | ClientBulkIdReused
+            | NotAMessage
+            | MessageRecalled
+            | VersionConflict
+            | AssignmentConflict
+            | StreamEnded
+            | StreamElsewhere
+            | SessionGone
+            | NotYetEnabled
+            | CursorExpired
+            | RefusedByHook
+            | HookUnavailable
+            | ConversationImporting => 4999,
         }
     }
 }

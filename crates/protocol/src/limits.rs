@@ -76,6 +76,10 @@ pub const EVENTS_ASIDE_MAX: usize = 100_000;
 pub const DEAD_EVENTS_MAX: usize = 10_000;
 /// Dead letters in one answer.
 pub const DEAD_EVENTS_PAGE_MAX: usize = 500;
+/// Users or conversations that one page of all of them looks at: those that a filter leaves out count.
+pub const LIST_EXAMINED_MAX: usize = 1_000;
+/// Conversations whose details one request asks for.
+pub const CONVERSATIONS_QUERY_MAX: usize = 200;
 /// Conversations in one page of the list.
 pub const CONVERSATIONS_PAGE_MAX: usize = 200;
 /// Conversations of one user that a list, a session, a sync or a resume looks through. For a user with more, no resume is
@@ -99,6 +103,8 @@ pub const WATCHED_USERS_MAX: usize = 1_000;
 pub const WATCHED_GROUP_MEMBERS_MAX: u64 = 500;
 /// The body of an HTTP request that carries a batch (of messages, members, users, push targets or popup events), in bytes.
 pub const HTTP_BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A line of an import, in bytes: a message with its body and the reactions to it.
+pub const IMPORT_LINE_BYTES_MAX: usize = 1024 * 1024;
 /// The body of any other request, in bytes.
 pub const OPERATION_BODY_BYTES_MAX: usize = 1024 * 1024;
 /// The body of a single send, in bytes: the longest message with an envelope that mentions a hundred members.

@@ -217,7 +217,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
             self.first_entry_ids.insert(conversation, details.id);
         }
         let (bytes, _) = self.write_entry(conversation, seq, &entry, at, position);
-        *self.day_bytes.entry(day_of(at)).or_default() += bytes;
+        *self.day_bytes.entry(day_of(entry.kept_since(at))).or_default() += bytes;
         if let Some(send) = send {
             let first =
                 FirstResult { appended: Appended { duplicate: true, ..appended }, request: entry.request.digest };
@@ -269,7 +269,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
         for part in parts..parts_before {
             self.batch.remove(Space::Bodies, part_key(conversation, seq, part));
         }
-        *self.day_bytes.entry(day_of(at)).or_default() += bytes - bytes_before as i64;
+        *self.day_bytes.entry(day_of(content.kept_since(at))).or_default() += bytes - bytes_before as i64;
         Ok(())
     }
 

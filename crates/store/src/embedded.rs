@@ -261,13 +261,29 @@ impl Store for EmbeddedStore {
         }
     }
 
-    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
-        let kv = self.kv()?;
-        let is_stored = |(conversation, author, id): &(ConversationNo, UserNo, &str)| {
-            let key = dedupe_key(*conversation, *author, id);
-            Ok(read_first_result(&*kv, &key, self.has_former_results)?.is_some())
+    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
+        let kind = match of {
+            NamedKind::User => b'u',
+            NamedKind::Conversation => b'c',
         };
-        requests.iter().map(is_stored).collect()
+        // Bytes of UTF-8 are below 0xff, so that this is behind all ids with the prefix.
+        let high = [&id_key(kind, prefix)[..], &[0xff]].concat();
+        let low = id_key(kind, prefix).max([&id_key(kind, after)[..], &[0]].concat());
+        let low = if after.is_empty() { id_key(kind, prefix) } else { low };
+        Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Ascending, |key, row| {
+            let id = String::from_utf8_lossy(&key[1..]).into_owned();
+            let no = number_at(row, 0).ok_or_else(|| damaged(format_args!("the number of {id:?}")))?;
+            Ok((id, no))
+        })
+    }
+
+    fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>> {
+        let kv = self.kv()?;
+        let seq = |(conversation, author, id): &(ConversationNo, UserNo, &str)| {
+            let key = dedupe_key(*conversation, *author, id);
+            Ok(read_first_result(&*kv, &key, self.has_former_results)?.map(|(first, _)| first.appended.seq))
+        };
+        requests.iter().map(seq).collect()
     }
 
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {

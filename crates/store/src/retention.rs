@@ -87,7 +87,7 @@ impl EmbeddedStore {
             return Ok(0);
         }
         let old = self.entries(conversation, head.first_seq, head.last_seq - 1, REMOVED_PER_BATCH, End::Oldest)?;
-        let old: Vec<_> = old.into_iter().take_while(|entry| entry.at < cutoff).collect();
+        let old: Vec<_> = old.into_iter().take_while(|entry| entry.kept_since() < cutoff).collect();
         let Some(last) = old.last() else { return Ok(0) };
         let mut batch = Batch::default();
         let kv = &*self.kv()?;

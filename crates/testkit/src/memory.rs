@@ -81,6 +81,8 @@ type Send = (ConversationNo, Option<UserNo>, String);
 
 fn send_of(conversation: ConversationNo, entry: &NewEntry) -> Option<Send> {
     let writer = entry.desk().and_then(|desk| desk.agent.as_ref()).or(entry.sender.as_ref());
+    // An imported message is the conversation's, whoever sent it.
+    let writer = writer.filter(|_| !entry.is_imported());
     Some((conversation, writer.map(|writer| writer.no), entry.client_msg_id.clone()?))
 }
 
@@ -129,6 +131,18 @@ impl State {
         if self.is_of_stranger(entry) {
             return Err(Rejection::NotAMember);
         }
+        if let Some(import) = &entry.request.import {
+            let is_stored = |id: &String| self.first_results.contains_key(&(conversation, None, id.clone()));
+            if !import.previous.as_ref().is_none_or(is_stored) {
+                return Err(Rejection::PreviousNotStored);
+            }
+            let appended = self.append(conversation, entry, now_ms)?;
+            for (user, keys) in &import.reactions {
+                let key = [b"r".to_vec(), numbers(&[conversation.0, appended.seq, user.0])].concat();
+                self.rows.insert((RowSpace::Chat, key), serde_json::to_vec(keys).unwrap_or_default());
+            }
+            return Ok(appended);
+        }
         match sender {
             Some(sender) if self.log.is_some() && has_left(sender) => Err(Rejection::NotAMember),
             Some(sender) => {
@@ -160,7 +174,7 @@ impl State {
         }
         let head = self.head(conversation);
         self.position += 1;
-        let (seq, at, position) = (head.last_seq + 1, now_ms.max(head.last_at), self.position);
+        let (seq, at, position) = (head.last_seq + 1, entry.request.time(now_ms).max(head.last_at), self.position);
         for id in entry.mentions.iter().filter(|_| entry.kind == EntryKind::Message && !entry.is_hidden()) {
             let (at, seq) = (u64::MAX - at, u64::MAX - seq);
             let key = match &**id {
@@ -305,6 +319,9 @@ impl State {
                 }
                 if settings.join_requests.is_some() {
                     details.settings.join_requests = settings.join_requests;
+                }
+                if settings.importing.is_some() {
+                    details.settings.importing = settings.importing;
                 }
                 if settings.reactions.is_some() {
                     details.settings.reactions = settings.reactions.clone();
@@ -669,13 +686,25 @@ impl Store for MemoryStore {
         self.committed_after(after, limit)
     }
 
-    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
+    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
         let state = self.0.lock();
-        let is_stored = |(conversation, author, id): &(ConversationNo, UserNo, &str)| {
-            let author = Some(*author).filter(|author| *author != UserNo::NOBODY);
-            state.first_results.contains_key(&(*conversation, author, (*id).to_owned()))
+        let mut all: Vec<_> = match of {
+            NamedKind::User => state.user_nos.iter().map(|(id, no)| (id.clone(), no.0)).collect(),
+            NamedKind::Conversation => state.conversation_nos.iter().map(|(id, no)| (id.clone(), no.0)).collect(),
         };
-        Ok(requests.iter().map(is_stored).collect())
+        all.retain(|(id, _)| id.starts_with(prefix) && id.as_str() > after);
+        all.sort();
+        all.truncate(limit);
+        Ok(all)
+    }
+
+    fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>> {
+        let state = self.0.lock();
+        let seq = |(conversation, author, id): &(ConversationNo, UserNo, &str)| {
+            let author = Some(*author).filter(|author| *author != UserNo::NOBODY);
+            state.first_results.get(&(*conversation, author, (*id).to_owned())).map(|first| first.appended.seq)
+        };
+        Ok(requests.iter().map(seq).collect())
     }
 
     fn log_start(&self) -> StoreResult<Option<Position>> {

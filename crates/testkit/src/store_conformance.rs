@@ -9,6 +9,7 @@ mod appends;
 mod batch_reads;
 mod byte_rows;
 mod desks;
+mod imports;
 mod member_rights;
 mod message_changes;
 mod opaque;
@@ -32,6 +33,7 @@ pub type Check = (&'static str, fn(&dyn Store));
 pub fn all() -> Vec<Check> {
     [
         appends::CHECKS,
+        imports::CHECKS,
         users_and_conversations::CHECKS,
         member_rights::CHECKS,
         reads::CHECKS,

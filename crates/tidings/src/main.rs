@@ -56,6 +56,8 @@ enum Command {
     Listen(commands::listen::Listen),
     /// Copy the data folder consistently, also while it is served
     Backup(commands::backup::Backup),
+    Import(commands::history::Import),
+    Export(commands::history::Export),
     /// Verify a data folder: sequences without holes, retries that match, counts
     Check(commands::check::Check),
     /// Say whether this machine is set up for so many connections and messages, and how to mend what is not
@@ -82,6 +84,8 @@ fn main() -> ExitCode {
         Command::Token(token) => token.run(),
         Command::Listen(listen) => listen.run(),
         Command::Backup(backup) => backup.run(),
+        Command::Import(import) => import.run(),
+        Command::Export(export) => export.run(),
         Command::Check(check) => check.run(),
         Command::Doctor(doctor) => doctor.run(),
         #[cfg(feature = "lab")]

@@ -15,9 +15,10 @@ use serde::Deserialize;
 use std::sync::Arc;
 use tidings_domain::model::Actor;
 use tidings_engine::access::Operation;
+use tidings_protocol::error::{ErrorCode, Refusal};
 use tidings_protocol::http::{
-    ChangeMembers, ConversationDetails, ConversationKind, CreateConversation, HandOver, MemberPage, MembersChanged,
-    Restrict, RestrictionKind, RestrictionPage, UpdateConversation,
+    ChangeMembers, ConversationDetails, ConversationKind, ConversationList, ConversationListQuery, CreateConversation,
+    HandOver, MemberPage, MembersChanged, Restrict, RestrictionKind, RestrictionPage, UpdateConversation,
 };
 
 /// Open a conversation.
@@ -39,6 +40,33 @@ pub(super) async fn create_conversation(
     let caller = caller.may(operation)?;
     let (details, created) = api.engine.create_conversation(&caller.0, request).await?;
     Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, details))
+}
+
+/// Conversations: with `conversations` those, each as a call of its own shows it; otherwise, for app servers, a page of all of them in the
+/// order of their ids.
+///
+/// Those that do not exist, or that the caller may not read, are left out. A page looks at 1,000 conversations at most: with a filter that
+/// most do not pass it may have few or none, and a `next`.
+#[utoipa::path(get, path = "/v1/conversations", tag = "conversations", params(ConversationListQuery),
+    responses((status = 200, description = "The details, in the order asked for or of ids", body = ConversationList), Refusals))]
+pub(super) async fn list_all_conversations(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(query): Query<ConversationListQuery>,
+) -> AnswerResult<ConversationList> {
+    let actor = caller.may(Operation::ReadDetails)?.0;
+    let list = api.read(move |engine| match (&query.conversations, actor) {
+        (Some(ids), actor) => {
+            let ids: Vec<_> = ids.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect();
+            engine.query_conversations(&actor, &ids)
+        }
+        (None, Actor::App) => engine.list_all_conversations(&query),
+        (None, Actor::User(_)) => {
+            let why = "conversations: a user's token names the conversations that it asks for";
+            Err(Refusal::new(ErrorCode::Forbidden, why))
+        }
+    });
+    Ok(Answer::ok(list.await?))
 }
 
 /// A conversation's details.

@@ -11,6 +11,7 @@ mod event_consumers;
 mod event_streams;
 mod events;
 mod ids;
+mod imports;
 mod joining;
 mod message_changes;
 mod messages;
@@ -124,7 +125,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(reading::get_line, reading::set_preferences))
         .routes(routes!(reading::get_unread))
         .routes(routes!(reading::read_all))
-        .routes(routes!(conversations::create_conversation))
+        .routes(routes!(conversations::create_conversation, conversations::list_all_conversations))
         .routes(routes!(conversations::get_conversation, conversations::update_conversation))
         .routes(routes!(conversations::list_members, conversations::change_members))
         .routes(routes!(conversations::hand_over))
@@ -197,6 +198,8 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(popup_journeys::get_journey_counts))
         .routes(routes!(bulk_sends::create_bulk_send, bulk_sends::list_bulk_sends))
         .routes(routes!(bulk_sends::get_bulk_send, bulk_sends::cancel_bulk_send))
+        .routes(routes!(imports::import_history))
+        .routes(routes!(imports::export_history))
         .routes(routes!(dead_letters::list_dead_letters))
         .routes(routes!(dead_letters::replay_dead_letters))
         .routes(routes!(dead_letters::delete_dead_letters))

@@ -40,6 +40,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
     security(("bearer" = [])),
     tags(
         (name = "users", description = "Who there is"),
+        (name = "import", description = "The history of another system, and our own"),
         (name = "events", description = "All that is committed, in one order"),
         (name = "outbox", description = "What the app's own transactions have written, taken from the app's own database"),
         (name = "presence", description = "Who is online, and the processes that hold their connections"),

@@ -14,13 +14,13 @@ use axum::{
     extract::State,
     http::{HeaderMap, StatusCode},
 };
-use serde::Deserialize;
 use std::sync::Arc;
 use tidings_domain::model::Actor;
 use tidings_engine::access::Operation;
+use tidings_protocol::error::{ErrorCode, Refusal};
 use tidings_protocol::http::{
-    Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, SetLocale, Suspend, SuspensionView, Unsuspend, UserProfile,
-    UserProfiles, UsersQuery, UsersUpsert, UsersUpserted,
+    Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, SetLocale, Suspend, SuspensionView, Unsuspend, UserListQuery,
+    UserProfile, UserProfiles, UsersQuery, UsersUpsert, UsersUpserted,
 };
 
 /// Create or change users.
@@ -37,23 +37,27 @@ pub(super) async fn upsert_users(
     Ok(Answer::ok(api.engine.upsert_users(request.users).await?))
 }
 
-/// Whose profiles are wanted.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct WantedUsers {
-    /// Up to 200 ids, with commas between them.
-    pub users: String,
-}
-
-/// The profiles of these users, each as a call of its own shows it. Users whom the server does not know are left out.
-#[utoipa::path(get, path = "/v1/users", tag = "users", params(WantedUsers),
-    responses((status = 200, description = "The profiles, in the order asked for", body = UserProfiles), Refusals))]
+/// Profiles of users: with `users` those, each as a call of its own shows it; otherwise, for app servers, a page of all users in the
+/// order of their ids.
+///
+/// Users whom the server does not know are left out. A page looks at 1,000 users at most: with a filter that most do not pass it may have few
+/// or none, and a `next`.
+#[utoipa::path(get, path = "/v1/users", tag = "users", params(UserListQuery),
+    responses((status = 200, description = "The profiles, in the order asked for or of ids", body = UserProfiles), Refusals))]
 pub(super) async fn get_users(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Query(query): Query<WantedUsers>,
+    Query(query): Query<UserListQuery>,
 ) -> AnswerResult<UserProfiles> {
-    let ids = query.users.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect();
+    let Some(users) = &query.users else {
+        let Actor::App = caller.may(Operation::ReadDetails)?.0 else {
+            return Err(
+                Refusal::new(ErrorCode::Forbidden, "users: a user's token names the users whom it asks for").into()
+            );
+        };
+        return Ok(Answer::ok(api.read(move |engine| engine.list_users(&query)).await?));
+    };
+    let ids = users.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect();
     profiles(&api, caller, ids).await
 }
 
@@ -72,7 +76,7 @@ pub(super) async fn query_users(
 async fn profiles(api: &Arc<Api>, caller: Caller, ids: Vec<String>) -> AnswerResult<UserProfiles> {
     let caller = caller.may(Operation::ReadDetails)?;
     let users = api.read(move |engine| engine.user_profiles(&caller.0, &ids)).await?;
-    Ok(Answer::ok(UserProfiles { users }))
+    Ok(Answer::ok(UserProfiles { users, next: None }))
 }
 
 /// A user's profile.

@@ -85,8 +85,31 @@ fn every_described_operation_can_be_called() {
     let direct = r#"{"kind":"direct","members":["bob","alice"]}"#;
     app.check("POST /v1/conversations", "/v1/conversations", direct, 201, r#""id":"alice~bob""#);
     app.check("GET /v1/conversations/{conversation}", "/v1/conversations/g", "", 200, r#""member_count":1"#);
+    let (list, path) =
+        ("GET /v1/conversations", "/v1/conversations?kind=group&name_prefix=g&member=alice&active_since=0");
+    app.check(list, path, "", 200, r#"{"conversations":[{"id":"g","kind":"group""#);
+    let first = app.check(list, "/v1/conversations?limit=1", "", 200, r#""next":"alice~bob"}"#);
+    assert!(first.starts_with(r#"{"conversations":[{"id":"alice~bob""#), "{first}");
+    app.check(list, "/v1/conversations?after=alice~bob&id_prefix=g", "", 200, r#"[{"id":"g""#);
+    app.check(list, "/v1/conversations?importing=true", "", 200, r#"{"conversations":[]}"#);
+    app.check(list, "/v1/conversations?attribute=x", "", 422, "attribute: ");
+    app.check(list, "/v1/conversations?member=nobody", "", 404, "not_found");
+    app.check(list, "/v1/conversations?conversations=nowhere,g", "", 200, r#"{"conversations":[{"id":"g""#);
+    app.check("GET /v1/users", "/v1/users?id_prefix=al&attribute=vip:true", "", 200, r#"{"users":[{"id":"alice""#);
+    app.check("GET /v1/users", "/v1/users?limit=1&after=alice", "", 200, r#""next":"bob"}"#);
+    app.check("GET /v1/users", "/v1/users?name_prefix=BO&suspended=false", "", 200, r#"{"users":[{"id":"bob""#);
+    app.check("GET /v1/users", "/v1/users?suspended=true", "", 200, r#"{"users":[]}"#);
     let operation = "PATCH /v1/conversations/{conversation}";
     app.check(operation, "/v1/conversations/g", r#"{"name":"Gee"}"#, 200, r#""name":"Gee""#);
+
+    // Lines of their own, which the tests of imports send.
+    app.check("POST /v1/import", "/v1/import", "{}", 415, "application/x-ndjson");
+    let user = br#"{"type":"user","id":"imported","name":"I"}"#;
+    let imported = app.http.exchange_text("POST", "/v1/import", "application/x-ndjson", user).unwrap();
+    assert_eq!(imported.status, 200);
+    let exported = app.check("GET /v1/export", "/v1/export", "", 200, r#"{"type":"user","id":"imported","name":"I"}"#);
+    assert!(exported.lines().all(|line| line.starts_with(r#"{"type":"#)), "{exported}");
+    app.check("GET /v1/export", "/v1/export?conversation=nowhere", "", 404, "not_found");
 
     let path = "/v1/notifications/policy";
     app.check("GET /v1/notifications/policy", path, "", 200, r#"{"version":0,"policy":{"rules":[{"id":"default""#);

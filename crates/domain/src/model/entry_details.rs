@@ -16,6 +16,9 @@ pub struct EntryDetails {
     pub of_kind: KindDetails,
     /// The hook has hidden the message, or the entry is a change of such a message: its content is for the sender and app servers.
     pub hidden: bool,
+    /// Of an imported message: when it was imported, in milliseconds since 1970 UTC. Nobody is notified of it, and retention counts
+    /// from here.
+    pub imported_at: Option<u64>,
     /// Fields of a later version, as JSON without the braces: a change of the entry leaves them as they are.
     pub unknown: Option<Box<str>>,
 }
@@ -163,7 +166,7 @@ impl From<MessageDetails> for Box<EntryDetails> {
 impl From<KindDetails> for EntryDetails {
     /// Those of an entry that no account is concerned with.
     fn from(of_kind: KindDetails) -> Self {
-        EntryDetails { desk: None, of_kind, hidden: false, unknown: None }
+        EntryDetails { desk: None, of_kind, hidden: false, imported_at: None, unknown: None }
     }
 }
 
@@ -238,7 +241,7 @@ impl NewEntry {
 
     /// Whether people without a session may be notified of it.
     pub fn may_be_pushed(&self) -> bool {
-        self.kind == EntryKind::Message && !self.silent && !self.skip_push && !self.is_hidden()
+        self.kind == EntryKind::Message && !self.silent && !self.skip_push && !self.is_hidden() && !self.is_imported()
     }
 
     /// The `seq` of the message that it answers.

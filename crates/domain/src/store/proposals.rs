@@ -743,6 +743,8 @@ pub enum Rejection {
     },
     /// The sender has left the conversation, or the read mark or mute is of a user who is no member.
     NotAMember,
+    /// The message ahead of an imported one is not stored: its commit failed. Repeat the import.
+    PreviousNotStored,
     /// (conversation, author, client_msg_id) names an entry that another request appended.
     ClientMsgIdReused,
     /// The entry is no retry, and may not be appended for this reason.

@@ -42,11 +42,25 @@ impl Engine {
         actor: &Actor,
         new: CreateConversation,
     ) -> Result<(ConversationDetails, bool), Refusal> {
-        new.reactions.as_ref().map_or(Ok(()), check_allowed_reactions)?;
-        self.check_posting(new.kind, new.posting, new.slow_mode_s, new.join_requests)?;
         if new.kind == ConversationKind::Direct {
             return self.create_direct(actor, new).await;
         }
+        let proposal = Proposal::CreateConversation(self.new_with_members(actor, new)?);
+        match self.committer.propose(actor, None, proposal).await? {
+            Outcome::Conversation { conversation, created } => {
+                if !created {
+                    self.check_may_read(actor, &conversation)?;
+                }
+                Ok((self.details_of(&conversation)?, created))
+            }
+            _ => Err(unexpected_outcome()),
+        }
+    }
+
+    /// A group or an official account as it is to be created.
+    pub(crate) fn new_with_members(&self, actor: &Actor, new: CreateConversation) -> Result<NewConversation, Refusal> {
+        new.reactions.as_ref().map_or(Ok(()), check_allowed_reactions)?;
+        self.check_posting(new.kind, new.posting, new.slow_mode_s, new.join_requests)?;
         if new.kind == ConversationKind::Official && matches!(actor, Actor::User(_)) {
             return Err(Refusal::new(ErrorCode::Forbidden, "only the app server may create official accounts"));
         }
@@ -81,7 +95,7 @@ impl Engine {
                 members.push((no, Role::Member));
             }
         }
-        let proposal = Proposal::CreateConversation(NewConversation {
+        Ok(NewConversation {
             id,
             kind: new.kind,
             pair: None,
@@ -98,17 +112,9 @@ impl Engine {
                 posting: new.posting,
                 slow_mode_s: new.slow_mode_s,
                 join_requests: new.join_requests,
+                importing: None,
             },
-        });
-        match self.committer.propose(actor, None, proposal).await? {
-            Outcome::Conversation { conversation, created } => {
-                if !created {
-                    self.check_may_read(actor, &conversation)?;
-                }
-                Ok((self.details_of(&conversation)?, created))
-            }
-            _ => Err(unexpected_outcome()),
-        }
+        })
     }
 
     async fn create_direct(
@@ -116,31 +122,9 @@ impl Engine {
         actor: &Actor,
         new: CreateConversation,
     ) -> Result<(ConversationDetails, bool), Refusal> {
-        let ([first, second], None) = (new.members.as_slice(), &new.id) else {
-            return Err(Refusal::field("members", "a direct conversation has two members, and no id of its own"));
-        };
-        if new.history.is_some() {
-            return Err(Refusal::field("history", "the users of a direct conversation may always read all of it"));
-        }
-        if new.mention_all.is_some() {
-            return Err(Refusal::field("mention_all", MENTION_ALL_IN_DIRECT));
-        }
-        if new.blocks.is_some() {
-            return Err(Refusal::field("blocks", BLOCKS_IN_DIRECT));
-        }
-        if new.reactions.is_some() {
-            let why = "a direct conversation begins with any; an app server changes it later";
-            return Err(Refusal::field("reactions", why));
-        }
-        if new.receipts.is_some() {
-            return Err(Refusal::field(
-                "receipts",
-                "a direct conversation begins with members; an app server changes it later",
-            ));
-        }
-        if new.owner.is_some() || new.name.is_some() || new.avatar.is_some() || new.attributes.is_some() {
-            return Err(Refusal::field("kind", "a direct conversation has no owner, title or avatar of its own"));
-        }
+        new.reactions.as_ref().map_or(Ok(()), check_allowed_reactions)?;
+        self.check_posting(new.kind, new.posting, new.slow_mode_s, new.join_requests)?;
+        let (first, second) = check_new_direct(&new)?;
         if let Actor::User(user) = actor
             && user.id != *first
             && user.id != *second
@@ -195,6 +179,7 @@ impl Engine {
             posting: conversation.posting(),
             slow_mode_s: conversation.settings.slow_mode_s.unwrap_or_default(),
             join_requests: conversation.settings.join_requests.unwrap_or_default(),
+            importing: conversation.is_importing(),
         })
     }
 
@@ -296,6 +281,7 @@ impl Engine {
                 posting: update.posting,
                 slow_mode_s: update.slow_mode_s,
                 join_requests: update.join_requests,
+                importing: None,
             },
             notice: Some(entry),
         };
@@ -604,7 +590,37 @@ fn in_both<'a>(add: &'a [String], remove: &[String]) -> Option<&'a String> {
     add.iter().find(|id| remove.contains(id))
 }
 
-fn notice_entry(kind: EntryKind, actor: &Actor, body: &serde_json::Value) -> NewEntry {
+/// The two users of a direct conversation that is to be created; it begins with nothing else.
+pub(crate) fn check_new_direct(new: &CreateConversation) -> Result<(&String, &String), Refusal> {
+    let ([first, second], None) = (new.members.as_slice(), &new.id) else {
+        return Err(Refusal::field("members", "a direct conversation has two members, and no id of its own"));
+    };
+    if new.history.is_some() {
+        return Err(Refusal::field("history", "the users of a direct conversation may always read all of it"));
+    }
+    if new.mention_all.is_some() {
+        return Err(Refusal::field("mention_all", MENTION_ALL_IN_DIRECT));
+    }
+    if new.blocks.is_some() {
+        return Err(Refusal::field("blocks", BLOCKS_IN_DIRECT));
+    }
+    if new.reactions.is_some() {
+        let why = "a direct conversation begins with any; an app server changes it later";
+        return Err(Refusal::field("reactions", why));
+    }
+    if new.receipts.is_some() {
+        return Err(Refusal::field(
+            "receipts",
+            "a direct conversation begins with members; an app server changes it later",
+        ));
+    }
+    if new.owner.is_some() || new.name.is_some() || new.avatar.is_some() || new.attributes.is_some() {
+        return Err(Refusal::field("kind", "a direct conversation has no owner, title or avatar of its own"));
+    }
+    Ok((first, second))
+}
+
+pub(crate) fn notice_entry(kind: EntryKind, actor: &Actor, body: &serde_json::Value) -> NewEntry {
     NewEntry {
         kind,
         sender: actor.user().map(|u| Sender { no: u.no, id: u.id.clone() }),

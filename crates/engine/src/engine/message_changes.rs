@@ -124,7 +124,7 @@ impl Engine {
             silent: true,
             skip_push: true,
             details: self.desk_details(EntryKind::Edit, &conversation, by.as_deref()),
-            request: EntryRequest { digest, refusal, slow_mode_ms: None },
+            request: EntryRequest { digest, refusal, ..EntryRequest::default() },
         };
         let change = MessageChange::Edit {
             if_version,
@@ -159,7 +159,7 @@ impl Engine {
             silent: true,
             skip_push: true,
             details: self.desk_details(EntryKind::Recall, &conversation, by.as_deref()),
-            request: EntryRequest { digest, refusal, slow_mode_ms: None },
+            request: EntryRequest { digest, refusal, ..EntryRequest::default() },
         };
         self.submit_change(actor, conversation, seq, MessageChange::Recall, entry, reply)
     }

@@ -29,7 +29,14 @@ impl Engine {
     /// For each conversation, the messages of others that the user has not read. They are counted from the timelines,
     /// so that a count cannot drift. Mentions are counted behind a capped count, too.
     pub(crate) fn unread(&self, user: &Arc<User>, lines: &[ListLine]) -> Result<Vec<UnreadCount>, Refusal> {
-        let ranges = lines.iter().map(|line| UnreadRange::behind(&line.state, line.counted_after())).collect();
+        let nos: Vec<_> = lines.iter().map(|line| line.state.conversation).collect();
+        let details = self.directory.conversations(&nos).map_err(store_refusal)?;
+        let range = |(line, details): (&ListLine, Option<Arc<Conversation>>)| {
+            let is_importing = details.is_some_and(|details| details.is_importing());
+            let counted_after = if is_importing { line.state.head.last_seq } else { line.counted_after() };
+            UnreadRange::behind(&line.state, counted_after)
+        };
+        let ranges = lines.iter().zip(details).map(range).collect();
         let mut counts = count_unread(&*self.store, user, ranges).map_err(store_refusal)?;
         let capped = lines.iter().zip(&mut counts).filter(|(_, count)| count.capped);
         self.count_mentions_behind(user, capped.map(|(line, count)| (&line.state, count)).collect())?;

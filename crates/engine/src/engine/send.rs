@@ -340,7 +340,7 @@ impl Engine {
     ///
     /// # Errors
     /// `not_found`, `forbidden`; `store_unavailable`.
-    fn new_direct(&self, user: &Arc<User>, with: &str) -> Result<(Conversation, NewConversation), Refusal> {
+    pub(crate) fn new_direct(&self, user: &Arc<User>, with: &str) -> Result<(Conversation, NewConversation), Refusal> {
         let other = self.directory.require_user(with)?;
         let blocks = self.directory.pair_blocks((user.no, other.no)).map_err(store_refusal)?;
         if !blocks.is_none() {
@@ -421,7 +421,7 @@ impl Engine {
             silent,
             skip_push,
             details: self.desk_details(EntryKind::Message, conversation, sender),
-            request: EntryRequest { digest, refusal, slow_mode_ms },
+            request: EntryRequest { digest, refusal, slow_mode_ms, import: None },
         };
         if let Some(answered) = reply_to
             && let Some(details) = entry.message_details_mut()

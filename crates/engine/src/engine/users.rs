@@ -49,6 +49,17 @@ pub(crate) fn suspension_view(suspension: &Suspension) -> SuspensionView {
     SuspensionView { until, reason, by, at }
 }
 
+/// A user as the app server writes it, checked.
+pub(crate) fn user_patch(user: UserUpsert) -> Result<UserPatch, Refusal> {
+    check_new_id("id", &user.id)?;
+    check_name("name", user.name.as_deref())?;
+    check_name("avatar", user.avatar.as_deref())?;
+    let attributes = check_attributes(user.attributes.as_ref())?;
+    check_locale(user.language.as_deref(), user.time_zone.as_deref())?;
+    let UserUpsert { id, name, avatar, language, time_zone, .. } = user;
+    Ok(UserPatch { id, name, avatar, attributes, language, time_zone })
+}
+
 impl Engine {
     /// Creates users, or changes the given fields of existing ones.
     ///
@@ -60,13 +71,7 @@ impl Engine {
         }
         let mut patches = Vec::with_capacity(users.len());
         for user in users {
-            check_new_id("id", &user.id)?;
-            check_name("name", user.name.as_deref())?;
-            check_name("avatar", user.avatar.as_deref())?;
-            let attributes = check_attributes(user.attributes.as_ref())?;
-            check_locale(user.language.as_deref(), user.time_zone.as_deref())?;
-            let UserUpsert { id, name, avatar, language, time_zone, .. } = user;
-            patches.push(UserPatch { id, name, avatar, attributes, language, time_zone });
+            patches.push(user_patch(user)?);
         }
         match self.committer.propose(&Actor::App, None, Proposal::PutUsers(patches)).await? {
             Outcome::Users { created, updated } => Ok(UsersUpserted { created, updated }),

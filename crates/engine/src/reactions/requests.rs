@@ -214,7 +214,7 @@ pub(crate) fn check_allowed_reactions(allowed: &AllowedReactions) -> Result<(), 
     Ok(())
 }
 
-fn check_key(key: &str) -> Result<(), Refusal> {
+pub(crate) fn check_key(key: &str) -> Result<(), Refusal> {
     if key.is_empty() || key.len() > REACTION_BYTES_MAX {
         return Err(Refusal::limit("key (bytes, at least 1)", REACTION_BYTES_MAX as u64, key.len() as u64));
     }

@@ -22,6 +22,7 @@ mod explanations_agree_with_decisions;
 mod exposures_and_events_become_durable;
 mod fake_shard;
 mod growing_messages_survive_a_crash;
+mod histories_are_imported;
 mod invalid_rules_are_refused_with_their_path;
 mod large_pushes_span_writes_and_queues;
 mod member_changes_follow_roles_and_leave_notices;

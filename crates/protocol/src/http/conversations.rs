@@ -253,6 +253,9 @@ pub struct ConversationDetails {
     /// Users may ask to become members.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub join_requests: bool,
+    /// The history of another system is being imported: members read, and nobody sends before the import is finished.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub importing: bool,
 }
 
 fn is_zero(number: &u32) -> bool {

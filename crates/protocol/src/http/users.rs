@@ -60,6 +60,9 @@ pub struct UsersQuery {
 pub struct UserProfiles {
     /// In the order of the request, without users whom the server does not know.
     pub users: Vec<UserProfile>,
+    /// Of a list: there may be more, after this id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// How a user is shown.

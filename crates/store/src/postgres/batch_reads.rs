@@ -33,7 +33,7 @@ const POSITIONS: &str = "SELECT k.n, e.position \
      WHERE part = c.part AND conversation = k.conversation AND seq = k.seq LIMIT 1) e";
 /// As the loading of a batch finds first results: one whose entry is gone does not count.
 const STORED_REQUESTS: &str = concat!(
-    "SELECT k.n FROM unnest($1::bigint[], $2::bigint[], $3::text[]) WITH ORDINALITY AS k (conversation, sender, client_msg_id, n) \
+    "SELECT k.n, d.seq FROM unnest($1::bigint[], $2::bigint[], $3::text[]) WITH ORDINALITY AS k (conversation, sender, client_msg_id, n) \
      JOIN dedupe d ON d.sender = k.sender AND d.client_msg_id = ANY (ARRAY[k.client_msg_id, ",
     qualified_id_sql!("k"),
     "]) AND d.conversation = k.conversation \
@@ -125,14 +125,17 @@ impl PostgresStore {
         Ok(positions)
     }
 
-    pub(super) fn read_stored_requests(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
-        let mut stored = vec![false; requests.len()];
+    pub(super) fn read_stored_seqs(
+        &self,
+        requests: &[(ConversationNo, UserNo, &str)],
+    ) -> StoreResult<Vec<Option<u64>>> {
+        let mut stored = vec![None; requests.len()];
         if !requests.is_empty() {
             let of = column(requests.iter().map(|(conversation, ..)| conversation.0));
             let authors: Vec<i64> = requests.iter().map(|(of, author, _)| kept_by(*of, *author)).collect();
             let ids: Vec<&str> = requests.iter().map(|(.., id)| *id).collect();
             let rows = self.query(STORED_REQUESTS, &[&of, &authors, &ids])?;
-            rows.iter().for_each(|row| stored[index(row)] = true);
+            rows.iter().for_each(|row| stored[index(row)] = Some(number(row, 1)));
         }
         Ok(stored)
     }

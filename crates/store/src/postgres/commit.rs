@@ -143,7 +143,9 @@ impl PostgresStore {
         let unlocked = (locking == Locking::AtCommit).then_some(&reads[..]);
         let written = write(&connection, state, unlocked, changes, &self.partitions, self.outbox).await;
         if written.as_ref().is_err_and(|failure| failure.is(&SqlState::CHECK_VIOLATION)) {
-            self.partitions.record_missing(changes.entries.iter().map(|entry| self.partitions.of(entry.at)));
+            self.partitions.record_missing(
+                changes.entries.iter().map(|entry| self.partitions.of(entry.content.kept_since(entry.at))),
+            );
         }
         let concluded = conclude(writer, connection, written);
         if !matches!(concluded, Err(CommitError::NotStored(_))) {

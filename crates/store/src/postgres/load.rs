@@ -145,6 +145,8 @@ impl<'a> TouchedKeys<'a> {
     fn entry(&mut self, conversation: ConversationNo, entry: &'a NewEntry) {
         self.heads.insert(conversation);
         self.sends.extend(entry.idempotency_key().map(|(author, id)| (conversation, author, id)));
+        let previous = entry.request.import.as_ref().and_then(|import| import.previous.as_deref());
+        self.sends.extend(previous.map(|id| (conversation, UserNo::NOBODY, id)));
     }
 
     /// Loads the rows. With `Locking::First` it begins the transaction, and takes the locks in it.

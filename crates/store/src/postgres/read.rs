@@ -102,6 +102,19 @@ impl Store for PostgresStore {
         Ok(self.first_number("SELECT no FROM users WHERE id = $1", &[&id.as_str()])?.map(UserNo))
     }
 
+    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
+        // The columns are compared by bytes, and their unique indexes are read in that order.
+        let sql = match of {
+            NamedKind::User => "SELECT id, no FROM users WHERE id >= $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4",
+            NamedKind::Conversation => {
+                "SELECT id, no FROM conversations WHERE id >= $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4"
+            }
+        };
+        let end = format!("{prefix}{}", char::MAX);
+        let rows = self.query(sql, &[&prefix, &after, &end.as_str(), &rows_max(limit)])?;
+        Ok(rows.iter().map(|row| (row.get(0), number(row, 1))).collect())
+    }
+
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
         let sql =
             "SELECT u.card, u.revoked_at, s.value FROM users u LEFT JOIN chat_rows s ON s.key = $2 WHERE u.no = $1";
@@ -203,8 +216,8 @@ impl Store for PostgresStore {
         self.read_positions(entries)
     }
 
-    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
-        self.read_stored_requests(requests)
+    fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>> {
+        self.read_stored_seqs(requests)
     }
 
     fn pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {

@@ -197,7 +197,7 @@ impl<'a> Entries<'a> {
             conversations: entries.iter().map(|entry| bigint(entry.conversation.0)).collect(),
             seqs: entries.iter().map(|entry| bigint(entry.seq)).collect(),
             at: entries.iter().map(|entry| bigint(entry.at)).collect(),
-            partitions: entries.iter().map(|entry| partitions.of(entry.at)).collect(),
+            partitions: entries.iter().map(|entry| partitions.of(entry.content.kept_since(entry.at))).collect(),
             contents: Contents::of(
                 entries.iter().map(|entry| {
                     (entry.conversation, entry.content.as_ref(), entry.kept_as.as_deref().map(Cow::Borrowed))

@@ -130,7 +130,7 @@ fn request(kind: u8, flags: [bool; 2]) -> EntryRequest {
     let refusal = (kind == 1 && flags[1]).then(|| Box::new(Refusal::new(ErrorCode::Forbidden, "not any more")));
     // A batch of nothing but entries has another way through PostgreSQL, unless one is in slow mode.
     let slow_mode_ms = (kind == 2 && flags[0]).then_some(4_000);
-    EntryRequest { digest, refusal, slow_mode_ms }
+    EntryRequest { digest, refusal, slow_mode_ms, import: None }
 }
 
 /// Some messages answer another one, and some grow.
@@ -209,6 +209,7 @@ fn settings(set: bool) -> ConversationSettings {
         posting: set.then_some(Posting::Admins),
         slow_mode_s: set.then_some(30),
         join_requests: set.then_some(true),
+        importing: None,
     }
 }
 

@@ -22,6 +22,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("tokens are revoked for good", revoke),
     ("a user's conversations are listed with and without direct ones", conversations_of),
     ("a member who joins again starts at the head", rejoin),
+    ("ids are listed by how they begin, in their order", ids),
 ];
 
 fn patch(id: &str, name: Option<&str>, avatar: Option<&str>, attributes: Option<&str>) -> UserPatch {
@@ -391,4 +392,25 @@ fn rejoin(store: &dyn Store) {
         Membership { role: Role::Admin, joined_at: NOON + 7, joined_seq: 4, read_seq: 4, mute, restricted: false };
     assert_eq!(member, expected);
     assert_eq!(store.conversations_of(u[1], true, 9).unwrap().len(), 1);
+}
+
+fn ids(store: &dyn Store) {
+    let all = ["ab", "a", "b", "aé", "a-1", "\u{10ffff}x", "Ab"];
+    let patches = all.map(|id| UserPatch { id: id.into(), ..UserPatch::default() });
+    commit(store, Proposal::PutUsers(patches.into()));
+    let list = |prefix: &str, after: &str, limit| -> Vec<String> {
+        let found = store.ids(NamedKind::User, prefix, after, limit).unwrap();
+        assert!(found.iter().all(|(id, no)| store.user_no(id).unwrap() == Some(UserNo(*no))));
+        found.into_iter().map(|(id, _)| id).collect()
+    };
+    assert_eq!(list("a", "", 10), ["a", "a-1", "ab", "aé"]);
+    assert_eq!(list("a", "a-1", 1), ["ab"]);
+    assert_eq!(list("a", "0", 2), ["a", "a-1"]);
+    assert_eq!(list("a", "b", 10), [""; 0]);
+    assert_eq!(list("", "", 10), ["Ab", "a", "a-1", "ab", "aé", "b", "\u{10ffff}x"]);
+    assert_eq!(list("x", "", 10), [""; 0]);
+    let users = [store.user_no("a").unwrap().unwrap()];
+    let rooms = ["g2", "g1", "h"].map(|id| (id.to_owned(), group(store, id, &users).0));
+    let found = store.ids(NamedKind::Conversation, "g", "", 10).unwrap();
+    assert_eq!(found, [rooms[1].clone(), rooms[0].clone()]);
 }

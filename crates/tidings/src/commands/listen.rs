@@ -154,7 +154,7 @@ fn running_address(settings: &SettingArgs, name: &str) -> Result<SocketAddr> {
     address.parse().with_context(|| format!("{} is not readable", file.display()))
 }
 
-fn resolve(server: &str) -> Result<SocketAddr> {
+pub(crate) fn resolve(server: &str) -> Result<SocketAddr> {
     if let Some(scheme) = ["https", "wss", "miops"].iter().find(|scheme| server.starts_with(&format!("{scheme}://"))) {
         bail!("this command does not speak {scheme}://: name an address without TLS");
     }

@@ -5,6 +5,7 @@ pub(crate) mod check;
 #[cfg(feature = "lab")]
 pub(crate) mod cluster;
 pub(crate) mod doctor;
+pub(crate) mod history;
 pub(crate) mod listen;
 #[cfg(not(feature = "lab"))]
 pub(crate) mod missing_lab;

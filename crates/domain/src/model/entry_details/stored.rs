@@ -62,6 +62,9 @@ struct StoredDetails<'a> {
     /// Of messages that the hook has hidden, and of changes of them.
     #[serde(skip_serializing_if = "is_default")]
     hidden: bool,
+    /// Of imported messages.
+    #[serde(skip_serializing_if = "is_default")]
+    imported_at: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -126,7 +129,7 @@ fn opaque_details(text: &[u8]) -> serde_json::Result<EntryDetails> {
     let text = std::str::from_utf8(text).map_err(de::Error::custom)?;
     let StoredDesk { desk, agent, for_customer, hidden } = serde_json::from_str(text).unwrap_or_default();
     let desk = desk.map(|account| EntryDesk { account, agent, for_customer });
-    Ok(EntryDetails { desk, of_kind: KindDetails::Opaque(text.into()), hidden, unknown: None })
+    Ok(EntryDetails { desk, of_kind: KindDetails::Opaque(text.into()), hidden, imported_at: None, unknown: None })
 }
 
 /// The JSON of the fields that this version knows, and the others without the braces; `None`: there are no others.
@@ -209,6 +212,7 @@ impl<'a> StoredDetails<'a> {
             stored.for_customer = *for_customer;
         }
         stored.hidden = details.hidden;
+        stored.imported_at = details.imported_at.unwrap_or(0);
         stored
     }
 
@@ -255,6 +259,7 @@ impl<'a> StoredDetails<'a> {
             for_customer: self.for_customer,
         });
         let hidden = self.hidden;
+        let imported_at = Some(self.imported_at).filter(|at| *at != 0);
         let of_kind = match kind {
             EntryKind::Message => KindDetails::Message(self.into_message()),
             EntryKind::Edit => KindDetails::Edit(EditDetails {
@@ -269,7 +274,7 @@ impl<'a> StoredDetails<'a> {
             EntryKind::Assignment => KindDetails::Assignment { to: self.assigned_to.map(Cow::into_owned) },
             EntryKind::MemberChange | EntryKind::ConversationChange | EntryKind::Opaque(_) => KindDetails::Notice,
         };
-        EntryDetails { desk, of_kind, hidden, unknown: None }
+        EntryDetails { desk, of_kind, hidden, imported_at, unknown: None }
     }
 
     fn into_message(self) -> MessageDetails {

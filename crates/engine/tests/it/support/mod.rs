@@ -384,8 +384,11 @@ impl Store for Troubled {
     fn log_after(&self, after: Position, limit: usize) -> StoreResult<tidings_domain::log_records::LogPage> {
         self.inner.log_after(after, limit)
     }
-    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
-        self.inner.are_stored(requests)
+    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
+        self.inner.ids(of, prefix, after, limit)
+    }
+    fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>> {
+        self.inner.stored_seqs(requests)
     }
     fn log_start(&self) -> StoreResult<Option<Position>> {
         self.inner.log_start()

@@ -86,8 +86,11 @@ impl Store for ChatStore {
     fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
         if self.singly { batch_reads::positions_at(self, entries) } else { self.chat.positions_at(entries) }
     }
-    fn are_stored(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<bool>> {
-        self.chat.are_stored(requests)
+    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
+        self.chat.ids(of, prefix, after, limit)
+    }
+    fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>> {
+        self.chat.stored_seqs(requests)
     }
     fn pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
         if self.singly { batch_reads::pages(self, asked, bytes_max) } else { self.chat.pages(asked, bytes_max) }
