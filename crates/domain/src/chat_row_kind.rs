@@ -87,11 +87,17 @@ pub enum ChatRowKind {
     JoinRequest = b'J',
     /// A consumer of the feed of events, and what it has still to do.
     EventConsumer = b'c',
+    /// A person is erased, or was.
+    Erasure = b'F',
+    /// Nothing may be erased from a conversation.
+    LegalHold = b'H',
+    /// A message for a later time.
+    ScheduledMessage = b'f',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 41] = [
+    pub const ALL: [ChatRowKind; 44] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -133,6 +139,9 @@ impl ChatRowKind {
         ChatRowKind::Invites,
         ChatRowKind::JoinRequest,
         ChatRowKind::EventConsumer,
+        ChatRowKind::Erasure,
+        ChatRowKind::LegalHold,
+        ChatRowKind::ScheduledMessage,
     ];
 
     /// The first byte of its keys.

@@ -54,6 +54,10 @@ gates! {
     MessageHook = "message_hook";
     /// Users may be suspended, block each other and report messages.
     UserSafety = "user_safety";
+    /// Users may be erased: conversations and entries change their ids, which nodes hold in memory.
+    Erasure = "erasure";
+    /// Messages may be sent at a later time, and disappear.
+    ScheduledMessages = "scheduled_messages";
 }
 
 impl Gate {

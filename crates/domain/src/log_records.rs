@@ -80,6 +80,13 @@ pub enum Change {
         /// Who reported it.
         reporter: UserNo,
     },
+    /// A user was erased: ids of users and conversations, and entries, may be others than they were.
+    Erased {
+        /// The user, who has another id now.
+        user: UserNo,
+        /// The key of the job, which knows the former id for a while.
+        erasure: Vec<u8>,
+    },
     /// A kind of a later version: anything may have changed. Never written, and never sent on, since it has lost its content.
     #[serde(skip)]
     Opaque,
@@ -87,7 +94,7 @@ pub enum Change {
 
 impl Change {
     /// The kinds that this version knows have the numbers below this one.
-    pub const KINDS: u32 = 10;
+    pub const KINDS: u32 = 11;
 
     /// The conversation whose members this change concerns.
     pub fn members_of(&self) -> Option<ConversationNo> {

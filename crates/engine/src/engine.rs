@@ -9,6 +9,7 @@
 //! - [`port`]: what the crate of notifications uses beside these;
 //! - `bulk_sends`: one message to some of an account's followers;
 //! - [`events`]: the feed of all that is committed;
+//! - [`erasure`]: a person is erased, and what is left of one; legal holds against it;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every listener;
 //! - `popup_trigger`, `popup_users`, `popup_pushes`: popups that the app server sends, users as popups see them, and what
@@ -18,6 +19,7 @@
 pub(crate) mod blocks;
 mod bulk_sends;
 mod conversations;
+pub mod erasure;
 pub mod events;
 mod health;
 mod history;

@@ -72,6 +72,8 @@ codes! {
     MessageRecalled = "message_recalled", 409;
     /// The message has been edited meanwhile. Read it again, then decide.
     VersionConflict = "version_conflict", 409;
+    /// A legal hold keeps what would be erased; the detail names the conversation and the hold. Lift it first, if it may be lifted.
+    LegalHold = "legal_hold", 409;
     /// Another agent has the conversation. Read who has it, then decide.
     AssignmentConflict = "assignment_conflict", 409;
     /// The message does not grow: it was sent whole, was ended, or was interrupted because its beginner went away. Edit it to
@@ -167,8 +169,8 @@ impl ErrorCode {
             // These refuse requests; they end no session.
             NotAMember | Muted | Banned | Blocked | MethodNotAllowed | UnsupportedMediaType | Conflict
             | ClientMsgIdReused | ClientPushIdReused | ClientBulkIdReused | NotAMessage | MessageRecalled
-            | VersionConflict | AssignmentConflict | StreamEnded | StreamElsewhere | SessionGone | NotYetEnabled
-            | CursorExpired | RefusedByHook | HookUnavailable => 4999,
+            | VersionConflict | AssignmentConflict | LegalHold | StreamEnded | StreamElsewhere | SessionGone
+            | NotYetEnabled | CursorExpired | RefusedByHook | HookUnavailable => 4999,
         }
     }
 }

@@ -9,6 +9,7 @@ mod appends;
 mod batch_reads;
 mod byte_rows;
 mod desks;
+mod erasure;
 mod member_rights;
 mod message_changes;
 mod opaque;
@@ -48,6 +49,7 @@ pub fn all() -> Vec<Check> {
         streams::CHECKS,
         preferences::CHECKS,
         desks::CHECKS,
+        erasure::CHECKS,
     ]
     .concat()
 }

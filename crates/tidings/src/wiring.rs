@@ -203,6 +203,8 @@ fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, WebhookPushC
 const HEALTH_CLOSES_WITHIN: Duration = Duration::from_millis(200);
 /// How often running bulk sends are looked for.
 const BULK_SENDS_EVERY: Duration = Duration::from_secs(1);
+/// How often erasures are looked for.
+const ERASURES_EVERY: Duration = Duration::from_secs(1);
 /// How often events are removed that are older than they are kept.
 const EVENTS_REMOVED_EVERY: Duration = Duration::from_secs(60);
 /// How often recalls are looked for whose bodies have been in the store's files for long enough.
@@ -210,9 +212,10 @@ const PURGE_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// What the leader does from time to time.
 async fn housekeeping(engine: Arc<Engine>, notifications: Arc<Notifications>, settings: Settings) {
+    let erasures = work_on_erasures(notifications.clone());
     let purge = purge_recalled_bodies(notifications, &settings);
     let (messages, events) = (remove_old_messages(engine.clone(), &settings), remove_old_events(engine.clone()));
-    tokio::join!(messages, events, purge, work_on_bulk_sends(engine));
+    tokio::join!(messages, events, purge, erasures, work_on_bulk_sends(engine));
 }
 
 /// Has bulk sends go on.
@@ -227,6 +230,23 @@ async fn work_on_bulk_sends(engine: Arc<Engine>) {
             if !matches!(worked, Ok(true)) {
                 break;
             }
+        }
+    }
+}
+
+/// Has erasures go on.
+async fn work_on_erasures(notifications: Arc<Notifications>) {
+    let mut timer = interval_from_now(ERASURES_EVERY);
+    let failures = FailureLog::new("an erasure waits; it is tried again");
+    loop {
+        timer.tick().await;
+        let mut has_more = true;
+        while has_more {
+            let notifications = notifications.clone();
+            let worked = tokio::task::spawn_blocking(move || notifications.work_on_erasures()).await;
+            let worked = worked.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, error.to_string())));
+            failures.note(&worked);
+            has_more = worked.unwrap_or(false);
         }
     }
 }

@@ -7,6 +7,7 @@ mod bulk_sends;
 mod conversations;
 mod dead_letters;
 mod desks;
+mod erasures;
 mod event_consumers;
 mod event_streams;
 mod events;
@@ -82,7 +83,11 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::with_openapi(openapi::preamble())
         .routes(routes!(users::get_users, users::upsert_users))
         .routes(routes!(users::query_users))
-        .routes(routes!(users::get_user))
+        .routes(routes!(users::get_user, erasures::erase_user))
+        .routes(routes!(erasures::list_erasures))
+        .routes(routes!(erasures::get_erasure))
+        .routes(routes!(erasures::list_legal_holds))
+        .routes(routes!(erasures::get_legal_hold, erasures::set_legal_hold, erasures::lift_legal_hold))
         .routes(routes!(users::set_do_not_disturb))
         .routes(routes!(users::set_locale))
         .routes(routes!(receipts::set_receipts))

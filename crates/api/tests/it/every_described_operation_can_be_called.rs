@@ -303,6 +303,7 @@ fn every_described_operation_can_be_called() {
     let suspend = "POST /v1/users/{user}/suspend";
     app.check(suspend, "/v1/users/bob/suspend", r#"{"reason":"spam"}"#, 200, r#"{"reason":"spam","by":""#);
     app.check("POST /v1/users/{user}/unsuspend", "/v1/users/bob/unsuspend", "{}", 204, "");
+    users_are_erased(&mut app);
     let (list, one) = ("/v1/users/alice/blocks", "/v1/users/alice/blocks/bob");
     app.check("PUT /v1/users/{user}/blocks/{other}", one, "", 204, "");
     app.check("GET /v1/users/{user}/blocks", list, "", 200, r#"{"users":[{"user":"bob","at":"#);
@@ -493,6 +494,31 @@ fn api_keys_answer(app: &mut Caller) {
         200,
         r#""operation":"DELETE /v1/admin/keys/{key}""#,
     );
+}
+
+fn users_are_erased(app: &mut Caller) {
+    app.check("PUT /v1/users", "/v1/users", r#"{"users":[{"id":"dan"}]}"#, 200, "");
+    let held = r#"{"id":"held","kind":"group","owner":"dan"}"#;
+    app.check("POST /v1/conversations", "/v1/conversations", held, 201, "");
+    let (operation, hold) = ("/v1/conversations/{conversation}/legal-hold", "/v1/conversations/held/legal-hold");
+    app.check(&format!("PUT {operation}"), hold, r#"{"name":"case 1"}"#, 200, r#""name":"case 1","by":""#);
+    app.check(&format!("PUT {operation}"), hold, r#"{"name":""}"#, 422, "name: ");
+    app.check(&format!("GET {operation}"), hold, "", 200, r#"{"conversation":"held","#);
+    app.check("GET /v1/legal-holds", "/v1/legal-holds", "", 200, r#"{"legal_holds":[{"conversation":"held","#);
+    let erase = "DELETE /v1/users/{user}";
+    app.check(erase, "/v1/users/dan", "", 409, r#""code":"legal_hold""#);
+    app.check(&format!("DELETE {operation}"), hold, "", 204, "");
+    app.check(&format!("GET {operation}"), hold, "", 404, "not_found");
+    app.check(erase, "/v1/users/nobody", "", 404, "not_found");
+    app.check(erase, "/v1/users/dan?messages=burn", "", 422, "messages: ");
+    let begun = app.check(erase, "/v1/users/dan?messages=keep", "", 202, r#""state":"running""#);
+    let id = serde_json::from_str::<serde_json::Value>(&begun).unwrap()["id"].as_str().unwrap().to_owned();
+    app.check("GET /v1/erasures", "/v1/erasures?limit=1", "", 200, r#""next":"0."#);
+    let one = "GET /v1/erasures/{erasure}";
+    app.check(one, &format!("/v1/erasures/{id}"), "", 200, r#""user":"dan","alias":"erased-"#);
+    app.check(one, "/v1/erasures/dan", "", 200, &id);
+    app.check(one, "/v1/erasures/nobody", "", 404, "not_found");
+    app.check("GET /v1/erasures", "/v1/erasures?after=x", "", 422, "after: ");
 }
 
 fn bulk_sends_answer(app: &mut Caller) {

@@ -1,7 +1,13 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
 use crate::{
-    desks::*, joining::*, model::*, reports::ReportKey, request_digest::RequestDigest, restrictions::*,
+    desks::*,
+    erasure::{EraseStep, LegalHold},
+    joining::*,
+    model::*,
+    reports::ReportKey,
+    request_digest::RequestDigest,
+    restrictions::*,
     token_digest::TokenDigest,
 };
 use tidings_protocol::{
@@ -278,6 +284,15 @@ pub enum Proposal {
         note: Option<String>,
         /// The operator or the API key that does it.
         by: String,
+    },
+    /// A step by which a person is erased. Boxed, since it is rare.
+    Erase(Box<EraseStep>),
+    /// Sets or lifts the legal hold of a conversation.
+    SetLegalHold {
+        /// The conversation.
+        conversation: ConversationNo,
+        /// From now on; `None`: there is none.
+        hold: Option<LegalHold>,
     },
     /// Moves the outbox's position: every item up to and including `through` is delivered or stored in `dead`.
     /// `through` 0 moves nothing.

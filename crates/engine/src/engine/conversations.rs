@@ -438,7 +438,7 @@ impl Engine {
     /// Who owns a group that an owner leaves, with the role until then, so that somebody can give roles: an owner who stays, or else
     /// the admin who has been there the longest, or else the member. The commit checks that the user is still there. `None` if no owner
     /// leaves, another one is named, or nobody is left. An owner who takes the role from herself leaves it as well.
-    fn heir_without(
+    pub(crate) fn heir_without(
         &self,
         actor: &Actor,
         group: &Conversation,
@@ -604,7 +604,7 @@ fn in_both<'a>(add: &'a [String], remove: &[String]) -> Option<&'a String> {
     add.iter().find(|id| remove.contains(id))
 }
 
-fn notice_entry(kind: EntryKind, actor: &Actor, body: &serde_json::Value) -> NewEntry {
+pub(crate) fn notice_entry(kind: EntryKind, actor: &Actor, body: &serde_json::Value) -> NewEntry {
     NewEntry {
         kind,
         sender: actor.user().map(|u| Sender { no: u.no, id: u.id.clone() }),

@@ -330,6 +330,13 @@ impl Engine {
                 let data = SettingsEvent { user: user.id.clone(), conversation: None };
                 add(EventType::UserSettings, &user.id, EventData::Settings(data));
             }
+            Change::Erased { erasure, .. } => {
+                let Some((erasure, name)) = self.stored_erasure(&erasure)? else { return Ok(()) };
+                let Some(user) = erasure.id else { return Ok(()) };
+                let (alias, messages) = (erasure.alias, erasure.messages);
+                let data = UserErasedEvent { user: user.clone(), alias, messages, erasure: name };
+                add(EventType::UserErased, &user, EventData::UserErased(data));
+            }
             // Of a later version, which shows it.
             Change::Opaque => {}
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     entry::{Entry, EntryKind},
-    http::{ConversationDetails, ReportView, Role, UserProfile},
+    http::{ConversationDetails, ErasedMessages, ReportView, Role, UserProfile},
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -104,6 +104,8 @@ pub enum EventData {
     User(UserProfile),
     /// `user_settings` and `member_settings`: whose have changed. What is set is theirs, and not in the feed.
     Settings(SettingsEvent),
+    /// `user_erased`
+    UserErased(UserErasedEvent),
 }
 
 /// Any of them: the data of one type may look like those of another, and `type` tells which they are.
@@ -129,6 +131,7 @@ impl ToSchema for EventData {
         ConversationDetails::schemas(schemas);
         UserProfile::schemas(schemas);
         SettingsEvent::schemas(schemas);
+        UserErasedEvent::schemas(schemas);
     }
 }
 
@@ -151,6 +154,7 @@ impl EventData {
             of::<ConversationDetails>(),
             of::<UserProfile>(),
             of::<SettingsEvent>(),
+            of::<UserErasedEvent>(),
         ]);
     }
 }
@@ -226,6 +230,19 @@ pub struct SuspensionEvent {
     pub by: String,
 }
 
+/// A user is erased. The event names the user as long as the feed keeps it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UserErasedEvent {
+    /// The id that the user had.
+    pub user: String,
+    /// What stands in its place.
+    pub alias: String,
+    /// What became of the messages: those that were removed have `entry.recall` events as well.
+    pub messages: ErasedMessages,
+    /// The erasure.
+    pub erasure: String,
+}
+
 /// Whose settings have changed.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SettingsEvent {
@@ -259,6 +276,8 @@ pub enum EventType {
     Suspension,
     /// A message was reported, or the report is in another state.
     Report,
+    /// A user is erased: whoever has something of the user erases it, too.
+    UserErased,
 }
 
 /// What the types of entries begin with.
@@ -266,7 +285,7 @@ const ENTRY: &str = "entry.";
 
 impl EventType {
     /// All types but those of entries.
-    const OTHERS: [EventType; 9] = [
+    const OTHERS: [EventType; 10] = [
         EventType::Members,
         EventType::Conversation,
         EventType::User,
@@ -276,6 +295,7 @@ impl EventType {
         EventType::SessionsEnded,
         EventType::Suspension,
         EventType::Report,
+        EventType::UserErased,
     ];
 
     /// The types that this version knows.
@@ -303,6 +323,7 @@ impl fmt::Display for EventType {
             EventType::SessionsEnded => "sessions_ended",
             EventType::Suspension => "suspension",
             EventType::Report => "report",
+            EventType::UserErased => "user_erased",
         })
     }
 }
