@@ -46,7 +46,8 @@
 //! | `F` digest of a user's id | how far the user's erasure has come: see [`erasure`](crate::erasure) |
 //! | `H` conversation | the conversation's legal hold |
 //! | `f` 0, time, sender, number | nothing: the messages for a later time, in the order of their times |
-//! | `f` 1, sender, number, part | a message for a later time: see [`scheduled`](crate::scheduled) |
+//! | `f` 1, sender, number | a message for a later time, without its body: see [`scheduled`](crate::scheduled) |
+//! | `f` 3, sender, number, part | a part of its body |
 //! | `f` 2 | the highest number that was given to such a message |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 

@@ -5,8 +5,7 @@
 
 pub use crate::log_records::*;
 use crate::{
-    decide::ERASED,
-    erasure::EraseStep,
+    erase_step::{ERASED, EraseStep},
     gates::Gate,
     installation::InstallationId,
     model::*,

@@ -11,7 +11,6 @@ use crate::{
     store::*,
 };
 use conversations::MemberChange;
-pub(crate) use erasure::ERASED;
 use reactions::Reaction;
 use std::borrow::Cow;
 use tidings_protocol::http::ReportState;

@@ -4,6 +4,7 @@
 //! direct conversation, the sender of a message that is kept. Everything that names the person or is the person's own goes. What
 //! that is, is said here once: the leader's job removes it, and a check looks for it, by the same functions.
 
+pub use crate::erase_step::*;
 use crate::{
     chat_row_kind::ChatRowKind,
     chat_rows::{UserSettings, decode, encode, number_in},
@@ -17,63 +18,6 @@ use tidings_protocol::{
     http::{ErasedMessages, ErasureState},
     ids::{DIRECT_SEPARATOR, direct_id},
 };
-
-/// A user who is erased.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Person {
-    /// The number, which stays.
-    pub no: UserNo,
-    /// The id until now.
-    pub id: String,
-    /// The id from now on.
-    pub alias: String,
-}
-
-/// A step of an erasure, committed as a whole.
-#[derive(Debug, Clone)]
-pub enum EraseStep {
-    /// The user may do nothing any more, and the job is stored.
-    Begin {
-        /// The user.
-        user: UserNo,
-        /// The key of the job.
-        key: Vec<u8>,
-        /// The job.
-        row: Vec<u8>,
-        /// Who wants it.
-        by: String,
-    },
-    /// These entries name the person no more.
-    Entries {
-        /// Who is erased.
-        person: Person,
-        /// Where the entries are.
-        conversation: ConversationNo,
-        /// Which they are; those that there are not are passed over.
-        seqs: Vec<u64>,
-    },
-    /// These rows of [`RowSpace::Chat`](crate::store::RowSpace::Chat) are as [`fate_of_row`] says.
-    Rows {
-        /// Who is erased.
-        person: Person,
-        /// The keys of the rows.
-        keys: Vec<Vec<u8>>,
-    },
-    /// A direct conversation has an id without the person's.
-    Rename {
-        /// The conversation.
-        conversation: ConversationNo,
-        /// Its id from now on, which no other conversation has.
-        id: String,
-    },
-    /// The profile is gone, and the id with it. What sends were first made under ids of the person's own is forgotten.
-    Profile {
-        /// Who is erased.
-        person: Person,
-        /// The key of the job, by which the feed's event names the person as long as it is kept.
-        key: Vec<u8>,
-    },
-}
 
 /// How far an erasure has come. The order is that in which they follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -218,17 +162,6 @@ pub fn erasure_key_of(name: &str) -> Option<Vec<u8>> {
         name.as_bytes().chunks_exact(2).filter_map(|two| u8::from_str_radix(str::from_utf8(two).ok()?, 16).ok());
     let key: Vec<u8> = [ChatRowKind::Erasure.byte(), ErasurePlace::Running as u8].into_iter().chain(digits).collect();
     (name.len() == 32 && key.len() == 18).then_some(key)
-}
-
-/// A conversation that nothing may be erased from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LegalHold {
-    /// What it is for, such as the number of a case.
-    pub name: String,
-    /// The operator or the API key that set it.
-    pub by: String,
-    /// When, in milliseconds since 1970 UTC.
-    pub at: u64,
 }
 
 /// The key of a conversation's legal hold.

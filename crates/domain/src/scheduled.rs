@@ -5,7 +5,7 @@ use crate::{
     chat_rows::{encode, number_in},
     model::*,
     request_digest::RequestDigest,
-    store::{ROW_BYTES_MAX, RowChange},
+    store::{ROW_BYTES_MAX, RowChange, RowSpace, RowStore},
     store_error::{StoreError, StoreResult},
 };
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,12 @@ pub struct ScheduledHeader {
     pub send_at: u64,
     /// When it was accepted, or changed last.
     pub at: u64,
+    /// An app server has scheduled it, and not the user whose it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_app: bool,
+    /// The account in whose name an agent speaks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<UserNo>,
     /// The conversation that it is for, or else `to`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationNo>,
@@ -79,25 +85,25 @@ pub fn due_in(key: &[u8]) -> Option<(u64, UserNo, u64)> {
     Some((number(1)?, UserNo(number(2)?), number(3)?))
 }
 
-/// A row of a message: 0 is its header.
-pub fn part_key(sender: UserNo, number: u64, part: u64) -> Vec<u8> {
-    ChatRowKind::ScheduledMessage.key(&[1, sender.0, number, part])
+/// The header of a message.
+pub fn header_key(sender: UserNo, number: u64) -> Vec<u8> {
+    ChatRowKind::ScheduledMessage.key(&[1, sender.0, number])
 }
 
-/// The range of the rows of a sender's messages behind one of them.
-pub fn messages_of(sender: UserNo, after: u64) -> (Vec<u8>, Vec<u8>) {
-    (part_key(sender, after.saturating_add(1), 0), part_key(sender, u64::MAX, u64::MAX))
+/// The range of the headers of a sender's messages behind one of them.
+pub fn headers_of(sender: UserNo, after: u64) -> (Vec<u8>, Vec<u8>) {
+    (header_key(sender, after.saturating_add(1)), header_key(sender, u64::MAX))
 }
 
-/// The range of all rows of messages.
-pub fn all_messages() -> (Vec<u8>, Vec<u8>) {
-    (part_key(UserNo(0), 0, 0), part_key(UserNo(u64::MAX), u64::MAX, u64::MAX))
+/// The range of all headers.
+pub fn all_headers() -> (Vec<u8>, Vec<u8>) {
+    (header_key(UserNo(0), 0), header_key(UserNo(u64::MAX), u64::MAX))
 }
 
-/// The sender, the number and the part of a key that [`part_key`] made.
-pub fn part_in(key: &[u8]) -> Option<(UserNo, u64, u64)> {
+/// The sender and the number of a key that [`header_key`] made.
+pub fn header_in(key: &[u8]) -> Option<(UserNo, u64)> {
     let number = |place| number_in(key, place).filter(|_| number_in(key, 0) == Some(1));
-    Some((UserNo(number(1)?), number(2)?, number(3)?))
+    Some((UserNo(number(1)?), number(2)?))
 }
 
 /// The highest number that was given.
@@ -105,9 +111,17 @@ pub fn last_number_key() -> Vec<u8> {
     ChatRowKind::ScheduledMessage.key(&[2])
 }
 
+fn body_key(sender: UserNo, number: u64, part: u64) -> Vec<u8> {
+    ChatRowKind::ScheduledMessage.key(&[3, sender.0, number, part])
+}
+
 /// Whose message a row is of.
 pub fn sender_of(key: &[u8]) -> Option<UserNo> {
-    part_in(key).map(|(sender, ..)| sender).or_else(|| due_in(key).map(|(_, sender, _)| sender))
+    match number_in(key, 0)? {
+        0 => number_in(key, 2).map(UserNo),
+        1 | 3 => number_in(key, 1).map(UserNo),
+        _ => None,
+    }
 }
 
 impl ScheduledHeader {
@@ -126,9 +140,9 @@ impl ScheduledMessage {
         let parts: Vec<&[u8]> = self.body.as_bytes().chunks(ROW_BYTES_MAX).collect();
         let header = ScheduledHeader { parts: parts.len() as u64, ..self.header.clone() };
         let put = |key, value: Vec<u8>| RowChange { key, value: Some(value) };
-        let mut rows = vec![put(part_key(self.sender, self.number, 0), encode(&header))];
+        let mut rows = vec![put(header_key(self.sender, self.number), encode(&header))];
         rows.extend(
-            (1..).zip(parts).map(|(part, bytes)| put(part_key(self.sender, self.number, part), bytes.to_vec())),
+            (0..).zip(parts).map(|(part, bytes)| put(body_key(self.sender, self.number, part), bytes.to_vec())),
         );
         if self.header.failed.is_none() {
             rows.push(put(due_key(self.header.send_at, self.sender, self.number), Vec::new()));
@@ -138,30 +152,33 @@ impl ScheduledMessage {
 
     /// The removal of all its rows.
     pub fn removal(&self) -> Vec<RowChange> {
-        let keys = (0..=self.header.parts).map(|part| part_key(self.sender, self.number, part));
-        let keys = keys.chain([due_key(self.header.send_at, self.sender, self.number)]);
+        let body = (0..self.header.parts).map(|part| body_key(self.sender, self.number, part));
+        let index = due_key(self.header.send_at, self.sender, self.number);
+        let keys = body.chain([header_key(self.sender, self.number), index]);
         keys.map(|key| RowChange { key, value: None }).collect()
     }
 
-    /// Takes messages from rows that follow each other.
+    /// What replaces its rows by those of another form of it.
+    pub fn replacement(&self, by: &ScheduledMessage) -> Vec<RowChange> {
+        let rows = by.rows();
+        let gone = self.removal().into_iter().filter(|gone| rows.iter().all(|row| row.key != gone.key));
+        gone.chain(rows.iter().cloned()).collect()
+    }
+
+    /// The message with this header; its body is read.
     ///
     /// # Errors
-    /// A row is damaged.
-    pub fn read(rows: &[(Vec<u8>, Vec<u8>)]) -> StoreResult<Vec<ScheduledMessage>> {
-        let mut found: Vec<(ScheduledMessage, Vec<u8>)> = Vec::new();
-        for (key, row) in rows {
-            let Some((sender, number, part)) = part_in(key) else { continue };
-            if part == 0 {
-                let header = ScheduledHeader::decode(row)?;
-                found.push((ScheduledMessage { number, sender, header, body: String::new() }, Vec::new()));
-            } else if let Some((_, body)) = found.last_mut().filter(|(message, _)| message.number == number) {
-                body.extend_from_slice(row);
-            }
-        }
-        let whole = |(message, body): (ScheduledMessage, Vec<u8>)| {
-            let body = String::from_utf8(body).map_err(|_| StoreError::Damaged("a scheduled message's body".into()))?;
-            Ok(ScheduledMessage { body, ..message })
-        };
-        found.into_iter().map(whole).collect()
+    /// The store cannot be read, or the body is damaged.
+    pub fn load(
+        store: &(impl RowStore + ?Sized),
+        sender: UserNo,
+        number: u64,
+        header: ScheduledHeader,
+    ) -> StoreResult<ScheduledMessage> {
+        let keys: Vec<Vec<u8>> = (0..header.parts).map(|part| body_key(sender, number, part)).collect();
+        let parts = store.rows_of(RowSpace::Chat, &keys)?;
+        let damaged = || StoreError::Damaged(format!("the body of scheduled message {number}"));
+        let body: Vec<u8> = parts.into_iter().collect::<Option<Vec<_>>>().ok_or_else(damaged)?.concat();
+        Ok(ScheduledMessage { number, sender, header, body: String::from_utf8(body).map_err(|_| damaged())? })
     }
 }

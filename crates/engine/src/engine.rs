@@ -7,6 +7,7 @@
 //! - `restrictions`: mutes, bans and who may send; the hand-over of a group; `joining`: invites, and requests to join;
 //! - `push_tokens`: where providers reach devices;
 //! - [`port`]: what the crate of notifications uses beside these;
+//! - `scheduled`: messages for a later time;
 //! - `bulk_sends`: one message to some of an account's followers;
 //! - [`events`]: the feed of all that is committed;
 //! - [`erasure`]: a person is erased, and what is left of one; legal holds against it;
@@ -41,6 +42,7 @@ mod reports;
 mod restrictions;
 pub mod resume;
 mod retention;
+pub(crate) mod scheduled;
 pub mod send;
 pub(crate) mod signals;
 mod users;

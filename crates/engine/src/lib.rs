@@ -131,6 +131,8 @@ pub struct Engine {
     pub cluster: Option<Cluster>,
     /// Locked while the progress of bulk sends changes. The term in which none is running, once that is known.
     bulk_sends: parking_lot::Mutex<Option<Term>>,
+    /// Locked while messages for a later time change.
+    schedule: parking_lot::Mutex<Option<engine::scheduled::Schedule>>,
     lead: Leadership,
     /// What every node reads, and this one may therefore write.
     pub gates: Arc<OpenGates>,

@@ -134,6 +134,7 @@ impl Engine {
                 clock.clone(),
             ),
             bulk_sends: parking_lot::Mutex::default(),
+            schedule: parking_lot::Mutex::default(),
             draining: AtomicBool::new(false),
             end_reason: watch::Sender::new(None),
             leader_client: OnceLock::new(),

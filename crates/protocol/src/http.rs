@@ -25,6 +25,7 @@ mod push_priority;
 mod push_tokens;
 mod reading;
 mod reports;
+mod scheduled;
 mod users;
 
 pub use api_keys::*;
@@ -51,6 +52,7 @@ pub use push_priority::*;
 pub use push_tokens::*;
 pub use reading::*;
 pub use reports::*;
+pub use scheduled::*;
 pub use users::*;
 
 use crate::error::ErrorCode;

@@ -28,7 +28,9 @@ impl EmbeddedStore {
         }
         // The engine removes the tables that were merged when it next has a memtable to write.
         self.write_rows_batch(padding(None))?;
-        kv.flush_memtables().map_err(store_error)
+        kv.flush_memtables().map_err(store_error)?;
+        let mut writer = self.writer.lock();
+        writer.tracker.forget_emptied().map_err(|error| store_error(error.into()))
     }
 
     /// A merge writes its tables before it removes those that it has read.

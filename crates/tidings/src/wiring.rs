@@ -203,6 +203,8 @@ fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, WebhookPushC
 const HEALTH_CLOSES_WITHIN: Duration = Duration::from_millis(200);
 /// How often running bulk sends are looked for.
 const BULK_SENDS_EVERY: Duration = Duration::from_secs(1);
+/// How often messages are looked for whose time has come.
+const SCHEDULED_EVERY: Duration = Duration::from_millis(250);
 /// How often erasures are looked for.
 const ERASURES_EVERY: Duration = Duration::from_secs(1);
 /// How often events are removed that are older than they are kept.
@@ -215,7 +217,7 @@ async fn housekeeping(engine: Arc<Engine>, notifications: Arc<Notifications>, se
     let erasures = work_on_erasures(notifications.clone());
     let purge = purge_recalled_bodies(notifications, &settings);
     let (messages, events) = (remove_old_messages(engine.clone(), &settings), remove_old_events(engine.clone()));
-    tokio::join!(messages, events, purge, erasures, work_on_bulk_sends(engine));
+    tokio::join!(messages, events, purge, erasures, send_scheduled(engine.clone()), work_on_bulk_sends(engine));
 }
 
 /// Has bulk sends go on.
@@ -228,6 +230,22 @@ async fn work_on_bulk_sends(engine: Arc<Engine>) {
             let worked = engine.work_on_bulk_sends().await;
             failures.note(&worked);
             if !matches!(worked, Ok(true)) {
+                break;
+            }
+        }
+    }
+}
+
+/// Has messages sent whose time has come.
+async fn send_scheduled(engine: Arc<Engine>) {
+    let mut timer = interval_from_now(SCHEDULED_EVERY);
+    let failures = FailureLog::new("scheduled messages wait; it is tried again");
+    loop {
+        timer.tick().await;
+        loop {
+            let sent = engine.send_scheduled().await;
+            failures.note(&sent);
+            if !matches!(sent, Ok(true)) {
                 break;
             }
         }

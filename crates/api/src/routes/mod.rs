@@ -32,6 +32,7 @@ mod reading;
 mod receipts;
 mod refusals;
 mod reports;
+mod scheduled;
 mod settings;
 mod signals;
 mod streams;
@@ -199,6 +200,12 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(popup_journeys::put_journey, popup_journeys::get_journey, popup_journeys::remove_journey))
         .routes(routes!(popup_journeys::get_journey_counts))
         .routes(routes!(bulk_sends::create_bulk_send, bulk_sends::list_bulk_sends))
+        .routes(routes!(scheduled::list_scheduled_messages, scheduled::schedule_message))
+        .routes(routes!(
+            scheduled::get_scheduled_message,
+            scheduled::update_scheduled_message,
+            scheduled::cancel_scheduled_message
+        ))
         .routes(routes!(bulk_sends::get_bulk_send, bulk_sends::cancel_bulk_send))
         .routes(routes!(dead_letters::list_dead_letters))
         .routes(routes!(dead_letters::replay_dead_letters))

@@ -2,13 +2,10 @@
 
 use super::{Decider, ProposalError, StagedRows};
 use crate::{
-    erasure::{EraseStep, Fate, StoredErasure, fate_of_row, redact_entry},
+    erasure::{ERASED, EraseStep, Fate, StoredErasure, fate_of_row, redact_entry},
     model::*,
     store::*,
 };
-
-/// What the user is told whose sessions end since the user is erased.
-pub(crate) const ERASED: &str = "the account is erased";
 
 impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     pub(super) fn erase(&mut self, step: &EraseStep) -> Result<Outcome, ProposalError> {

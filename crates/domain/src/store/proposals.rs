@@ -2,7 +2,7 @@
 
 use crate::{
     desks::*,
-    erasure::{EraseStep, LegalHold},
+    erase_step::{EraseStep, LegalHold},
     joining::*,
     model::*,
     reports::ReportKey,

@@ -48,6 +48,7 @@ mod pushes_survive_lost_answers;
 mod reading_is_bounded_and_exact;
 mod reference_popups;
 mod retention_removes_all_rows_of_a_message;
+mod scheduled_messages_are_sent_once;
 mod support;
 mod suspended_users_do_nothing;
 mod the_feed_tells_all;
