@@ -92,12 +92,14 @@ pub enum ChatRowKind {
     /// Nothing may be erased from a conversation.
     LegalHold = b'H',
     /// A message for a later time.
-    ScheduledMessage = b'f',
+    ScheduledMessage = b'G',
+    /// Notes for the feed of events.
+    FeedNotes = b'f',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 44] = [
+    pub const ALL: [ChatRowKind; 45] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -142,6 +144,7 @@ impl ChatRowKind {
         ChatRowKind::Erasure,
         ChatRowKind::LegalHold,
         ChatRowKind::ScheduledMessage,
+        ChatRowKind::FeedNotes,
     ];
 
     /// The first byte of its keys.

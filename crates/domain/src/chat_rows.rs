@@ -13,6 +13,7 @@
 //! | `p` user, conversation | what the user has set for the conversation |
 //! | `u` user | the user's own settings |
 //! | `P` conversation | the `seq` of each pinned message, in the order in which they were pinned |
+//! | `f` time, boot | events of notifications on their way into the commit log, in the form of [`feed_notes`](crate::feed_notes) |
 //! | `R` time of a recall, conversation, seq | nothing; until the recalled body has left the store's files |
 //! | `B` number of a bulk send | how far the send has come |
 //! | `b` number of a bulk send, part | a part of what it sends |
@@ -45,15 +46,16 @@
 //! | `J` 2, user | how many requests of the user wait |
 //! | `F` digest of a user's id | how far the user's erasure has come: see [`erasure`](crate::erasure) |
 //! | `H` conversation | the conversation's legal hold |
-//! | `f` 0, time, sender, number | nothing: the messages for a later time, in the order of their times |
-//! | `f` 1, sender, number | a message for a later time, without its body: see [`scheduled`](crate::scheduled) |
-//! | `f` 3, sender, number, part | a part of its body |
-//! | `f` 2 | the highest number that was given to such a message |
+//! | `G` 0, time, sender, number | nothing: the messages for a later time, in the order of their times |
+//! | `G` 1, sender, number | a message for a later time, without its body: see [`scheduled`](crate::scheduled) |
+//! | `G` 3, sender, number, part | a part of its body |
+//! | `G` 2 | the highest number that was given to such a message |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 pub use crate::row_keys::number_in;
 use crate::{
     chat_row_kind::ChatRowKind,
+    feed_notes::NotesNo,
     model::*,
     store::PreferencesPatch,
     store_error::{StoreError, StoreResult},
@@ -416,6 +418,16 @@ pub fn event_consumer_key(part: u8, name: &str) -> Vec<u8> {
 /// The key of a numbered row of a consumer.
 pub fn event_consumer_row_key(part: u8, name: &str, number: u64) -> Vec<u8> {
     [event_consumer_key(part, name), number.to_be_bytes().to_vec()].concat()
+}
+
+/// A row of notes for the feed.
+pub fn feed_notes_key((number, boot): NotesNo) -> Vec<u8> {
+    ChatRowKind::FeedNotes.key(&[number, boot])
+}
+
+/// The range of all such rows.
+pub fn all_feed_notes() -> (Vec<u8>, Vec<u8>) {
+    (feed_notes_key((0, 0)), feed_notes_key((u64::MAX, u64::MAX)))
 }
 
 /// The note of a recall: a message that was recalled at this time and whose body may still be in the store's files.

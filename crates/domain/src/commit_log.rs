@@ -89,6 +89,7 @@ impl Change {
                 EraseStep::Profile { person, key } => Some(Change::Erased { user: person.no, erasure: key.clone() }),
                 EraseStep::Entries { .. } | EraseStep::Rows { .. } => None,
             },
+            Proposal::AddFeedNotes(notes) => Some(Change::Notes(notes.clone())),
             // What these change is in their entries, or is read from the store each time.
             Proposal::Append { .. }
             | Proposal::ChangeMessage { .. }

@@ -359,7 +359,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 }
                 Ok(Outcome::Done)
             }
-            Proposal::Kick { .. } => Ok(Outcome::Done),
+            Proposal::Kick { .. } | Proposal::AddFeedNotes(_) => Ok(Outcome::Done),
             Proposal::Erase(step) => self.erase(step),
             Proposal::SetLegalHold { conversation, hold } => {
                 self.rows.conversation(*conversation)?.ok_or(Rejection::NoSuchConversation)?;

@@ -239,7 +239,9 @@ pub fn fate_of_row(person: &Person, key: &[u8], value: &[u8]) -> Fate {
         | ChatRowKind::DeferredChannelJob
         | ChatRowKind::LogRecord
         | ChatRowKind::LogRecordOfSeveral
-        | ChatRowKind::EventConsumer => redacted(person, value),
+        | ChatRowKind::EventConsumer
+        // They are on their way into the log, which drops those that name the person.
+        | ChatRowKind::FeedNotes => redacted(person, value),
         // Of conversations and their messages, of operators, and of the server itself; where users are in them, it is by number. An
         // account's own user is erased with the account, and a bulk send forgets whom it names when it ends.
         ChatRowKind::UserSettings

@@ -54,6 +54,8 @@ gates! {
     MessageHook = "message_hook";
     /// Users may be suspended, block each other and report messages.
     UserSafety = "user_safety";
+    /// Pushes, notifications and what popups do come into the commit log as notes, by way of rows of their own.
+    FeedNotes = "feed_notes";
     /// Users may be erased: conversations and entries change their ids, which nodes hold in memory.
     Erasure = "erasure";
     /// Messages may be sent at a later time, and disappear.

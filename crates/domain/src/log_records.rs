@@ -1,6 +1,6 @@
 //! What stands in the commit log: records of entries and of changes, at positions of the one commit order.
 
-use crate::model::*;
+use crate::{feed_notes::FeedNote, model::*};
 use serde::{Deserialize, Serialize};
 
 /// What a commit changed outside timelines, as far as other nodes may hold it in memory.
@@ -80,6 +80,8 @@ pub enum Change {
         /// Who reported it.
         reporter: UserNo,
     },
+    /// What happened outside the commits of chat, as events of the feed. Nothing in memory is of it.
+    Notes(Vec<FeedNote>),
     /// A user was erased: ids of users and conversations, and entries, may be others than they were.
     Erased {
         /// The user, who has another id now.
@@ -94,7 +96,7 @@ pub enum Change {
 
 impl Change {
     /// The kinds that this version knows have the numbers below this one.
-    pub const KINDS: u32 = 11;
+    pub const KINDS: u32 = 12;
 
     /// The conversation whose members this change concerns.
     pub fn members_of(&self) -> Option<ConversationNo> {

@@ -3,7 +3,7 @@
 //!
 //! Rows are stored in postcard's form: the order of variants and fields is part of it, their names are not.
 
-use crate::{leadership::Term, request_digest::RequestDigest, store_error::StoreResult};
+use crate::{feed_notes::NotesNo, leadership::Term, request_digest::RequestDigest, store_error::StoreResult};
 use serde::{Deserialize, Serialize};
 use tidings_protocol::http::PushProvider;
 
@@ -84,6 +84,8 @@ pub enum PushKey {
     Fallback(u64, FallbackPart, u32),
     /// The next time at which devices fall back: the time in milliseconds since 1970 UTC, and the push.
     FallbackTimer(u64, u64),
+    /// Notes for the feed, by the number of their row.
+    Notes(NotesNo),
 }
 
 impl PushKey {
@@ -273,6 +275,13 @@ pub enum PushRow {
     },
     /// When devices that have not acknowledged a push fall back.
     FallbackTimer(StoredFallbackTimer),
+    /// Notes for the feed.
+    Notes {
+        /// The number of the row.
+        no: NotesNo,
+        /// The notes, as [`notes_of`](crate::feed_notes::notes_of) reads them.
+        bytes: Vec<u8>,
+    },
 }
 
 impl PushRow {
@@ -293,6 +302,7 @@ impl PushRow {
             PushRow::Chunk { push, set, chunk, .. } => PushKey::Chunk(*push, *set, *chunk),
             PushRow::Fallback { push, part, chunk, .. } => PushKey::Fallback(*push, *part, *chunk),
             PushRow::FallbackTimer(timer) => PushKey::FallbackTimer(timer.at, timer.push),
+            PushRow::Notes { no, .. } => PushKey::Notes(*no),
         }
     }
 }

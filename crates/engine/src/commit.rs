@@ -510,6 +510,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         | Proposal::SetLastSeen(_)
         | Proposal::SetNotificationCounts(_)
         | Proposal::SetApiKeyUse(_)
+        | Proposal::AddFeedNotes(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::CheckpointStream { .. }
         | Proposal::DeleteStoredNotifications { .. } => FlowKey::Server,

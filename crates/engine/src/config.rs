@@ -8,6 +8,7 @@ use crate::{
 use std::time::Duration;
 use tidings_domain::{model::LANES, user_limiter::PerMinute};
 use tidings_popups::PopupsConfig;
+use tidings_protocol::http::EventType;
 use tidings_push::PushConfig;
 
 /// Sizes of queues and caches, rates and the settings of the parts. Each size is a bound; the comment says what happens
@@ -50,6 +51,8 @@ pub struct EngineConfig {
     pub popups: PopupsConfig,
     /// How long events are kept for the feed; zero: not at all.
     pub events_keep: Duration,
+    /// Which events from outside the commits of chat are in the feed, too.
+    pub events_also: Vec<EventType>,
     /// The app server that is asked before operations are committed; absent: none.
     pub hook: Option<HookConfig>,
 }
@@ -82,6 +85,7 @@ impl Default for EngineConfig {
             push: PushConfig::default(),
             popups: PopupsConfig::default(),
             events_keep: Duration::ZERO,
+            events_also: Vec::new(),
             hook: None,
         }
     }

@@ -415,6 +415,7 @@ impl Directory {
             | Proposal::SetStored(_)
             | Proposal::SetNotificationCounts(_)
             | Proposal::SetApiKeyUse(_)
+            | Proposal::AddFeedNotes(_)
             | Proposal::SetLastSeen(_)
             | Proposal::Kick { .. }
             | Proposal::AdvanceOutbox { .. }
@@ -449,7 +450,7 @@ impl Directory {
             Some(Change::Kick { user, .. } | Change::Suspension { user, .. }) => self.invalidate_user(*user),
             Some(Change::Block { user, other, .. }) => self.invalidate_block(*user, *other),
             // The store is asked each time.
-            Some(Change::Report { .. }) => {}
+            Some(Change::Report { .. } | Change::Notes(_)) => {}
             Some(Change::Erased { .. }) => self.invalidate_erased(),
             Some(Change::Opaque) => self.invalidate_all(),
             None => {}

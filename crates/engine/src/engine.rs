@@ -9,7 +9,7 @@
 //! - [`port`]: what the crate of notifications uses beside these;
 //! - `scheduled`: messages for a later time;
 //! - `bulk_sends`: one message to some of an account's followers;
-//! - [`events`]: the feed of all that is committed;
+//! - [`events`]: the feed of all that is committed; `feed_notes`: what comes into it from outside the commits of chat;
 //! - [`erasure`]: a person is erased, and what is left of one; legal holds against it;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every listener;
@@ -22,6 +22,7 @@ mod bulk_sends;
 mod conversations;
 pub mod erasure;
 pub mod events;
+mod feed_notes;
 mod health;
 mod history;
 mod joining;

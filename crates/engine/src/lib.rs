@@ -87,6 +87,7 @@ use streams::{Streams, worker::StreamWorker};
 use tidings_domain::{
     clock::Clock,
     end_reason::EndReason,
+    feed_notes::FeedNotes,
     gates::OpenGates,
     leadership::{Leadership, Term},
     metrics::Metrics,
@@ -136,6 +137,7 @@ pub struct Engine {
     lead: Leadership,
     /// What every node reads, and this one may therefore write.
     pub gates: Arc<OpenGates>,
+    pub feed_notes: Arc<FeedNotes>,
     leader_client: OnceLock<Arc<dyn LeaderClient>>,
     draining: AtomicBool,
     end_reason: watch::Sender<Option<EndReason>>,
@@ -154,4 +156,5 @@ pub(crate) struct Core {
     pub(crate) shards: Arc<Shards>,
     pub(crate) lead: Leadership,
     pub(crate) gates: Arc<OpenGates>,
+    pub(crate) feed_notes: Arc<FeedNotes>,
 }

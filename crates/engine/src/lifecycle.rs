@@ -38,6 +38,7 @@ use std::sync::{
 use tidings_domain::{
     clock::Clock,
     end_reason::EndReason,
+    feed_notes::FeedNotes,
     gates::OpenGates,
     leadership::{LeaderElection, Leadership},
     metrics::Metrics,
@@ -115,7 +116,9 @@ impl Engine {
             metrics: metrics.clone(),
         }));
         let lead = Leadership::of(cluster.as_ref().map(|cluster| cluster.nodes.clone() as Arc<dyn LeaderElection>));
-        let core = Core { store, clock, metrics, directory, committer, hub, shards, lead, gates };
+        let also = if config.events_keep.is_zero() { Vec::new() } else { config.events_also.clone() };
+        let feed_notes = Arc::new(FeedNotes::new(also, gates.clone(), clock.clone(), boot));
+        let core = Core { store, clock, metrics, directory, committer, hub, shards, lead, gates, feed_notes };
         let push = core.start_push(&config, cluster.as_ref(), peer_inbox);
         let popups = core.start_popups(&config, boot, &push);
         let presence_worker = core.start_presence(&presence, cluster.as_ref());
@@ -125,7 +128,7 @@ impl Engine {
         let desk_worker = desks::worker::start(core.clone());
         let appends_per_second = config.streams.appends_per_second;
         let limits = ConversationLimiters::new(&config.limits, &core.clock);
-        let Core { store, clock, metrics, directory, committer, hub, shards, lead, gates } = core;
+        let Core { store, clock, metrics, directory, committer, hub, shards, lead, gates, feed_notes } = core;
         let engine = Arc::new(Engine {
             append_rate: SendLimiter::new(appends_per_second, appends_per_second, clock.clone()),
             signal_rate: UserLimiter::new(
@@ -137,6 +140,7 @@ impl Engine {
             schedule: parking_lot::Mutex::default(),
             draining: AtomicBool::new(false),
             end_reason: watch::Sender::new(None),
+            feed_notes,
             leader_client: OnceLock::new(),
             list_worker: OnceLock::new(),
             recent_acknowledgements: RecentAcknowledgements::default(),
@@ -289,6 +293,7 @@ impl Core {
             shards: self.shards.clone(),
             users: self.directory.clone(),
             gates: self.gates.clone(),
+            feed_notes: self.feed_notes.clone(),
             metrics: self.metrics.clone(),
         };
         Arc::new(PushHandle::start(parts, inbox))
@@ -303,6 +308,7 @@ impl Core {
             clock: self.clock.clone(),
             users: self.popup_users(),
             gates: self.gates.clone(),
+            feed_notes: self.feed_notes.clone(),
             pushes: Arc::new(PopupPushes(push.clone())),
             metrics: self.metrics.clone(),
         })

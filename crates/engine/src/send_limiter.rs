@@ -57,6 +57,7 @@ pub(crate) fn is_told(proposal: &Proposal) -> bool {
         | Proposal::SetLastSeen(_)
         | Proposal::SetNotificationCounts(_)
         | Proposal::SetApiKeyUse(_)
+        | Proposal::AddFeedNotes(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::DeleteStoredNotifications { .. } => false,
     }

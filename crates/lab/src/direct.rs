@@ -3,7 +3,10 @@
 use crate::{
     Finished, LabError, Verdict,
     load_client::{LoadClient, Participants},
-    offline_push::{self, OfflinePush, OfflinePushArgs, hook_double::HookDouble},
+    offline_push::{
+        self, OfflinePush, OfflinePushArgs,
+        hook_double::{HookDouble, HookMode},
+    },
     options::{Rate, SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
@@ -27,9 +30,9 @@ pub struct DirectArgs {
     /// Of recipients. In place of one who is offline another session of the sender receives the message
     #[command(flatten)]
     pub offline: OfflinePushArgs,
-    /// The server asks a hook of the lab's own before each send, which allows it at once
-    #[arg(long, conflicts_with_all = ["offline_share", "url"])]
-    pub hook: bool,
+    /// The server asks a hook of the lab's own
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "allows", conflicts_with_all = ["offline_share", "url"])]
+    pub hook: Option<HookMode>,
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Messages a second (open loop), or `max` (closed loop)
@@ -145,7 +148,7 @@ pub(crate) fn run(args: &DirectArgs) -> Result<Finished, LabError> {
         return Err(LabError::Usage("--pairs, --connections, --pipeline and --batch must be at least 1".into()));
     }
     let pairs = Pairs { count: args.pairs, offline: args.offline.offline_of(args.pairs)? };
-    let hook = args.hook.then(HookDouble::start).transpose()?;
+    let hook = args.hook.map(HookDouble::start).transpose()?;
     let (target, push) = match &hook {
         Some(hook) => (Target::Own(Box::new(OwnServer::start_with(hook.settings(), None)?)), None),
         None => args.offline.start(&args.target)?,
@@ -161,8 +164,15 @@ pub(crate) fn run(args: &DirectArgs) -> Result<Finished, LabError> {
     };
     let phase = direct_fixture.phase(model, args.body_bytes, args.batch, args.pipeline);
     let title = format!("direct messages between {} pairs over {}, {}", args.pairs, args.via, args.rate);
-    let title = title + &args.offline.suffix() + if args.hook { ", each asked of a hook" } else { "" };
+    let asked = match args.hook {
+        None => "",
+        Some(HookMode::Allows) => ", each asked of a hook",
+        Some(HookMode::Hangs) => ", beside a group of which a hook is asked that hangs",
+    };
+    let title = title + &args.offline.suffix() + asked;
+    let flood = hook.as_ref().map(|hook| hook.flood(&target)).transpose()?;
     let outcome = direct_fixture.load.run(&title, phase)?;
+    drop(flood);
     // Sessions stay until all are told: without one a recipient is told of what came last.
     let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
     drop(direct_fixture);

@@ -16,15 +16,17 @@ use std::sync::{
 };
 use tidings_domain::{
     chat_rows::{
-        decode, encode, notification_log_before, notification_log_key, notification_log_of,
+        decode, encode, feed_notes_key, notification_log_before, notification_log_key, notification_log_of,
         notification_log_of_several, notification_log_of_several_key, number_in,
     },
+    feed_notes::{FeedNote, FeedNotes, NotesRow},
     leadership::Term,
     model::*,
     store::{RowChange, RowSpace, Store, StoreResult},
     stored_names,
 };
-use tidings_protocol::http::{Channel, NotificationOutcome, PushProvider};
+use tidings_engine::directory::Directory;
+use tidings_protocol::http::{Channel, EventType, NotificationEvent, NotificationOutcome, NotifiedUser, PushProvider};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Bytes of users and devices in a row, so that a row with all the rest stays below its limit.
@@ -102,6 +104,15 @@ impl Group {
         };
         self.whom.push(whom);
         bytes
+    }
+
+    /// Whom it is about.
+    fn whom(&self) -> impl Iterator<Item = Whom> {
+        let by_number = self.users.iter().scan(0_u64, |last, more| {
+            *last = last.wrapping_add_signed(*more);
+            Some(Whom::User(*last))
+        });
+        by_number.chain(self.whom.iter().cloned())
     }
 
     /// What it has of this user: the device of each, if it is known.
@@ -229,6 +240,16 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    /// The channel that was tried, if one was.
+    fn channel(self) -> Option<Channel> {
+        match self {
+            Source::Search { .. } | Source::Later { .. } => None,
+            Source::Provider { provider, .. } => Some(provider.into()),
+            Source::Webhook { .. } => Some(Channel::Webhook),
+            Source::Internal { channel, .. } | Source::Acknowledged { channel, .. } => Some(channel),
+        }
+    }
+
     fn place(self, chunk: u64) -> [u64; 3] {
         let attempt = |attempt: u64| attempt.min(ATTEMPTS_KEPT) << 32 | chunk;
         match self {
@@ -244,8 +265,81 @@ impl Source {
     }
 }
 
+/// What the feed of events has of records: their ids are looked up as they are written.
+struct NotificationFeed {
+    notes: Arc<FeedNotes>,
+    directory: Arc<Directory>,
+}
+
+/// Bytes of users in a note, and of older messages, so that it fits a row with all the rest.
+const NOTE_USERS_BYTES: usize = 1_200;
+const NOTE_OLDER_BYTES: usize = 700;
+
+impl NotificationFeed {
+    /// Adds the rows of events of these groups.
+    fn add(
+        &self,
+        rows: &RecordRows,
+        (conversation, seq): (ConversationNo, u64),
+        older: &[u64],
+        changes: &mut Vec<RowChange>,
+    ) {
+        let Ok(Some(conversation)) = self.directory.conversation(conversation) else { return };
+        let (mut notes, mut bytes) = (Vec::new(), 0);
+        let fits = |seq: &u64| {
+            bytes += digits(*seq) + 1;
+            bytes <= NOTE_OLDER_BYTES
+        };
+        let older: Vec<u64> = seqs_before(seq, older).take_while(fits).collect();
+        for group in rows.groups.iter().flatten() {
+            let mut event = NotificationEvent {
+                conversation: conversation.id.clone(),
+                seq,
+                older: older.clone(),
+                channel: rows.source.channel(),
+                outcome: group.outcome,
+                cause: group.cause.clone(),
+                rule: group.rule.as_deref().map(str::to_owned),
+                until: group.until,
+                users: Vec::new(),
+            };
+            let mut note = |event: &NotificationEvent| {
+                notes.push(FeedNote::new(EventType::Notification, &event.conversation, rows.at, event));
+            };
+            let mut bytes = 0;
+            for user in group.whom().filter_map(|whom| self.user_of(whom)) {
+                let more = json_len(&user.user) + user.device_id.as_deref().map_or(0, json_len) + 26;
+                if bytes + more > NOTE_USERS_BYTES {
+                    note(&event);
+                    event.users.clear();
+                    bytes = 0;
+                }
+                bytes += more;
+                event.users.push(user);
+            }
+            if !event.users.is_empty() {
+                note(&event);
+            }
+        }
+        let row = |NotesRow { no, bytes }| RowChange { key: feed_notes_key(no), value: Some(bytes) };
+        changes.extend(self.notes.rows(notes).into_iter().map(row));
+    }
+
+    /// `None`: the user is no more.
+    fn user_of(&self, whom: Whom) -> Option<NotifiedUser> {
+        let (no, device_id) = match whom {
+            Whom::User(no) => (no, None),
+            Whom::Device(no, device) => (no, Some(device)),
+            Whom::Id(user) => return Some(NotifiedUser { user, device_id: None }),
+        };
+        let user = self.directory.user(UserNo(no)).ok().flatten()?;
+        Some(NotifiedUser { user: user.id.clone(), device_id })
+    }
+}
+
 /// The rows of some records, without the messages that they are of.
 pub(crate) struct RecordRows {
+    feed: Option<Arc<NotificationFeed>>,
     source: Source,
     at: u64,
     groups: Vec<Vec<Group>>,
@@ -259,7 +353,10 @@ impl RecordRows {
         older: &[u64],
         changes: &mut Vec<RowChange>,
     ) {
-        let RecordRows { source, at, groups } = self;
+        let RecordRows { source, at, groups, feed } = self;
+        if let Some(feed) = feed {
+            feed.add(self, (conversation, seq), older, changes);
+        }
         let key = if older.is_empty() { notification_log_key } else { notification_log_of_several_key };
         changes.extend(groups.iter().zip(0..).map(|(groups, chunk)| RowChange {
             key: key(at / DAY_MS, conversation, seq, source.place(chunk)),
@@ -279,11 +376,17 @@ pub(crate) struct NotificationLog {
     days: u64,
     /// The day up to which old records were removed.
     pruned: AtomicU64,
+    feed: Option<Arc<NotificationFeed>>,
 }
 
 impl NotificationLog {
     pub(crate) fn new(days: u32) -> NotificationLog {
-        NotificationLog { days: days.into(), pruned: AtomicU64::new(0) }
+        NotificationLog { days: days.into(), pruned: AtomicU64::new(0), feed: None }
+    }
+
+    /// The feed of events is to have the records, too.
+    pub(crate) fn with_feed(self, notes: Arc<FeedNotes>, directory: Arc<Directory>) -> NotificationLog {
+        NotificationLog { feed: Some(Arc::new(NotificationFeed { notes, directory })), ..self }
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -304,7 +407,8 @@ impl NotificationLog {
 
     /// The rows of these records, which are all of one source, for one message or several.
     pub(crate) fn rows(&self, source: Source, at: u64, records: impl IntoIterator<Item = Record>) -> RecordRows {
-        let mut rows = RecordRows { source, at, groups: Vec::new() };
+        let feed = self.feed.clone().filter(|feed| feed.notes.wants(EventType::Notification));
+        let mut rows = RecordRows { source, at, groups: Vec::new(), feed };
         if !self.is_on() {
             return rows;
         }

@@ -141,7 +141,10 @@ impl Notifications {
             proposals: engine.proposals(),
             lead: engine.leadership(),
             metrics: engine.metrics.clone(),
-            trace: Arc::new(NotificationLog::new(config.notification_log_days)),
+            trace: Arc::new(
+                NotificationLog::new(config.notification_log_days)
+                    .with_feed(engine.feed_notes.clone(), engine.directory.clone()),
+            ),
             policies: policies.clone(),
             quiet_hours: config.quiet_hours,
             users: engine.user_context(),

@@ -49,7 +49,7 @@ pub(super) fn missing_rows<S: RowStore + ?Sized>(
 
 /// The row of an assignment that this decision made. `None`: an event of the user was stored before, with the row.
 pub(super) fn row_of(record: &ExposureRecord, mark: Option<&FrequencyCounter>) -> Option<RowChange> {
-    let user = record.assigned.as_deref()?;
+    let user = record.user_id.as_deref()?;
     let mark = mark.filter(|mark| mark.count_on_day == 0)?;
     let group = record.group();
     let variant = if group.kind() == AssignmentGroup::Shown { record.variant_id() } else { "" };

@@ -20,7 +20,7 @@ use super::{
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tidings_domain::{metrics::PopupOutcome, refusals::store_refusal, store::StoreResult};
-use tidings_protocol::{error::Refusal, ids::check_id};
+use tidings_protocol::{error::Refusal, http::EventType, ids::check_id};
 use tokio::sync::oneshot;
 
 /// The question which popup to show to a user at a placement now.
@@ -160,23 +160,25 @@ impl Shared {
         }
         let is_overdue = self.write_queue.admit_exposure()?;
         let marks = &user.counters;
-        let record = |popup: &Arc<Popup>, variant: usize, outcome: Outcome| ExposureRecord {
-            user: key,
-            popup: popup.clone(),
-            variant: variant as u8,
-            outcome: if held_out { Outcome::Holdout } else { outcome },
-            assigned: popup
-                .conversion
-                .as_ref()
-                .filter(|conversion| !marks.is_assigned(conversion.mark, now_ms))
-                .map(|_| question.user.into()),
-            at: now_ms,
-            turn: None,
+        let is_noted = self.feed_notes.wants(EventType::PopupExposure);
+        let record = |popup: &Arc<Popup>, variant: usize, outcome: Outcome| {
+            let is_assigned =
+                popup.conversion.as_ref().is_some_and(|conversion| !marks.is_assigned(conversion.mark, now_ms));
+            ExposureRecord {
+                user: key,
+                popup: popup.clone(),
+                variant: variant as u8,
+                outcome: if held_out { Outcome::Holdout } else { outcome },
+                is_assigned,
+                user_id: (is_assigned || is_noted).then(|| question.user.into()),
+                at: now_ms,
+                turn: None,
+            }
         };
         let spared = controls.iter().map(|popup| record(popup, popup.variant_of(key), Outcome::Control));
         let exposed = chosen.as_ref().map(|(popup, variant)| record(popup, *variant, Outcome::Shown));
         let mut records: SmallVec<[ExposureRecord; 1]> = spared.chain(exposed).collect();
-        let assigned = records.iter().filter(|record| record.assigned.is_some());
+        let assigned = records.iter().filter(|record| record.is_assigned);
         let assigned: SmallVec<[(CounterKey, Group); 1]> =
             assigned.filter_map(|record| Some((record.popup.conversion.as_ref()?.mark, record.group()))).collect();
         let mut counters = None;

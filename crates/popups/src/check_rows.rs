@@ -89,7 +89,7 @@ impl Check<'_> {
 
     /// Reports rows of unknown kinds, with one read for each such kind.
     fn kinds(&mut self) -> StoreResult<()> {
-        let mut from = vec![kind::ASSIGNMENT + 1];
+        let mut from = vec![kind::FEED_NOTES + 1];
         while let Some((key, _)) = self.store.rows(SPACE, &from, &[0xFF; 80], 1)?.pop() {
             let kind = key.first().copied().unwrap_or_default();
             if kind != TEST_KIND {

@@ -6,6 +6,7 @@ use super::{
     configuration::Configuration,
     conversion_ingest::Conversions,
     events::{EventBatch, EventSubject, VerifiedEvent},
+    export::exported,
     frequency::CounterKey,
     rows::{self, CountKind, EventDetails, EventIdHash, ROWS_PER_WRITE, SPACE, StoredEvent},
     rules::{Attributes, MarkKind},
@@ -14,7 +15,7 @@ use super::{
 };
 use rustc_hash::FxHashSet;
 use tidings_domain::store::StoreResult;
-use tidings_protocol::http::{PopupEvent, PopupEventKind, PopupEventsAccepted};
+use tidings_protocol::http::{EventType, PopupEvent, PopupEventKind, PopupEventsAccepted};
 
 impl Worker {
     /// Stores the oldest event batches that fit into one write, and answers their callers.
@@ -73,6 +74,7 @@ impl Worker {
         let (mut changes, mut marks, mut id_rows) = (Vec::new(), UserChanges::default(), Vec::new());
         let (mut answers, mut conversions) = (Vec::new(), Conversions::default());
         let configuration = self.shared.configuration.read().clone();
+        let (is_noted, mut reports) = (self.shared.feed_notes.wants(EventType::PopupEvent), Vec::new());
         for batch in batches {
             let mut accepted = PopupEventsAccepted { accepted: 0, duplicates: 0 };
             for (verified, (hash, id_key)) in batch.events.iter().zip(&mut hashes) {
@@ -81,10 +83,11 @@ impl Worker {
                     continue;
                 }
                 accepted.accepted += 1;
-                changes.push(rows::put(
-                    rows::event_key(taken_at, hash),
-                    row_of(verified, configuration.as_deref(), taken_at),
-                ));
+                let row = row_of(verified, configuration.as_deref(), taken_at);
+                if is_noted {
+                    reports.push(exported(taken_at, &row)?);
+                }
+                changes.push(rows::put(rows::event_key(taken_at, hash), row));
                 id_rows.push(rows::put(id_key, taken_at.to_be_bytes().to_vec()));
                 if let (Some(decision), Some(kind)) = (verified.decision(), CountKind::of(verified.event.kind)) {
                     self.counts.count(decision.popup, &decision.variant, kind, taken_at);
@@ -104,6 +107,7 @@ impl Worker {
         }
         if !changes.is_empty() {
             changes.push(rows::put(rows::last_taken_key(), rows::encode(&taken_at)));
+            self.shared.note_reports(&reports, &mut changes);
             self.push_conversions(conversions, taken_at, &mut marks, &mut changes)?;
             self.write_changes(changes, id_rows, marks)?;
         }

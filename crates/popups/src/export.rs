@@ -5,7 +5,7 @@ use super::{
     PopupService,
     rows::{self, EventDetails, SPACE, kind},
 };
-use tidings_domain::refusals::store_refusal;
+use tidings_domain::{refusals::store_refusal, store::StoreResult};
 use tidings_protocol::{
     error::Refusal,
     http::{ExportedEvent, PopupEventKind},
@@ -47,29 +47,34 @@ impl PopupService {
         }
         let mut events = Vec::with_capacity(rows.len());
         for (key, row) in rows {
-            let (event, details) = rows::decode_event(&row).map_err(store_refusal)?;
-            if cursor.popup.as_ref().is_some_and(|popup| *popup != event.popup_id) {
+            let taken_at = u64::from_be_bytes(std::array::from_fn(|at| key[1 + at]));
+            let event = exported(taken_at, &row).map_err(store_refusal)?;
+            if cursor.popup.as_ref().is_some_and(|popup| *popup != event.popup) {
                 continue;
             }
-            let event_kind = rows::event_kind_of(event.kind);
-            let event_kind = event_kind.ok_or_else(|| store_refusal(rows::damaged(&"an event of no kind")))?;
-            let EventDetails { name, until, properties } = details;
-            events.push(ExportedEvent {
-                taken_at: u64::from_be_bytes(std::array::from_fn(|at| key[1 + at])),
-                at: event.at,
-                id: event.id,
-                kind: event_kind,
-                popup: event.popup_id,
-                variant: event.variant,
-                decision: event.decision,
-                user: event.user,
-                button: event.button,
-                value: event.value,
-                name: Some(name).filter(|name| !name.is_empty()),
-                until: (event_kind == PopupEventKind::Snooze).then_some(until),
-                properties: serde_json::from_str(&properties).ok(),
-            });
+            events.push(event);
         }
         Ok((events, more))
     }
+}
+
+/// An event by its row, as exports and the feed have it.
+pub(super) fn exported(taken_at: u64, row: &[u8]) -> StoreResult<ExportedEvent> {
+    let (event, EventDetails { name, until, properties }) = rows::decode_event(row)?;
+    let kind = rows::event_kind_of(event.kind).ok_or_else(|| rows::damaged(&"an event of no kind"))?;
+    Ok(ExportedEvent {
+        taken_at,
+        at: event.at,
+        id: event.id,
+        kind,
+        popup: event.popup_id,
+        variant: event.variant,
+        decision: event.decision,
+        user: event.user,
+        button: event.button,
+        value: event.value,
+        name: Some(name).filter(|name| !name.is_empty()),
+        until: (kind == PopupEventKind::Snooze).then_some(until),
+        properties: serde_json::from_str(&properties).ok(),
+    })
 }

@@ -42,6 +42,7 @@ mod event_ingest;
 mod events;
 mod explain;
 mod export;
+mod feed;
 mod forgetting;
 mod frequency;
 mod hourly_counts;
@@ -80,6 +81,7 @@ pub use journeys::{JourneyPush, JourneyPushes, NoPushes};
 pub use lift::{Converted, Lift};
 pub use lift_report::AssignmentCursor;
 pub use question::QuestionBody;
+pub use rows::all_feed_notes;
 pub use segments::parse_segment;
 
 use catalog::Catalog;
@@ -97,6 +99,7 @@ use std::{
 use tidings_domain::{
     clock::Clock,
     end_reason::required,
+    feed_notes::FeedNotes,
     gates::OpenGates,
     leadership::Leadership,
     metrics::Metrics,
@@ -211,6 +214,8 @@ pub struct PopupParts {
     pub users: Arc<dyn UserContextSource>,
     /// What all nodes understand.
     pub gates: Arc<OpenGates>,
+    /// What is to be in the feed of events.
+    pub feed_notes: Arc<FeedNotes>,
     /// Sends what journeys push.
     pub pushes: Arc<dyn JourneyPushes>,
     pub metrics: Arc<Metrics>,
@@ -224,6 +229,7 @@ pub(crate) struct Shared {
     metrics: Arc<Metrics>,
     lead: Leadership,
     gates: Arc<OpenGates>,
+    feed_notes: Arc<FeedNotes>,
     term: Term,
     /// The store has refused a write, since another node leads.
     term_ended: AtomicBool,
@@ -274,6 +280,7 @@ struct CurrentTerm {
 ///     clock: Arc::new(ManualClock::default()),
 ///     users: Arc::new(NoUsers),
 ///     gates: Arc::new(tidings_domain::gates::OpenGates::all()),
+///     feed_notes: Arc::default(),
 ///     pushes: Arc::new(tidings_popups::NoPushes),
 ///     metrics: Arc::new(Metrics::new()),
 /// });
@@ -405,7 +412,7 @@ impl CurrentTerm {
 
 impl Shared {
     fn new(parts: &PopupParts, term: Term) -> Arc<Shared> {
-        let PopupParts { config, lead, store, clock, gates, metrics, .. } = parts.clone();
+        let PopupParts { config, lead, store, clock, gates, feed_notes, metrics, .. } = parts.clone();
         Arc::new(Shared {
             users: UserCache::new(config.users_max),
             write_queue: WriteQueue::new(&config, store.has_side_log()),
@@ -419,6 +426,7 @@ impl Shared {
             term,
             lead,
             gates,
+            feed_notes,
             config,
             store,
             clock,

@@ -19,9 +19,11 @@
 //! | 13 | time, user | the id of a user whom a journey's timer concerns then |
 //! | 14 | user | the id of a user who stands in a journey |
 //! | 15 | popup, measurement, assigned at, user | [`StoredAssignment`] |
+//! | 16 | time, boot | events on their way into the feed, in the form of [`tidings_domain::feed_notes`] |
 
 use super::UserKey;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tidings_domain::feed_notes::NotesRow;
 use tidings_domain::store::{ROW_BYTES_MAX, RowChange, RowSpace, RowStore, StoreError, StoreResult};
 use tidings_protocol::http::PopupEventKind;
 
@@ -44,6 +46,7 @@ pub(super) mod kind {
     pub(crate) const WAKE: u8 = 13;
     pub(crate) const STANDING: u8 = 14;
     pub(crate) const ASSIGNMENT: u8 = 15;
+    pub(crate) const FEED_NOTES: u8 = 16;
 }
 
 /// The format of every value that is written now.
@@ -259,6 +262,16 @@ fn key<const N: usize>(kind: u8, parts: [&[u8]; N]) -> Vec<u8> {
     key.push(kind);
     parts.iter().for_each(|part| key.extend_from_slice(part));
     key
+}
+
+/// The range of the rows of events on their way into the feed.
+pub fn all_feed_notes() -> (Vec<u8>, Vec<u8>) {
+    (vec![kind::FEED_NOTES], vec![kind::FEED_NOTES + 1])
+}
+
+/// The row of these notes for the feed.
+pub(super) fn feed_notes(NotesRow { no: (number, boot), bytes }: NotesRow) -> RowChange {
+    put(key(kind::FEED_NOTES, [&number.to_be_bytes(), &boot.to_be_bytes()]), bytes)
 }
 
 pub(super) fn id_allocator_key() -> Vec<u8> {

@@ -268,7 +268,7 @@ impl Worker {
 
     fn write_records(&mut self, records: &[ExposureRecord], users: &BTreeSet<UserKey>) -> StoreResult<()> {
         let mut changes = Vec::with_capacity(users.len() + 64);
-        for record in records.iter().filter(|record| record.assigned.is_some()) {
+        for record in records.iter().filter(|record| record.is_assigned) {
             let key = record.popup.conversion.as_ref().map(|conversion| conversion.mark);
             let mut stripe = self.shared.users.stripe(record.user);
             let mark = key.and_then(|key| stripe.get(record.user)?.counters.get(key).copied());
@@ -291,6 +291,7 @@ impl Worker {
                 turns().flat_map(|(_, at, turn)| turn.moves.iter().map(move |one| (*one, at))).collect();
             self.count_moves(&moved)?;
         }
+        self.shared.note_exposures(records, &mut changes);
         let counted = |record: &ExposureRecord| match record.outcome {
             Outcome::Shown => Some(CountKind::Shown),
             Outcome::Control => Some(CountKind::Control),

@@ -40,8 +40,10 @@ pub(super) struct ExposureRecord {
     pub(super) popup: Arc<Popup>,
     pub(super) variant: u8,
     pub(super) outcome: Outcome,
-    /// The user's id, if this decision assigned the user in the popup's measurement.
-    pub(super) assigned: Option<Box<str>>,
+    /// This decision assigned the user in the popup's measurement.
+    pub(super) is_assigned: bool,
+    /// The user's id, if the user was assigned or the feed is to have the exposure.
+    pub(super) user_id: Option<Box<str>>,
     /// Milliseconds since 1970 UTC.
     pub(super) at: u64,
     /// What the exposure moves in journeys.

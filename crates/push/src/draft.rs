@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use tidings_domain::{
-    push_store::{DeviceNo, PushChange, PushKey, PushRow},
+    push_store::{DeviceNo, PushChange, PushKey, PushRow, StoredPush},
     store::{Store, StoreResult, Term},
 };
 
@@ -27,6 +27,12 @@ impl<'a> Draft<'a> {
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &PushKey> {
         self.changes.keys()
+    }
+
+    /// The pushes whose rows are written, as they are from then on.
+    pub(super) fn pushes(&self) -> impl Iterator<Item = &StoredPush> {
+        let rows = self.changes.range(PushKey::Push(0)..=PushKey::Push(u64::MAX));
+        rows.filter_map(|(_, row)| if let Some(PushRow::Push(push)) = row { Some(push) } else { None })
     }
 
     pub(super) fn get(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {

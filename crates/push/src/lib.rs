@@ -52,6 +52,7 @@ use std::{
 use tidings_domain::{
     clock::Clock,
     end_reason::required,
+    feed_notes::FeedNotes,
     gates::OpenGates,
     leadership::Leadership,
     metrics::Metrics,
@@ -164,6 +165,7 @@ pub struct PushParts {
     pub shards: Arc<dyn ShardSink>,
     pub users: Arc<dyn UserLookup>,
     pub gates: Arc<OpenGates>,
+    pub feed_notes: Arc<FeedNotes>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -223,6 +225,7 @@ impl PeerInbox {
 ///     shards: Arc::new(Shard(shard)),
 ///     users: Arc::new(Ada),
 ///     gates: Arc::new(tidings_domain::gates::OpenGates::all()),
+///     feed_notes: Arc::default(),
 ///     metrics: Arc::new(Metrics::new()),
 /// };
 /// let push = PushHandle::start(parts, PeerInbox::new(false));

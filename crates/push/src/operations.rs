@@ -243,6 +243,7 @@ mod tests {
             shards: Arc::new(Nobody),
             users: Arc::new(Nobody),
             gates: gates.clone(),
+            feed_notes: Arc::default(),
             metrics: Arc::new(Metrics::new()),
         };
         let push = PushHandle::start(parts, PeerInbox::new(false));

@@ -49,12 +49,14 @@ use std::{
 use tidings_domain::{
     clock::Clock,
     failure_log::FailureLog,
+    feed_notes::{FeedNote, FeedNotes, NotesRow},
     leadership::Leadership,
     metrics::Metrics,
-    push_store::{DeviceNo, PushKey, PushRow, StoredPush},
+    push_store::{DeviceNo, PushKey, PushRow, PushStage, StoredPush},
     store::{Store, StoreError, StoreResult, Term},
     user_limiter::UserLimiter,
 };
+use tidings_protocol::http::{EventType, PushEvent};
 
 /// How long the worker sleeps when nothing comes in: starts and ends are at most so late.
 const TICK: Duration = Duration::from_millis(100);
@@ -87,6 +89,7 @@ pub(crate) struct Worker {
     config: PushConfig,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    feed_notes: Arc<FeedNotes>,
     metrics: Arc<Metrics>,
     devices: Devices,
     /// Running pushes to many, by number.
@@ -129,6 +132,7 @@ impl Worker {
             config: parts.config.clone(),
             store: parts.store.clone(),
             clock: parts.clock.clone(),
+            feed_notes: parts.feed_notes.clone(),
             metrics: parts.metrics.clone(),
             lead: parts.lead.clone(),
             term,
@@ -374,9 +378,23 @@ impl Worker {
         self.clock.now_ms()
     }
 
+    /// The feed of events has the pushes whose rows change.
+    fn note_pushes(&self, draft: &mut Draft<'_>) {
+        if !self.feed_notes.wants(EventType::Push) {
+            return;
+        }
+        let accepted = draft.pushes().filter(|push| push.stage != PushStage::Preparing);
+        let notes =
+            accepted.map(|push| FeedNote::new(EventType::Push, &push.push.to_string(), self.now(), &event_of(push)));
+        for NotesRow { no, bytes } in self.feed_notes.rows(notes.collect()) {
+            draft.put(PushRow::Notes { no, bytes });
+        }
+    }
+
     /// Stores a draft. Its changes to the devices' counts of pending pushes take effect only once it is stored.
-    fn store_draft(&mut self, draft: Draft<'_>) -> StoreResult<()> {
+    fn store_draft(&mut self, mut draft: Draft<'_>) -> StoreResult<()> {
         self.check_in_sync()?;
+        self.note_pushes(&mut draft);
         let written = draft.write(self.term);
         match &written {
             // InSync => OutcomeUnknown: the draft was made from memory, and so would the next one be.
@@ -411,5 +429,20 @@ impl Worker {
             Some(_) => Err(StoreError::Damaged("a push's row is of another kind".into())),
             None => Ok(None),
         }
+    }
+}
+
+/// A push as the feed of events has it.
+fn event_of(push: &StoredPush) -> PushEvent {
+    PushEvent {
+        push: push.push,
+        state: state_of(push.stage),
+        client_push_id: push.client_push_id.clone(),
+        content_type: push.content_type.clone(),
+        accepted_at: push.accepted_at,
+        send_at: push.send_at,
+        started_at: push.started_at,
+        ended_at: push.ended_at,
+        targets: push.targets,
     }
 }

@@ -24,6 +24,7 @@ pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
         PushKey::Chunk(..) => 11,
         PushKey::Fallback(..) => 12,
         PushKey::FallbackTimer(..) => 13,
+        PushKey::Notes(_) => 14,
     };
     bytes.push(kind);
     let long = |number: u64, bytes: &mut Vec<u8>| bytes.extend_from_slice(&number.to_be_bytes());
@@ -41,7 +42,7 @@ pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
             bytes.push(*mark as u8);
             long(*push, &mut bytes);
         }
-        PushKey::Timer(at, push) | PushKey::FallbackTimer(at, push) => {
+        PushKey::Timer(at, push) | PushKey::FallbackTimer(at, push) | PushKey::Notes((at, push)) => {
             long(*at, &mut bytes);
             long(*push, &mut bytes);
         }

@@ -406,7 +406,7 @@ impl State {
                 }
                 Outcome::Done
             }
-            Proposal::Kick { .. } => Outcome::Done,
+            Proposal::Kick { .. } | Proposal::AddFeedNotes(_) => Outcome::Done,
             Proposal::Erase(step) => self.erase(step, now_ms)?,
             Proposal::SetLegalHold { conversation, hold } => {
                 if index(conversation.0) >= self.conversations.len() {

@@ -207,6 +207,9 @@ const BULK_SENDS_EVERY: Duration = Duration::from_secs(1);
 const SCHEDULED_EVERY: Duration = Duration::from_millis(250);
 /// How often erasures are looked for.
 const ERASURES_EVERY: Duration = Duration::from_secs(1);
+/// How often notes for the feed are looked for where there are new ones; elsewhere it is every so many times.
+const NOTES_EVERY: Duration = Duration::from_millis(250);
+const NOTES_LOOKS: u32 = 40;
 /// How often events are removed that are older than they are kept.
 const EVENTS_REMOVED_EVERY: Duration = Duration::from_secs(60);
 /// How often recalls are looked for whose bodies have been in the store's files for long enough.
@@ -217,7 +220,8 @@ async fn housekeeping(engine: Arc<Engine>, notifications: Arc<Notifications>, se
     let erasures = work_on_erasures(notifications.clone());
     let purge = purge_recalled_bodies(notifications, &settings);
     let (messages, events) = (remove_old_messages(engine.clone(), &settings), remove_old_events(engine.clone()));
-    tokio::join!(messages, events, purge, erasures, send_scheduled(engine.clone()), work_on_bulk_sends(engine));
+    let (scheduled, notes) = (send_scheduled(engine.clone()), add_feed_notes(engine.clone()));
+    tokio::join!(messages, events, purge, erasures, scheduled, notes, work_on_bulk_sends(engine));
 }
 
 /// Has bulk sends go on.
@@ -265,6 +269,25 @@ async fn work_on_erasures(notifications: Arc<Notifications>) {
             let worked = worked.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, error.to_string())));
             failures.note(&worked);
             has_more = worked.unwrap_or(false);
+        }
+    }
+}
+
+/// Has what happened outside the commits of chat come into the feed.
+async fn add_feed_notes(engine: Arc<Engine>) {
+    let mut timer = interval_from_now(NOTES_EVERY);
+    let failures = FailureLog::new("pushes, notifications and popups come into the feed of events later");
+    let mut looks = 0_u32;
+    loop {
+        timer.tick().await;
+        looks = looks.wrapping_add(1);
+        // Another node, or this one before it was started, may have left some.
+        let looks_anyway = looks % NOTES_LOOKS == 1;
+        let mut has_more = looks_anyway || engine.has_new_feed_notes();
+        while has_more {
+            let added = engine.add_feed_notes().await;
+            failures.note(&added);
+            has_more = added.unwrap_or(false);
         }
     }
 }

@@ -221,12 +221,52 @@ def order():
     ask("DELETE", "/v1/event-consumers/order")
 
 
+def outside():
+    """What is no commit of chat, but was accepted before a kill: pushes, and what was reported of popups. And exposures."""
+    ask("PUT", "/v1/popups/hello", {"state": "live", "placements": ["home"], "strict": True, "variants": [{"id": "a", "content": {}}]})
+    pushes, reported, shown = [], [], []
+    for number in range(30):
+        push = ask("POST", "/v1/push", {"to": {"users": [USERS[0]]}, "type": "offer", "body": number, "client_push_id": f"push-{number}"})
+        pushes.append(push["push"])
+        event = {"id": f"report-{number}", "type": "custom", "user": USERS[0], "name": "bought", "properties": {"number": number}}
+        ask("POST", "/v1/popup-events", {"events": [event]})
+        reported.append(event["id"])
+        user = f"visitor-{number}"
+        shown.append((user, ask("POST", "/v1/popups/decide", {"user": user, "placement": "home"})["popup"]["id"]))
+        if number in (10, 29):
+            server.kill()
+            server.start()
+    found = {}
+
+    def read():
+        after = "1970-01-01T00:00:00Z"
+        while True:
+            page = ask("GET", f"/v1/events?types=push,popup.&after={after}&limit=7")
+            for event in page["events"]:
+                found.setdefault(event["type"], {})[event["id"]] = event["data"]
+            if not page["more"]:
+                return
+            after = page["next"]
+
+    def is_whole():
+        read()
+        return len(found.get("popup.event", {})) == 30 and len(found.get("popup.exposure", {})) == 30 and len(found.get("push", {})) >= 30
+
+    until("all are in the feed", is_whole)
+    assert {push["push"] for push in found["push"].values()} == set(pushes)
+    assert {push["client_push_id"] for push in found["push"].values()} == {f"push-{number}" for number in range(30)}
+    assert sorted(event["id"] for event in found["popup.event"].values()) == sorted(reported)
+    assert all(event["id"] == f"report-{event['properties']['number']}" for event in found["popup.event"].values())
+    assert sorted((event["user"], event["popup"]) for event in found["popup.exposure"].values()) == sorted(shown)
+
+
 tap = Tap(f"standardwebhooks {version('standardwebhooks')}, pg8000 {version('pg8000')}")
-with Server(settings={"events.keep_days": 1}) as server:
+with Server(settings={"events.keep_days": 1, "events.also": "push,popup."}) as server:
     ask("PUT", "/v1/users", {"users": [{"id": user} for user in USERS]})
     for room in ROOMS:
         ask("POST", "/v1/conversations", {"kind": "group", "id": room, "members": USERS})
     tap.case("a copy in PostgreSQL is what the API shows", tables)
     tap.case("an index by webhook is what the API shows", search)
     tap.case("a webhook gets the events of a conversation in their order", order)
+    tap.case("pushes and popups are in the feed, whatever the server was killed by", outside)
 tap.end()

@@ -3,6 +3,7 @@
 use crate::{
     desks::*,
     erase_step::{EraseStep, LegalHold},
+    feed_notes::FeedNote,
     joining::*,
     model::*,
     reports::ReportKey,
@@ -212,6 +213,8 @@ pub enum Proposal {
     },
     /// Sets what this boot of a node has counted on channels in an hour: the hour since 1970 UTC, the boot, the channel, and the row.
     SetNotificationCounts(Vec<(u64, u64, Channel, Vec<u8>)>),
+    /// Adds events of what happened outside the commits of chat to the log.
+    AddFeedNotes(Vec<FeedNote>),
     /// Sets when API keys were last used: the number of each, and the time in milliseconds since 1970 UTC.
     SetApiKeyUse(Vec<(u64, u64)>),
     /// Sets when users' last sessions ended, in milliseconds since 1970 UTC.

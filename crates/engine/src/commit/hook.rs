@@ -158,6 +158,7 @@ fn operation_of(proposal: &Proposal) -> Option<HookOperation> {
         | Proposal::SetLastSeen(_)
         | Proposal::SetNotificationCounts(_)
         | Proposal::SetApiKeyUse(_)
+        | Proposal::AddFeedNotes(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::DeleteStoredNotifications { .. } => None,
     }

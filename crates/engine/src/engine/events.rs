@@ -13,14 +13,17 @@ use crate::{
     visibility::View,
 };
 use cursor::{EventCursor, Part, Place, StatePlace};
+use serde_json::value::RawValue;
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{
+    erasure::{ErasurePlace, Person, StoredErasure, redact_json, renamed_direct},
+    feed_notes::FeedNote,
     gates::Gate,
     log_records::{Change, LogRecord},
     model::*,
     refusals::store_refusal,
     reports::ReportKey,
-    store::StoreError,
+    store::{RowSpace, StoreError},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -252,7 +255,7 @@ impl Engine {
         let Some(conversation) = self.event_conversation(conversation)? else { return Ok(None) };
         let (kind, at, subject) = (EventType::Entry(entry.content.kind), Some(entry.at), conversation.id.clone());
         let shown = self.present(vec![Found { conversation, view: View::WHOLE, entry }])?.pop();
-        Ok(shown.map(|entry| FoundEvent { kind, subject, at, data: EventData::Entry(Box::new(entry)) }))
+        Ok(shown.map(|entry| FoundEvent { id: None, kind, subject, at, data: EventData::Entry(Box::new(entry)) }))
     }
 
     fn add_events_of_change(
@@ -262,7 +265,7 @@ impl Engine {
         events: &mut Vec<FoundEvent>,
     ) -> Result<(), Refusal> {
         let mut add = |kind, subject: &str, data| {
-            events.push(FoundEvent { kind, subject: subject.to_owned(), at, data });
+            events.push(FoundEvent { id: None, kind, subject: subject.to_owned(), at, data });
         };
         match change {
             Change::Members { conversation, joined, left, changed } => {
@@ -337,10 +340,31 @@ impl Engine {
                 let data = UserErasedEvent { user: user.clone(), alias, messages, erasure: name };
                 add(EventType::UserErased, &user, EventData::UserErased(data));
             }
+            Change::Notes(notes) => {
+                let erased = self.erased_persons()?;
+                let notes = notes.into_iter().filter(|note| !erased.iter().any(|person| names(person, note)));
+                events.extend(notes.filter_map(FoundEvent::of_note));
+            }
             // Of a later version, which shows it.
             Change::Opaque => {}
         }
         Ok(())
+    }
+
+    /// The persons who were erased while the feed has events from before.
+    fn erased_persons(&self) -> Result<Vec<Person>, Refusal> {
+        let (from, _) = ErasurePlace::Running.range();
+        let (_, to) = ErasurePlace::Done.range();
+        let rows = self.store.rows(RowSpace::Chat, &from, &to, usize::MAX >> 1).map_err(store_refusal)?;
+        let person = |(_, row): (Vec<u8>, Vec<u8>)| StoredErasure::decode(&row).map(|erasure| erasure.person());
+        Ok(rows
+            .into_iter()
+            .map(person)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(store_refusal)?
+            .into_iter()
+            .flatten()
+            .collect())
     }
 
     fn event_conversation(&self, no: ConversationNo) -> Result<Option<Arc<Conversation>>, Refusal> {
@@ -390,12 +414,19 @@ impl Engine {
     }
 }
 
+/// Whether a note says something of a person who was erased.
+fn names(person: &Person, note: &FeedNote) -> bool {
+    let mut data: serde_json::Value = serde_json::from_str(&note.data).unwrap_or_default();
+    note.subject == person.id || renamed_direct(person, &note.subject).is_some() || redact_json(person, &mut data)
+}
+
 /// About what the events of a change take: it may name ten thousand users.
 fn bytes_of(change: &Change) -> usize {
     let users = match change {
         Change::Members { joined, left, changed, .. } => joined.len() + left.len() + changed.len(),
         Change::Report { .. } => return BODY_BYTES_MAX,
         Change::Users(ids) => return ids.len() * ATTRIBUTES_BYTES_MAX,
+        Change::Notes(notes) => return notes.iter().map(|note| note.data.len()).sum(),
         _ => 1,
     };
     users * ID_BYTES_MAX
@@ -407,6 +438,10 @@ fn part_of(change: Change, before: usize, room: usize) -> (Change, usize) {
         Change::Users(ids) => {
             let left = ids.len().saturating_sub(before + room);
             (Change::Users(ids.into_iter().skip(before).take(room).collect()), left)
+        }
+        Change::Notes(notes) => {
+            let left = notes.len().saturating_sub(before + room);
+            (Change::Notes(notes.into_iter().skip(before).take(room).collect()), left)
         }
         // Its one event waits for the next page; of a later version's there is none.
         Change::Opaque => (Change::Opaque, 0),
@@ -454,6 +489,8 @@ impl EventsRequest {
 
 /// An event without its envelope.
 struct FoundEvent {
+    /// Absent: it is made of the event's place in the log.
+    id: Option<String>,
     kind: EventType,
     subject: String,
     at: Option<u64>,
@@ -461,13 +498,21 @@ struct FoundEvent {
 }
 
 impl FoundEvent {
+    /// The event of a note; `None`: it is of a later version.
+    fn of_note(note: FeedNote) -> Option<FoundEvent> {
+        let FeedNote { id, kind, subject, at, data } = note;
+        let kind = EventType::known().find(|known| known.to_string() == kind)?;
+        let data = EventData::Noted(RawValue::from_string(data).ok()?);
+        Some(FoundEvent { id: Some(id), kind, subject, at: Some(at), data })
+    }
+
     /// The event as the feed has it.
     fn in_envelope(self, id: String, cursor: EventCursor) -> Event {
-        let FoundEvent { kind, subject, at, data } = self;
+        let FoundEvent { id: own_id, kind, subject, at, data } = self;
         let time = at.and_then(|at| jiff::Timestamp::from_millisecond(i64::try_from(at).ok()?).ok());
         Event {
             specversion: "1.0".into(),
-            id,
+            id: own_id.unwrap_or(id),
             source: format!("/tidings/{:x}", cursor.epoch),
             kind,
             subject,

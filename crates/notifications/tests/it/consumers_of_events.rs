@@ -232,19 +232,23 @@ fn a_webhook_that_takes_nothing_is_taken_for_away_and_one_that_takes_little_gets
     let (store, app) = (Arc::new(MemoryStore::shared()), App::new());
     let world = world(&store, &app);
     world.users(&["ann"]);
-    for room in 0..20 {
+    for room in 0..40 {
         group(&world, &format!("room-{room}"));
         send(&world, &format!("room-{room}"), "hello");
     }
-    app.answers(|_| refused());
+    let clock = world.clock.clone();
+    app.answers(move |_| {
+        clock.advance(Duration::from_millis(250));
+        refused()
+    });
     put(&world, PutEventWebhook { give_up_s: Some(604_800), ..PutEventWebhook::default() });
     wait_until("it waits", || consumer(&world).state == EventConsumerState::Waiting);
     // What it does not take is not put aside without end.
-    assert!(consumer(&world).aside < 10, "{:?}", consumer(&world));
+    assert!(consumer(&world).aside < 20, "{:?}", consumer(&world));
     app.answers(|events| if events.iter().all(|event| event["subject"] == "room-7") { Ok(vec![]) } else { refused() });
     pass_until(&world, "the one was taken", || app.taken.lock().len() == 1);
     app.answers(|_| Ok(vec![]));
-    pass_until(&world, "all were taken", || app.taken.lock().len() == 20);
+    pass_until(&world, "all were taken", || app.taken.lock().len() == 40);
     assert_eq!(consumer(&world).dead_letters, 0);
 }
 

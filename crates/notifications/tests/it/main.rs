@@ -35,5 +35,6 @@ mod ten_stories_of_notifications_in_plain_sentences;
 mod the_notification_policy_matches_a_slow_evaluator;
 mod the_whole_path_matches_a_slow_evaluator;
 mod users_are_told_why_they_were_notified;
+mod what_happens_outside_chat_is_in_the_feed;
 mod what_providers_did_not_take_is_kept_and_replayed;
 mod why_names_the_true_cause;

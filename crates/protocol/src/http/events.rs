@@ -2,9 +2,13 @@
 
 use crate::{
     entry::{Entry, EntryKind},
-    http::{ConversationDetails, ErasedMessages, ReportView, Role, UserProfile},
+    http::{
+        Channel, ConversationDetails, ErasedMessages, ExportedEvent, NotificationOutcome, PushState, ReportView, Role,
+        UserProfile,
+    },
 };
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::fmt;
 use utoipa::{
     ToSchema,
@@ -106,6 +110,9 @@ pub enum EventData {
     Settings(SettingsEvent),
     /// `user_erased`
     UserErased(UserErasedEvent),
+    /// `push`, `notification` and all types that begin with `popup.`: as it was said when it happened, a [`PushEvent`],
+    /// [`NotificationEvent`], [`PopupExposureEvent`] or [`ExportedEvent`].
+    Noted(Box<RawValue>),
 }
 
 /// Any of them: the data of one type may look like those of another, and `type` tells which they are.
@@ -132,6 +139,10 @@ impl ToSchema for EventData {
         UserProfile::schemas(schemas);
         SettingsEvent::schemas(schemas);
         UserErasedEvent::schemas(schemas);
+        PushEvent::schemas(schemas);
+        NotificationEvent::schemas(schemas);
+        PopupExposureEvent::schemas(schemas);
+        ExportedEvent::schemas(schemas);
     }
 }
 
@@ -155,6 +166,10 @@ impl EventData {
             of::<UserProfile>(),
             of::<SettingsEvent>(),
             of::<UserErasedEvent>(),
+            of::<PushEvent>(),
+            of::<NotificationEvent>(),
+            of::<PopupExposureEvent>(),
+            of::<ExportedEvent>(),
         ]);
     }
 }
@@ -253,6 +268,100 @@ pub struct SettingsEvent {
     pub conversation: Option<String>,
 }
 
+/// A push was accepted, or is in another state.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PushEvent {
+    /// The push's number.
+    pub push: u64,
+    /// Its state from here on.
+    pub state: PushState,
+    /// The app server's own id of the push.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_push_id: Option<String>,
+    /// The app server's word for the kind of content.
+    pub content_type: String,
+    /// When the app server asked for it, in milliseconds since 1970 UTC, as all times here.
+    pub accepted_at: u64,
+    /// When a scheduled push is to start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send_at: Option<u64>,
+    /// When it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<u64>,
+    /// When it was completed, expired or cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<u64>,
+    /// Devices that it is for; 0 until it has started.
+    pub targets: u32,
+}
+
+/// What became of notifying some people of a message: a part of what `GET /v1/conversations/{id}/messages/{seq}/notifications` tells.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct NotificationEvent {
+    /// The conversation's id.
+    pub conversation: String,
+    /// The message, or the newest of several.
+    pub seq: u64,
+    /// The older ones of several messages, the newest of these first; of very many not all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub older: Vec<u64>,
+    /// The channel that was tried; absent: what was decided before any was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<Channel>,
+    /// What became of it.
+    pub outcome: NotificationOutcome,
+    /// The cause, if there is one to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// The policy's rule that decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// Until when it waits, in milliseconds since 1970 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// Whom it concerns.
+    pub users: Vec<NotifiedUser>,
+}
+
+/// A user, and the device if it was one of several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NotifiedUser {
+    /// The user's id.
+    pub user: String,
+    /// The device's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<String>,
+}
+
+/// A popup was shown to a user, or would have been.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PopupExposureEvent {
+    /// The user's id.
+    pub user: String,
+    /// The popup's id.
+    pub popup: String,
+    /// The variant's id; absent: none was shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// `shown`; `control`: the user is in the popup's control group; `holdout`: the user is never shown any popup.
+    pub outcome: PopupExposure,
+    /// This decision assigned the user in the popup's measurement.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub assigned: bool,
+}
+
+/// What became of a popup's turn with a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PopupExposure {
+    /// The popup was shown.
+    Shown,
+    /// The user is in the control group.
+    Control,
+    /// The user is never shown any popup.
+    Holdout,
+}
+
 /// What happened. Later versions add types: a reader skips those that it does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventType {
@@ -278,6 +387,14 @@ pub enum EventType {
     Report,
     /// A user is erased: whoever has something of the user erases it, too.
     UserErased,
+    /// A push was accepted, or is in another state.
+    Push,
+    /// What became of notifying some people of a message.
+    Notification,
+    /// A popup was shown, or its control group or the holdout was spared it.
+    PopupExposure,
+    /// A client or an app server has reported what a user did.
+    PopupEvent,
 }
 
 /// What the types of entries begin with.
@@ -285,7 +402,7 @@ const ENTRY: &str = "entry.";
 
 impl EventType {
     /// All types but those of entries.
-    const OTHERS: [EventType; 10] = [
+    const OTHERS: [EventType; 14] = [
         EventType::Members,
         EventType::Conversation,
         EventType::User,
@@ -296,7 +413,15 @@ impl EventType {
         EventType::Suspension,
         EventType::Report,
         EventType::UserErased,
+        EventType::Push,
+        EventType::Notification,
+        EventType::PopupExposure,
+        EventType::PopupEvent,
     ];
+
+    /// The types of which events are written only if the settings ask for them.
+    pub const OPTIONAL: [EventType; 4] =
+        [EventType::Push, EventType::Notification, EventType::PopupExposure, EventType::PopupEvent];
 
     /// The types that this version knows.
     pub fn known() -> impl Iterator<Item = EventType> {
@@ -324,6 +449,10 @@ impl fmt::Display for EventType {
             EventType::Suspension => "suspension",
             EventType::Report => "report",
             EventType::UserErased => "user_erased",
+            EventType::Push => "push",
+            EventType::Notification => "notification",
+            EventType::PopupExposure => "popup.exposure",
+            EventType::PopupEvent => "popup.event",
         })
     }
 }

@@ -158,6 +158,7 @@ impl<'a> TouchedKeys<'a> {
             Proposal::SetLastSeen(_)
             | Proposal::SetNotificationCounts(_)
             | Proposal::SetApiKeyUse(_)
+            | Proposal::AddFeedNotes(_)
             | Proposal::Kick { .. }
             | Proposal::AdvanceOutbox { .. }
             | Proposal::DeleteStoredNotifications { .. } => {}

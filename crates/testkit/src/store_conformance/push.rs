@@ -83,6 +83,8 @@ fn every_row() -> Vec<PushRow> {
         PushRow::Fallback { push: 3, part: FallbackPart::Connected, chunk: 1, bytes: vec![0, 0, 1] },
         PushRow::Fallback { push: 3, part: FallbackPart::Sent(PushProvider::Fcm), chunk: 1, bytes: vec![0, 0, 1] },
         PushRow::FallbackTimer(StoredFallbackTimer { at: NOON, push: 3, whom: FallbackDevices::NotConnected, next: 7 }),
+        PushRow::Notes { no: (NOON, 7), bytes: vec![0, 1] },
+        PushRow::Notes { no: (NOON, 256), bytes: vec![] },
     ];
     rows.extend([256, 1, 255, 65_536].map(device));
     rows.extend([(256, 1), (1, 256), (1, 255), (1, u64::MAX), (2, 0)].map(|(device, push)| pending(device, push)));

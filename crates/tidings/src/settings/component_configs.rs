@@ -1,7 +1,7 @@
 //! The configuration of each part of the server, made from the settings.
 
 use super::{Retention, Settings};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::{sync::Arc, time::Duration};
 use tidings_api::ApiConfig;
 use tidings_domain::store::Retention as Kept;
@@ -13,6 +13,7 @@ use tidings_engine::{
 use tidings_gateway::SessionConfig;
 use tidings_listen::{OutboundBudget, OutboundBudgetConfig};
 use tidings_notifications::{NotificationsConfig, webhook_push::WebhookPushConfig};
+use tidings_protocol::http::EventType;
 use tidings_push::PushConfig;
 
 /// No setting, since nobody but the lab has a reason to change it: `off` serves popup requests by the HTTP library, so that
@@ -56,9 +57,26 @@ impl Settings {
             },
             popups: self.popups_config(),
             events_keep: Duration::from_secs(self.events.keep_days.saturating_mul(24 * 60 * 60)),
+            // Checked when the settings were read.
+            events_also: self.events_also().unwrap_or_default(),
             // It needs the runtime: see `hook_config`.
             hook: None,
         }
+    }
+
+    /// The events that are in the feed beside those of chat.
+    pub(super) fn events_also(&self) -> Result<Vec<EventType>> {
+        let mut also = Vec::new();
+        for word in &self.events.also {
+            let found = EventType::OPTIONAL.into_iter().filter(|kind| kind.is_asked_for_by(word));
+            let before = also.len();
+            also.extend(found);
+            if also.len() == before {
+                let known = EventType::OPTIONAL.map(|kind| kind.to_string()).join(", ");
+                bail!("[events] also: {word:?} stands for no type of event that can be added; there are {known}");
+            }
+        }
+        Ok(also)
     }
 
     fn streams_config(&self) -> StreamsConfig {

@@ -300,6 +300,9 @@ settings! {
         /// How long events are kept, in days; 0: there is no feed. The leader's setting counts. What retention removes of messages is gone
         /// from the feed, too.
         keep_days: u64 = 3,
+        /// Which events are in the feed beside those of chat: `push`, `notification`, `popup.exposure`, `popup.event`. Each is one more row
+        /// that is written; `notification` needs `[notifications] log_days`.
+        also: Vec<String> = vec!["push".into()],
     }
 }
 
@@ -453,6 +456,7 @@ impl Settings {
             bail!("[webhook] url needs a secret: without one your server could not verify that a call is ours");
         }
         self.check_hook()?;
+        self.events_also()?;
         self.check_providers()?;
         self.check_tokens()?;
         self.check_store()?;

@@ -198,6 +198,9 @@ fn look_at_log(store: &dyn Store, person: &Person, left: &mut Leftovers) -> Stor
         for record in &page.records {
             let names = match &record.change {
                 Some(Change::Users(ids)) => ids.contains(&person.id),
+                Some(Change::Notes(notes)) => notes
+                    .iter()
+                    .any(|note| note.subject == person.id || note.data.contains(&format!("{:?}", person.id))),
                 Some(Change::Kick { user, .. } | Change::Suspension { user, .. }) => *user == person.no,
                 _ => false,
             };

@@ -45,7 +45,10 @@ impl Engine {
         if let Some(user) = self.directory.user(UserNo(at.no)).map_err(store_refusal)? {
             let data = EventData::User(self.event_profile(&user));
             page.bytes += ATTRIBUTES_BYTES_MAX;
-            page.add_of_state(at, FoundEvent { kind: EventType::User, subject: user.id.clone(), at: None, data });
+            page.add_of_state(
+                at,
+                FoundEvent { id: None, kind: EventType::User, subject: user.id.clone(), at: None, data },
+            );
         }
         Ok(Some(at))
     }
@@ -114,8 +117,13 @@ impl Engine {
         // App servers are shown every entry: none is left out.
         for (shown, (position, seq, kind, time)) in self.present(found.collect())?.into_iter().zip(of_entry) {
             let data = EventData::Entry(Box::new(shown));
-            let event =
-                FoundEvent { kind: EventType::Entry(kind), subject: conversation.id.clone(), at: Some(time), data };
+            let event = FoundEvent {
+                id: None,
+                kind: EventType::Entry(kind),
+                subject: conversation.id.clone(),
+                at: Some(time),
+                data,
+            };
             let through = EventCursor { place: Place::State(StatePlace { behind: seq, ..at }), ..page.through };
             page.events.push(event.in_envelope(format!("{position}.0"), through));
         }
@@ -125,7 +133,7 @@ impl Engine {
 
 impl Page<'_> {
     fn add_of_conversation(&mut self, at: StatePlace, kind: EventType, conversation: &Conversation, data: EventData) {
-        self.add_of_state(at, FoundEvent { kind, subject: conversation.id.clone(), at: None, data });
+        self.add_of_state(at, FoundEvent { id: None, kind, subject: conversation.id.clone(), at: None, data });
     }
 
     /// Adds an event of the present state; with its cursor the reader is at this place.

@@ -112,6 +112,8 @@ pub struct Setup {
     pub repeat_after: Duration,
     pub plan: ChannelPlan,
     pub quiet_hours: QuietHours,
+    /// What is in the feed of events beside chat; empty: there is no feed.
+    pub events_also: Vec<EventType>,
 }
 
 impl Default for Setup {
@@ -133,6 +135,7 @@ impl Default for Setup {
             repeat_after,
             plan,
             quiet_hours: QuietHours::default(),
+            events_also: vec![],
         }
     }
 }
@@ -177,9 +180,16 @@ pub fn world_on(store: Arc<dyn Store>, setup: Setup) -> World {
     let backoff_min = setup.webhook_backoff;
     let webhook_config =
         WebhookPushConfig { secret: "s".into(), attempts_max, backoff_min, ..WebhookPushConfig::default() };
+    let events_keep = if setup.events_also.is_empty() { Duration::ZERO } else { Duration::from_secs(86_400) };
     let (engine, mut receivers) = Engine::start(EngineParts {
         // No send is refused because commits are slow.
-        config: EngineConfig { shards: 1, commit_time_max: PATIENCE, ..EngineConfig::default() },
+        config: EngineConfig {
+            shards: 1,
+            commit_time_max: PATIENCE,
+            events_keep,
+            events_also: setup.events_also,
+            ..EngineConfig::default()
+        },
         clock: clock.clone() as Arc<dyn Clock>,
         store,
         wakes: vec![Arc::new(Asleep)],

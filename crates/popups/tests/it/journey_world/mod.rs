@@ -102,6 +102,7 @@ impl JourneyWorld {
             clock: clock.clone(),
             users: Arc::new(NoUsers),
             gates: Arc::new(gates),
+            feed_notes: Arc::default(),
             pushes: pushes.clone(),
             metrics: Arc::new(Metrics::new()),
         });

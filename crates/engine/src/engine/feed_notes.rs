@@ -1,0 +1,104 @@
+//! Brings what happened outside the commits of chat into their order: the leader proposes the notes that others have written with
+//! their rows.
+
+use crate::Engine;
+use std::sync::Arc;
+use tidings_domain::{
+    chat_rows,
+    feed_notes::{FeedNote, notes_of},
+    leadership::Term,
+    push_store::{PushChange, PushKey, PushRow},
+    refusals::store_refusal,
+    store::{Proposal, RowChange, RowSpace, StoreResult},
+};
+use tidings_protocol::error::{ErrorCode, Refusal};
+
+/// Rows of one place that are read at once.
+const ROWS_AT_ONCE: usize = 256;
+/// Notes of one proposal.
+const NOTES_PER_PROPOSAL: usize = 200;
+
+/// Rows of notes that were read, to be deleted once the notes are committed.
+#[derive(Default)]
+struct NotesFound {
+    notes: Vec<FeedNote>,
+    /// The keys of rows, by where they are.
+    chat: Vec<Vec<u8>>,
+    popups: Vec<Vec<u8>>,
+    push: Vec<PushKey>,
+}
+
+impl Engine {
+    /// Commits some of the notes that wait, if this node leads. Answers whether there may be more.
+    ///
+    /// # Errors
+    /// `store_unavailable`, `queue_full`, `draining`: a later call goes on.
+    pub async fn add_feed_notes(self: &Arc<Self>) -> Result<bool, Refusal> {
+        let Some(term) = self.lead.term() else { return Ok(false) };
+        let engine = self.clone();
+        let found = blocking(move || engine.read_feed_notes()).await?;
+        for notes in found.notes.chunks(NOTES_PER_PROPOSAL) {
+            self.committer.propose_untold(None, Proposal::AddFeedNotes(notes.to_vec())).await?;
+        }
+        let has_more = [found.chat.len(), found.popups.len(), found.push.len()].contains(&ROWS_AT_ONCE);
+        let engine = self.clone();
+        blocking(move || engine.delete_feed_notes(term, found)).await?;
+        Ok(has_more)
+    }
+
+    /// Whether notes were written lately, so that it is worth looking for them at once.
+    pub fn has_new_feed_notes(&self) -> bool {
+        self.feed_notes.has_new()
+    }
+
+    fn read_feed_notes(&self) -> StoreResult<NotesFound> {
+        let mut found = NotesFound::default();
+        let places =
+            [(RowSpace::Chat, chat_rows::all_feed_notes()), (RowSpace::Popups, tidings_popups::all_feed_notes())];
+        for (space, (from, to)) in places {
+            for (key, row) in self.store.rows(space, &from, &to, ROWS_AT_ONCE)? {
+                found.add(&row);
+                match space {
+                    RowSpace::Chat => found.chat.push(key),
+                    RowSpace::Popups => found.popups.push(key),
+                }
+            }
+        }
+        let (from, to) = (PushKey::Notes((0, 0)), PushKey::Notes((u64::MAX, u64::MAX)));
+        for row in self.store.push_rows(&from, &to, ROWS_AT_ONCE)? {
+            if let PushRow::Notes { bytes, .. } = &row {
+                found.add(bytes);
+            }
+            found.push.push(row.key());
+        }
+        Ok(found)
+    }
+
+    fn delete_feed_notes(&self, term: Term, NotesFound { chat, popups, push, .. }: NotesFound) -> StoreResult<()> {
+        for (space, keys) in [(RowSpace::Chat, chat), (RowSpace::Popups, popups)] {
+            let changes: Vec<RowChange> = keys.into_iter().map(|key| RowChange { key, value: None }).collect();
+            if !changes.is_empty() {
+                self.store.write_rows(term, space, changes)?;
+            }
+        }
+        let changes: Vec<PushChange> = push.into_iter().map(PushChange::Delete).collect();
+        if changes.is_empty() { Ok(()) } else { self.store.write_push(term, &changes) }
+    }
+}
+
+impl NotesFound {
+    fn add(&mut self, row: &[u8]) {
+        match notes_of(row) {
+            Ok(notes) => self.notes.extend(notes),
+            // It would stay damaged, and those behind it are to come into the feed.
+            Err(error) => tracing::error!(%error, "events are left out of the feed"),
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> StoreResult<T> + Send + 'static) -> Result<T, Refusal> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(store_refusal),
+        Err(error) => Err(Refusal::new(ErrorCode::Internal, error.to_string())),
+    }
+}
