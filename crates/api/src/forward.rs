@@ -66,8 +66,8 @@ pub(crate) fn is_leader_path(path: &str) -> bool {
     match (parts.next(), parts.next(), parts.next()) {
         (
             Some(
-                "push" | "notifications" | "bulk-sends" | "event-consumers" | "outbox-sources" | "popups"
-                | "popup-settings" | "popup-segments" | "popup-events" | "popup-journeys",
+                "push" | "notifications" | "bulk-sends" | "scheduled-messages" | "event-consumers" | "outbox-sources"
+                | "popups" | "popup-settings" | "popup-segments" | "popup-events" | "popup-journeys",
             ),
             ..,
         ) => true,
@@ -282,7 +282,8 @@ mod tests {
         "/v1/events/stream",
     ];
 
-    const LEADER_TAGS: [&str; 7] = ["push", "popups", "bulk_sends", "notifications", "keys", "events", "outbox"];
+    const LEADER_TAGS: [&str; 8] =
+        ["push", "popups", "bulk_sends", "scheduled", "notifications", "keys", "events", "outbox"];
 
     #[test]
     fn operations_of_push_popups_and_bulk_sends_are_leader_paths() {

@@ -87,13 +87,19 @@ pub enum ChatRowKind {
     JoinRequest = b'J',
     /// A consumer of the feed of events, and what it has still to do.
     EventConsumer = b'c',
+    /// A person is erased, or was.
+    Erasure = b'F',
+    /// Nothing may be erased from a conversation.
+    LegalHold = b'H',
+    /// A message for a later time.
+    ScheduledMessage = b'G',
     /// Notes for the feed of events.
     FeedNotes = b'f',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 42] = [
+    pub const ALL: [ChatRowKind; 45] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -135,6 +141,9 @@ impl ChatRowKind {
         ChatRowKind::Invites,
         ChatRowKind::JoinRequest,
         ChatRowKind::EventConsumer,
+        ChatRowKind::Erasure,
+        ChatRowKind::LegalHold,
+        ChatRowKind::ScheduledMessage,
         ChatRowKind::FeedNotes,
     ];
 

@@ -44,6 +44,12 @@
 //! | `J` 0, conversation, user | the user's request to join the conversation |
 //! | `J` 1, conversation | how many requests wait in the conversation |
 //! | `J` 2, user | how many requests of the user wait |
+//! | `F` digest of a user's id | how far the user's erasure has come: see [`erasure`](crate::erasure) |
+//! | `H` conversation | the conversation's legal hold |
+//! | `G` 0, time, sender, number | nothing: the messages for a later time, in the order of their times |
+//! | `G` 1, sender, number | a message for a later time, without its body: see [`scheduled`](crate::scheduled) |
+//! | `G` 3, sender, number, part | a part of its body |
+//! | `G` 2 | the highest number that was given to such a message |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 pub use crate::row_keys::number_in;

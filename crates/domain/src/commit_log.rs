@@ -5,6 +5,7 @@
 
 pub use crate::log_records::*;
 use crate::{
+    erase_step::{ERASED, EraseStep},
     gates::Gate,
     installation::InstallationId,
     model::*,
@@ -79,6 +80,15 @@ impl Change {
             Proposal::SetBlock { user, other, blocked, .. } => {
                 Some(Change::Block { user: *user, other: *other, blocked: *blocked })
             }
+            Proposal::Erase(step) => match &**step {
+                EraseStep::Begin { user, by, .. } => {
+                    let (reason, by) = (ERASED.to_owned(), by.clone());
+                    Some(Change::Suspension { user: *user, suspended: true, until: None, reason, by })
+                }
+                EraseStep::Rename { conversation, .. } => Some(Change::Conversation(*conversation)),
+                EraseStep::Profile { person, key } => Some(Change::Erased { user: person.no, erasure: key.clone() }),
+                EraseStep::Entries { .. } | EraseStep::Rows { .. } => None,
+            },
             Proposal::AddFeedNotes(notes) => Some(Change::Notes(notes.clone())),
             // What these change is in their entries, or is read from the store each time.
             Proposal::Append { .. }
@@ -87,6 +97,7 @@ impl Change {
             | Proposal::TellReactions { .. }
             | Proposal::CheckpointStream { .. }
             | Proposal::Assign { .. }
+            | Proposal::SetLegalHold { .. }
             | Proposal::SetStored(_)
             | Proposal::SetPushToken { .. }
             | Proposal::SetNotificationCounts(_)

@@ -3,6 +3,7 @@
 
 use crate::{
     chat_rows, desks,
+    erasure::{EraseStep, legal_hold_key},
     model::*,
     push_tokens::row_keys as push_token_keys,
     reports::{ReportChange, StoredReport},
@@ -90,6 +91,14 @@ pub trait StagedRows<'a> {
     /// Removes a member.
     fn remove_member(&mut self, conversation: &Conversation, user: UserNo);
 
+    /// Forgets the first result of the sends of an author under this id, if there is one.
+    fn forget_send(&mut self, conversation: ConversationNo, author: UserNo, client_msg_id: &str) -> StoreResult<()>;
+    /// Stores a conversation under another id in place of `former`, which is free from then on.
+    fn rename_conversation(&mut self, former: &str, conversation: Conversation);
+    /// Stores a user under another id in place of `former`, which is free from then on, and forgets when the user was last seen,
+    /// before when tokens are revoked, and the first results of the user's sends that are not forgotten yet.
+    fn erase_user(&mut self, former: &str, user: User);
+
     /// Moves the outbox's position forward to `through`, never back, and stores notifications.
     fn advance_outbox(&mut self, through: Position, dead: &'a [StoredNotification]) -> StoreResult<()>;
     /// Deletes stored notifications.
@@ -161,6 +170,11 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
             push_token_keys(*user, device, token.as_ref(), former.as_ref(), owner.as_ref())
         }
         Proposal::SetPreferences { conversation, user, .. } => vec![chat_rows::preferences_key(*user, *conversation)],
+        Proposal::Erase(step) => match &**step {
+            EraseStep::Begin { user, key, .. } => vec![key.clone(), chat_rows::settings_key(*user)],
+            EraseStep::Rows { keys, .. } => keys.clone(),
+            EraseStep::Entries { .. } | EraseStep::Rename { .. } | EraseStep::Profile { .. } => Vec::new(),
+        },
         _ => Vec::new(),
     }
 }
@@ -346,6 +360,13 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 Ok(Outcome::Done)
             }
             Proposal::Kick { .. } | Proposal::AddFeedNotes(_) => Ok(Outcome::Done),
+            Proposal::Erase(step) => self.erase(step),
+            Proposal::SetLegalHold { conversation, hold } => {
+                self.rows.conversation(*conversation)?.ok_or(Rejection::NoSuchConversation)?;
+                let row = hold.as_ref().map(chat_rows::encode);
+                self.rows.put_chat_row(legal_hold_key(*conversation), row);
+                Ok(Outcome::Done)
+            }
             Proposal::AdvanceOutbox { through, dead } => {
                 self.rows.advance_outbox(*through, dead)?;
                 Ok(Outcome::Done)
@@ -552,6 +573,7 @@ fn without_row(what: &str, id: &str) -> StoreError {
 mod blocks;
 mod conversations;
 mod desks_and_assignments;
+mod erasure;
 mod message_changes;
 mod preferences;
 mod push_tokens;

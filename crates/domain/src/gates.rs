@@ -59,6 +59,10 @@ gates! {
     /// Conversations may be `importing`, and entries have the time at which they were imported beside their own: a node that did not
     /// know would let members send into the middle of a history, and notify people of old messages.
     HistoryImport = "history_import";
+    /// Users may be erased: conversations and entries change their ids, which nodes hold in memory.
+    Erasure = "erasure";
+    /// Messages may be sent at a later time, and disappear.
+    ScheduledMessages = "scheduled_messages";
 }
 
 impl Gate {

@@ -6,6 +6,7 @@
 //! - [`store`]: the port of everything that must outlive the process; [`push_store`]: its part for push; [`store_error`]:
 //!   the errors of both; [`stored_id`]: the ids that a store can be asked for; [`stored_names`]: names that only rows have; [`request_digest`]: whether two requests are the same; [`decide`]: the rules of a commit, which every durable store follows; [`chat_rows`], [`chat_row_kind`]: the rows that
 //!   it keeps besides entries, profiles and details; [`desks`]: those of accounts that answer; [`restrictions`]: mutes and bans; [`joining`]: invites and requests to join; [`row_keys`]: the form of their keys;
+//! - [`erase_step`], [`erasure`]: what of all this is a person's, when the person is erased; [`scheduled`]: messages for a later time;
 //! - [`push_tokens`], [`token_digest`], [`providers`]: where providers reach devices, and the port by which they do;
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
 //! - [`feed_notes`]: what comes into the log from outside the commits of chat;
@@ -23,6 +24,8 @@ pub mod commit_log;
 pub mod decide;
 pub mod desks;
 pub mod end_reason;
+pub mod erase_step;
+pub mod erasure;
 pub mod failure_log;
 pub mod feed_notes;
 pub mod gates;
@@ -44,6 +47,7 @@ pub mod reports;
 pub mod request_digest;
 pub mod restrictions;
 pub mod row_keys;
+pub mod scheduled;
 pub mod store;
 pub mod store_error;
 pub mod stored_id;

@@ -82,6 +82,13 @@ pub enum Change {
     },
     /// What happened outside the commits of chat, as events of the feed. Nothing in memory is of it.
     Notes(Vec<FeedNote>),
+    /// A user was erased: ids of users and conversations, and entries, may be others than they were.
+    Erased {
+        /// The user, who has another id now.
+        user: UserNo,
+        /// The key of the job, which knows the former id for a while.
+        erasure: Vec<u8>,
+    },
     /// A kind of a later version: anything may have changed. Never written, and never sent on, since it has lost its content.
     #[serde(skip)]
     Opaque,
@@ -89,7 +96,7 @@ pub enum Change {
 
 impl Change {
     /// The kinds that this version knows have the numbers below this one.
-    pub const KINDS: u32 = 11;
+    pub const KINDS: u32 = 12;
 
     /// The conversation whose members this change concerns.
     pub fn members_of(&self) -> Option<ConversationNo> {

@@ -520,6 +520,8 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         Proposal::Revoke { .. }
         | Proposal::SetSuspension { .. }
         | Proposal::SetReport { .. }
+        | Proposal::Erase(_)
+        | Proposal::SetLegalHold { .. }
         | Proposal::PutUsers(_)
         | Proposal::SetStored(_)
         | Proposal::SetLastSeen(_)

@@ -25,6 +25,7 @@ use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use tidings_domain::{
     chat_rows::{Preferences, block_key, preferences_key},
     commit_log::Change,
+    erasure::EraseStep,
     model::*,
     restrictions::{Restrictions, restrictions_key},
     store::{Outcome, Proposal, RowSpace, Store, StoreResult},
@@ -193,7 +194,14 @@ impl Directory {
     pub fn conversation_by_id(&self, id: &str) -> StoreResult<Option<Arc<Conversation>>> {
         let Some(stored) = StoredId::parse(id) else { return Ok(None) };
         match get_or_load(&self.conversation_nos, id, || self.store.find_conversation(stored))? {
-            Some(no) => self.conversation(no),
+            // The id of a direct conversation changes when one of the two is erased, and is another conversation's then.
+            Some(no) => Ok(self.conversation(no)?.filter(|found| {
+                let is_it = found.id == id;
+                if !is_it {
+                    self.conversation_nos.remove(id);
+                }
+                is_it
+            })),
             None => Ok(None),
         }
     }
@@ -388,8 +396,16 @@ impl Directory {
                 self.invalidate_preferences(*conversation, *user);
             }
             Proposal::SetMute { conversation, user, .. } => self.invalidate_membership(*conversation, *user),
+            Proposal::Erase(step) => match &**step {
+                EraseStep::Begin { user, .. } => self.invalidate_user(*user),
+                EraseStep::Rename { conversation, .. } => self.invalidate_conversation(*conversation),
+                EraseStep::Profile { .. } => self.invalidate_erased(),
+                // What is left of these is in memory until the profile goes, or is read from the store each time.
+                EraseStep::Entries { .. } | EraseStep::Rows { .. } => {}
+            },
             // Nothing in memory is of these.
             Proposal::CreateConversation(_)
+            | Proposal::SetLegalHold { .. }
             | Proposal::React { .. }
             | Proposal::Report { .. }
             | Proposal::SetReport { .. }
@@ -435,12 +451,20 @@ impl Directory {
             Some(Change::Block { user, other, .. }) => self.invalidate_block(*user, *other),
             // The store is asked each time.
             Some(Change::Report { .. } | Change::Notes(_)) => {}
+            Some(Change::Erased { .. }) => self.invalidate_erased(),
             Some(Change::Opaque) => self.invalidate_all(),
             None => {}
         }
     }
 
-    /// Anything may have changed: everything is read anew. The numbers of ids never change.
+    /// An id is free, and anything may name another one.
+    fn invalidate_erased(&self) {
+        self.user_nos.clear();
+        self.conversation_nos.clear();
+        self.invalidate_all();
+    }
+
+    /// Anything may have changed: everything is read anew. The numbers of ids change only when a user is erased.
     fn invalidate_all(&self) {
         self.users.clear();
         self.conversations.clear();

@@ -7,8 +7,10 @@
 //! - `restrictions`: mutes, bans and who may send; the hand-over of a group; `joining`: invites, and requests to join;
 //! - `push_tokens`: where providers reach devices;
 //! - [`port`]: what the crate of notifications uses beside these;
+//! - `scheduled`: messages for a later time;
 //! - `bulk_sends`: one message to some of an account's followers;
 //! - [`events`]: the feed of all that is committed; `feed_notes`: what comes into it from outside the commits of chat;
+//! - [`erasure`]: a person is erased, and what is left of one; legal holds against it;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every listener;
 //! - `popup_trigger`, `popup_users`, `popup_pushes`: popups that the app server sends, users as popups see them, and what
@@ -19,6 +21,7 @@ mod all_lists;
 pub(crate) mod blocks;
 mod bulk_sends;
 pub(crate) mod conversations;
+pub mod erasure;
 pub mod events;
 mod feed_notes;
 mod health;
@@ -41,6 +44,7 @@ mod reports;
 mod restrictions;
 pub mod resume;
 mod retention;
+pub(crate) mod scheduled;
 pub mod send;
 pub(crate) mod signals;
 pub(crate) mod users;

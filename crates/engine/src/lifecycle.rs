@@ -137,6 +137,7 @@ impl Engine {
                 clock.clone(),
             ),
             bulk_sends: parking_lot::Mutex::default(),
+            schedule: parking_lot::Mutex::default(),
             draining: AtomicBool::new(false),
             importing: Arc::new(Semaphore::new(1)),
             end_reason: watch::Sender::new(None),

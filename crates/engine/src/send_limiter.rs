@@ -49,6 +49,8 @@ pub(crate) fn is_told(proposal: &Proposal) -> bool {
         | Proposal::Revoke { .. }
         | Proposal::SetSuspension { .. }
         | Proposal::SetReport { .. }
+        | Proposal::Erase(_)
+        | Proposal::SetLegalHold { .. }
         | Proposal::TellReactions { .. }
         | Proposal::CheckpointStream { .. }
         | Proposal::SetStored(_)

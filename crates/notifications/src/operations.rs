@@ -32,7 +32,12 @@ use crate::{
     webhook_push::{self, WebhookPush, WebhookPushConfig},
 };
 use std::{sync::Arc, time::Duration};
-use tidings_domain::{model::*, refusals::store_refusal, store::Proposal};
+use tidings_domain::{
+    erasure::{Person, redact_json},
+    model::*,
+    refusals::store_refusal,
+    store::{Proposal, StoredNotification},
+};
 use tidings_engine::Engine;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -219,6 +224,39 @@ impl Notifications {
     /// `store_unavailable`, `queue_full`, `draining`: some bodies may be left; a later call begins anew.
     pub fn purge_recalled(&self, age_min: Duration) -> Result<bool, Refusal> {
         self.engine.purge_recalled(age_min, || self.delete_recalled_events())
+    }
+
+    /// Does a part of the erasure of a user, as [`Engine::work_on_erasures`] says, and of what waits for the webhook. Blocks.
+    ///
+    /// # Errors
+    /// `store_unavailable`, `queue_full`, `draining`: a later call goes on.
+    pub fn work_on_erasures(&self) -> Result<bool, Refusal> {
+        self.engine.work_on_erasures(&|person| self.redact_events(person))
+    }
+
+    /// Puts the alias of a person in place of the person's id in stored events; answers how many there were.
+    fn redact_events(&self, person: &Person) -> Result<u64, Refusal> {
+        let mut changed = 0;
+        for kind in NotificationKind::ALL {
+            let mut after = None;
+            loop {
+                let events = notification_rows::rows(&*self.context.store, kind, after, EVENTS_AT_ONCE);
+                let events = events.map_err(store_refusal)?;
+                let Some(last) = events.last() else { break };
+                after = Some(last.key);
+                let redacted = events.iter().filter_map(|stored| {
+                    let mut event = serde_json::from_str(&stored.event).ok()?;
+                    redact_json(person, &mut event)
+                        .then(|| StoredNotification { event: event.to_string(), ..stored.clone() })
+                });
+                let dead: Vec<StoredNotification> = redacted.collect();
+                if !dead.is_empty() {
+                    changed += dead.len() as u64;
+                    self.context.proposals.propose_blocking(Proposal::AdvanceOutbox { through: 0, dead })?;
+                }
+            }
+        }
+        Ok(changed)
     }
 
     fn delete_recalled_events(&self) -> Result<(), Refusal> {

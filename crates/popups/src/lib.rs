@@ -20,7 +20,7 @@
 //! - `user_cache`: the users whose frequency counters are in memory;
 //! - `write_queue`, `undurable`, `worker`, `side_log`: how exposures and events become durable;
 //! - `hourly_counts`, `events`, `event_ingest`, `user_changes`, `user_writes`, `export`, `sweep`: statistics and events, stored together
-//!   with what they change of users, exported, removed in the end;
+//!   with what they change of users, exported, removed in the end; `forgetting`: all that is kept of a user who is erased;
 //! - `conversion`, `assignments`, `conversion_ingest`, `lift`, `lift_report`: who was shown a popup and who was not, what came of it, and what the difference is;
 //! - `rows`, `check_rows`: the stored form, and its verification.
 
@@ -43,6 +43,7 @@ mod events;
 mod explain;
 mod export;
 mod feed;
+mod forgetting;
 mod frequency;
 mod hourly_counts;
 mod journey_catalog;
@@ -75,6 +76,7 @@ pub use check_rows::check_popups;
 pub use context::{MissingContext, UserContext};
 pub use decide::{CONCURRENT_CONTEXT_READS_MAX, PopupDecision};
 pub use export::EventCursor;
+pub use forgetting::rows_of_user;
 pub use journeys::{JourneyPush, JourneyPushes, NoPushes};
 pub use lift::{Converted, Lift};
 pub use lift_report::AssignmentCursor;

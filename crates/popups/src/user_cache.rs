@@ -122,6 +122,17 @@ impl UserCache {
     }
 }
 
+impl UserCache {
+    /// Drops a user whose rows are about to be removed.
+    pub(super) fn forget(&self, key: UserKey) {
+        let mut stripe = self.stripe(key);
+        if let Some(position) = stripe.position(key) {
+            stripe.remove(position);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Stripe {
     fn position(&self, key: UserKey) -> Option<usize> {
         self.positions

@@ -74,6 +74,8 @@ codes! {
     MessageRecalled = "message_recalled", 409;
     /// The message has been edited meanwhile. Read it again, then decide.
     VersionConflict = "version_conflict", 409;
+    /// A legal hold keeps what would be erased; the detail names the conversation and the hold. Lift it first, if it may be lifted.
+    LegalHold = "legal_hold", 409;
     /// Another agent has the conversation. Read who has it, then decide.
     AssignmentConflict = "assignment_conflict", 409;
     /// The message does not grow: it was sent whole, was ended, or was interrupted because its beginner went away. Edit it to
@@ -188,6 +190,7 @@ impl ErrorCode {
             | CursorExpired
             | RefusedByHook
             | HookUnavailable
+            | LegalHold
             | ConversationImporting => 4999,
         }
     }

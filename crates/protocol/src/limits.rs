@@ -235,6 +235,12 @@ pub const POPUPS_PAGE_MAX: usize = 500;
 pub const POPUP_HOURS_MAX: usize = 10_000;
 /// Users that a bulk send names.
 pub const BULK_USERS_MAX: usize = 10_000;
+/// Messages for a later time that a sender has.
+pub const SCHEDULED_OF_SENDER_MAX: usize = 100;
+/// Messages for a later time of all senders together.
+pub const SCHEDULED_MAX: usize = 100_000;
+/// Messages for a later time in one page.
+pub const SCHEDULED_PAGE_MAX: usize = 100;
 /// Bulk sends in one page.
 pub const BULK_SENDS_PAGE_MAX: usize = 100;
 /// Edits of one message.

@@ -31,6 +31,14 @@ pub fn time<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error
     Option::<Time>::deserialize(input).map(|time| time.map(|Time(ms)| ms))
 }
 
+/// As [`time`], of a field that must be given.
+///
+/// # Errors
+/// As [`time`].
+pub fn required_time<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+    Time::deserialize(input).map(|Time(ms)| ms)
+}
+
 /// As [`time`], of a field in which 0 has a meaning: the beginning of all times, or at once.
 ///
 /// # Errors

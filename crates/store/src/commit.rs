@@ -43,9 +43,10 @@ pub(crate) struct StagedBatch<'a> {
     /// Whether there are first results of earlier versions.
     has_former_results: bool,
     users: FxHashMap<UserNo, User>,
-    user_nos: FxHashMap<String, UserNo>,
+    /// `None`: the batch has freed the id.
+    user_nos: FxHashMap<String, Option<UserNo>>,
     conversations: FxHashMap<ConversationNo, Conversation>,
-    conversation_nos: FxHashMap<String, ConversationNo>,
+    conversation_nos: FxHashMap<String, Option<ConversationNo>>,
     memberships: FxHashMap<(ConversationNo, UserNo), Option<Membership>>,
     /// Chat rows that the batch has written or deleted.
     chat_rows: FxHashMap<Vec<u8>, Option<Vec<u8>>>,
@@ -292,7 +293,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
 
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
         match self.user_nos.get(id) {
-            Some(no) => Ok(Some(*no)),
+            Some(no) => Ok(*no),
             None => Ok(self.get(Space::Meta, &id_key(b'u', id))?.and_then(|row| number_at(&row, 0)).map(UserNo)),
         }
     }
@@ -308,7 +309,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
         self.counters.users += 1;
         let no = UserNo(self.counters.users);
         self.batch.put(Space::Meta, id_key(b'u', id), no.0.to_be_bytes().to_vec());
-        self.user_nos.insert(id.to_owned(), no);
+        self.user_nos.insert(id.to_owned(), Some(no));
         no
     }
 
@@ -328,7 +329,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
 
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
         match self.conversation_nos.get(id) {
-            Some(no) => Ok(Some(*no)),
+            Some(no) => Ok(*no),
             None => {
                 let row = self.get(Space::Meta, &id_key(b'c', id))?;
                 Ok(row.and_then(|row| number_at(&row, 0)).map(ConversationNo))
@@ -347,7 +348,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
         self.counters.conversations += 1;
         let no = ConversationNo(self.counters.conversations);
         self.batch.put(Space::Meta, id_key(b'c', id), no.0.to_be_bytes().to_vec());
-        self.conversation_nos.insert(id.to_owned(), no);
+        self.conversation_nos.insert(id.to_owned(), Some(no));
         no
     }
 
@@ -384,6 +385,36 @@ impl StagedRows<'_> for StagedBatch<'_> {
         self.batch.remove(Space::Meta, key(b'm', &[conversation.no.0, user.0]));
         self.batch.remove(Space::Meta, user_conversation_key(user, conversation.kind, conversation.no));
         self.memberships.insert((conversation.no, user), None);
+    }
+
+    fn forget_send(&mut self, conversation: ConversationNo, author: UserNo, client_msg_id: &str) -> StoreResult<()> {
+        self.rewrites = true;
+        let key = dedupe_key(conversation, author, client_msg_id);
+        let former = self.has_former_results.then(|| read_first_result(self.kv, &key, true)).transpose()?.flatten();
+        self.first_results.remove(&key);
+        self.batch.remove(Space::Dedupe, former.map_or(key, |(_, key)| key));
+        Ok(())
+    }
+
+    fn rename_conversation(&mut self, former: &str, conversation: Conversation) {
+        self.rewrites = true;
+        self.batch.remove(Space::Meta, id_key(b'c', former));
+        self.batch.put(Space::Meta, id_key(b'c', &conversation.id), conversation.no.0.to_be_bytes().to_vec());
+        self.conversation_nos.insert(former.to_owned(), None);
+        self.conversation_nos.insert(conversation.id.clone(), Some(conversation.no));
+        self.put_conversation(conversation);
+    }
+
+    fn erase_user(&mut self, former: &str, user: User) {
+        self.rewrites = true;
+        self.batch.remove(Space::Meta, id_key(b'u', former));
+        self.batch.put(Space::Meta, id_key(b'u', &user.id), user.no.0.to_be_bytes().to_vec());
+        self.batch.remove(Space::Meta, key(b'v', &[user.no.0]));
+        self.batch.remove(Space::Meta, key(b's', &[user.no.0]));
+        self.user_nos.insert(former.to_owned(), None);
+        self.user_nos.insert(user.id.clone(), Some(user.no));
+        // First results are forgotten with their entries.
+        self.put_user(user);
     }
 
     fn advance_outbox(&mut self, through: Position, dead: &[StoredNotification]) -> StoreResult<()> {

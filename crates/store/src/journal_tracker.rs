@@ -131,14 +131,22 @@ impl JournalTracker {
             self.add_to_last_journal(batch);
         }
         self.manifest.journals.push(JournalRecord { number, ..JournalRecord::default() });
+        self.forget_emptied()?;
+        self.ack_log = AckLog::open(&self.folder, number);
+        self.next = self.engine.join(format!("{}.jnl", number + 1));
+        Ok(())
+    }
+
+    /// Forgets the journals that the engine has removed, with their acknowledgement logs: those have ids of conversations.
+    ///
+    /// # Errors
+    /// The manifest could not be written.
+    pub(crate) fn forget_emptied(&mut self) -> io::Result<()> {
         let there = journals_in(&self.engine)?;
         let emptied: Vec<_> =
             self.manifest.journals.iter().filter(|record| !there.contains(&record.number)).cloned().collect();
         emptied.iter().for_each(|record| self.manifest.remove_emptied(record));
-        self.write_manifest_if_room()?;
-        self.ack_log = AckLog::open(&self.folder, number);
-        self.next = self.engine.join(format!("{}.jnl", number + 1));
-        Ok(())
+        self.write_manifest_if_room()
     }
 
     /// Writes the manifest; on a full disk the write is put off to the next batch.

@@ -4,8 +4,6 @@
 use crate::{embedded::EmbeddedStore, errors::store_error, files::number_in, journal, kv::*};
 use tidings_domain::store::*;
 
-/// The spaces whose rows hold bodies: messages, the parts of large ones, and webhook events that wait or have failed.
-const SPACES_WITH_BODIES: [Space; 3] = [Space::Timeline, Space::Bodies, Space::Meta];
 /// The row that fills a journal. Its key lies beyond every key that a scan asks for.
 const PADDING_KEY: [u8; 34] = [0xFF; 34];
 const PADDING_BYTES: usize = 1024 * 1024;
@@ -21,15 +19,18 @@ impl EmbeddedStore {
             return Err(StoreError::Unavailable("a backup or a check reads the store; purge it afterwards".into()));
         }
         let (kv, _guard) = self.kv_for_long_read()?;
-        let largest = SPACES_WITH_BODIES.into_iter().map(|space| kv.table_bytes(space)).max().unwrap_or(0);
+        let largest = Space::ALL.into_iter().map(|space| kv.table_bytes(space)).max().unwrap_or(0);
         self.check_room_for(largest)?;
         self.retire_journals(|| kv.flush_memtables().map_err(store_error))?;
-        for space in SPACES_WITH_BODIES {
+        // Bodies are in some spaces only, and what an erasure removes is in all.
+        for space in Space::ALL {
             kv.merge_tables(space).map_err(store_error)?;
         }
         // The engine removes the tables that were merged when it next has a memtable to write.
         self.write_rows_batch(padding(None))?;
-        kv.flush_memtables().map_err(store_error)
+        kv.flush_memtables().map_err(store_error)?;
+        let mut writer = self.writer.lock();
+        writer.tracker.forget_emptied().map_err(|error| store_error(error.into()))
     }
 
     /// A merge writes its tables before it removes those that it has read.

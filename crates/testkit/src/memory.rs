@@ -3,6 +3,7 @@
 
 mod commit_log;
 mod desks;
+mod erasure;
 mod joining;
 mod message_changes;
 mod preferences;
@@ -423,6 +424,18 @@ impl State {
                 Outcome::Done
             }
             Proposal::Kick { .. } | Proposal::AddFeedNotes(_) => Outcome::Done,
+            Proposal::Erase(step) => self.erase(step, now_ms)?,
+            Proposal::SetLegalHold { conversation, hold } => {
+                if index(conversation.0) >= self.conversations.len() {
+                    return Err(Rejection::NoSuchConversation);
+                }
+                let key = (RowSpace::Chat, tidings_domain::erasure::legal_hold_key(*conversation));
+                match hold {
+                    Some(hold) => drop(self.rows.insert(key, tidings_domain::chat_rows::encode(hold))),
+                    None => drop(self.rows.remove(&key)),
+                }
+                Outcome::Done
+            }
             Proposal::AdvanceOutbox { through, dead } => {
                 self.outbox_done = self.outbox_done.max(*through);
                 self.outbox = self.outbox.split_off(&(self.outbox_done + 1));

@@ -9,6 +9,7 @@ mod appends;
 mod batch_reads;
 mod byte_rows;
 mod desks;
+mod erasure;
 mod imports;
 mod member_rights;
 mod message_changes;
@@ -50,6 +51,7 @@ pub fn all() -> Vec<Check> {
         streams::CHECKS,
         preferences::CHECKS,
         desks::CHECKS,
+        erasure::CHECKS,
     ]
     .concat()
 }

@@ -229,6 +229,10 @@ fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, WebhookPushC
 const HEALTH_CLOSES_WITHIN: Duration = Duration::from_millis(200);
 /// How often running bulk sends are looked for.
 const BULK_SENDS_EVERY: Duration = Duration::from_secs(1);
+/// How often messages are looked for whose time has come.
+const SCHEDULED_EVERY: Duration = Duration::from_millis(250);
+/// How often erasures are looked for.
+const ERASURES_EVERY: Duration = Duration::from_secs(1);
 /// How often notes for the feed are looked for where there are new ones; elsewhere it is every so many times.
 const NOTES_EVERY: Duration = Duration::from_millis(250);
 const NOTES_LOOKS: u32 = 40;
@@ -239,9 +243,11 @@ const PURGE_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// What the leader does from time to time.
 async fn housekeeping(engine: Arc<Engine>, notifications: Arc<Notifications>, settings: Settings) {
+    let erasures = work_on_erasures(notifications.clone());
     let purge = purge_recalled_bodies(notifications, &settings);
     let (messages, events) = (remove_old_messages(engine.clone(), &settings), remove_old_events(engine.clone()));
-    tokio::join!(messages, events, purge, add_feed_notes(engine.clone()), work_on_bulk_sends(engine));
+    let (scheduled, notes) = (send_scheduled(engine.clone()), add_feed_notes(engine.clone()));
+    tokio::join!(messages, events, purge, erasures, scheduled, notes, work_on_bulk_sends(engine));
 }
 
 /// Has bulk sends go on.
@@ -256,6 +262,39 @@ async fn work_on_bulk_sends(engine: Arc<Engine>) {
             if !matches!(worked, Ok(true)) {
                 break;
             }
+        }
+    }
+}
+
+/// Has messages sent whose time has come.
+async fn send_scheduled(engine: Arc<Engine>) {
+    let mut timer = interval_from_now(SCHEDULED_EVERY);
+    let failures = FailureLog::new("scheduled messages wait; it is tried again");
+    loop {
+        timer.tick().await;
+        loop {
+            let sent = engine.send_scheduled().await;
+            failures.note(&sent);
+            if !matches!(sent, Ok(true)) {
+                break;
+            }
+        }
+    }
+}
+
+/// Has erasures go on.
+async fn work_on_erasures(notifications: Arc<Notifications>) {
+    let mut timer = interval_from_now(ERASURES_EVERY);
+    let failures = FailureLog::new("an erasure waits; it is tried again");
+    loop {
+        timer.tick().await;
+        let mut has_more = true;
+        while has_more {
+            let notifications = notifications.clone();
+            let worked = tokio::task::spawn_blocking(move || notifications.work_on_erasures()).await;
+            let worked = worked.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, error.to_string())));
+            failures.note(&worked);
+            has_more = worked.unwrap_or(false);
         }
     }
 }

@@ -19,7 +19,7 @@ pub enum Permission {
     Open,
 }
 
-use KeyScope::{Admin, Moderation, Popups, Push, Read, Send, Users};
+use KeyScope::{Admin, Erase, Moderation, Popups, Push, Read, Send, Users};
 use Permission::{AnyKey, NoKey, Open, Scope};
 
 /// An operation as the description names it: the method, and the path with its parameters.
@@ -72,6 +72,9 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("GET", "/v1/conversations/{conversation}/join-requests/{user}", Scope(Users)),
     ("POST", "/v1/conversations/{conversation}/join-requests/{user}/approve", Scope(Users)),
     ("POST", "/v1/conversations/{conversation}/join-requests/{user}/refuse", Scope(Users)),
+    ("GET", "/v1/conversations/{conversation}/legal-hold", Scope(Erase)),
+    ("PUT", "/v1/conversations/{conversation}/legal-hold", Scope(Erase)),
+    ("DELETE", "/v1/conversations/{conversation}/legal-hold", Scope(Erase)),
     ("GET", "/v1/conversations/{conversation}/members", Scope(Read)),
     ("POST", "/v1/conversations/{conversation}/members", Scope(Users)),
     ("GET", "/v1/conversations/{conversation}/messages", Scope(Read)),
@@ -95,6 +98,8 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("PUT", "/v1/conversations/{conversation}/restrictions/{user}", Scope(Moderation)),
     ("DELETE", "/v1/conversations/{conversation}/restrictions/{user}", Scope(Moderation)),
     ("POST", "/v1/conversations/{conversation}/signals", Scope(Send)),
+    ("GET", "/v1/erasures", Scope(Erase)),
+    ("GET", "/v1/erasures/{erasure}", Scope(Erase)),
     ("GET", "/v1/event-consumers", Scope(Read)),
     ("GET", "/v1/event-consumers/{name}", Scope(Read)),
     ("PUT", "/v1/event-consumers/{name}", Scope(Admin)),
@@ -110,6 +115,7 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("GET", "/v1/export", Scope(Admin)),
     ("POST", "/v1/import", Scope(Admin)),
     ("POST", "/v1/invites/join", Scope(Users)),
+    ("GET", "/v1/legal-holds", Scope(Erase)),
     ("POST", "/v1/messages", Scope(Send)),
     ("POST", "/v1/messages/batch", Scope(Send)),
     ("GET", "/v1/notifications/dead-letters", Scope(Read)),
@@ -159,6 +165,11 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("GET", "/v1/reports", Scope(Moderation)),
     ("GET", "/v1/reports/{report}", Scope(Moderation)),
     ("PATCH", "/v1/reports/{report}", Scope(Moderation)),
+    ("GET", "/v1/scheduled-messages", Scope(Send)),
+    ("POST", "/v1/scheduled-messages", Scope(Send)),
+    ("GET", "/v1/scheduled-messages/{scheduled}", Scope(Send)),
+    ("PATCH", "/v1/scheduled-messages/{scheduled}", Scope(Send)),
+    ("DELETE", "/v1/scheduled-messages/{scheduled}", Scope(Send)),
     ("GET", "/v1/stream", NoKey),
     ("POST", "/v1/stream/{stream}", NoKey),
     ("POST", "/v1/streams", Scope(Send)),
@@ -168,6 +179,7 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("PUT", "/v1/users", Scope(Users)),
     ("POST", "/v1/users/query", Scope(Users)),
     ("GET", "/v1/users/{user}", Scope(Users)),
+    ("DELETE", "/v1/users/{user}", Scope(Erase)),
     ("GET", "/v1/users/{user}/blocks", Scope(Users)),
     ("PUT", "/v1/users/{user}/blocks/{other}", Scope(Users)),
     ("DELETE", "/v1/users/{user}/blocks/{other}", Scope(Users)),

@@ -7,6 +7,7 @@ mod bulk_sends;
 mod conversations;
 mod dead_letters;
 mod desks;
+mod erasures;
 mod event_consumers;
 mod event_streams;
 mod events;
@@ -33,6 +34,7 @@ mod reading;
 mod receipts;
 mod refusals;
 mod reports;
+mod scheduled;
 mod settings;
 mod signals;
 mod streams;
@@ -84,7 +86,11 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::with_openapi(openapi::preamble())
         .routes(routes!(users::get_users, users::upsert_users))
         .routes(routes!(users::query_users))
-        .routes(routes!(users::get_user))
+        .routes(routes!(users::get_user, erasures::erase_user))
+        .routes(routes!(erasures::list_erasures))
+        .routes(routes!(erasures::get_erasure))
+        .routes(routes!(erasures::list_legal_holds))
+        .routes(routes!(erasures::get_legal_hold, erasures::set_legal_hold, erasures::lift_legal_hold))
         .routes(routes!(users::set_do_not_disturb))
         .routes(routes!(users::set_locale))
         .routes(routes!(receipts::set_receipts))
@@ -197,6 +203,12 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(popup_journeys::put_journey, popup_journeys::get_journey, popup_journeys::remove_journey))
         .routes(routes!(popup_journeys::get_journey_counts))
         .routes(routes!(bulk_sends::create_bulk_send, bulk_sends::list_bulk_sends))
+        .routes(routes!(scheduled::list_scheduled_messages, scheduled::schedule_message))
+        .routes(routes!(
+            scheduled::get_scheduled_message,
+            scheduled::update_scheduled_message,
+            scheduled::cancel_scheduled_message
+        ))
         .routes(routes!(bulk_sends::get_bulk_send, bulk_sends::cancel_bulk_send))
         .routes(routes!(imports::import_history))
         .routes(routes!(imports::export_history))

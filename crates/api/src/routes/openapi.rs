@@ -50,6 +50,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
         (name = "sessions", description = "A user's session over server-sent events, where WebSockets are blocked"),
         (name = "push", description = "Data to devices, stored until they have it"),
         (name = "popups", description = "Which in-app message suits a user now, and what became of it"),
+        (name = "erasures", description = "Users who are erased, and legal holds against it"),
+        (name = "scheduled", description = "Messages at a later time"),
         (name = "bulk_sends", description = "One message to some of an official account's followers"),
         (name = "notifications", description = "By which channels people are notified of messages, why they were or were not, and what failed"),
         (name = "keys", description = "API keys with scopes, and the audit log of what was changed with them"),

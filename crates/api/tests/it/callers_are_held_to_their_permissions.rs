@@ -64,13 +64,15 @@ fn a_token_without_scopes_is_forbidden_everything() {
             .replace("{push}", "1")
             .replace("{device_id}", "d")
             .replace("{popup}", "p")
-            .replace("{segment}", "s");
+            .replace("{segment}", "s")
+            .replace("{scheduled}", "1");
         for method in operations.as_object().unwrap().keys().filter(|name| *name != "parameters") {
             let method = method.to_uppercase();
             // A body that each operation can read, so that the scope is what decides.
             let body = match (method.as_str(), path.as_str()) {
                 ("GET" | "DELETE", _) => "",
                 (_, "/v1/conversations") => r#"{"kind":"group"}"#,
+                (_, "/v1/scheduled-messages") => r#"{"send_at":4102444800000,"message":{"conversation":"g","body":1}}"#,
                 (_, "/v1/users/query") => r#"{"users":[]}"#,
                 (_, "/v1/messages/batch") => r#"{"messages":[]}"#,
                 (_, "/v1/popup-events") => r#"{"events":[]}"#,

@@ -327,6 +327,8 @@ fn every_described_operation_can_be_called() {
     let suspend = "POST /v1/users/{user}/suspend";
     app.check(suspend, "/v1/users/bob/suspend", r#"{"reason":"spam"}"#, 200, r#"{"reason":"spam","by":""#);
     app.check("POST /v1/users/{user}/unsuspend", "/v1/users/bob/unsuspend", "{}", 204, "");
+    users_are_erased(&mut app);
+    messages_are_scheduled(&mut app);
     let (list, one) = ("/v1/users/alice/blocks", "/v1/users/alice/blocks/bob");
     app.check("PUT /v1/users/{user}/blocks/{other}", one, "", 204, "");
     app.check("GET /v1/users/{user}/blocks", list, "", 200, r#"{"users":[{"user":"bob","at":"#);
@@ -517,6 +519,47 @@ fn api_keys_answer(app: &mut Caller) {
         200,
         r#""operation":"DELETE /v1/admin/keys/{key}""#,
     );
+}
+
+fn messages_are_scheduled(app: &mut Caller) {
+    let (operation, path) = ("/v1/scheduled-messages", "/v1/scheduled-messages");
+    let new = r#"{"send_at":4102444800000,"message":{"conversation":"g","from":"alice","body":1}}"#;
+    let past = new.replace("4102444800000", "1102444800000");
+    app.check(&format!("POST {operation}"), path, &past, 422, "send_at: lies in the past");
+    let made = app.check(&format!("POST {operation}"), path, new, 201, r#""message":{"conversation":"g""#);
+    let id = serde_json::from_str::<serde_json::Value>(&made).unwrap()["id"].as_u64().unwrap();
+    app.check(&format!("GET {operation}"), &format!("{path}?from=alice&limit=1"), "", 200, &format!(r#""next":{id}"#));
+    app.check(&format!("GET {operation}"), path, "", 200, r#"{"scheduled_messages":[]}"#);
+    let one = format!("{path}/{id}?from=alice");
+    app.check(&format!("GET {operation}/{{scheduled}}"), &one, "", 200, r#""body":1"#);
+    app.check(&format!("PATCH {operation}/{{scheduled}}"), &one, r#"{"body":2}"#, 200, r#""body":2"#);
+    app.check(&format!("DELETE {operation}/{{scheduled}}"), &one, "", 204, "");
+    app.check(&format!("DELETE {operation}/{{scheduled}}"), &one, "", 404, "not_found");
+}
+
+fn users_are_erased(app: &mut Caller) {
+    app.check("PUT /v1/users", "/v1/users", r#"{"users":[{"id":"dan"}]}"#, 200, "");
+    let held = r#"{"id":"held","kind":"group","owner":"dan"}"#;
+    app.check("POST /v1/conversations", "/v1/conversations", held, 201, "");
+    let (operation, hold) = ("/v1/conversations/{conversation}/legal-hold", "/v1/conversations/held/legal-hold");
+    app.check(&format!("PUT {operation}"), hold, r#"{"name":"case 1"}"#, 200, r#""name":"case 1","by":""#);
+    app.check(&format!("PUT {operation}"), hold, r#"{"name":""}"#, 422, "name: ");
+    app.check(&format!("GET {operation}"), hold, "", 200, r#"{"conversation":"held","#);
+    app.check("GET /v1/legal-holds", "/v1/legal-holds", "", 200, r#"{"legal_holds":[{"conversation":"held","#);
+    let erase = "DELETE /v1/users/{user}";
+    app.check(erase, "/v1/users/dan", "", 409, r#""code":"legal_hold""#);
+    app.check(&format!("DELETE {operation}"), hold, "", 204, "");
+    app.check(&format!("GET {operation}"), hold, "", 404, "not_found");
+    app.check(erase, "/v1/users/nobody", "", 404, "not_found");
+    app.check(erase, "/v1/users/dan?messages=burn", "", 422, "messages: ");
+    let begun = app.check(erase, "/v1/users/dan?messages=keep", "", 202, r#""state":"running""#);
+    let id = serde_json::from_str::<serde_json::Value>(&begun).unwrap()["id"].as_str().unwrap().to_owned();
+    app.check("GET /v1/erasures", "/v1/erasures?limit=1", "", 200, r#""next":"0."#);
+    let one = "GET /v1/erasures/{erasure}";
+    app.check(one, &format!("/v1/erasures/{id}"), "", 200, r#""user":"dan","alias":"erased-"#);
+    app.check(one, "/v1/erasures/dan", "", 200, &id);
+    app.check(one, "/v1/erasures/nobody", "", 404, "not_found");
+    app.check("GET /v1/erasures", "/v1/erasures?after=x", "", 422, "after: ");
 }
 
 fn bulk_sends_answer(app: &mut Caller) {

@@ -18,6 +18,12 @@ fn a_time_in_seconds_is_refused_with_a_hint() {
     let snooze = format!(r#"{{"events":[{{"id":"1","type":"snooze","decision":"d","until":{seconds}}}]}}"#);
     for (method, path, body, field) in [
         ("POST", "/v1/push", format!(r#"{{"to":{{"all":true}},"body":1,"send_at":{seconds}}}"#), "send_at"),
+        (
+            "POST",
+            "/v1/scheduled-messages",
+            format!(r#"{{"send_at":{seconds},"message":{{"to":"bob","body":1}}}}"#),
+            "send_at",
+        ),
         ("PUT", "/v1/popups/p", popup("starts_at"), "starts_at"),
         ("PUT", "/v1/popups/p", popup("ends_at"), "ends_at"),
         ("PUT", "/v1/users/bob/conversations/g/mute", format!(r#"{{"muted":true,"until":{seconds}}}"#), "until"),
@@ -72,8 +78,10 @@ fn the_times_of_requests_are_known() {
         "PopupSpec.starts_at",
         "PushRequest.send_at",
         "Restrict.until",
+        "ScheduleMessage.send_at",
         "Suspend.until",
         "UpdateApiKey.expires_at",
+        "UpdateScheduledMessage.send_at",
     ];
     assert_eq!(times.iter().map(String::as_str).collect::<Vec<_>>(), known);
 }

@@ -130,6 +130,11 @@ impl StagedRows<'_> for Rows {
         self.just_left.insert((conversation.no, user));
         self.memberships.remove(&(conversation.no, user));
     }
+    fn forget_send(&mut self, _: ConversationNo, _: UserNo, _: &str) -> StoreResult<()> {
+        Ok(())
+    }
+    fn rename_conversation(&mut self, _: &str, _: Conversation) {}
+    fn erase_user(&mut self, _: &str, _: User) {}
     fn advance_outbox(&mut self, _: Position, _: &[StoredNotification]) -> StoreResult<()> {
         Ok(())
     }

@@ -1,8 +1,15 @@
 //! Proposals, the outcomes that the store answers, and its reasons to reject one.
 
 use crate::{
-    desks::*, feed_notes::FeedNote, joining::*, model::*, reports::ReportKey, request_digest::RequestDigest,
-    restrictions::*, token_digest::TokenDigest,
+    desks::*,
+    erase_step::{EraseStep, LegalHold},
+    feed_notes::FeedNote,
+    joining::*,
+    model::*,
+    reports::ReportKey,
+    request_digest::RequestDigest,
+    restrictions::*,
+    token_digest::TokenDigest,
 };
 use tidings_protocol::{
     error::Refusal,
@@ -280,6 +287,15 @@ pub enum Proposal {
         note: Option<String>,
         /// The operator or the API key that does it.
         by: String,
+    },
+    /// A step by which a person is erased. Boxed, since it is rare.
+    Erase(Box<EraseStep>),
+    /// Sets or lifts the legal hold of a conversation.
+    SetLegalHold {
+        /// The conversation.
+        conversation: ConversationNo,
+        /// From now on; `None`: there is none.
+        hold: Option<LegalHold>,
     },
     /// Moves the outbox's position: every item up to and including `through` is delivered or stored in `dead`.
     /// `through` 0 moves nothing.

@@ -321,6 +321,9 @@ impl Follower {
     fn apply(&self, items: Vec<BatchItem>, through: Position) {
         let lane_items = items.iter().filter_map(|item| item.lane_item.as_ref());
         let entries = lane_items.filter_map(|lane_item| Some((lane_item.conversation.no, lane_item.entry.as_ref()?)));
+        if items.iter().any(|item| matches!(item.change, Some(Change::Erased { .. }))) {
+            self.recent_entries.forget();
+        }
         // Before the lanes: a session that a shard's positions cover must find the entries here.
         self.recent_entries.push(entries, through);
         self.applier.apply(items, through);

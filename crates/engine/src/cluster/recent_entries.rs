@@ -50,6 +50,13 @@ impl RecentEntries {
         RecentEntries { ring: RwLock::new(Ring { floor: from, through: from, bytes: 0, order, tails }), bytes_max }
     }
 
+    /// Forgets all entries: they may be others in the store.
+    pub(crate) fn forget(&self) {
+        let mut ring = self.ring.write();
+        let (floor, order, tails) = (ring.through, VecDeque::new(), FxHashMap::default());
+        *ring = Ring { floor, through: floor, bytes: 0, order, tails };
+    }
+
     /// Adds the next entries of the commit order, all up to `through`.
     pub(crate) fn push<'a>(&self, entries: impl Iterator<Item = (ConversationNo, &'a StoredEntry)>, through: Position) {
         let mut ring = self.ring.write();

@@ -136,6 +136,8 @@ fn operation_of(proposal: &Proposal) -> Option<HookOperation> {
         Proposal::ChangeMessage { change: MessageChange::Recall | MessageChange::Pin { .. }, .. }
         | Proposal::React { add: false, .. }
         | Proposal::SetDesk { .. }
+        | Proposal::Erase(_)
+        | Proposal::SetLegalHold { .. }
         | Proposal::Assign { .. }
         | Proposal::MarkRead { .. }
         | Proposal::SetMute { .. }

@@ -424,7 +424,7 @@ impl Engine {
     /// Who owns a group that an owner leaves, with the role until then, so that somebody can give roles: an owner who stays, or else
     /// the admin who has been there the longest, or else the member. The commit checks that the user is still there. `None` if no owner
     /// leaves, another one is named, or nobody is left. An owner who takes the role from herself leaves it as well.
-    fn heir_without(
+    pub(crate) fn heir_without(
         &self,
         actor: &Actor,
         group: &Conversation,

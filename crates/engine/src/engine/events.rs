@@ -16,13 +16,14 @@ use cursor::{EventCursor, Part, Place, StatePlace};
 use serde_json::value::RawValue;
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{
+    erasure::{ErasurePlace, Person, StoredErasure, redact_json, renamed_direct},
     feed_notes::FeedNote,
     gates::Gate,
     log_records::{Change, LogRecord},
     model::*,
     refusals::store_refusal,
     reports::ReportKey,
-    store::StoreError,
+    store::{RowSpace, StoreError},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -332,11 +333,38 @@ impl Engine {
                 let data = SettingsEvent { user: user.id.clone(), conversation: None };
                 add(EventType::UserSettings, &user.id, EventData::Settings(data));
             }
-            Change::Notes(notes) => events.extend(notes.into_iter().filter_map(FoundEvent::of_note)),
+            Change::Erased { erasure, .. } => {
+                let Some((erasure, name)) = self.stored_erasure(&erasure)? else { return Ok(()) };
+                let Some(user) = erasure.id else { return Ok(()) };
+                let (alias, messages) = (erasure.alias, erasure.messages);
+                let data = UserErasedEvent { user: user.clone(), alias, messages, erasure: name };
+                add(EventType::UserErased, &user, EventData::UserErased(data));
+            }
+            Change::Notes(notes) => {
+                let erased = self.erased_persons()?;
+                let notes = notes.into_iter().filter(|note| !erased.iter().any(|person| names(person, note)));
+                events.extend(notes.filter_map(FoundEvent::of_note));
+            }
             // Of a later version, which shows it.
             Change::Opaque => {}
         }
         Ok(())
+    }
+
+    /// The persons who were erased while the feed has events from before.
+    fn erased_persons(&self) -> Result<Vec<Person>, Refusal> {
+        let (from, _) = ErasurePlace::Running.range();
+        let (_, to) = ErasurePlace::Done.range();
+        let rows = self.store.rows(RowSpace::Chat, &from, &to, usize::MAX >> 1).map_err(store_refusal)?;
+        let person = |(_, row): (Vec<u8>, Vec<u8>)| StoredErasure::decode(&row).map(|erasure| erasure.person());
+        Ok(rows
+            .into_iter()
+            .map(person)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(store_refusal)?
+            .into_iter()
+            .flatten()
+            .collect())
     }
 
     fn event_conversation(&self, no: ConversationNo) -> Result<Option<Arc<Conversation>>, Refusal> {
@@ -384,6 +412,12 @@ impl Engine {
         }
         Ok(members)
     }
+}
+
+/// Whether a note says something of a person who was erased.
+fn names(person: &Person, note: &FeedNote) -> bool {
+    let mut data: serde_json::Value = serde_json::from_str(&note.data).unwrap_or_default();
+    note.subject == person.id || renamed_direct(person, &note.subject).is_some() || redact_json(person, &mut data)
 }
 
 /// About what the events of a change take: it may name ten thousand users.

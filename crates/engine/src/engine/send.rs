@@ -57,7 +57,7 @@ pub(crate) enum Occasion {
 }
 
 /// A send that waits for its commit: its conversation, and where the outcome comes.
-type BegunSend = (Arc<Conversation>, oneshot::Receiver<Result<Outcome, Refusal>>);
+pub(crate) type BegunSend = (Arc<Conversation>, oneshot::Receiver<Result<Outcome, Refusal>>);
 
 /// How a message is sent.
 #[derive(Debug, Clone, Copy)]
@@ -135,7 +135,7 @@ impl Engine {
         results
     }
 
-    fn begin_send(
+    pub(crate) fn begin_send(
         &self,
         caller: &Caller,
         request: SendRequest,
@@ -283,7 +283,7 @@ impl Engine {
     }
 
     /// Refuses a message of a batch that would open a direct conversation, if the caller's token does not allow that.
-    fn check_opens(&self, caller: &Caller, request: &SendRequest) -> Result<(), Refusal> {
+    pub(crate) fn check_opens(&self, caller: &Caller, request: &SendRequest) -> Result<(), Refusal> {
         let Some(user) = caller.actor.user().filter(|_| !caller.scopes.allow(Operation::OpenDirect)) else {
             return Ok(());
         };
@@ -479,7 +479,7 @@ pub(crate) fn unless_retry(refusal: Refusal, client_msg_id: &Option<String>) -> 
     }
 }
 
-async fn finish_send(
+pub(crate) async fn finish_send(
     conversation: &Conversation,
     answer: oneshot::Receiver<Result<Outcome, Refusal>>,
 ) -> Result<SendReceipt, Refusal> {

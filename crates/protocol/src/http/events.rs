@@ -3,7 +3,8 @@
 use crate::{
     entry::{Entry, EntryKind},
     http::{
-        Channel, ConversationDetails, ExportedEvent, NotificationOutcome, PushState, ReportView, Role, UserProfile,
+        Channel, ConversationDetails, ErasedMessages, ExportedEvent, NotificationOutcome, PushState, ReportView, Role,
+        UserProfile,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -107,6 +108,8 @@ pub enum EventData {
     User(UserProfile),
     /// `user_settings` and `member_settings`: whose have changed. What is set is theirs, and not in the feed.
     Settings(SettingsEvent),
+    /// `user_erased`
+    UserErased(UserErasedEvent),
     /// `push`, `notification` and all types that begin with `popup.`: as it was said when it happened, a [`PushEvent`],
     /// [`NotificationEvent`], [`PopupExposureEvent`] or [`ExportedEvent`].
     Noted(Box<RawValue>),
@@ -135,6 +138,7 @@ impl ToSchema for EventData {
         ConversationDetails::schemas(schemas);
         UserProfile::schemas(schemas);
         SettingsEvent::schemas(schemas);
+        UserErasedEvent::schemas(schemas);
         PushEvent::schemas(schemas);
         NotificationEvent::schemas(schemas);
         PopupExposureEvent::schemas(schemas);
@@ -161,6 +165,7 @@ impl EventData {
             of::<ConversationDetails>(),
             of::<UserProfile>(),
             of::<SettingsEvent>(),
+            of::<UserErasedEvent>(),
             of::<PushEvent>(),
             of::<NotificationEvent>(),
             of::<PopupExposureEvent>(),
@@ -238,6 +243,19 @@ pub struct SuspensionEvent {
     pub reason: String,
     /// The operator that the request named, or the name of its API key.
     pub by: String,
+}
+
+/// A user is erased. The event names the user as long as the feed keeps it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UserErasedEvent {
+    /// The id that the user had.
+    pub user: String,
+    /// What stands in its place.
+    pub alias: String,
+    /// What became of the messages: those that were removed have `entry.recall` events as well.
+    pub messages: ErasedMessages,
+    /// The erasure.
+    pub erasure: String,
 }
 
 /// Whose settings have changed.
@@ -367,6 +385,8 @@ pub enum EventType {
     Suspension,
     /// A message was reported, or the report is in another state.
     Report,
+    /// A user is erased: whoever has something of the user erases it, too.
+    UserErased,
     /// A push was accepted, or is in another state.
     Push,
     /// What became of notifying some people of a message.
@@ -382,7 +402,7 @@ const ENTRY: &str = "entry.";
 
 impl EventType {
     /// All types but those of entries.
-    const OTHERS: [EventType; 13] = [
+    const OTHERS: [EventType; 14] = [
         EventType::Members,
         EventType::Conversation,
         EventType::User,
@@ -392,6 +412,7 @@ impl EventType {
         EventType::SessionsEnded,
         EventType::Suspension,
         EventType::Report,
+        EventType::UserErased,
         EventType::Push,
         EventType::Notification,
         EventType::PopupExposure,
@@ -427,6 +448,7 @@ impl fmt::Display for EventType {
             EventType::SessionsEnded => "sessions_ended",
             EventType::Suspension => "suspension",
             EventType::Report => "report",
+            EventType::UserErased => "user_erased",
             EventType::Push => "push",
             EventType::Notification => "notification",
             EventType::PopupExposure => "popup.exposure",

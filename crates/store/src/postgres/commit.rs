@@ -172,6 +172,7 @@ impl PostgresStore {
         let new_users = keys.user_ids.iter().filter(|id| !state.user_nos.contains_key(**id)).count() as u64;
         let new_conversations =
             keys.conversation_ids.iter().filter(|id| !state.conversation_nos.contains_key(**id)).count() as u64;
+        let (new_users, new_conversations) = (new_users + keys.freed.0, new_conversations + keys.freed.1);
         if !writer.numbers.suffice(new_users, new_conversations) {
             match locking {
                 Locking::AtCommit => writer.numbers.reserve(connection, new_users, new_conversations).await?,

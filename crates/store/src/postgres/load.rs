@@ -12,7 +12,9 @@ use super::{
 use crate::rows::{decode_content, decode_conversation, decode_user};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
-use tidings_domain::{chat_rows, decide::chat_row_keys, model::*, request_digest::RequestDigest, store::*};
+use tidings_domain::{
+    chat_rows, decide::chat_row_keys, erasure::EraseStep, model::*, request_digest::RequestDigest, store::*,
+};
 use tokio_postgres::Row;
 
 /// The keys of the rows that a batch's proposals read or write.
@@ -23,6 +25,8 @@ pub(crate) struct TouchedKeys<'a> {
     heads: BTreeSet<ConversationNo>,
     cards: BTreeSet<ConversationNo>,
     pub conversation_ids: BTreeSet<&'a str>,
+    /// Ids of users and conversations that the batch frees, and may give to new ones.
+    pub freed: (u64, u64),
     memberships: BTreeSet<(ConversationNo, UserNo)>,
     sends: FxHashSet<(ConversationNo, UserNo, &'a str)>,
     /// The senders of each conversation.
@@ -126,6 +130,25 @@ impl<'a> TouchedKeys<'a> {
             | Proposal::SetBlock { user, .. }
             | Proposal::SetReceipts { user, .. }
             | Proposal::SetNotificationPreferences { user, .. } => drop(self.users.insert(*user)),
+            Proposal::Erase(step) => match &**step {
+                EraseStep::Begin { user, .. } => drop(self.users.insert(*user)),
+                EraseStep::Profile { person, .. } => {
+                    self.freed.0 += 1;
+                    self.users.insert(person.no);
+                }
+                EraseStep::Entries { conversation, seqs, .. } => {
+                    self.heads.insert(*conversation);
+                    self.entries.extend(seqs.iter().map(|seq| (*conversation, *seq)));
+                }
+                EraseStep::Rename { conversation, .. } => {
+                    self.freed.1 += 1;
+                    self.heads.insert(*conversation);
+                    self.cards.insert(*conversation);
+                }
+                // A row that changes meanwhile has the batch decided anew.
+                EraseStep::Rows { .. } => {}
+            },
+            Proposal::SetLegalHold { conversation, .. } => drop(self.cards.insert(*conversation)),
             // A user's chat rows are changed under the lock of the user: another node may change the same ones.
             Proposal::SetStored(told) => self.users.extend(told.iter().map(|(user, _)| *user)),
             Proposal::SetPushToken { user, owner, .. } => {

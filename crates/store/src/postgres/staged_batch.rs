@@ -86,6 +86,8 @@ pub(crate) struct Changes<'a> {
     pub last_seen: BTreeMap<UserNo, u64>,
     /// Times of revocation: tokens of the user that were issued before are refused.
     pub revoked: BTreeMap<UserNo, u64>,
+    /// Users who are erased, with their ids from now on.
+    pub erased: BTreeMap<UserNo, String>,
     pub outbox_done: Option<Position>,
     /// Notifications to store; `None`: to remove.
     pub notifications: BTreeMap<NotificationKey, Option<&'a StoredNotification>>,
@@ -292,6 +294,24 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
         self.changes.joined.insert((user, conversation), false);
         self.state.recently_left.insert(conversation);
         self.changes.left.insert(conversation);
+    }
+
+    fn forget_send(&mut self, _: ConversationNo, _: UserNo, _: &str) -> StoreResult<()> {
+        // All of an author's are forgotten with the author.
+        Ok(())
+    }
+
+    fn rename_conversation(&mut self, former: &str, conversation: Conversation) {
+        self.state.conversation_nos.remove(former);
+        self.state.conversation_nos.insert(conversation.id.clone(), conversation.no);
+        self.put_conversation(conversation);
+    }
+
+    fn erase_user(&mut self, former: &str, user: User) {
+        self.state.user_nos.remove(former);
+        self.state.user_nos.insert(user.id.clone(), user.no);
+        self.changes.erased.insert(user.no, user.id.clone());
+        self.put_user(user);
     }
 
     fn advance_outbox(&mut self, through: Position, dead: &'a [StoredNotification]) -> StoreResult<()> {

@@ -29,6 +29,7 @@ struct Columns<'a> {
     places_left: (Vec<i64>, Vec<i16>, Vec<i64>),
     last_seen: (Vec<i64>, Vec<i64>),
     revoked: (Vec<i64>, Vec<i64>),
+    erased: (Vec<i64>, Vec<&'a str>),
     expired_results: (Vec<i64>, Vec<&'a str>, Vec<i64>),
     entries: Entries<'a>,
     rewritten: Rewritten,
@@ -133,6 +134,7 @@ impl<'a> Columns<'a> {
                 .filter(|key| !state.chat_rows.contains_key(*key) && in_index(key).is_none())
                 .map(Vec::as_slice)
                 .collect(),
+            erased: changes.erased.iter().map(|(no, id)| (bigint(no.0), id.as_str())).unzip(),
             logged: changes.logged.iter().map(|(offset, change)| (bigint(*offset), change.as_slice())).unzip(),
             outbox_done: changes.outbox_done.map(bigint),
             notifications: NotificationColumns::of(&changes.notifications),
@@ -225,6 +227,10 @@ pub(crate) async fn write(
         calls.extend(reads.iter().filter_map(CheckedRead::check));
     }
     let Columns { users, new_users, conversations, members, entries, logged, .. } = &columns;
+    // Before new users: one of them may have an id that is free from here on.
+    if !columns.erased.0.is_empty() {
+        calls.push(Call::new(RENAME_USERS, &[&columns.erased.0, &columns.erased.1]));
+    }
     if !users.0.is_empty() {
         calls.push(Call::new(CHANGE_USERS, &[&users.0, &users.1]));
     }
@@ -259,6 +265,10 @@ pub(crate) async fn write(
     }
     if !columns.revoked.0.is_empty() {
         calls.push(Call::new(REVOKE, &[&columns.revoked.0, &columns.revoked.1]));
+    }
+    if !columns.erased.0.is_empty() {
+        calls.push(Call::new("DELETE FROM last_seen WHERE user_no = ANY($1)", &[&columns.erased.0]));
+        calls.push(Call::new("DELETE FROM dedupe WHERE sender = ANY($1)", &[&columns.erased.0]));
     }
     columns.notifications.add_calls(&mut calls);
     let Rewritten { partitions: parts, conversations: rewritten_of, seqs: rewritten_seqs, contents } =
@@ -319,8 +329,10 @@ const CREATE_USERS: &str =
     "INSERT INTO users (no, id, card) SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[])";
 const CHANGE_USERS: &str = "UPDATE users u SET card = k.card FROM unnest($1::bigint[], $2::bytea[]) AS k (no, card) \
      WHERE u.no = k.no";
+const RENAME_USERS: &str = "UPDATE users u SET id = k.id, revoked_at = 0 FROM unnest($1::bigint[], $2::text[]) AS k (no, id) \
+     WHERE u.no = k.no";
 const PUT_CONVERSATIONS: &str = "INSERT INTO conversations (no, id, card) \
-     SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) ON CONFLICT (no) DO UPDATE SET card = excluded.card";
+     SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) ON CONFLICT (no) DO UPDATE SET card = excluded.card, id = excluded.id";
 const PUT_MEMBERS: &str = "INSERT INTO members (conversation, user_no, role, joined_at, joined_seq, read_seq, muted_until) \
      SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]) \
      ON CONFLICT (conversation, user_no) DO UPDATE SET role = excluded.role, joined_at = excluded.joined_at, \

@@ -1,5 +1,7 @@
 //! `tidings check`: verifies a data folder. Without `--repair` nothing in the folder is changed.
 
+mod erased;
+
 use crate::{file_access, settings::SettingArgs};
 use anyhow::Result;
 use std::{path::PathBuf, process::ExitCode};
@@ -15,6 +17,13 @@ pub(crate) struct Check {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
+    /// Look for what is left of a user who was erased, by the id that the user had: in a folder, or in the database of the settings. Exits
+    /// with 1 if something is left
+    #[arg(long, value_name = "USER", conflicts_with = "repair")]
+    erased: Option<String>,
+    /// With --erased: have the files lose the bytes of rows that were removed, now instead of after `messages.purge_after_hours`
+    #[arg(long, requires = "erased")]
+    purge: bool,
     #[command(flatten)]
     settings: SettingArgs,
 }
@@ -23,6 +32,9 @@ impl Check {
     /// Exits with 1 when the folder is not sound.
     pub(crate) fn run(self) -> Result<ExitCode> {
         file_access::keep_to_this_account();
+        if let Some(user) = self.erased {
+            return erased::check(self.folder, &self.settings, &user, self.purge, self.json);
+        }
         let folder = match self.folder {
             Some(folder) => folder,
             None => {
