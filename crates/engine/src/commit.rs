@@ -571,6 +571,8 @@ fn writes_beside_import(proposal: &Proposal) -> bool {
         | Proposal::SetBlock { .. }
         | Proposal::Report { .. }
         | Proposal::SetReport { .. }
+        | Proposal::Erase(_)
+        | Proposal::SetLegalHold { .. }
         | Proposal::SetStored(_)
         | Proposal::SetLastSeen(_)
         | Proposal::SetNotificationCounts(_)
