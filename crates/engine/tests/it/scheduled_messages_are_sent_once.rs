@@ -40,7 +40,9 @@ fn send_due(world: &World) {
 fn bodies(world: &World, conversation: &str) -> Vec<(String, u64)> {
     let history = world.engine.history(&Actor::App, conversation, &HistoryQuery::default()).unwrap();
     let messages = history.entries.into_iter().filter(|entry| entry.kind.name() == "message");
-    messages.map(|entry| (serde_json::to_value(&entry.body).unwrap().as_str().unwrap().to_owned(), entry.at)).collect()
+    messages
+        .map(|entry| (serde_json::to_value(&entry.body).unwrap().as_str().unwrap_or_default().to_owned(), entry.at))
+        .collect()
 }
 
 fn code<T>(result: Result<T, Refusal>) -> Option<ErrorCode> {
