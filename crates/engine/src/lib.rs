@@ -5,8 +5,8 @@
 //! are crates of their own ([`tidings_push`], [`tidings_popups`]), which the engine starts, and for which it implements
 //! their ports. In reading order, in which a module uses only those below it:
 //! - `lifecycle`: how the engine starts and stops;
-//! - [`engine`]: the operations of [`Engine`], such as [`engine::send`], that belong to no feature;
 //! - [`imports`]: the history of another system, read and written;
+//! - [`engine`]: the operations of [`Engine`], such as [`engine::send`], that belong to no feature;
 //! - `reactions`: reactions and pins, and when members are notified of them;
 //! - [`cluster`]: several nodes on one store;
 //! - [`config`]: the settings;

@@ -139,6 +139,10 @@ impl State {
             }
             let appended = self.append(conversation, entry, now_ms)?;
             for (user, keys) in &import.reactions {
+                let id =
+                    self.users.iter().find(|known| known.no == *user).map_or_else(String::new, |user| user.id.clone());
+                let given = self.reactions.entry((conversation, appended.seq)).or_default();
+                given.extend(keys.iter().map(|key| (Sender { no: *user, id: id.clone() }, key.clone())));
                 let key = [b"r".to_vec(), numbers(&[conversation.0, appended.seq, user.0])].concat();
                 self.rows.insert((RowSpace::Chat, key), serde_json::to_vec(keys).unwrap_or_default());
             }

@@ -65,6 +65,7 @@ fn the_times_of_requests_are_known() {
         add_times(&described, &operation["requestBody"], &mut seen, &mut times);
     }
     let known = [
+        "?active_since",
         "?from",
         "?from_time",
         "CreateApiKey.expires_at",

@@ -16,6 +16,7 @@ use tidings_domain::{
     store::*,
     stored_id::StoredId,
 };
+use tidings_protocol::limits::CONVERSATION_ID_BYTES_MAX;
 use tokio_postgres::Row;
 
 /// A limit as the database's type.
@@ -110,7 +111,9 @@ impl Store for PostgresStore {
                 "SELECT id, no FROM conversations WHERE id >= $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4"
             }
         };
-        let end = format!("{prefix}{}", char::MAX);
+        // Behind every id with the prefix: no id is as long as this.
+        let end =
+            format!("{prefix}{}", char::MAX.to_string().repeat(CONVERSATION_ID_BYTES_MAX / char::MAX.len_utf8() + 1));
         let rows = self.query(sql, &[&prefix, &after, &end.as_str(), &rows_max(limit)])?;
         Ok(rows.iter().map(|row| (row.get(0), number(row, 1))).collect())
     }
