@@ -13,7 +13,7 @@
 //! | `p` user, conversation | what the user has set for the conversation |
 //! | `u` user | the user's own settings |
 //! | `P` conversation | the `seq` of each pinned message, in the order in which they were pinned |
-//! | `f` time, boot | events of notifications on their way into the commit log, in the form of [`feed_notes`](crate::feed_notes) |
+//! | `f` time, boot | events of notifications on their way into the commit log, in the form of [`feed_note`](crate::feed_note) |
 //! | `R` time of a recall, conversation, seq | nothing; until the recalled body has left the store's files |
 //! | `B` number of a bulk send | how far the send has come |
 //! | `b` number of a bulk send, part | a part of what it sends |
@@ -55,7 +55,7 @@
 pub use crate::row_keys::number_in;
 use crate::{
     chat_row_kind::ChatRowKind,
-    feed_notes::NotesNo,
+    feed_note::NotesNo,
     model::*,
     store::PreferencesPatch,
     store_error::{StoreError, StoreResult},

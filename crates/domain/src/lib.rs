@@ -9,7 +9,7 @@
 //! - [`erase_step`], [`erasure`]: what of all this is a person's, when the person is erased; [`scheduled`]: messages for a later time;
 //! - [`push_tokens`], [`token_digest`], [`providers`]: where providers reach devices, and the port by which they do;
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
-//! - [`feed_notes`]: what comes into the log from outside the commits of chat;
+//! - [`feed_note`], [`feed_notes`]: what comes into the log from outside the commits of chat;
 //! - [`installation`], [`node_settings`]: which installation a node is of, and what its nodes must have set alike;
 //! - [`leadership`]: whether this node leads, and the port that says so; [`gates`]: what all nodes understand; [`end_reason`]: why a server ends by itself;
 //! - [`clock`], [`rate`], [`user_limiter`], [`refusals`], [`metrics`], [`notification_counts`], [`failure_log`]: time, rate limits, refusals for callers, counters, and
@@ -27,6 +27,7 @@ pub mod end_reason;
 pub mod erase_step;
 pub mod erasure;
 pub mod failure_log;
+pub mod feed_note;
 pub mod feed_notes;
 pub mod gates;
 pub mod installation;

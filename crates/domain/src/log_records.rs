@@ -1,6 +1,6 @@
 //! What stands in the commit log: records of entries and of changes, at positions of the one commit order.
 
-use crate::{feed_notes::FeedNote, model::*};
+use crate::{feed_note::FeedNote, model::*};
 use serde::{Deserialize, Serialize};
 
 /// What a commit changed outside timelines, as far as other nodes may hold it in memory.

@@ -3,7 +3,7 @@
 //!
 //! Rows are stored in postcard's form: the order of variants and fields is part of it, their names are not.
 
-use crate::{feed_notes::NotesNo, leadership::Term, request_digest::RequestDigest, store_error::StoreResult};
+use crate::{feed_note::NotesNo, leadership::Term, request_digest::RequestDigest, store_error::StoreResult};
 use serde::{Deserialize, Serialize};
 use tidings_protocol::http::PushProvider;
 
@@ -279,7 +279,7 @@ pub enum PushRow {
     Notes {
         /// The number of the row.
         no: NotesNo,
-        /// The notes, as [`notes_of`](crate::feed_notes::notes_of) reads them.
+        /// The notes, as [`notes_of`](crate::feed_note::notes_of) reads them.
         bytes: Vec<u8>,
     },
 }

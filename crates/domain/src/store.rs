@@ -276,7 +276,24 @@ pub trait Store: PushStore + RowStore {
     ///
     /// # Errors
     /// Those of reads.
-    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>>;
+    fn find_ids(
+        &self,
+        of: NamedKind,
+        prefix: Option<StoredId<'_>>,
+        after: Option<StoredId<'_>>,
+        limit: usize,
+    ) -> StoreResult<Vec<(String, u64)>>;
+    /// The same by texts, of which an empty one stands for none. What is no id comes ahead of nothing, and nothing begins with it.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
+        let (first, last) = (StoredId::parse(prefix), StoredId::parse(after));
+        if (first.is_none() && !prefix.is_empty()) || (last.is_none() && !after.is_empty()) {
+            return Ok(Vec::new());
+        }
+        self.find_ids(of, first, last, limit)
+    }
     /// The conversation with this number.
     ///
     /// # Errors

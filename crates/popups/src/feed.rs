@@ -4,7 +4,7 @@ use super::{
     Shared, rows,
     write_queue::{ExposureRecord, Outcome},
 };
-use tidings_domain::{feed_notes::FeedNote, store::RowChange};
+use tidings_domain::{feed_note::FeedNote, store::RowChange};
 use tidings_protocol::http::{EventType, ExportedEvent, PopupExposure, PopupExposureEvent};
 
 impl Shared {

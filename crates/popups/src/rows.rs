@@ -19,11 +19,11 @@
 //! | 13 | time, user | the id of a user whom a journey's timer concerns then |
 //! | 14 | user | the id of a user who stands in a journey |
 //! | 15 | popup, measurement, assigned at, user | [`StoredAssignment`] |
-//! | 16 | time, boot | events on their way into the feed, in the form of [`tidings_domain::feed_notes`] |
+//! | 16 | time, boot | events on their way into the feed, in the form of [`tidings_domain::feed_note`] |
 
 use super::UserKey;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use tidings_domain::feed_notes::NotesRow;
+use tidings_domain::feed_note::NotesRow;
 use tidings_domain::store::{ROW_BYTES_MAX, RowChange, RowSpace, RowStore, StoreError, StoreResult};
 use tidings_protocol::http::PopupEventKind;
 

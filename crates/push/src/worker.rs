@@ -49,7 +49,8 @@ use std::{
 use tidings_domain::{
     clock::Clock,
     failure_log::FailureLog,
-    feed_notes::{FeedNote, FeedNotes, NotesRow},
+    feed_note::{FeedNote, NotesRow},
+    feed_notes::FeedNotes,
     leadership::Leadership,
     metrics::Metrics,
     push_store::{DeviceNo, PushKey, PushRow, PushStage, StoredPush},

@@ -261,7 +261,14 @@ impl Store for EmbeddedStore {
         }
     }
 
-    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
+    fn find_ids(
+        &self,
+        of: NamedKind,
+        prefix: Option<StoredId<'_>>,
+        after: Option<StoredId<'_>>,
+        limit: usize,
+    ) -> StoreResult<Vec<(String, u64)>> {
+        let (prefix, after) = (prefix.map_or("", StoredId::as_str), after.map_or("", StoredId::as_str));
         let kind = match of {
             NamedKind::User => b'u',
             NamedKind::Conversation => b'c',

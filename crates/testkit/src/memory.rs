@@ -703,7 +703,14 @@ impl Store for MemoryStore {
         self.committed_after(after, limit)
     }
 
-    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
+    fn find_ids(
+        &self,
+        of: NamedKind,
+        prefix: Option<StoredId<'_>>,
+        after: Option<StoredId<'_>>,
+        limit: usize,
+    ) -> StoreResult<Vec<(String, u64)>> {
+        let (prefix, after) = (prefix.map_or("", StoredId::as_str), after.map_or("", StoredId::as_str));
         let state = self.0.lock();
         let mut all: Vec<_> = match of {
             NamedKind::User => state.user_nos.iter().map(|(id, no)| (id.clone(), no.0)).collect(),

@@ -3,7 +3,7 @@
 use crate::{
     desks::*,
     erase_step::{EraseStep, LegalHold},
-    feed_notes::FeedNote,
+    feed_note::FeedNote,
     joining::*,
     model::*,
     reports::ReportKey,

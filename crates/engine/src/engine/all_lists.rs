@@ -6,6 +6,7 @@ use tidings_domain::{
     model::*,
     refusals::store_refusal,
     store::{NamedKind, StoreResult},
+    stored_id::StoredId,
 };
 use tidings_protocol::{error::Refusal, http::*, limits::*};
 
@@ -45,6 +46,9 @@ impl Engine {
         mut find: impl FnMut(u64) -> StoreResult<Option<T>>,
     ) -> Result<(Vec<T>, Option<String>), Refusal> {
         let (prefix, after) = (prefix.as_deref().unwrap_or_default(), after.as_deref().unwrap_or_default());
+        if !after.is_empty() && StoredId::parse(after).is_none() {
+            return Err(Refusal::field("after", "is no id: give the `next` of the page before"));
+        }
         let ids = self.store.ids(of, prefix, after, LIST_EXAMINED_MAX).map_err(store_refusal)?;
         let examined = ids.len();
         let mut found = Vec::with_capacity(limit.min(examined));

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{
     erasure::{ErasurePlace, Person, StoredErasure, redact_json, renamed_direct},
-    feed_notes::FeedNote,
+    feed_note::FeedNote,
     gates::Gate,
     log_records::{Change, LogRecord},
     model::*,

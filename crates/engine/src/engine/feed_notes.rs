@@ -5,7 +5,7 @@ use crate::Engine;
 use std::sync::Arc;
 use tidings_domain::{
     chat_rows,
-    feed_notes::{FeedNote, notes_of},
+    feed_note::{FeedNote, notes_of},
     leadership::Term,
     push_store::{PushChange, PushKey, PushRow},
     refusals::store_refusal,

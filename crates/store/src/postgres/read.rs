@@ -103,7 +103,14 @@ impl Store for PostgresStore {
         Ok(self.first_number("SELECT no FROM users WHERE id = $1", &[&id.as_str()])?.map(UserNo))
     }
 
-    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
+    fn find_ids(
+        &self,
+        of: NamedKind,
+        prefix: Option<StoredId<'_>>,
+        after: Option<StoredId<'_>>,
+        limit: usize,
+    ) -> StoreResult<Vec<(String, u64)>> {
+        let (prefix, after) = (prefix.map_or("", StoredId::as_str), after.map_or("", StoredId::as_str));
         // The columns are compared by bytes, and their unique indexes are read in that order.
         let sql = match of {
             NamedKind::User => "SELECT id, no FROM users WHERE id >= $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4",

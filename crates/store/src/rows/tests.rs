@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use tidings_domain::{commit_log::NodeDetails, feed_notes::FeedNote};
+use tidings_domain::commit_log::NodeDetails;
 
 fn ada() -> User {
     let window = DailyWindow { start: "22:00".into(), end: "07:00".into(), time_zone: "UTC".into() };
@@ -104,8 +104,7 @@ fn a_change_of_a_kind_of_a_later_version_is_no_damage() {
         assert_eq!(decode_change(&row).ok(), name.then_some(Change::Opaque), "{kind}");
     }
     assert_eq!(decode_change(&[ROW_VERSION + 1, 0xff]).unwrap(), Change::Opaque);
-    let note = FeedNote { id: "1.2.0".into(), kind: "push".into(), subject: "7".into(), at: 1, data: "{}".into() };
-    let last = Change::Notes(vec![note]);
+    let last = Change::Erased { user: UserNo(3), erasure: vec![1, 2] };
     let row = encode(&last);
     assert_eq!(decode_change(&row).unwrap(), last);
     assert_eq!(postcard::take_from_bytes::<u32>(&row[1..]).unwrap().0, Change::KINDS - 1, "all kinds are counted");

@@ -409,6 +409,10 @@ fn ids(store: &dyn Store) {
     assert_eq!(list("a", "b", 10), [""; 0]);
     assert_eq!(list("", "", 10), ["Ab", "a", "a-1", "ab", "aé", "b", "\u{10ffff}x"]);
     assert_eq!(list("x", "", 10), [""; 0]);
+    let (nul, long) = ("a\0", "a".repeat(70_000));
+    for no_id in [nul, &long] {
+        assert_eq!((list(no_id, "", 10), list("", no_id, 10)), (vec![], vec![]));
+    }
     let users = [store.user_no("a").unwrap().unwrap()];
     let rooms = ["g2", "g1", "h"].map(|id| (id.to_owned(), group(store, id, &users).0));
     let found = store.ids(NamedKind::Conversation, "g", "", 10).unwrap();

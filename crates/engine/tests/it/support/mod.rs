@@ -384,8 +384,14 @@ impl Store for Troubled {
     fn log_after(&self, after: Position, limit: usize) -> StoreResult<tidings_domain::log_records::LogPage> {
         self.inner.log_after(after, limit)
     }
-    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
-        self.inner.ids(of, prefix, after, limit)
+    fn find_ids(
+        &self,
+        of: NamedKind,
+        prefix: Option<StoredId<'_>>,
+        after: Option<StoredId<'_>>,
+        limit: usize,
+    ) -> StoreResult<Vec<(String, u64)>> {
+        self.inner.find_ids(of, prefix, after, limit)
     }
     fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>> {
         self.inner.stored_seqs(requests)

@@ -86,8 +86,14 @@ impl Store for ChatStore {
     fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
         if self.singly { batch_reads::positions_at(self, entries) } else { self.chat.positions_at(entries) }
     }
-    fn ids(&self, of: NamedKind, prefix: &str, after: &str, limit: usize) -> StoreResult<Vec<(String, u64)>> {
-        self.chat.ids(of, prefix, after, limit)
+    fn find_ids(
+        &self,
+        of: NamedKind,
+        prefix: Option<StoredId<'_>>,
+        after: Option<StoredId<'_>>,
+        limit: usize,
+    ) -> StoreResult<Vec<(String, u64)>> {
+        self.chat.find_ids(of, prefix, after, limit)
     }
     fn stored_seqs(&self, requests: &[(ConversationNo, UserNo, &str)]) -> StoreResult<Vec<Option<u64>>> {
         self.chat.stored_seqs(requests)
