@@ -41,7 +41,7 @@ pub enum EraseStep {
         /// Which they are; those that there are not are passed over.
         seqs: Vec<u64>,
     },
-    /// These rows of [`RowSpace::Chat`](crate::store::RowSpace::Chat) are as [`fate_of_row`] says.
+    /// These rows of [`RowSpace::Chat`](crate::store::RowSpace::Chat) are as [`fate_of_row`](crate::erasure::fate_of_row) says.
     Rows {
         /// Who is erased.
         person: Person,

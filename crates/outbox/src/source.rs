@@ -61,7 +61,7 @@ impl Source {
         }
     }
 
-    /// Rows that wait and whose conversation waits for nobody's decision, in the order of their numbers: at most [`PAGE_ROWS`].
+    /// Rows that wait and whose conversation waits for nobody's decision, in the order of their numbers: a page at most.
     pub(crate) async fn read(&mut self, after: i64) -> SourceResult<Vec<Row>> {
         both!(self, source => source.read(after))
     }
