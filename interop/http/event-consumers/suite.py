@@ -232,7 +232,7 @@ def outside():
         ask("POST", "/v1/popup-events", {"events": [event]})
         reported.append(event["id"])
         user = f"visitor-{number}"
-        shown.append((user, ask("POST", "/v1/popups/decide", {"user": user, "placement": "home"})["popup"]["id"]))
+        shown.append((user, ask("POST", "/v1/popups/decide", {"user": user, "placement": "home"})["popup"]))
         if number in (10, 29):
             server.kill()
             server.start()

@@ -21,8 +21,15 @@ tap = Tap(f"openapi-python-client {importlib.metadata.version('openapi-python-cl
 # Media types that this generator has no reader or writer for; everything else must be generated.
 log = (Path(os.environ["INTEROP_TMP"]) / "generator.log").read_text()
 warnings = set(re.findall(r"WARNING parsing ([A-Z]+ \S+)", log))
-known = {"GET /metrics", "GET /v1/events/stream", "PUT /v1/popup-segments/{segment}", "POST /v1/stream/{stream}"}
-tap.report("all but the four that are no JSON are generated", warnings <= known, log)
+known = {
+    "GET /metrics",
+    "GET /v1/events/stream",
+    "GET /v1/export",
+    "POST /v1/import",
+    "PUT /v1/popup-segments/{segment}",
+    "POST /v1/stream/{stream}",
+}
+tap.report("all but the six that are no JSON are generated", warnings <= known, log)
 
 
 def users():
