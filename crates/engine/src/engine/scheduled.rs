@@ -8,6 +8,7 @@ use crate::{
     engine::send::{Occasion, check_message},
     paging::page_limit,
 };
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use tidings_domain::{
     chat_rows::{decode, encode},
@@ -29,6 +30,8 @@ use tidings_protocol::{
 const SENT_AT_ONCE: usize = 100;
 const ROWS_AT_ONCE: usize = 1_000;
 /// How long a message that has failed is kept.
+/// The shortest and the longest pause before a message is tried again that was refused for now.
+const AGAIN_AFTER_MS: std::ops::RangeInclusive<u64> = 1_000..=60 * 60 * 1_000;
 const FAILED_KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1_000;
 
 /// What the leader knows of all scheduled messages in its term.
@@ -40,6 +43,8 @@ pub(crate) struct Schedule {
     last_number: u64,
     /// Nothing is due before this time.
     next_due: u64,
+    /// Messages that were refused for now, each with when it is tried again: they hold up no others.
+    postponed: FxHashMap<(UserNo, u64), u64>,
 }
 
 impl Engine {
@@ -258,19 +263,34 @@ impl Engine {
         if schedule.next_due > now_ms {
             return Ok(Vec::new());
         }
-        let (from, to) = due_until(now_ms);
-        let rows = self.store.rows(RowSpace::Chat, &from, &to, SENT_AT_ONCE).map_err(store_refusal)?;
-        let mut due = Vec::with_capacity(rows.len());
-        for (_, sender, number) in rows.iter().filter_map(|(key, _)| due_in(key)) {
-            match self.stored_scheduled(sender, number) {
-                Ok(message) => due.push(message),
-                // Its sender is being erased.
-                Err(refusal) if refusal.code == ErrorCode::NotFound => {}
-                Err(refusal) => return Err(refusal),
+        let (mut from, to) = due_until(now_ms);
+        let (mut due, mut again_at) = (Vec::new(), u64::MAX);
+        loop {
+            let rows = self.store.rows(RowSpace::Chat, &from, &to, ROWS_AT_ONCE).map_err(store_refusal)?;
+            for (_, sender, number) in rows.iter().filter_map(|(key, _)| due_in(key)) {
+                if let Some(again) = schedule.postponed.get(&(sender, number)).filter(|again| **again > now_ms) {
+                    again_at = again_at.min(*again);
+                    continue;
+                }
+                match self.stored_scheduled(sender, number) {
+                    Ok(message) => due.push(message),
+                    // Its sender is being erased.
+                    Err(refusal) if refusal.code == ErrorCode::NotFound => {
+                        schedule.postponed.remove(&(sender, number));
+                    }
+                    Err(refusal) => return Err(refusal),
+                }
+                if due.len() == SENT_AT_ONCE {
+                    return Ok(due);
+                }
+            }
+            match rows.last() {
+                Some((last, _)) if rows.len() == ROWS_AT_ONCE => from = [&last[..], &[0]].concat(),
+                _ => break,
             }
         }
-        if rows.is_empty() {
-            schedule.next_due = self.first_due()?;
+        if due.is_empty() {
+            schedule.next_due = self.first_due_after(now_ms)?.min(again_at);
         }
         Ok(due)
     }
@@ -281,7 +301,7 @@ impl Engine {
         due: Vec<ScheduledMessage>,
         results: Vec<Result<SendReceipt, Refusal>>,
     ) -> Result<bool, Refusal> {
-        let (mut changes, mut sent, mut waiting) = (Vec::new(), 0, false);
+        let (mut changes, mut sent, mut waiting) = (Vec::new(), 0, Vec::new());
         let now_ms = self.clock.now_ms();
         for (message, result) in due.iter().zip(results) {
             match result {
@@ -290,7 +310,11 @@ impl Engine {
                     sent += 1;
                 }
                 // A later round sends it under the same id.
-                Err(refusal) if refusal.code.retryable() => waiting = true,
+                Err(refusal) if refusal.code.retryable() => {
+                    let pause = refusal.retry_after_ms.unwrap_or_default();
+                    let again = now_ms + pause.clamp(*AGAIN_AFTER_MS.start(), *AGAIN_AFTER_MS.end());
+                    waiting.push(((message.sender, message.number), again));
+                }
                 Err(refusal) => {
                     let mut failed = message.clone();
                     failed.header.failed = Some((now_ms, refusal.code.as_str().into(), refusal.detail.to_string()));
@@ -304,13 +328,19 @@ impl Engine {
             self.store.write_rows(schedule.term, RowSpace::Chat, some.to_vec()).map_err(store_refusal)?;
         }
         schedule.total = schedule.total.saturating_sub(sent);
-        schedule.next_due = self.first_due()?;
-        Ok(!waiting && schedule.next_due <= now_ms)
+        for message in &due {
+            schedule.postponed.remove(&(message.sender, message.number));
+        }
+        schedule.postponed.extend(waiting);
+        // The next look says when it is.
+        schedule.next_due = 0;
+        Ok(due.len() == SENT_AT_ONCE)
     }
 
-    fn first_due(&self) -> Result<u64, Refusal> {
-        let (from, to) = due_until(u64::MAX);
-        let first = self.store.rows(RowSpace::Chat, &from, &to, 1).map_err(store_refusal)?;
+    /// When the first of those is due that are not due at this time.
+    fn first_due_after(&self, at: u64) -> Result<u64, Refusal> {
+        let ((_, due), (_, to)) = (due_until(at), due_until(u64::MAX));
+        let first = self.store.rows(RowSpace::Chat, &[&due[..], &[0]].concat(), &to, 1).map_err(store_refusal)?;
         Ok(first.first().and_then(|(key, _)| due_in(key)).map_or(u64::MAX, |(at, ..)| at))
     }
 
@@ -340,7 +370,7 @@ impl Engine {
             }
             let last_number = self.store.row(RowSpace::Chat, &last_number_key()).map_err(store_refusal)?;
             let last_number = decode(last_number.as_deref()).map_err(store_refusal)?;
-            *known = Some(Schedule { term, total, last_number, next_due: 0 });
+            *known = Some(Schedule { term, total, last_number, next_due: 0, postponed: FxHashMap::default() });
         }
         known.as_mut().ok_or_else(leader_unavailable)
     }

@@ -149,6 +149,28 @@ fn a_sender_has_so_many_and_a_retry_schedules_nothing_new() {
     engine.schedule_message(&ann, own(None, "room again")).unwrap();
 }
 
+/// As many as are sent together wait for slow mode: others' go at their time, and these one by one.
+#[test]
+fn messages_that_have_to_wait_hold_up_nobody_elses() {
+    let world = peopled(Arc::new(MemoryStore::shared()));
+    let engine = &world.engine;
+    let slow = serde_json::from_value(json!({ "slow_mode_s": 60 })).unwrap();
+    world.wait(engine.update_conversation(&Actor::App, "g", slow)).unwrap();
+    let (ann, ben) = (user(&world, "ann"), user(&world, "ben"));
+    let own = |from: &str, text: &str| SendRequest { from: None, ..message(from, "g", text) };
+    for _ in 0..100 {
+        engine.schedule_message(&ben, at(NOON + 1_000, own("ben", "ben's"))).unwrap();
+    }
+    let direct = SendRequest { conversation: None, to: Some("cat".into()), ..own("ann", "ann's") };
+    engine.schedule_message(&ann, at(NOON + 2_000, direct)).unwrap();
+    world.clock.set(NOON + 2_000);
+    send_due(&world);
+    assert_eq!((bodies(&world, "g").len(), bodies(&world, "ann~cat").len()), (1, 1));
+    world.clock.set(NOON + 2_000 + 61_000);
+    send_due(&world);
+    assert_eq!(bodies(&world, "g").len(), 2);
+}
+
 #[test]
 fn each_is_sent_once_at_its_time_over_crashes_and_jumps_of_the_clock() {
     let of_variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
