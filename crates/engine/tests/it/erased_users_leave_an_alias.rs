@@ -3,7 +3,7 @@
 use crate::support::*;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
-use tidings_domain::{model::Actor, store::Store};
+use tidings_domain::{erasure::Person, model::Actor, store::Store};
 use tidings_engine::{config::EngineConfig, engine::erasure::leftovers::leftovers};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -174,4 +174,32 @@ fn a_legal_hold_refuses_an_erasure_and_stops_one_that_runs() {
     work(&world);
     assert_eq!(engine.erasure("ann").unwrap().state, ErasureState::Done);
     assert!(leftovers(&*engine.store, "ann").unwrap().is_clean());
+}
+
+#[test]
+fn an_erasure_that_fails_lets_the_others_go_on() {
+    // Whichever of the two is first.
+    for (stuck, other) in [("ann", "cat"), ("cat", "ann")] {
+        let world = peopled(Arc::new(MemoryStore::shared()));
+        let engine = &world.engine;
+        let no = world.user(stuck).no;
+        for user in [stuck, other] {
+            engine.erase_user(user, ErasedMessages::Remove, "op").unwrap();
+        }
+        world.settle();
+        let away = Refusal::new(ErrorCode::StoreUnavailable, "away");
+        let redact = |person: &Person| if person.no == no { Err(away.clone()) } else { Ok(0) };
+        let failed = loop {
+            match engine.work_on_erasures(&redact) {
+                Ok(true) => {}
+                outcome => break code(outcome),
+            }
+        };
+        assert_eq!(failed, Some(ErrorCode::StoreUnavailable));
+        assert_eq!(engine.erasure(other).unwrap().state, ErasureState::Done);
+        let waits = engine.erasure(stuck).unwrap();
+        assert_eq!((waits.state, waits.last_error.as_deref()), (ErasureState::Running, Some("store_unavailable")));
+        work(&world);
+        assert_eq!(engine.erasure(stuck).unwrap().state, ErasureState::Done);
+    }
 }

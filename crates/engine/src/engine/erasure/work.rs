@@ -55,14 +55,17 @@ impl Engine {
         self.forget_ids(term)?;
         let (from, to) = ErasurePlace::Running.range();
         let running = self.store.rows(RowSpace::Chat, &from, &to, ROWS_AT_ONCE).map_err(store_refusal)?;
-        // One that is held lets the others go on.
+        // One that is held, or fails, lets the others go on.
+        let mut outcome = Ok(false);
         for (key, row) in running {
             let erasure = StoredErasure::decode(&row).map_err(store_refusal)?;
-            if self.work_on_erasure(term, key, erasure, redact_others)? {
-                return Ok(true);
+            match self.work_on_erasure(term, key, erasure, redact_others) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(refusal) => outcome = outcome.and(Err(refusal)),
             }
         }
-        Ok(false)
+        outcome
     }
 
     fn work_on_erasure(
