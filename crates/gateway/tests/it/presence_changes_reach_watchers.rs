@@ -17,6 +17,13 @@ fn watch(session: &mut Session, conversation: Option<&str>, users: &[&str]) {
     session.write(&ClientFrame::WatchPresence { reference: Some(1), conversation, users }).unwrap();
 }
 
+/// A session whose user has been announced online: whoever watches the user from now on gets the state once.
+fn open_announced(server: &Server, user: &str, device: &str) -> Session {
+    let session = server.open(user, device);
+    server.engine.settle_presence();
+    session
+}
+
 /// The next presence changes; other frames are skipped.
 #[track_caller]
 fn news(session: &mut Session) -> Vec<PresenceChange> {
@@ -75,7 +82,7 @@ fn a_watcher_sees_whether_somebody_looks() {
     let mut ann = server.open("ann", "phone");
     server.say("ann", "ann~bob", "hello");
     entries(&mut ann, 1);
-    let mut phone = server.open("bob", "phone");
+    let mut phone = open_announced(&server, "bob", "phone");
     watch(&mut ann, None, &["bob"]);
     let online = |active| vec![PresenceChange { user: "bob".into(), online: true, active, last_seen: None }];
     assert_eq!(news(&mut ann), online(true));
@@ -158,7 +165,7 @@ fn a_watch_ends_with_the_membership_on_which_it_rests() {
     let server = Server::start();
     server.users(&["ann", "bob", "cyd"]);
     server.group("g", &["ann", "bob", "cyd"]);
-    let [mut ann, mut bob] = ["ann", "bob"].map(|user| server.open(user, "phone"));
+    let [mut ann, mut bob] = ["ann", "bob"].map(|user| open_announced(&server, user, "phone"));
     for (session, other) in [(&mut ann, "bob"), (&mut bob, "ann")] {
         watch(session, Some("g"), &[other, "cyd"]);
         assert_eq!(news(session).len(), 2);
@@ -198,7 +205,7 @@ fn a_session_refreshed_to_a_token_without_presence_stops_watching() {
         while !matches!(next(session), ServerFrame::Ok { reference: 2 }) {}
     };
     refresh(&mut ann, "read send");
-    let bob = server.open("bob", "laptop");
+    let bob = open_announced(&server, "bob", "laptop");
     until("the session watches nobody any more", || server.engine.presence.watches() == 0);
     assert!(!frames_until_pong(&mut ann).iter().any(|frame| matches!(frame, ServerFrame::Presence { .. })));
     watch(&mut ann, None, &["bob"]);
