@@ -20,6 +20,7 @@
 //! (the page at `/` in development mode), `console` (the page at `/console`).
 
 pub mod api_keys;
+mod archive_stream;
 mod audit;
 pub mod auth;
 mod bodies;

@@ -11,6 +11,7 @@
 //! - `bulk_sends`: one message to some of an account's followers;
 //! - [`events`]: the feed of all that is committed; `feed_notes`: what comes into it from outside the commits of chat;
 //! - [`erasure`]: a person is erased, and what is left of one; legal holds against it;
+//! - [`personal_export`]: all that there is of a person, for the person;
 //! - `retention`, `purge`: old messages are removed, and recalled bodies leave the store's files;
 //! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every listener;
 //! - `popup_trigger`, `popup_users`, `popup_pushes`: popups that the app server sends, users as popups see them, and what
@@ -32,6 +33,7 @@ pub(crate) mod limits;
 mod mentions;
 mod message_changes;
 pub(crate) mod popup_pushes;
+pub mod personal_export;
 pub mod popup_questions;
 mod popup_trigger;
 pub(crate) mod popup_users;

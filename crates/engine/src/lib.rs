@@ -136,6 +136,8 @@ pub struct Engine {
     bulk_sends: parking_lot::Mutex<Option<Term>>,
     /// For one import at a time: its commits are a steady load beside live traffic.
     importing: Arc<Semaphore>,
+    /// For few exports of persons at a time: each reads much.
+    exporting: Arc<Semaphore>,
     /// Locked while messages for a later time change.
     schedule: parking_lot::Mutex<Option<engine::scheduled::Schedule>>,
     lead: Leadership,

@@ -9,6 +9,7 @@ use crate::{
     directory::Directory,
     engine::{
         limits::ConversationLimiters,
+        personal_export::PERSONAL_EXPORTS_MAX,
         popup_pushes::PopupPushes,
         popup_users::PopupUsers,
         signals::{SIGNALS_BURST, SIGNALS_PER_SECOND},
@@ -140,6 +141,7 @@ impl Engine {
             schedule: parking_lot::Mutex::default(),
             draining: AtomicBool::new(false),
             importing: Arc::new(Semaphore::new(1)),
+            exporting: Arc::new(Semaphore::new(PERSONAL_EXPORTS_MAX)),
             end_reason: watch::Sender::new(None),
             feed_notes,
             leader_client: OnceLock::new(),

@@ -136,8 +136,7 @@ impl FrequencyCounters {
         self.0.binary_search_by_key(&key, |counter| counter.key).ok().map(|at| &self.0[at])
     }
 
-    #[cfg(test)]
-    fn iter(&self) -> impl Iterator<Item = &FrequencyCounter> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &FrequencyCounter> {
         self.0.iter()
     }
 

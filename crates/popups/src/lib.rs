@@ -76,7 +76,7 @@ pub use check_rows::check_popups;
 pub use context::{MissingContext, UserContext};
 pub use decide::{CONCURRENT_CONTEXT_READS_MAX, PopupDecision};
 pub use export::EventCursor;
-pub use forgetting::rows_of_user;
+pub use forgetting::{PopupPlace, RowsOfUser, rows_of_user};
 pub use journeys::{JourneyPush, JourneyPushes, NoPushes};
 pub use lift::{Converted, Lift};
 pub use lift_report::AssignmentCursor;

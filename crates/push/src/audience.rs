@@ -34,6 +34,19 @@ impl DeviceSets {
         Ok(sets)
     }
 
+    /// Some chunks of the stored sets of a push to many.
+    pub(super) fn read_chunks(store: &dyn Store, push: u64, chunks: &[u32]) -> StoreResult<DeviceSets> {
+        let of_set = |set| chunks.iter().map(move |chunk| PushKey::Chunk(push, set, *chunk));
+        let keys: Vec<PushKey> = AudienceSet::ALL.into_iter().flat_map(of_set).collect();
+        let mut sets = DeviceSets::default();
+        for row in store.push_rows_of(&keys)?.into_iter().flatten() {
+            if let PushRow::Chunk { set, chunk, bytes, .. } = row {
+                sets.put_chunk(set, chunk, &bytes);
+            }
+        }
+        Ok(sets)
+    }
+
     pub(super) fn of(&self, set: AudienceSet) -> &RoaringBitmap {
         &self.0[set as usize]
     }

@@ -13,6 +13,7 @@
 //! all devices or by tags; its targets are bitmaps. In reading order:
 //! - `operations`, `status`, `user_delivery`: the operations of the HTTP API; `prepared_push`: a push whose fields are checked;
 //! - `push_thread`, `worker`: the thread, and its turns. The worker's queues, and what a turn does, are files below `worker`;
+//! - `pushes_of_devices`: what a person's export has of pushes;
 //! - `fallback`: devices that have not acknowledged a push in time, for those who notify them by providers;
 //! - `devices`, `audience`: devices, and the targets of pushes to many, as bitmaps in memory;
 //! - `draft`: changes that become one write; `frame`: a push as sessions write it;
@@ -29,6 +30,7 @@ mod operations;
 mod outgoing;
 mod prepared_push;
 mod push_thread;
+mod pushes_of_devices;
 mod remote;
 mod remote_client;
 mod status;
@@ -38,6 +40,7 @@ mod worker;
 pub use fallback::{DueFallback, FallbackDevice, FallbackState, PushNotification};
 pub use frame::PushFrame;
 pub use prepared_push::PreparedPush;
+pub use pushes_of_devices::{PushOfDevice, pushes_of_devices};
 pub use remote::{PeerLeader, PeerTransport};
 
 use parking_lot::Mutex;

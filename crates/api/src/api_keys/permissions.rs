@@ -195,6 +195,7 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("DELETE", "/v1/users/{user}/devices/{device_id}/push_token", Scope(Push)),
     ("PUT", "/v1/users/{user}/devices/{device_id}/tags", Scope(Push)),
     ("PUT", "/v1/users/{user}/do-not-disturb", Scope(Users)),
+    ("GET", "/v1/users/{user}/export", Scope(Admin)),
     ("POST", "/v1/users/{user}/kick", Scope(Moderation)),
     ("PUT", "/v1/users/{user}/locale", Scope(Users)),
     ("GET", "/v1/users/{user}/mentions", Scope(Read)),
@@ -237,17 +238,18 @@ pub(crate) fn check(scopes: &[KeyScope], operation: OperationName<'_>) -> Result
     }
 }
 
-/// The operation, if the audit log has an entry for it: it needs `admin`, and it changes what is stored. The changes of keys write
-/// their entries themselves.
+/// The operation, if the audit log has an entry for it: it needs `admin`, and it changes what is stored or hands out all that there is of
+/// a person. The changes of keys write their entries themselves.
 pub(crate) fn audited(method: &str, path: &str) -> Option<OperationName<'static>> {
     const NOTHING_STORED: &str = "/v1/admin/presence/compare";
-    if method == "GET" {
-        return None;
-    }
-    let mut changes =
+    const OF_A_PERSON: &str = "/v1/users/{user}/export";
+    // The router answers HEAD as it answers GET.
+    let method = if method == "HEAD" { "GET" } else { method };
+    let mut operations =
         PERMISSIONS.iter().filter(|(known, _, permission)| *permission == Scope(Admin) && *known == method);
-    let (method, template, _) = changes.find(|(_, template, _)| is_of_template(path, template))?;
-    let is_audited = !template.starts_with("/v1/admin/keys") && *template != NOTHING_STORED;
+    let (method, template, _) = operations.find(|(_, template, _)| is_of_template(path, template))?;
+    let changes = *method != "GET" && !template.starts_with("/v1/admin/keys") && *template != NOTHING_STORED;
+    let is_audited = changes || *template == OF_A_PERSON;
     is_audited.then_some(OperationName { method, path: template })
 }
 
@@ -277,6 +279,8 @@ mod tests {
             ("POST", "/v1/event-consumers/search/replay", Some("/v1/event-consumers/{name}/replay")),
             ("POST", "/v1/event-consumers/search/replay/x", None),
             ("GET", "/v1/event-consumers/search", None),
+            ("GET", "/v1/users/ada/export", Some("/v1/users/{user}/export")),
+            ("GET", "/v1/export", None),
             ("PUT", "/v1/event-consumers", None),
             ("DELETE", "/v1/admin/keys/1", None),
             ("POST", "/v1/admin/presence/compare", None),

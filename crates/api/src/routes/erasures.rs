@@ -1,4 +1,4 @@
-//! Erasing users, and legal holds against it.
+//! Erasing users, legal holds against it, and exports of all that there is of a user.
 
 use super::{
     Answer, AnswerResult,
@@ -7,17 +7,24 @@ use super::{
 };
 use crate::{
     Api,
+    archive_stream::ArchiveStream,
     audit::operator,
     extract::{AppServer, Json, KeyHolder, PathIds, Query},
+    page_stream::PageStream,
     problem::RefusalResponse,
 };
 use axum::{
+    body::Body,
     extract::State,
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_protocol::http::{EraseUserQuery, Erasure, Erasures, LegalHoldView, LegalHolds, SetLegalHold};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::{EraseUserQuery, Erasure, Erasures, ExportUserQuery, LegalHoldView, LegalHolds, SetLegalHold},
+};
 
 /// Erase a user.
 ///
@@ -39,6 +46,32 @@ pub(super) async fn erase_user(
     let by = operator(&headers).unwrap_or_else(|| key.name.clone());
     let erasure = api.read(move |engine| engine.erase_user(&user, query.messages, &by)).await?;
     Ok(Answer(StatusCode::ACCEPTED, erasure))
+}
+
+/// Export all that there is of a user.
+///
+/// A ZIP archive with JSON files, of which `README.txt` says what is in each: the profile and settings, conversations, what the user
+/// wrote, reactions, mentions, reports, devices, pushes, popups, and where else the user is named. It is made while it is read; one that breaks
+/// off has no directory, and is not whole. A node makes two at a time. The audit log has an entry of it.
+#[utoipa::path(get, path = "/v1/users/{user}/export", tag = "erasures",
+    params(("user" = inline(Id), Path, description = "The user's id"), ExportUserQuery),
+    responses((status = 200, description = "The archive", content((Vec<u8> = "application/zip"))), Refusals, Conflict))]
+pub(super) async fn export_user(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    PathIds(user): PathIds<String>,
+    Query(query): Query<ExportUserQuery>,
+) -> Result<Response, RefusalResponse> {
+    let mut export = api.read(move |engine| engine.export_user(&user, query.received)).await?;
+    let mut archive = ArchiveStream::default();
+    let pages = PageStream::start(api, move |engine| {
+        let part = export.next(engine)?;
+        let bytes = archive.add(part.file, &part.bytes, part.has_more);
+        let broken = |error| Refusal::new(ErrorCode::Internal, format!("the archive cannot be written: {error}"));
+        Ok((bytes.map_err(broken)?, part.has_more))
+    });
+    let headers = [(header::CONTENT_TYPE, "application/zip"), (header::CONTENT_DISPOSITION, "attachment; filename=\"export.zip\"")];
+    Ok((headers, Body::new(pages)).into_response())
 }
 
 /// Which page of erasures.

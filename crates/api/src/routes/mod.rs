@@ -87,6 +87,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(users::get_users, users::upsert_users))
         .routes(routes!(users::query_users))
         .routes(routes!(users::get_user, erasures::erase_user))
+        .routes(routes!(erasures::export_user))
         .routes(routes!(erasures::list_erasures))
         .routes(routes!(erasures::get_erasure))
         .routes(routes!(erasures::list_legal_holds))

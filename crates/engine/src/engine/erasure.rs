@@ -1,7 +1,8 @@
 //! Erasing persons: what callers ask, and legal holds against it. The work is in `work`, and what is left of a person is looked for in
-//! [`leftovers`].
+//! [`leftovers`]; `places` says where.
 
 pub mod leftovers;
+pub(super) mod places;
 mod work;
 
 pub use work::RedactOthers;

@@ -456,7 +456,7 @@ impl Engine {
         })
     }
 
-    fn scheduled_view(&self, message: ScheduledMessage) -> Result<ScheduledMessageView, Refusal> {
+    pub(super) fn scheduled_view(&self, message: ScheduledMessage) -> Result<ScheduledMessageView, Refusal> {
         let request = self.request_of(&message)?;
         let ScheduledMessage { number, header, .. } = message;
         let failed = header.failed.map(|(at, code, detail)| ScheduledFailure { at, code, detail });

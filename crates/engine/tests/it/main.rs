@@ -7,6 +7,7 @@ mod a_failed_commit_is_refused_and_recovers;
 mod a_flooding_sender_is_refused_and_others_are_not;
 mod a_full_queue_refuses_before_the_commit;
 mod a_partial_resume_is_never_complete;
+mod a_person_gets_all_that_there_is;
 mod a_random_history_matches_a_shadow_model;
 mod a_refused_send_opens_no_conversation;
 mod a_resume_after_a_new_join_has_no_gap;

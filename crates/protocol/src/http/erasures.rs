@@ -1,4 +1,4 @@
-//! Erasing persons, and legal holds against it.
+//! Erasing persons, legal holds against it, and exports of all that there is of a person.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -23,6 +23,16 @@ pub struct EraseUserQuery {
     #[serde(default)]
     #[param(inline)]
     pub messages: ErasedMessages,
+}
+
+/// What an export of a person's data has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams, ToSchema)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ExportUserQuery {
+    /// Also the messages of others, as far as the user may read them now.
+    #[serde(default)]
+    pub received: bool,
 }
 
 /// How far an erasure is.

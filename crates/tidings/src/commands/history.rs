@@ -107,7 +107,7 @@ fn open(file: &PathBuf) -> Result<Box<dyn Read>> {
     Ok(if is_compressed { Box::new(MultiGzDecoder::new(reader)) } else { Box::new(reader) })
 }
 
-/// Export history in the format that `tidings import` reads
+/// Export history in the format that `tidings import` reads, or all that there is of a user
 #[derive(clap::Args)]
 pub(crate) struct Export {
     /// The file to write, compressed if its name ends with `.gz`; `-`: standard output
@@ -115,6 +115,12 @@ pub(crate) struct Export {
     /// One conversation, by its id; everything unless given
     #[arg(long)]
     conversation: Option<String>,
+    /// All that there is of a user, by the id: a ZIP archive for the user, which no import reads
+    #[arg(long, conflicts_with = "conversation")]
+    user: Option<String>,
+    /// With --user: also the messages of others, as far as the user may read them now
+    #[arg(long, requires = "user")]
+    received: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -122,8 +128,11 @@ pub(crate) struct Export {
 impl Export {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (address, key) = self.server.address_and_key()?;
-        let conversation = self.conversation.as_deref().map(path_segment);
-        let path = conversation.map_or_else(|| "/v1/export".into(), |id| format!("/v1/export?conversation={id}"));
+        let path = match (self.user.as_deref(), self.conversation.as_deref()) {
+            (Some(user), _) => format!("/v1/users/{}/export?received={}", path_segment(user), self.received),
+            (None, Some(id)) => format!("/v1/export?conversation={}", path_segment(id)),
+            (None, None) => "/v1/export".into(),
+        };
         let refused = if self.file.as_os_str() == "-" {
             download(address, &key, &path, &mut std::io::stdout().lock())?
         } else {

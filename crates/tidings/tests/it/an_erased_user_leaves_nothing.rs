@@ -12,7 +12,7 @@ use std::{
 use tidings_client::http::HttpClient;
 
 /// What names the user, or is the user's own. No compression shortens them.
-const ID: &str = "q7Zk2VxN9wLr";
+pub(crate) const ID: &str = "q7Zk2VxN9wLr";
 const NAME: &str = "nameHc5Jm8PdEu1G";
 const ATTRIBUTES: &str = "attrs3WnRy0KfQ2i";
 const BODY: &str = "bodyT4bYs9XoLm2c";
@@ -24,10 +24,14 @@ const REPORT: &str = "reportZu6Wn1QaPv";
 const DIRECT: &str = "directYh9Jx5SdCf";
 const ASK: &str = "askMb3Er8VkLo4zN";
 const STREAM: &str = "streamDq1Ti6GwUy";
-const MARKS: [&str; 12] = [ID, NAME, ATTRIBUTES, BODY, EDIT, LONG, MESSAGE_ID, TITLE, REPORT, DIRECT, ASK, STREAM];
+const LATER: &str = "laterJv7Bs3NyQe6";
+pub(crate) const MARKS: [&str; 13] =
+    [ID, NAME, ATTRIBUTES, BODY, EDIT, LONG, MESSAGE_ID, TITLE, REPORT, DIRECT, ASK, STREAM, LATER];
+/// What others write, in private and to the user.
+pub(crate) const OF_OTHERS: [&str; 2] = ["othersRt5Pz8", "to-youFw2Hk6"];
 const WAIT: Duration = Duration::from_secs(120);
 
-fn call(http: &mut HttpClient, method: &str, path: &str, body: &Value) -> Value {
+pub(crate) fn call(http: &mut HttpClient, method: &str, path: &str, body: &Value) -> Value {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     let response = http.exchange(method, path, &body).unwrap();
     let text = String::from_utf8_lossy(&response.body);
@@ -36,7 +40,7 @@ fn call(http: &mut HttpClient, method: &str, path: &str, body: &Value) -> Value 
 }
 
 /// What the user does, and what others do with the user.
-fn live(http: &mut HttpClient) {
+pub(crate) fn live(http: &mut HttpClient) {
     let users = json!({ "users": [
         { "id": ID, "name": NAME, "attributes": { "plan": ATTRIBUTES }, "language": "de" },
         { "id": "bob" }, { "id": "cat" } ] });
@@ -54,13 +58,13 @@ fn live(http: &mut HttpClient) {
     );
     let mut send = |message: Value| call(http, "POST", "/v1/messages", &message)["seq"].as_u64().unwrap();
     send(
-        json!({ "conversation": "g", "from": "bob", "body": { "text": "first" }, "mentions": [ID], "client_msg_id": "b1" }),
+        json!({ "conversation": "g", "from": "bob", "body": { "text": OF_OTHERS[0] }, "mentions": [ID], "client_msg_id": "b1" }),
     );
     let own = send(json!({ "conversation": "g", "from": ID, "body": { "text": BODY }, "client_msg_id": MESSAGE_ID }));
     let long: String = (0..20_000).map(|at| char::from(b'a' + (at * at % 23) as u8)).collect();
     send(json!({ "conversation": "g", "from": ID, "body": { "text": format!("{long}{LONG}{long}") } }));
     send(json!({ "to": "bob", "from": ID, "body": { "text": DIRECT } }));
-    send(json!({ "to": ID, "from": "bob", "body": { "text": "to you" } }));
+    send(json!({ "to": ID, "from": "bob", "body": { "text": OF_OTHERS[1] } }));
     send(json!({ "conversation": "g", "from": "cat", "body": { "text": "answer" }, "reply_to": own }));
     for n in 0..300 {
         send(
@@ -81,6 +85,8 @@ fn live(http: &mut HttpClient) {
     let stream = json!({ "conversation": "g", "from": ID, "body": { "text": "" } });
     let grows = call(http, "POST", "/v1/streams", &stream)["seq"].as_u64().unwrap();
     call(http, "POST", &format!("/v1/streams/g/{grows}"), &json!({ "offset": 0, "text": STREAM }));
+    let later = json!({ "send_at": 4_102_444_800_000_u64, "message": { "conversation": "g", "from": ID, "body": { "text": LATER } } });
+    call(http, "POST", "/v1/scheduled-messages", &later);
 }
 
 /// What bob sees: of each entry who sent it, its kind, and its body, in both conversations and in the list.

@@ -1,7 +1,7 @@
 //! What is left of a person who was erased: every row is read, and looked at by the same functions that the erasure goes by. It needs
 //! no server, only the store.
 
-use super::work::is_left_message;
+use super::{places::PersonalPlace, work::is_left_message};
 use serde_json::Value;
 use std::fmt;
 use tidings_domain::{
@@ -78,22 +78,34 @@ pub fn leftovers(store: &dyn Store, id: &str) -> StoreResult<Leftovers> {
         (None, Some(no)) => (Person { no, id: id.to_owned(), alias: String::new() }, ErasedMessages::Remove),
         (None, None) => return Ok(left),
     };
-    if user == Some(person.no) {
-        left.add(format_args!("the profile of user {id:?}"));
+    for place in PersonalPlace::ALL {
+        match place {
+            PersonalPlace::Profile => {
+                if user == Some(person.no) {
+                    left.add(format_args!("the profile of user {id:?}"));
+                }
+                if store.last_seen(person.no)?.is_some() {
+                    left.add("when the user was last seen");
+                }
+            }
+            PersonalPlace::Memberships => {
+                let groups = store.conversations_of(person.no, false, usize::MAX >> 1)?;
+                groups
+                    .iter()
+                    .for_each(|group| left.add(format_args!("a membership of conversation {}", group.conversation.0)));
+            }
+            PersonalPlace::Entries => look_at_conversations(store, &person, messages, &mut left)?,
+            PersonalPlace::Rows => look_at_rows(store, &person, &mut left)?,
+            PersonalPlace::Devices => look_at_devices(store, &person, &mut left)?,
+            PersonalPlace::Popups => {
+                for key in tidings_popups::rows_of_user(store, id)? {
+                    left.add(format_args!("a row of popups of kind {}", key.first().copied().unwrap_or(0)));
+                }
+            }
+            PersonalPlace::Notifications => look_at_notifications(store, &person, &mut left)?,
+            PersonalPlace::Log => look_at_log(store, &person, &mut left)?,
+        }
     }
-    look_at_rows(store, &person, &mut left)?;
-    look_at_conversations(store, &person, messages, &mut left)?;
-    let groups = store.conversations_of(person.no, false, usize::MAX >> 1)?;
-    groups.iter().for_each(|group| left.add(format_args!("a membership of conversation {}", group.conversation.0)));
-    if store.last_seen(person.no)?.is_some() {
-        left.add("when the user was last seen");
-    }
-    look_at_devices(store, &person, &mut left)?;
-    for key in tidings_popups::rows_of_user(store, id)? {
-        left.add(format_args!("a row of popups of kind {}", key.first().copied().unwrap_or(0)));
-    }
-    look_at_notifications(store, &person, &mut left)?;
-    look_at_log(store, &person, &mut left)?;
     let (from, to) = all_recalls();
     let oldest = store.rows(RowSpace::Chat, &from, &to, 1)?;
     left.unpurged_since = oldest.first().and_then(|(key, _)| number_in(key, 0));
