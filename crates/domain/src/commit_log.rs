@@ -87,7 +87,14 @@ impl Change {
                 }
                 EraseStep::Rename { conversation, .. } => Some(Change::Conversation(*conversation)),
                 EraseStep::Profile { person, key } => Some(Change::Erased { user: person.no, erasure: key.clone() }),
-                EraseStep::Entries { .. } | EraseStep::Rows { .. } => None,
+                EraseStep::Details { key, .. } => {
+                    Some(Change::Erased { user: UserNo::NOBODY, erasure: key.clone() })
+                }
+                EraseStep::Entries { .. }
+                | EraseStep::Rows { .. }
+                | EraseStep::BeginConversation { .. }
+                | EraseStep::Blank { .. }
+                | EraseStep::RowsIn { .. } => None,
             },
             Proposal::AddFeedNotes(notes) => Some(Change::Notes(notes.clone())),
             // What these change is in their entries, or is read from the store each time.

@@ -172,8 +172,13 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
         Proposal::SetPreferences { conversation, user, .. } => vec![chat_rows::preferences_key(*user, *conversation)],
         Proposal::Erase(step) => match &**step {
             EraseStep::Begin { user, key, .. } => vec![key.clone(), chat_rows::settings_key(*user)],
-            EraseStep::Rows { keys, .. } => keys.clone(),
-            EraseStep::Entries { .. } | EraseStep::Rename { .. } | EraseStep::Profile { .. } => Vec::new(),
+            EraseStep::BeginConversation { key, .. } => vec![key.clone()],
+            EraseStep::Rows { keys, .. } | EraseStep::RowsIn { keys, .. } => keys.clone(),
+            EraseStep::Entries { .. }
+            | EraseStep::Blank { .. }
+            | EraseStep::Rename { .. }
+            | EraseStep::Details { .. }
+            | EraseStep::Profile { .. } => Vec::new(),
         },
         _ => Vec::new(),
     }

@@ -18,6 +18,40 @@ pub struct Person {
     pub alias: String,
 }
 
+/// A conversation that is deleted. Its number stays, and its timeline goes on behind what was removed, since clients know messages by
+/// their numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeletedConversation {
+    /// The number.
+    pub no: ConversationNo,
+    /// The id until now.
+    pub id: String,
+    /// The id from now on. That of a direct conversation stays: it is made of the users, who may begin anew.
+    pub alias: String,
+}
+
+impl DeletedConversation {
+    /// The conversation with this alias; an empty one: its id stays.
+    pub fn of(no: ConversationNo, id: &str, alias: &str) -> DeletedConversation {
+        let alias = if alias.is_empty() { id } else { alias };
+        DeletedConversation { no, id: id.to_owned(), alias: alias.to_owned() }
+    }
+
+    /// Whether it may be used again.
+    pub fn is_direct(&self) -> bool {
+        self.id == self.alias
+    }
+}
+
+/// Of whom or what nothing is to be left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Erased {
+    /// A user.
+    Person(Person),
+    /// A conversation.
+    Conversation(DeletedConversation),
+}
+
 /// A step of an erasure, committed as a whole.
 #[derive(Debug, Clone)]
 pub enum EraseStep {
@@ -54,6 +88,35 @@ pub enum EraseStep {
         conversation: ConversationNo,
         /// Its id from now on, which no other conversation has.
         id: String,
+    },
+    /// The job that deletes a conversation is stored.
+    BeginConversation {
+        /// The key of the job.
+        key: Vec<u8>,
+        /// The job.
+        row: Vec<u8>,
+    },
+    /// These entries of a conversation say nothing any more.
+    Blank {
+        /// Where the entries are.
+        conversation: ConversationNo,
+        /// Which they are; those that there are not are passed over.
+        seqs: Vec<u64>,
+    },
+    /// These rows of [`RowSpace::Chat`](crate::store::RowSpace::Chat) are as
+    /// [`fate_of_row_in`](crate::erasure::fate_of_row_in) says.
+    RowsIn {
+        /// The conversation.
+        conversation: DeletedConversation,
+        /// The keys of the rows.
+        keys: Vec<Vec<u8>>,
+    },
+    /// A conversation's details are gone, and so is its id unless it is a direct one, which is used again.
+    Details {
+        /// The conversation.
+        conversation: DeletedConversation,
+        /// The key of the job, by which the feed's event names the conversation as long as it is kept.
+        key: Vec<u8>,
     },
     /// The profile is gone, and the id with it. What sends were first made under ids of the person's own is forgotten.
     Profile {

@@ -1,4 +1,4 @@
-//! Erasing a person: what of the stored rows is the person's, and what is left in its place.
+//! Erasing a person, or a conversation: what of the stored rows is the person's, and what is left in its place.
 //!
 //! A user's number stays, under an alias that says nothing of the person, since other people's rows point at it: the other side of a
 //! direct conversation, the sender of a message that is kept. Everything that names the person or is the person's own goes. What
@@ -7,7 +7,7 @@
 pub use crate::erase_step::*;
 use crate::{
     chat_row_kind::ChatRowKind,
-    chat_rows::{UserSettings, decode, encode, number_in},
+    chat_rows::{Preferences, UserSettings, decode, encode, number_in},
     model::*,
     store_error::StoreResult,
 };
@@ -44,9 +44,12 @@ pub enum ErasureStage {
 pub struct StoredErasure {
     /// The person's id; absent once it is forgotten.
     pub id: Option<String>,
-    /// The user's number.
+    /// The user's number; nobody's of a conversation.
     pub no: UserNo,
-    /// What stands in the id's place.
+    /// The conversation that is deleted, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationNo>,
+    /// What stands in the id's place; empty for a direct conversation, whose id stays.
     pub alias: String,
     /// What becomes of the messages.
     pub messages: ErasedMessages,
@@ -73,7 +76,15 @@ pub struct StoredErasure {
 impl StoredErasure {
     /// The person, as long as the id is known.
     pub fn person(&self) -> Option<Person> {
+        if self.conversation.is_some() {
+            return None;
+        }
         Some(Person { no: self.no, id: self.id.clone()?, alias: self.alias.clone() })
+    }
+
+    /// The conversation, as long as its id is known.
+    pub fn deleted_conversation(&self) -> Option<DeletedConversation> {
+        Some(DeletedConversation::of(self.conversation?, self.id.as_deref()?, &self.alias))
     }
 
     /// Whether something is still to be done with the person's data.
@@ -142,6 +153,11 @@ impl ErasurePlace {
 pub fn erasure_key(id: &str) -> Vec<u8> {
     let first = [ChatRowKind::Erasure.byte(), ErasurePlace::Running as u8];
     [&first[..], &Sha256::digest(id.as_bytes())[..16]].concat()
+}
+
+/// The key of the job that deletes the conversation with this id, while it runs. No user's id has the byte that begins what it is made of.
+pub fn conversation_erasure_key(id: &str) -> Vec<u8> {
+    erasure_key(&format!("\0{id}"))
 }
 
 /// The key of the same job at another place.
@@ -264,6 +280,128 @@ pub fn fate_of_row(person: &Person, key: &[u8], value: &[u8]) -> Fate {
         | ChatRowKind::AuditEntry
         | ChatRowKind::Erasure
         | ChatRowKind::LegalHold => Fate::Keep,
+    }
+}
+
+impl DeletedConversation {
+    /// What is left of the details: a number, and what keeps everybody out. Of a direct conversation its users, who may write again.
+    pub fn left_of(&self, before: Conversation) -> Conversation {
+        let deleted = (!self.is_direct()).then_some(true);
+        Conversation {
+            id: self.alias.clone(),
+            name: None,
+            avatar: None,
+            attributes: None,
+            settings: ConversationSettings { deleted, ..ConversationSettings::default() },
+            ..before
+        }
+    }
+}
+
+/// Whether a stored webhook event is of the conversation.
+pub fn is_event_of(conversation: &DeletedConversation, event: &str) -> bool {
+    let event: Option<Value> = serde_json::from_str(event).ok();
+    event.is_some_and(|event| event["conversation"] == conversation.id.as_str() || event["c"] == conversation.no.0)
+}
+
+/// Leaves of an entry that there was one, and when. Answers whether it said more.
+pub fn blank(entry: &mut StoredEntry) -> bool {
+    let recalled = Some(Recalled { at: entry.at, by: None, entry: entry.seq });
+    let message = MessageDetails { recalled, ..MessageDetails::default() };
+    // Retention counts from there, and knows the bytes of that day.
+    let imported_at = entry.content.details.as_deref().and_then(|details| details.imported_at);
+    let left = NewEntry {
+        kind: EntryKind::Message,
+        content_type: "deleted".into(),
+        client_msg_id: None,
+        sender: None,
+        body: NO_BODY.into(),
+        mentions: Vec::new(),
+        silent: true,
+        skip_push: true,
+        details: Some(Box::new(EntryDetails { imported_at, ..KindDetails::Message(message).into() })),
+        request: EntryRequest::default(),
+    };
+    let says_more = entry.content != left;
+    entry.content = left;
+    says_more
+}
+
+/// What becomes of a row of [`RowSpace::Chat`](crate::store::RowSpace::Chat) when the conversation is deleted. A new kind of rows is decided
+/// about here.
+pub fn fate_of_row_in(conversation: &DeletedConversation, key: &[u8], value: &[u8]) -> Fate {
+    let Some(kind) = ChatRowKind::of(key) else { return Fate::Keep };
+    let no = conversation.no;
+    let is_at = |place| number_in(key, place) == Some(no.0);
+    let remove_if = |is_its: bool| if is_its { Fate::Remove } else { Fate::Keep };
+    let names_it = |value: &[u8]| {
+        let row: Option<Value> = serde_json::from_slice(value).ok();
+        row.is_some_and(|row| row["c"].as_u64() == Some(no.0))
+    };
+    match kind {
+        ChatRowKind::Mention | ChatRowKind::MentionOfAll => {
+            remove_if(crate::chat_rows::mention_in(key).is_some_and(|place| place.conversation == no))
+        }
+        ChatRowKind::Preferences if is_at(1) && conversation.is_direct() => {
+            // Its users see nothing of before, and it is in no list before somebody writes.
+            let Ok(set) = Preferences::decode(Some(value)) else { return Fate::Keep };
+            let left = Preferences { cleared_seq: set.cleared_seq, hidden_at: set.hidden_at, ..Preferences::default() };
+            match left.encode() {
+                Some(_) if left == set => Fate::Keep,
+                Some(row) => Fate::Rewrite(row),
+                None => Fate::Remove,
+            }
+        }
+        ChatRowKind::Preferences | ChatRowKind::ShownNotification => remove_if(is_at(1)),
+        ChatRowKind::Reactions
+        | ChatRowKind::ReactionsTold
+        | ChatRowKind::ReactionsUntold
+        | ChatRowKind::Answer
+        | ChatRowKind::Pins
+        | ChatRowKind::OpenStream
+        | ChatRowKind::Desk
+        | ChatRowKind::Agent
+        | ChatRowKind::Assignment
+        | ChatRowKind::Restrictions
+        | ChatRowKind::LastSend
+        | ChatRowKind::Invites => remove_if(is_at(0)),
+        ChatRowKind::AccountIndex => remove_if(is_at(0) || crate::desks::indexed(key).is_some_and(|(_, of)| of == no)),
+        ChatRowKind::Report => remove_if(match number_in(key, 0) {
+            Some(0) => is_at(1),
+            _ => is_at(3),
+        }),
+        ChatRowKind::JoinRequest => remove_if(matches!(number_in(key, 0), Some(0 | 1)) && is_at(1)),
+        ChatRowKind::LogRecord | ChatRowKind::LogRecordOfSeveral => remove_if(is_at(1)),
+        ChatRowKind::ChannelJob
+        | ChatRowKind::WaitingChannelJob
+        | ChatRowKind::DeferredChannelJob
+        | ChatRowKind::ProviderDeadLetter => remove_if(names_it(value)),
+        // Ids of conversations.
+        ChatRowKind::EventConsumer | ChatRowKind::FeedNotes => {
+            let DeletedConversation { id, alias, .. } = conversation.clone();
+            redacted(&Person { no: UserNo::NOBODY, id, alias }, value)
+        }
+        // The job takes messages for later back, each as a whole. A legal hold keeps the job waiting.
+        ChatRowKind::ScheduledMessage
+        | ChatRowKind::LegalHold
+        // Recalled bodies that may be in the files, also those of this conversation; of users, of accounts' bulk sends, of
+        // operators, and of the server itself.
+        | ChatRowKind::Recall
+        | ChatRowKind::Stored
+        | ChatRowKind::UserSettings
+        | ChatRowKind::Block
+        | ChatRowKind::BulkSend
+        | ChatRowKind::BulkSendPart
+        | ChatRowKind::PushToken
+        | ChatRowKind::PushDevice
+        | ChatRowKind::PushDeviceAdditions
+        | ChatRowKind::NotificationProgress
+        | ChatRowKind::NotificationPolicy
+        | ChatRowKind::NotifiedMark
+        | ChatRowKind::ChannelCounts
+        | ChatRowKind::ApiKey
+        | ChatRowKind::AuditEntry
+        | ChatRowKind::Erasure => Fate::Keep,
     }
 }
 

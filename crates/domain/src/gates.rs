@@ -61,6 +61,8 @@ gates! {
     HistoryImport = "history_import";
     /// Users may be erased: conversations and entries change their ids, which nodes hold in memory.
     Erasure = "erasure";
+    /// Conversations may be deleted: they have a setting that refuses everything, and jobs are of conversations, too.
+    ConversationErasure = "conversation_erasure";
     /// Messages may be sent at a later time, and disappear.
     ScheduledMessages = "scheduled_messages";
 }

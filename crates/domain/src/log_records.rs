@@ -82,9 +82,9 @@ pub enum Change {
     },
     /// What happened outside the commits of chat, as events of the feed. Nothing in memory is of it.
     Notes(Vec<FeedNote>),
-    /// A user was erased: ids of users and conversations, and entries, may be others than they were.
+    /// A user was erased, or a conversation deleted: ids of users and conversations, and entries, may be others than they were.
     Erased {
-        /// The user, who has another id now.
+        /// The user, who has another id now; nobody, if it was a conversation.
         user: UserNo,
         /// The key of the job, which knows the former id for a while.
         erasure: Vec<u8>,

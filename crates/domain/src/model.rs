@@ -246,6 +246,9 @@ pub struct ConversationSettings {
     /// Whether the history of another system is being imported: only the import writes. `Some(false)`: it has been finished.
     #[serde(skip_serializing_if = "is_default")]
     pub importing: Option<bool>,
+    /// Whether the conversation is being deleted, or was: nobody reads or writes it. `Some(false)`: it was, and is used again.
+    #[serde(skip_serializing_if = "is_default")]
+    pub deleted: Option<bool>,
 }
 
 /// A setting of which a later version may know more values than this one.
@@ -309,6 +312,7 @@ impl ConversationSettings {
             slow_mode_s: changes.slow_mode_s.or(self.slow_mode_s),
             join_requests: changes.join_requests.or(self.join_requests),
             importing: changes.importing.or(self.importing),
+            deleted: changes.deleted.or(self.deleted),
         }
     }
 }
@@ -355,6 +359,11 @@ impl Conversation {
     /// Whether only an import writes: members read, and nothing counts as unread.
     pub fn is_importing(&self) -> bool {
         self.settings.importing == Some(true)
+    }
+
+    /// Whether it is being deleted, or was: nobody reads or writes it.
+    pub fn is_deleted(&self) -> bool {
+        self.settings.deleted == Some(true)
     }
 
     /// What members may read from before they joined.

@@ -266,14 +266,14 @@ impl Committer {
     /// asked of the hook, and is kept from a conversation whose history is being imported.
     ///
     /// # Errors
-    /// `conversation_importing`, `rate_limited`, `queue_full`, `store_unavailable` or `draining`. The request and its reply are dropped: the caller must answer.
+    /// `conversation_importing`, `conversation_deleted`, `rate_limited`, `queue_full`, `store_unavailable` or `draining`. The request and its reply are dropped: the caller must answer.
     pub(crate) fn submit(&self, request: CommitRequest) -> Result<(), Refusal> {
         if let Some(ran) = self.watchdog.overdue() {
             let detail = format!("the store has not answered for {} s; nothing of this was stored", ran.as_secs());
             return Err(Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(STORE_RETRY_AFTER_MS));
         }
         if let Some(conversation) = &request.conversation {
-            check_not_importing(conversation, &request.proposal)?;
+            check_open(conversation, &request.proposal)?;
         }
         if let Origin::User(user) = request.by
             && is_told(&request.proposal)
@@ -534,8 +534,13 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
     }
 }
 
-/// Refuses what would write between the messages that an import brings, whoever asks for it.
-fn check_not_importing(conversation: &Conversation, proposal: &Proposal) -> Result<(), Refusal> {
+/// Refuses what would write between the messages that an import brings, and into what is being deleted, whoever asks for it.
+fn check_open(conversation: &Conversation, proposal: &Proposal) -> Result<(), Refusal> {
+    if conversation.is_deleted() {
+        let is_deletion = matches!(proposal, Proposal::UpdateConversation { settings, .. } if settings.deleted.is_some());
+        let why = "the conversation is being deleted: nothing is stored in it";
+        return if is_deletion { Ok(()) } else { Err(Refusal::new(ErrorCode::ConversationDeleted, why)) };
+    }
     if !conversation.is_importing() || writes_beside_import(proposal) {
         return Ok(());
     }
@@ -735,7 +740,7 @@ impl Worker {
                 // Another message has opened the conversation meanwhile, perhaps in this batch.
                 (Proposal::OpenDirect { entry, .. }, Outcome::Conversation { conversation, .. }) => {
                     let append = Proposal::Append { conversation: conversation.no, entry };
-                    match check_not_importing(conversation, &append) {
+                    match check_open(conversation, &append) {
                         Ok(()) => {
                             late.push(append);
                             late_pending.push((Some(Arc::new(conversation.clone())), reply, slot, stream));

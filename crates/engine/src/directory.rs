@@ -213,6 +213,7 @@ impl Directory {
     pub fn require_conversation(&self, id: &str) -> Result<Arc<Conversation>, Refusal> {
         self.conversation_by_id(id)
             .map_err(tidings_domain::refusals::store_refusal)?
+            .filter(|conversation| !conversation.is_deleted())
             .ok_or_else(|| Refusal::not_found("conversation", id))
     }
 
@@ -399,9 +400,13 @@ impl Directory {
             Proposal::Erase(step) => match &**step {
                 EraseStep::Begin { user, .. } => self.invalidate_user(*user),
                 EraseStep::Rename { conversation, .. } => self.invalidate_conversation(*conversation),
-                EraseStep::Profile { .. } => self.invalidate_erased(),
+                EraseStep::Profile { .. } | EraseStep::Details { .. } => self.invalidate_erased(),
                 // What is left of these is in memory until the profile goes, or is read from the store each time.
-                EraseStep::Entries { .. } | EraseStep::Rows { .. } => {}
+                EraseStep::Entries { .. }
+                | EraseStep::Rows { .. }
+                | EraseStep::BeginConversation { .. }
+                | EraseStep::Blank { .. }
+                | EraseStep::RowsIn { .. } => {}
             },
             // Nothing in memory is of these.
             Proposal::CreateConversation(_)

@@ -33,7 +33,7 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{
-    erasure::{Person, redact_json},
+    erasure::{DeletedConversation, Erased, Person, is_event_of, redact_json},
     model::*,
     refusals::store_refusal,
     store::{Proposal, StoredNotification},
@@ -231,7 +231,10 @@ impl Notifications {
     /// # Errors
     /// `store_unavailable`, `queue_full`, `draining`: a later call goes on.
     pub fn work_on_erasures(&self) -> Result<bool, Refusal> {
-        self.engine.work_on_erasures(&|person| self.redact_events(person))
+        self.engine.work_on_erasures(&|erased| match erased {
+            Erased::Person(person) => self.redact_events(person),
+            Erased::Conversation(conversation) => self.delete_events_of(conversation),
+        })
     }
 
     /// Puts the alias of a person in place of the person's id in stored events; answers how many there were.
@@ -257,6 +260,27 @@ impl Notifications {
             }
         }
         Ok(changed)
+    }
+
+    /// Deletes the stored events of a conversation; answers how many there were.
+    fn delete_events_of(&self, conversation: &DeletedConversation) -> Result<u64, Refusal> {
+        let mut deleted = 0;
+        for kind in NotificationKind::ALL {
+            let mut after = None;
+            loop {
+                let events = notification_rows::rows(&*self.context.store, kind, after, EVENTS_AT_ONCE);
+                let events = events.map_err(store_refusal)?;
+                let Some(last) = events.last() else { break };
+                after = Some(last.key);
+                let its = events.iter().filter(|stored| is_event_of(conversation, &stored.event));
+                let keys: Vec<_> = its.map(|stored| stored.key).collect();
+                if !keys.is_empty() {
+                    deleted += keys.len() as u64;
+                    self.context.proposals.propose_blocking(Proposal::DeleteStoredNotifications { keys })?;
+                }
+            }
+        }
+        Ok(deleted)
     }
 
     fn delete_recalled_events(&self) -> Result<(), Refusal> {

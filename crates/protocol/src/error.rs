@@ -68,6 +68,8 @@ codes! {
     ClientBulkIdReused = "client_bulk_id_reused", 409;
     /// The conversation's history is being imported: nobody sends there before the import is finished. Tell the user, and send then.
     ConversationImporting = "conversation_importing", 409;
+    /// The conversation is being deleted: nothing is stored in it. With a direct one write again once the erasure is done.
+    ConversationDeleted = "conversation_deleted", 409;
     /// The entry is a notice of the server, which cannot be changed as a message can.
     NotAMessage = "not_a_message", 409;
     /// The message was recalled: it cannot be changed any more.
@@ -191,7 +193,8 @@ impl ErrorCode {
             | RefusedByHook
             | HookUnavailable
             | LegalHold
-            | ConversationImporting => 4999,
+            | ConversationImporting
+            | ConversationDeleted => 4999,
         }
     }
 }

@@ -328,6 +328,9 @@ impl State {
                 if settings.importing.is_some() {
                     details.settings.importing = settings.importing;
                 }
+                if settings.deleted.is_some() {
+                    details.settings.deleted = settings.deleted;
+                }
                 if settings.reactions.is_some() {
                     details.settings.reactions = settings.reactions.clone();
                 }

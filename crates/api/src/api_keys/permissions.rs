@@ -60,6 +60,7 @@ pub const PERMISSIONS: &[(&str, &str, Permission)] = &[
     ("POST", "/v1/conversations", Scope(Users)),
     ("GET", "/v1/conversations/{conversation}", Scope(Read)),
     ("PATCH", "/v1/conversations/{conversation}", Scope(Users)),
+    ("DELETE", "/v1/conversations/{conversation}", Scope(Erase)),
     ("PUT", "/v1/conversations/{conversation}/assignment", Scope(Send)),
     ("GET", "/v1/conversations/{conversation}/desk", Scope(Read)),
     ("PATCH", "/v1/conversations/{conversation}/desk", Scope(Users)),

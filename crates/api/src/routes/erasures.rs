@@ -48,6 +48,27 @@ pub(super) async fn erase_user(
     Ok(Answer(StatusCode::ACCEPTED, erasure))
 }
 
+/// Delete a conversation.
+///
+/// With the answer nothing is stored in it any more and its live members are handed a last entry, a `conversation_change` with the body
+/// `{"deleted":true}`; the deletion is durable: it goes on after a restart, and `GET /v1/erasures/{erasure}` tells how far it has come.
+/// Messages, members and all that belongs to them go. The id of a group or an official account is not given again. A direct conversation
+/// is empty afterwards, and its users may write again. A repeated call answers with the first erasure while that runs.
+#[utoipa::path(delete, path = "/v1/conversations/{conversation}", tag = "erasures",
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id"),
+           ("Tidings-Author" = Option<String>, Header, description = "Who wants it; absent: the API key's name is kept")),
+    responses((status = 202, description = "It is durable", body = Erasure), Refusals, Conflict))]
+pub(super) async fn delete_conversation(
+    State(api): State<Arc<Api>>,
+    KeyHolder(key): KeyHolder,
+    PathIds(conversation): PathIds<String>,
+    headers: HeaderMap,
+) -> AnswerResult<Erasure> {
+    let by = operator(&headers).unwrap_or_else(|| key.name.clone());
+    let erasure = api.read(move |engine| engine.delete_conversation(&conversation, &by)).await?;
+    Ok(Answer(StatusCode::ACCEPTED, erasure))
+}
+
 /// Export all that there is of a user.
 ///
 /// A ZIP archive with JSON files, of which `README.txt` says what is in each: the profile and settings, conversations, what the user
@@ -97,7 +118,7 @@ pub(super) async fn list_erasures(
 
 /// How far an erasure has come.
 #[utoipa::path(get, path = "/v1/erasures/{erasure}", tag = "erasures",
-    params(("erasure" = inline(Id), Path, description = "The erasure's id, or the id that the user had")),
+    params(("erasure" = inline(Id), Path, description = "The erasure's id, or the id that the user or the conversation had")),
     responses((status = 200, description = "The erasure", body = Erasure), Refusals))]
 pub(super) async fn get_erasure(
     State(api): State<Arc<Api>>,

@@ -133,7 +133,11 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(reading::get_unread))
         .routes(routes!(reading::read_all))
         .routes(routes!(conversations::create_conversation, conversations::list_all_conversations))
-        .routes(routes!(conversations::get_conversation, conversations::update_conversation))
+        .routes(routes!(
+            conversations::get_conversation,
+            conversations::update_conversation,
+            erasures::delete_conversation
+        ))
         .routes(routes!(conversations::list_members, conversations::change_members))
         .routes(routes!(conversations::hand_over))
         .routes(routes!(conversations::list_restrictions))

@@ -546,6 +546,15 @@ fn users_are_erased(app: &mut Caller) {
     app.check(&format!("PUT {operation}"), hold, r#"{"name":""}"#, 422, "name: ");
     app.check(&format!("GET {operation}"), hold, "", 200, r#"{"conversation":"held","#);
     app.check("GET /v1/legal-holds", "/v1/legal-holds", "", 200, r#"{"legal_holds":[{"conversation":"held","#);
+    let export = "GET /v1/users/{user}/export";
+    app.check(export, "/v1/users/dan/export?received=true", "", 200, "README.txt");
+    app.check(export, "/v1/users/nobody/export", "", 404, "not_found");
+    let delete = "DELETE /v1/conversations/{conversation}";
+    app.check(delete, "/v1/conversations/held", "", 409, r#""code":"legal_hold""#);
+    app.check(delete, "/v1/conversations/nothing", "", 404, "not_found");
+    app.check("POST /v1/conversations", "/v1/conversations", r#"{"id":"gone","kind":"group"}"#, 201, "");
+    app.check(delete, "/v1/conversations/gone", "", 202, r#""conversation":"gone","alias":"erased-c"#);
+    app.check("GET /v1/erasures/{erasure}", "/v1/erasures/gone", "", 200, r#""conversation":"gone""#);
     let erase = "DELETE /v1/users/{user}";
     app.check(erase, "/v1/users/dan", "", 409, r#""code":"legal_hold""#);
     app.check(&format!("DELETE {operation}"), hold, "", 204, "");

@@ -2,7 +2,7 @@
 
 use super::{Decider, ProposalError, StagedRows};
 use crate::{
-    erasure::{ERASED, EraseStep, Fate, StoredErasure, fate_of_row, redact_entry},
+    erasure::{ERASED, EraseStep, Fate, StoredErasure, blank, fate_of_row, fate_of_row_in, redact_entry},
     model::*,
     store::*,
 };
@@ -47,6 +47,41 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 let before = self.rows.conversation(*conversation)?.ok_or(Rejection::NoSuchConversation)?;
                 if before.id != *id {
                     self.rows.rename_conversation(&before.id, Conversation { id: id.clone(), ..before.clone() });
+                }
+            }
+            EraseStep::BeginConversation { key, row } => {
+                let before = self.rows.chat_row(key)?.map(|row| StoredErasure::decode(&row)).transpose()?;
+                if before.is_none_or(|before| !before.is_running()) {
+                    self.rows.put_chat_row(key.clone(), Some(row.clone()));
+                }
+            }
+            EraseStep::Blank { conversation, seqs } => {
+                for seq in seqs {
+                    let Some(mut entry) = self.rows.entry(*conversation, *seq)? else { continue };
+                    let send = entry.content.idempotency_key().map(|(author, id)| (author, id.to_owned()));
+                    if blank(&mut entry) {
+                        self.rows.put_entry(*conversation, entry)?;
+                        if let Some((author, id)) = send {
+                            self.rows.forget_send(*conversation, author, &id)?;
+                        }
+                    }
+                }
+            }
+            EraseStep::RowsIn { conversation, keys } => {
+                for key in keys {
+                    let Some(row) = self.rows.chat_row(key)? else { continue };
+                    match fate_of_row_in(conversation, key, &row) {
+                        Fate::Keep => {}
+                        Fate::Remove => self.rows.put_chat_row(key.clone(), None),
+                        Fate::Rewrite(row) => self.rows.put_chat_row(key.clone(), Some(row)),
+                    }
+                }
+            }
+            EraseStep::Details { conversation, .. } => {
+                let before = self.rows.conversation(conversation.no)?.ok_or(Rejection::NoSuchConversation)?;
+                let left = conversation.left_of(before.clone());
+                if left != before {
+                    self.rows.rename_conversation(&before.id, left);
                 }
             }
             EraseStep::Profile { person, .. } => {

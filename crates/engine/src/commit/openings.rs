@@ -18,8 +18,8 @@ pub(super) fn follow_opened(proposals: &mut [Proposal], pending: &mut [PendingRe
     let known: FxHashMap<String, Arc<Conversation>> = known.collect();
     for (proposal, (conversation, ..)) in proposals.iter_mut().zip(pending) {
         let Proposal::OpenDirect { new, entry } = &*proposal else { continue };
-        // Into a conversation that an import has opened nobody sends: the opening finds it, and is refused.
-        if let Some(opened) = known.get(&new.id).filter(|opened| !opened.is_importing()) {
+        // Into a conversation that an import has opened, or that is being deleted, nobody sends: the opening finds it, and is refused.
+        if let Some(opened) = known.get(&new.id).filter(|opened| !opened.is_importing() && !opened.is_deleted()) {
             *proposal = Proposal::Append { conversation: opened.no, entry: entry.clone() };
             *conversation = Some(opened.clone());
         }

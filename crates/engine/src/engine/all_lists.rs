@@ -90,7 +90,8 @@ impl Engine {
         let attribute = attribute_asked(query.attribute.as_deref())?;
         let member = query.member.as_deref().map(|member| self.directory.require_user(member)).transpose()?;
         let passes = |conversation: &Conversation| -> StoreResult<bool> {
-            let by_details = query.kind.is_none_or(|kind| conversation.kind == kind)
+            let by_details = !conversation.is_deleted()
+                && query.kind.is_none_or(|kind| conversation.kind == kind)
                 && begins_with(conversation.name.as_deref(), query.name_prefix.as_deref())
                 && has_attribute(conversation.attributes.as_deref(), attribute)
                 && query.importing.is_none_or(|importing| conversation.is_importing() == importing);

@@ -11,6 +11,7 @@ use std::{cmp::Reverse, collections::HashSet, sync::Arc};
 use tidings_domain::{
     gates::Gate,
     model::*,
+    erasure::conversation_erasure_key,
     refusals::{not_a_member, store_refusal, unexpected_outcome},
     store::{MemberAct, NewConversation, Outcome, PreferencesPatch, Proposal},
 };
@@ -66,6 +67,10 @@ impl Engine {
         }
         let id = new.id.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
         check_new_id("id", &id)?;
+        if self.stored_erasure(&conversation_erasure_key(&id))?.is_some() {
+            let why = format!("conversation {id:?} was deleted, and clients may have messages of it: choose another id");
+            return Err(Refusal::new(ErrorCode::Conflict, why));
+        }
         check_name("name", new.name.as_deref())?;
         check_name("avatar", new.avatar.as_deref())?;
         let attributes = check_attributes(new.attributes.as_ref())?;
@@ -113,6 +118,7 @@ impl Engine {
                 slow_mode_s: new.slow_mode_s,
                 join_requests: new.join_requests,
                 importing: None,
+                deleted: None,
             },
         })
     }
@@ -282,6 +288,7 @@ impl Engine {
                 slow_mode_s: update.slow_mode_s,
                 join_requests: update.join_requests,
                 importing: None,
+                deleted: None,
             },
             notice: Some(entry),
         };

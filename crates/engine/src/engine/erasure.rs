@@ -1,6 +1,7 @@
-//! Erasing persons: what callers ask, and legal holds against it. The work is in `work`, and what is left of a person is looked for in
+//! Erasing persons: what callers ask, and legal holds against it. The work is in `work`, that of `conversation`s apart, and what is left of a person is looked for in
 //! [`leftovers`]; `places` says where.
 
+mod conversation;
 pub mod leftovers;
 pub(super) mod places;
 mod work;
@@ -63,6 +64,7 @@ impl Engine {
         let erasure = StoredErasure {
             id: Some(id.to_owned()),
             no: user.no,
+            conversation: None,
             alias,
             messages,
             by: by.clone(),
@@ -80,7 +82,7 @@ impl Engine {
         Ok(erasure_view((erasure, erasure_name(&key))))
     }
 
-    /// An erasure by its name, or by the user's id.
+    /// An erasure by its name, or by the id of the user or the conversation.
     ///
     /// # Errors
     /// `not_found`; `store_unavailable`.
@@ -88,7 +90,10 @@ impl Engine {
         let of_name = erasure_key_of(name).map(|key| self.stored_erasure(&key)).transpose()?.flatten();
         let found = match of_name {
             Some(found) => Some(found),
-            None => self.stored_erasure(&erasure_key(name))?,
+            None => match self.stored_erasure(&erasure_key(name))? {
+                Some(found) => Some(found),
+                None => self.stored_erasure(&conversation_erasure_key(name))?,
+            },
         };
         found.map(erasure_view).ok_or_else(|| Refusal::not_found("erasure", name))
     }
@@ -164,8 +169,7 @@ impl Engine {
     /// `not_found`: also if it has none; `store_unavailable`.
     pub fn legal_hold(&self, id: &str) -> Result<LegalHoldView, Refusal> {
         let conversation = self.directory.require_conversation(id)?;
-        let row = self.store.row(RowSpace::Chat, &legal_hold_key(conversation.no)).map_err(store_refusal)?;
-        let hold: Option<LegalHold> = decode(row.as_deref()).map_err(store_refusal)?;
+        let hold = self.hold_of(conversation.no)?;
         hold.map(|hold| hold_view(&conversation, hold))
             .ok_or_else(|| Refusal::not_found("legal hold of conversation", id))
     }
@@ -224,7 +228,9 @@ fn hold_view(conversation: &Arc<Conversation>, hold: LegalHold) -> LegalHoldView
 fn erasure_view((erasure, id): (StoredErasure, String)) -> Erasure {
     let state = erasure.state();
     // The stage is a plain word.
+    let is_of_conversation = erasure.conversation.is_some();
     let stage = match erasure.stage {
+        ErasureStage::Renaming if is_of_conversation => "last_entries",
         ErasureStage::Leaving => "leaving",
         ErasureStage::Rows => "rows",
         ErasureStage::Profile => "profile",
@@ -236,5 +242,6 @@ fn erasure_view((erasure, id): (StoredErasure, String)) -> Erasure {
     let StoredErasure { id: user, alias, messages, by, at, ended_at, recalled, changed, held, last_error, .. } =
         erasure;
     let stage = stage.into();
-    Erasure { id, user, alias, messages, state, by, at, ended_at, stage, recalled, changed, held_by: held, last_error }
+    let (user, conversation) = if is_of_conversation { (None, user) } else { (user, None) };
+    Erasure { id, user, conversation, alias, messages, state, by, at, ended_at, stage, recalled, changed, held_by: held, last_error }
 }

@@ -16,7 +16,7 @@ use cursor::{EventCursor, Part, Place, StatePlace};
 use serde_json::value::RawValue;
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{
-    erasure::{ErasurePlace, Person, StoredErasure, redact_json, renamed_direct},
+    erasure::{DeletedConversation, ErasurePlace, Person, StoredErasure, redact_json, renamed_direct},
     feed_note::FeedNote,
     gates::Gate,
     log_records::{Change, LogRecord},
@@ -335,6 +335,11 @@ impl Engine {
             }
             Change::Erased { erasure, .. } => {
                 let Some((erasure, name)) = self.stored_erasure(&erasure)? else { return Ok(()) };
+                if let Some(DeletedConversation { id, .. }) = erasure.deleted_conversation() {
+                    let data = ConversationDeletedEvent { conversation: id.clone(), erasure: name };
+                    add(EventType::ConversationDeleted, &id, EventData::ConversationDeleted(data));
+                    return Ok(());
+                }
                 let Some(user) = erasure.id else { return Ok(()) };
                 let (alias, messages) = (erasure.alias, erasure.messages);
                 let data = UserErasedEvent { user: user.clone(), alias, messages, erasure: name };

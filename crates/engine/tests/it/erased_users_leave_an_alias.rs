@@ -3,7 +3,7 @@
 use crate::support::*;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
-use tidings_domain::{erasure::Person, model::Actor, store::Store};
+use tidings_domain::{erasure::Erased, model::Actor, store::Store};
 use tidings_engine::{config::EngineConfig, engine::erasure::leftovers::leftovers};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -188,7 +188,8 @@ fn an_erasure_that_fails_lets_the_others_go_on() {
         }
         world.settle();
         let away = Refusal::new(ErrorCode::StoreUnavailable, "away");
-        let redact = |person: &Person| if person.no == no { Err(away.clone()) } else { Ok(0) };
+        let is_stuck = |erased: &Erased| matches!(erased, Erased::Person(person) if person.no == no);
+        let redact = |erased: &Erased| if is_stuck(erased) { Err(away.clone()) } else { Ok(0) };
         let failed = loop {
             match engine.work_on_erasures(&redact) {
                 Ok(true) => {}

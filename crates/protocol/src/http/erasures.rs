@@ -47,7 +47,7 @@ pub enum ErasureState {
     Done,
 }
 
-/// An erasure, and how far it has come.
+/// An erasure of a user or a conversation, and how far it has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Erasure {
     /// Names the erasure. It is made of the user's id, and does not tell it.
@@ -55,6 +55,9 @@ pub struct Erasure {
     /// The user's id; absent once the feed no longer keeps the event that tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Of a conversation that is deleted: its id, for as long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
     /// What stands in the user's place where something has to: the other side of direct conversations, the sender of messages that are
     /// kept.
     pub alias: String,
@@ -69,7 +72,8 @@ pub struct Erasure {
     /// When it was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<u64>,
-    /// What is being done: `leaving`, `rows`, `profile`, `renaming`, `entries`, `last_rows`, `done`.
+    /// What is being done: of a user `leaving`, `rows`, `profile`, `renaming`, `entries`, `last_rows`, `done`; of a conversation `leaving`,
+    /// `entries`, `rows`, `last_entries`, `profile`, `last_rows`, `done`.
     pub stage: String,
     /// Messages that were recalled so far.
     pub recalled: u64,

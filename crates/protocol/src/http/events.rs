@@ -110,6 +110,8 @@ pub enum EventData {
     Settings(SettingsEvent),
     /// `user_erased`
     UserErased(UserErasedEvent),
+    /// `conversation_deleted`
+    ConversationDeleted(ConversationDeletedEvent),
     /// `push`, `notification` and all types that begin with `popup.`: as it was said when it happened, a [`PushEvent`],
     /// [`NotificationEvent`], [`PopupExposureEvent`] or [`ExportedEvent`].
     Noted(Box<RawValue>),
@@ -139,6 +141,7 @@ impl ToSchema for EventData {
         UserProfile::schemas(schemas);
         SettingsEvent::schemas(schemas);
         UserErasedEvent::schemas(schemas);
+        ConversationDeletedEvent::schemas(schemas);
         PushEvent::schemas(schemas);
         NotificationEvent::schemas(schemas);
         PopupExposureEvent::schemas(schemas);
@@ -166,6 +169,7 @@ impl EventData {
             of::<UserProfile>(),
             of::<SettingsEvent>(),
             of::<UserErasedEvent>(),
+            of::<ConversationDeletedEvent>(),
             of::<PushEvent>(),
             of::<NotificationEvent>(),
             of::<PopupExposureEvent>(),
@@ -254,6 +258,15 @@ pub struct UserErasedEvent {
     pub alias: String,
     /// What became of the messages: those that were removed have `entry.recall` events as well.
     pub messages: ErasedMessages,
+    /// The erasure.
+    pub erasure: String,
+}
+
+/// A conversation is deleted. The event names it as long as the feed keeps it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ConversationDeletedEvent {
+    /// The id that it had.
+    pub conversation: String,
     /// The erasure.
     pub erasure: String,
 }
@@ -387,6 +400,8 @@ pub enum EventType {
     Report,
     /// A user is erased: whoever has something of the user erases it, too.
     UserErased,
+    /// A conversation is deleted: whoever has something of it deletes it, too.
+    ConversationDeleted,
     /// A push was accepted, or is in another state.
     Push,
     /// What became of notifying some people of a message.
@@ -402,7 +417,7 @@ const ENTRY: &str = "entry.";
 
 impl EventType {
     /// All types but those of entries.
-    const OTHERS: [EventType; 14] = [
+    const OTHERS: [EventType; 15] = [
         EventType::Members,
         EventType::Conversation,
         EventType::User,
@@ -413,6 +428,7 @@ impl EventType {
         EventType::Suspension,
         EventType::Report,
         EventType::UserErased,
+        EventType::ConversationDeleted,
         EventType::Push,
         EventType::Notification,
         EventType::PopupExposure,
@@ -449,6 +465,7 @@ impl fmt::Display for EventType {
             EventType::Suspension => "suspension",
             EventType::Report => "report",
             EventType::UserErased => "user_erased",
+            EventType::ConversationDeleted => "conversation_deleted",
             EventType::Push => "push",
             EventType::Notification => "notification",
             EventType::PopupExposure => "popup.exposure",

@@ -145,8 +145,17 @@ impl<'a> TouchedKeys<'a> {
                     self.heads.insert(*conversation);
                     self.cards.insert(*conversation);
                 }
+                EraseStep::Blank { conversation, seqs } => {
+                    self.heads.insert(*conversation);
+                    self.entries.extend(seqs.iter().map(|seq| (*conversation, *seq)));
+                }
+                EraseStep::Details { conversation, .. } => {
+                    self.freed.1 += 1;
+                    self.heads.insert(conversation.no);
+                    self.cards.insert(conversation.no);
+                }
                 // A row that changes meanwhile has the batch decided anew.
-                EraseStep::Rows { .. } => {}
+                EraseStep::Rows { .. } | EraseStep::RowsIn { .. } | EraseStep::BeginConversation { .. } => {}
             },
             Proposal::SetLegalHold { conversation, .. } => drop(self.cards.insert(*conversation)),
             // A user's chat rows are changed under the lock of the user: another node may change the same ones.

@@ -86,6 +86,8 @@ pub(crate) struct Changes<'a> {
     pub last_seen: BTreeMap<UserNo, u64>,
     /// Times of revocation: tokens of the user that were issued before are refused.
     pub revoked: BTreeMap<UserNo, u64>,
+    /// Sends whose first results are forgotten: the conversation, by whom they are kept, and the id.
+    pub forgotten: Vec<(ConversationNo, i64, String)>,
     /// Users who are erased, with their ids from now on.
     pub erased: BTreeMap<UserNo, String>,
     pub outbox_done: Option<Position>,
@@ -296,8 +298,8 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
         self.changes.left.insert(conversation);
     }
 
-    fn forget_send(&mut self, _: ConversationNo, _: UserNo, _: &str) -> StoreResult<()> {
-        // All of an author's are forgotten with the author.
+    fn forget_send(&mut self, conversation: ConversationNo, author: UserNo, client_msg_id: &str) -> StoreResult<()> {
+        self.changes.forgotten.push((conversation, kept_by(conversation, author), client_msg_id.to_owned()));
         Ok(())
     }
 

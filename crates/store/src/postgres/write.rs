@@ -4,7 +4,7 @@ use super::{
     checked_read::CheckedRead,
     clock::now_ms,
     connection::{Call, Connection, bigint, number},
-    entries::{Contents, write_entries},
+    entries::{Contents, qualified_id_sql, write_entries},
     failure::Failure,
     load::MUTED_FOR_GOOD,
     notification_tables::NotificationColumns,
@@ -29,6 +29,7 @@ struct Columns<'a> {
     places_left: (Vec<i64>, Vec<i16>, Vec<i64>),
     last_seen: (Vec<i64>, Vec<i64>),
     revoked: (Vec<i64>, Vec<i64>),
+    forgotten: (Vec<i64>, Vec<i64>, Vec<&'a str>),
     erased: (Vec<i64>, Vec<&'a str>),
     expired_results: (Vec<i64>, Vec<&'a str>, Vec<i64>),
     entries: Entries<'a>,
@@ -134,6 +135,7 @@ impl<'a> Columns<'a> {
                 .filter(|key| !state.chat_rows.contains_key(*key) && in_index(key).is_none())
                 .map(Vec::as_slice)
                 .collect(),
+            forgotten: unzip3(changes.forgotten.iter().map(|(of, by, id)| (bigint(of.0), *by, id.as_str()))),
             erased: changes.erased.iter().map(|(no, id)| (bigint(no.0), id.as_str())).unzip(),
             logged: changes.logged.iter().map(|(offset, change)| (bigint(*offset), change.as_slice())).unzip(),
             outbox_done: changes.outbox_done.map(bigint),
@@ -266,6 +268,10 @@ pub(crate) async fn write(
     if !columns.revoked.0.is_empty() {
         calls.push(Call::new(REVOKE, &[&columns.revoked.0, &columns.revoked.1]));
     }
+    let (forgotten_of, forgotten_by, forgotten_ids) = &columns.forgotten;
+    if !forgotten_ids.is_empty() {
+        calls.push(Call::new(FORGET_RESULTS, &[forgotten_of, forgotten_by, forgotten_ids]));
+    }
     if !columns.erased.0.is_empty() {
         calls.push(Call::new("DELETE FROM last_seen WHERE user_no = ANY($1)", &[&columns.erased.0]));
         calls.push(Call::new("DELETE FROM dedupe WHERE sender = ANY($1)", &[&columns.erased.0]));
@@ -361,6 +367,13 @@ const PUT_INDEX: &str = "INSERT INTO chat_rows (key, value) \
      FROM counters c, unnest($2::bytea[], $3::bigint[], $4::bytea[]) AS k (before, place, behind)";
 const DROP_RESULTS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
      WHERE d.sender = k.sender AND d.client_msg_id = k.client_msg_id AND d.position = k.position";
+/// Whichever conversation took a plain id, the other rows of the author under it stay.
+const FORGET_RESULTS: &str = concat!(
+    "DELETE FROM dedupe d USING unnest($1::bigint[], $2::bigint[], $3::text[]) AS k (conversation, sender, client_msg_id) \
+     WHERE d.sender = k.sender AND d.conversation = k.conversation AND d.client_msg_id = ANY (ARRAY[k.client_msg_id, ",
+    qualified_id_sql!("k"),
+    "])"
+);
 /// Entries whose sequences are decided, and changes for the commit log.
 const APPEND: &str = concat!(
     "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \

@@ -78,6 +78,7 @@ fn settings_of_a_later_version_allow_no_more_than_is_known() {
         slow_mode_s: None,
         join_requests: None,
         importing: None,
+        deleted: None,
     };
     assert_eq!(settings(later).unwrap(), cautious);
     let known = ConversationSettings { history: Some(HistoryVisibility::Last(3)), ..ConversationSettings::default() };

@@ -2,7 +2,7 @@
 
 use super::State;
 use tidings_domain::{
-    erasure::{EraseStep, Fate, StoredErasure, fate_of_row, redact_entry},
+    erasure::{EraseStep, Fate, StoredErasure, blank, fate_of_row, fate_of_row_in, redact_entry},
     model::*,
     store::*,
 };
@@ -62,6 +62,45 @@ impl State {
                 self.conversation_nos.remove(&details.id);
                 details.id.clone_from(id);
                 self.conversation_nos.insert(id.clone(), *conversation);
+            }
+            EraseStep::BeginConversation { key, row } => {
+                let key = (RowSpace::Chat, key.clone());
+                let before = self.rows.get(&key).and_then(|row| StoredErasure::decode(row).ok());
+                if before.is_none_or(|before| !before.is_running()) {
+                    self.rows.insert(key, row.clone());
+                }
+            }
+            EraseStep::Blank { conversation, seqs } => {
+                for seq in seqs {
+                    let found = self.timelines.get_mut(conversation).and_then(|timeline| timeline.get_mut(seq));
+                    let Some(entry) = found else { continue };
+                    let send = super::send_of(*conversation, &entry.content);
+                    blank(entry);
+                    send.map(|send| self.first_results.remove(&send));
+                    self.reactions.remove(&(*conversation, *seq));
+                }
+            }
+            EraseStep::RowsIn { conversation, keys } => {
+                for key in keys {
+                    let place = (RowSpace::Chat, key.clone());
+                    let Some(row) = self.rows.get(&place) else { continue };
+                    match fate_of_row_in(conversation, key, row) {
+                        Fate::Keep => {}
+                        Fate::Remove => drop(self.rows.remove(&place)),
+                        Fate::Rewrite(row) => drop(self.rows.insert(place, row)),
+                    }
+                }
+            }
+            EraseStep::Details { conversation, .. } => {
+                let details = self.conversations.get_mut(super::index(conversation.no.0));
+                let details = details.ok_or(Rejection::NoSuchConversation)?;
+                self.conversation_nos.remove(&details.id);
+                self.conversation_nos.insert(conversation.alias.clone(), conversation.no);
+                *details = conversation.left_of(details.clone());
+                self.pins.remove(&conversation.no);
+                self.untold.remove(&conversation.no);
+                self.invites.remove(&conversation.no);
+                self.requests.retain(|(of, _), _| *of != conversation.no);
             }
             EraseStep::Profile { person, .. } => {
                 let user = self.users.get_mut(super::index(person.no.0)).ok_or(Rejection::NoSuchUser(person.no))?;

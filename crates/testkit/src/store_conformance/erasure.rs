@@ -26,6 +26,7 @@ fn job(no: UserNo) -> StoredErasure {
     StoredErasure {
         id: Some("u1".into()),
         no,
+        conversation: None,
         alias: format!("erased-{}", no.0),
         messages: ErasedMessages::Keep,
         by: "op".into(),

@@ -194,6 +194,7 @@ fn settings(store: &dyn Store) {
         slow_mode_s: Some(30),
         join_requests: Some(true),
         importing: Some(false),
+        deleted: Some(false),
     };
     let new = NewConversation { settings: members.clone(), ..new_conversation("g", ConversationKind::Group, &u[..2]) };
     let Outcome::Conversation { conversation, created: true } = commit(store, Proposal::CreateConversation(new)) else {

@@ -4,6 +4,7 @@ mod erased;
 
 use crate::{file_access, settings::SettingArgs};
 use anyhow::Result;
+use erased::Subject;
 use std::{path::PathBuf, process::ExitCode};
 use tidings_store::RepairReport;
 
@@ -21,8 +22,11 @@ pub(crate) struct Check {
     /// with 1 if something is left
     #[arg(long, value_name = "USER", conflicts_with = "repair")]
     erased: Option<String>,
-    /// With --erased: have the files lose the bytes of rows that were removed, now instead of after `messages.purge_after_hours`
-    #[arg(long, requires = "erased")]
+    /// The same of a conversation that was deleted, by the id that it had
+    #[arg(long, value_name = "CONVERSATION", conflicts_with_all = ["repair", "erased"])]
+    deleted: Option<String>,
+    /// With --erased or --deleted: have the files lose the bytes of rows that were removed, now instead of after `messages.purge_after_hours`
+    #[arg(long)]
     purge: bool,
     #[command(flatten)]
     settings: SettingArgs,
@@ -32,8 +36,12 @@ impl Check {
     /// Exits with 1 when the folder is not sound.
     pub(crate) fn run(self) -> Result<ExitCode> {
         file_access::keep_to_this_account();
-        if let Some(user) = self.erased {
-            return erased::check(self.folder, &self.settings, &user, self.purge, self.json);
+        let subject = self.erased.map(Subject::User).or(self.deleted.map(Subject::Conversation));
+        if let Some(subject) = subject {
+            return erased::check(self.folder, &self.settings, &subject, self.purge, self.json);
+        }
+        if self.purge {
+            anyhow::bail!("--purge needs --erased or --deleted");
         }
         let folder = match self.folder {
             Some(folder) => folder,

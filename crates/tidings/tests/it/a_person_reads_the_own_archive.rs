@@ -6,13 +6,8 @@ use crate::{
     postgres::PostgresServer,
     support::*,
 };
-use serde_json::{Value, json};
-use std::{
-    fs::File,
-    io::Read,
-    path::Path,
-    process::Command,
-};
+use serde_json::Value;
+use std::{fs::File, io::Read, path::Path, process::Command};
 
 /// The text of all files of an archive.
 fn text_of(archive: &Path) -> String {
@@ -28,8 +23,6 @@ fn reads_all(folder: &Folder, serving: &dyn Fn() -> Command) {
     let server = Server::start(&mut serving());
     let mut http = server.http();
     live(&mut http);
-    let device = json!({ "provider": "fcm", "token": "secretTokenOfTheDevice" });
-    call(&mut http, "PUT", &format!("/v1/users/{ID}/devices/phoneOfTheUser/push_token"), &device);
     let address = server.address.to_string();
     let export = |name: &str, more: &[&str]| {
         let file = folder.path().join(name);
@@ -39,10 +32,10 @@ fn reads_all(folder: &Folder, serving: &dyn Fn() -> Command) {
         text_of(&file)
     };
     let own = export("own.zip", &[]);
-    for mark in MARKS.into_iter().chain(["phoneOfTheUser"]) {
+    for mark in MARKS {
         assert!(own.contains(mark), "{mark}");
     }
-    for other in OF_OTHERS.into_iter().chain(["secretTokenOfTheDevice"]) {
+    for other in OF_OTHERS {
         assert!(!own.contains(other), "{other}");
     }
     let all = export("all.zip", &["--received"]);
@@ -65,7 +58,8 @@ fn an_archive_from_a_folder_has_all_marks_of_a_user() {
 
 #[test]
 fn an_archive_from_a_database_has_all_marks_of_a_user() {
-    let url = PostgresServer::shared().database();
+    let database = PostgresServer::shared();
+    let url = database.database();
     let folder = Folder::new();
     let serving = || {
         let mut command = folder.program(&["serve"]);

@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod a_backup_is_restored_as_documented;
+mod a_deleted_conversation_leaves_nothing;
 mod a_node_ends_when_it_cannot_go_on;
+mod a_person_reads_the_own_archive;
 mod a_server_stores_everything_in_postgres;
 mod agents_load_a_real_server;
-mod a_person_reads_the_own_archive;
 mod an_erased_user_leaves_nothing;
 mod an_outbox_is_measured_beside_http;
 mod api_keys_survive_crashes;

@@ -106,27 +106,107 @@ pub fn leftovers(store: &dyn Store, id: &str) -> StoreResult<Leftovers> {
             PersonalPlace::Log => look_at_log(store, &person, &mut left)?,
         }
     }
-    let (from, to) = all_recalls();
-    let oldest = store.rows(RowSpace::Chat, &from, &to, 1)?;
-    left.unpurged_since = oldest.first().and_then(|(key, _)| number_in(key, 0));
+    left.unpurged_since = unpurged_since(store)?;
     Ok(left)
 }
 
-fn look_at_rows(store: &dyn Store, person: &Person, left: &mut Leftovers) -> StoreResult<()> {
+/// Looks for what is left of a conversation, by the id that it had.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn leftovers_of_conversation(store: &dyn Store, id: &str) -> StoreResult<Leftovers> {
+    let mut left = Leftovers::default();
+    let keys = ErasurePlace::ALL.map(|place| erasure_key_at(&conversation_erasure_key(id), place));
+    let job = store.rows_of(RowSpace::Chat, &keys)?.into_iter().flatten().next();
+    let job = job.map(|row| StoredErasure::decode(&row)).transpose()?;
+    let found = store.conversation_no(id)?;
+    left.id_in_use = found.is_some();
+    let known = job.as_ref().and_then(|job| Some((job.conversation?, job.alias.clone())));
+    let Some((no, alias)) = known.or(found.map(|no| (no, "deleted".to_owned()))) else { return Ok(left) };
+    if let Some(job) = &job {
+        (left.erased, left.ended_at, left.id_kept_for_feed) = (!job.is_running(), job.ended_at, job.id.is_some());
+    }
+    let gone = DeletedConversation::of(no, id, &alias);
+    // A direct one may be used again since: then it has entries, and they are found.
+    if let Some(details) = store.conversation(no)?
+        && details != gone.left_of(details.clone())
+    {
+        left.add(format_args!("the details of conversation {id:?}"));
+    }
+    if !gone.is_direct() && !store.members(no, None, 1)?.is_empty() {
+        left.add("a member");
+    }
+    let mut from = 1;
+    loop {
+        let page = store.entries(no, from, u64::MAX, ENTRIES_AT_ONCE, End::Oldest)?;
+        let Some(last) = page.last().map(|entry| entry.seq) else { break };
+        left.examined += page.len() as u64;
+        for mut entry in page {
+            let seq = entry.seq;
+            if blank(&mut entry) {
+                left.add(format_args!("entry {seq}"));
+            }
+        }
+        from = last + 1;
+    }
+    each_row(store, |key, row| {
+        left.examined += 1;
+        if fate_of_row_in(&gone, key, row) != Fate::Keep {
+            left.add(format_args!("a row of kind {:?}", ChatRowKind::of(key)));
+        }
+    })?;
+    each_notification(store, |table, row| {
+        left.examined += 1;
+        if is_event_of(&gone, &row.event) {
+            left.add(format_args!("a notification of {table:?}"));
+        }
+    })?;
+    left.unpurged_since = unpurged_since(store)?;
+    Ok(left)
+}
+
+fn unpurged_since(store: &dyn Store) -> StoreResult<Option<u64>> {
+    let (from, to) = all_recalls();
+    Ok(store.rows(RowSpace::Chat, &from, &to, 1)?.first().and_then(|(key, _)| number_in(key, 0)))
+}
+
+fn each_row(store: &dyn Store, mut look: impl FnMut(&[u8], &[u8])) -> StoreResult<()> {
     let mut from = Vec::new();
     loop {
         let rows = store.rows(RowSpace::Chat, &from, &[0xFF], ROWS_AT_ONCE)?;
-        left.examined += rows.len() as u64;
-        for (key, row) in &rows {
-            if fate_of_row(person, key, row) != Fate::Keep {
-                left.add(format_args!("a row of kind {:?}", ChatRowKind::of(key)));
-            }
-        }
+        rows.iter().for_each(|(key, row)| look(key, row));
         match rows.last() {
             Some((last, _)) if rows.len() == ROWS_AT_ONCE => from = [&last[..], &[0]].concat(),
             _ => return Ok(()),
         }
     }
+}
+
+fn each_notification(
+    store: &dyn Store,
+    mut look: impl FnMut(NotificationTable, &StoredNotification),
+) -> StoreResult<()> {
+    for table in NotificationTable::ALL {
+        let mut after = None;
+        loop {
+            let rows = store.stored_notifications(table, after, ROWS_AT_ONCE)?;
+            rows.iter().for_each(|row| look(table, row));
+            match rows.last() {
+                Some(last) if rows.len() == ROWS_AT_ONCE => after = Some(last.key.id),
+                _ => break,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn look_at_rows(store: &dyn Store, person: &Person, left: &mut Leftovers) -> StoreResult<()> {
+    each_row(store, |key, row| {
+        left.examined += 1;
+        if fate_of_row(person, key, row) != Fate::Keep {
+            left.add(format_args!("a row of kind {:?}", ChatRowKind::of(key)));
+        }
+    })
 }
 
 fn look_at_conversations(
@@ -179,24 +259,13 @@ fn look_at_devices(store: &dyn Store, person: &Person, left: &mut Leftovers) -> 
 }
 
 fn look_at_notifications(store: &dyn Store, person: &Person, left: &mut Leftovers) -> StoreResult<()> {
-    for table in NotificationTable::ALL {
-        let mut after = None;
-        loop {
-            let rows = store.stored_notifications(table, after, ROWS_AT_ONCE)?;
-            left.examined += rows.len() as u64;
-            for row in &rows {
-                let event: Option<Value> = serde_json::from_str(&row.event).ok();
-                if event.is_some_and(|mut event| redact_json(person, &mut event)) {
-                    left.add(format_args!("a notification of {table:?}"));
-                }
-            }
-            match rows.last() {
-                Some(last) if rows.len() == ROWS_AT_ONCE => after = Some(last.key.id),
-                _ => break,
-            }
+    each_notification(store, |table, row| {
+        left.examined += 1;
+        let event: Option<Value> = serde_json::from_str(&row.event).ok();
+        if event.is_some_and(|mut event| redact_json(person, &mut event)) {
+            left.add(format_args!("a notification of {table:?}"));
         }
-    }
-    Ok(())
+    })
 }
 
 /// The log has what nodes and the feed must learn: profiles by id, and words with which sessions were ended.

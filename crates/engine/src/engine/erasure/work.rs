@@ -1,5 +1,6 @@
 //! The leader's work on erasures: one bounded part at a time, each of which may be done again after a crash.
 
+use super::conversation::{IsRequest, waits};
 use crate::{Engine, engine::conversations::notice_entry};
 use serde_json::json;
 use std::sync::Arc;
@@ -8,7 +9,6 @@ use tidings_domain::{
     chat_rows::{decode, number_in, recall_key},
     desks::{DeskPatch, agent_of},
     erasure::*,
-    joining::JoinRequest,
     model::*,
     push_tokens,
     refusals::store_refusal,
@@ -23,17 +23,17 @@ use tidings_protocol::{
 /// Proposals that are submitted before the first is waited for: few, so that senders find room in the queues.
 const PROPOSALS_AT_ONCE: usize = 32;
 /// Rows that are read at once.
-const ROWS_AT_ONCE: usize = 1_000;
+pub(super) const ROWS_AT_ONCE: usize = 1_000;
 /// Rows and entries in one step: a commit holds up others for as long as it takes.
-const STEP_MAX: usize = 200;
+pub(super) const STEP_MAX: usize = 200;
 /// Conversations that are read at once.
 const CONVERSATIONS_AT_ONCE: u64 = 200;
 /// Entries of a conversation that are read at once.
-const ENTRIES_AT_ONCE: usize = 500;
+pub(super) const ENTRIES_AT_ONCE: usize = 500;
 const PAGES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// How a part of a stage ended.
-enum Part {
+pub(super) enum Part {
     /// There is more, from here on.
     More(String),
     /// The stage is done.
@@ -42,8 +42,8 @@ enum Part {
     Held(String),
 }
 
-/// Removes a person from what the engine knows nothing of; answers how much it changed.
-pub type RedactOthers<'a> = &'a (dyn Fn(&Person) -> Result<u64, Refusal> + 'a);
+/// Removes a person, or a conversation, from what the engine knows nothing of; answers how much it changed.
+pub type RedactOthers<'a> = &'a (dyn Fn(&Erased) -> Result<u64, Refusal> + 'a);
 
 impl Engine {
     /// Does a part of the erasure that is next. Answers whether there is more to do at once. Only the leader works. Blocks.
@@ -86,14 +86,7 @@ impl Engine {
             Ok(Part::Done) => {
                 (erasure.held, erasure.last_error) = (None, None);
                 erasure.cursor.clear();
-                erasure.stage = match erasure.stage {
-                    ErasureStage::Leaving => ErasureStage::Rows,
-                    ErasureStage::Rows => ErasureStage::Profile,
-                    ErasureStage::Profile => ErasureStage::Renaming,
-                    ErasureStage::Renaming => ErasureStage::Entries,
-                    ErasureStage::Entries => ErasureStage::LastRows,
-                    ErasureStage::LastRows | ErasureStage::Done => ErasureStage::Done,
-                };
+                erasure.stage = stage_after(&erasure);
                 if erasure.stage == ErasureStage::Done {
                     erasure.ended_at = Some(self.clock.now_ms());
                 }
@@ -118,7 +111,8 @@ impl Engine {
             .collect();
         changes.push(RowChange { key: erasure_key_at(key, place), value: Some(erasure.encode()) });
         if place != ErasurePlace::Running {
-            let note = recall_key(self.clock.now_ms(), ConversationNo(0), erasure.no.0);
+            let of = erasure.conversation.unwrap_or(ConversationNo(0));
+            let note = recall_key(self.clock.now_ms(), of, erasure.no.0);
             changes.push(RowChange { key: note, value: Some(Vec::new()) });
         }
         self.store.write_rows(term, RowSpace::Chat, changes).map_err(store_refusal)
@@ -143,12 +137,15 @@ impl Engine {
         key: &[u8],
         redact_others: RedactOthers<'_>,
     ) -> Result<Part, Refusal> {
+        if erasure.conversation.is_some() {
+            return self.delete_part(erasure, key, redact_others);
+        }
         let Some(person) = erasure.person() else { return Ok(Part::Done) };
         match erasure.stage {
             ErasureStage::Leaving => self.leave_everything(&person),
             ErasureStage::Rows => self.erase_rows(erasure, &person),
             ErasureStage::Profile => {
-                erasure.changed += redact_others(&person)?;
+                erasure.changed += redact_others(&Erased::Person(person.clone()))?;
                 self.step(EraseStep::Profile { person, key: key.to_vec() })?;
                 Ok(Part::Done)
             }
@@ -157,7 +154,7 @@ impl Engine {
             ErasureStage::LastRows => {
                 let part = self.erase_rows(erasure, &person)?;
                 if matches!(part, Part::Done) {
-                    erasure.changed += redact_others(&person)?;
+                    erasure.changed += redact_others(&Erased::Person(person.clone()))?;
                 }
                 Ok(part)
             }
@@ -165,12 +162,12 @@ impl Engine {
         }
     }
 
-    fn step(&self, step: EraseStep) -> Result<(), Refusal> {
+    pub(super) fn step(&self, step: EraseStep) -> Result<(), Refusal> {
         self.committer.propose_blocking(Proposal::Erase(Box::new(step))).map(drop)
     }
 
     /// Commits proposals of the server, some at a time. Answers how many were not rejected.
-    fn commit_some(&self, proposals: Vec<(Option<Arc<Conversation>>, Proposal)>) -> Result<u64, Refusal> {
+    pub(super) fn commit_some(&self, proposals: Vec<(Option<Arc<Conversation>>, Proposal)>) -> Result<u64, Refusal> {
         let mut done = 0;
         let mut proposals = proposals.into_iter().peekable();
         while proposals.peek().is_some() {
@@ -200,7 +197,7 @@ impl Engine {
         }
         self.popups.forget_user(&person.id)?;
         self.leave_desks(person)?;
-        self.withdraw_requests(person)?;
+        self.withdraw_requests_of(&|_, user| user == person.no)?;
         let groups = self.store.conversations_of(person.no, false, STEP_MAX).map_err(store_refusal)?;
         let mut proposals = Vec::with_capacity(groups.len());
         for group in &groups {
@@ -256,35 +253,31 @@ impl Engine {
         self.commit_some(proposals).map(drop)
     }
 
-    fn withdraw_requests(&self, person: &Person) -> Result<(), Refusal> {
+    /// Withdraws requests to join that wait.
+    pub(super) fn withdraw_requests_of(&self, is_one: IsRequest<'_>) -> Result<(), Refusal> {
         let mut proposals = Vec::new();
-        self.each_row(
-            (ChatRowKind::JoinRequest.key(&[0]), ChatRowKind::JoinRequest.key(&[0, u64::MAX, u64::MAX])),
-            |key, row| {
-                let conversation =
-                    number_in(key, 1).map(ConversationNo).filter(|_| number_in(key, 2) == Some(person.no.0));
-                let request: Option<JoinRequest> = decode(Some(row)).map_err(store_refusal)?;
-                let waits = request.is_some_and(|request| request.refused.is_none());
-                let Some(conversation) = conversation.filter(|_| waits) else { return Ok(()) };
-                let act = MemberAct::Decline { user: person.no, refused: None };
-                let details = self.directory.conversation(conversation).map_err(store_refusal)?;
+        let range = (ChatRowKind::JoinRequest.key(&[0]), ChatRowKind::JoinRequest.key(&[0, u64::MAX, u64::MAX]));
+        self.each_row(range, |key, row| {
+            let (Some(conversation), Some(user)) = (number_in(key, 1), number_in(key, 2)) else { return Ok(()) };
+            let (conversation, user) = (ConversationNo(conversation), UserNo(user));
+            if is_one(conversation, user) && waits(row)? {
                 let proposal = Proposal::ChangeMembers {
                     conversation,
                     add: Vec::new(),
                     remove: Vec::new(),
                     heir: None,
-                    act: Some(Box::new(act)),
+                    act: Some(Box::new(MemberAct::Decline { user, refused: None })),
                     members_max: u64::MAX,
                     notice: None,
                 };
-                proposals.push((details, proposal));
-                Ok(())
-            },
-        )?;
+                proposals.push((None, proposal));
+            }
+            Ok(())
+        })?;
         self.commit_some(proposals).map(drop)
     }
 
-    fn each_row(
+    pub(super) fn each_row(
         &self,
         (mut from, to): (Vec<u8>, Vec<u8>),
         mut look: impl FnMut(&[u8], &[u8]) -> Result<(), Refusal>,
@@ -454,17 +447,34 @@ impl Engine {
     }
 }
 
+fn stage_after(erasure: &StoredErasure) -> ErasureStage {
+    let is_of_conversation = erasure.conversation.is_some();
+    match erasure.stage {
+        ErasureStage::Leaving if is_of_conversation => ErasureStage::Entries,
+        ErasureStage::Entries if is_of_conversation => ErasureStage::Rows,
+        ErasureStage::Rows if is_of_conversation => ErasureStage::Renaming,
+        ErasureStage::Renaming if is_of_conversation => ErasureStage::Profile,
+        ErasureStage::Profile if is_of_conversation => ErasureStage::LastRows,
+        ErasureStage::Leaving => ErasureStage::Rows,
+        ErasureStage::Rows => ErasureStage::Profile,
+        ErasureStage::Profile => ErasureStage::Renaming,
+        ErasureStage::Renaming => ErasureStage::Entries,
+        ErasureStage::Entries => ErasureStage::LastRows,
+        ErasureStage::LastRows | ErasureStage::Done => ErasureStage::Done,
+    }
+}
+
 /// Whether it is a message of the person with its body.
 pub(super) fn is_left_message(person: &Person, entry: &StoredEntry) -> bool {
     let is_theirs = entry.content.sender.as_ref().is_some_and(|sender| sender.no == person.no);
     is_theirs && entry.content.kind == EntryKind::Message && !entry.content.is_recalled()
 }
 
-fn digits_of(bytes: &[u8]) -> String {
+pub(super) fn digits_of(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn bytes_of(digits: &str) -> Vec<u8> {
+pub(super) fn bytes_of(digits: &str) -> Vec<u8> {
     let pairs = digits.as_bytes().chunks_exact(2);
     pairs.filter_map(|two| u8::from_str_radix(str::from_utf8(two).ok()?, 16).ok()).collect()
 }

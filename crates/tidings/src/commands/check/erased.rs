@@ -1,16 +1,31 @@
-//! `tidings check --erased USER`: what is left of a user who was erased, and until when.
+//! `tidings check --erased USER` and `--deleted CONVERSATION`: what is left of a user or a conversation, and until when.
 
 use crate::{open_store, settings::SettingArgs};
 use anyhow::{Context, Result, bail};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 use tidings_domain::store::Store;
-use tidings_engine::engine::erasure::leftovers::{Leftovers, leftovers};
+use tidings_engine::engine::erasure::leftovers::{Leftovers, leftovers, leftovers_of_conversation};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
+
+/// Of whom or what nothing is to be left, by the former id.
+pub(super) enum Subject {
+    User(String),
+    Conversation(String),
+}
+
+impl Subject {
+    fn kind_and_id(&self) -> (&'static str, &str) {
+        match self {
+            Subject::User(id) => ("user", id),
+            Subject::Conversation(id) => ("conversation", id),
+        }
+    }
+}
 
 pub(super) fn check(
     folder: Option<PathBuf>,
     settings: &SettingArgs,
-    user: &str,
+    subject: &Subject,
     purge: bool,
     json: bool,
 ) -> Result<ExitCode> {
@@ -24,15 +39,19 @@ pub(super) fn check(
         }
         None => open_store::open(&settings)?.store,
     };
-    let left = leftovers(&*store, user)?;
+    let left = match subject {
+        Subject::User(id) => leftovers(&*store, id)?,
+        Subject::Conversation(id) => leftovers_of_conversation(&*store, id)?,
+    };
+    let (kind, id) = subject.kind_and_id();
     if purge {
         store.purge()?;
     }
     if json {
-        let found = serde_json::json!({ "user": user, "clean": left.is_clean(), "purged": purge, "left": left });
+        let found = serde_json::json!({ kind: id, "clean": left.is_clean(), "purged": purge, "left": left });
         println!("{found}");
     } else {
-        tell(user, &left, purge, is_database, (settings.messages.purge_after_hours, settings.events.keep_days));
+        tell((kind, id), &left, purge, is_database, (settings.messages.purge_after_hours, settings.events.keep_days));
     }
     Ok(if left.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -42,15 +61,21 @@ fn time(ms: u64) -> String {
     time.map_or_else(|| ms.to_string(), |time| time.to_string())
 }
 
-fn tell(user: &str, left: &Leftovers, purged: bool, is_database: bool, (purge_h, keep_days): (u64, u64)) {
+fn tell(
+    (kind, id): (&str, &str),
+    left: &Leftovers,
+    purged: bool,
+    is_database: bool,
+    (purge_h, keep_days): (u64, u64),
+) {
     const HOUR_MS: u64 = 60 * 60 * 1_000;
     println!("examined {} rows and entries", left.examined);
     match (left.erased, left.ended_at) {
-        (true, ended_at) => println!("erased {user:?}: done at {}", time(ended_at.unwrap_or(0))),
-        (false, _) => println!("no erasure of {user:?} is done"),
+        (true, ended_at) => println!("erased {kind} {id:?}: done at {}", time(ended_at.unwrap_or(0))),
+        (false, _) => println!("no erasure of {kind} {id:?} is done"),
     }
     if left.id_in_use {
-        println!("note: a user has the id {user:?} now; what names it may be that user's");
+        println!("note: a {kind} has the id {id:?} now; what names it may be of that one");
     }
     println!("left: {}", left.count);
     left.found.iter().for_each(|found| println!("  {found}"));
