@@ -68,7 +68,9 @@ mod tests {
     fn parts_of_a_file_follow_each_other_and_an_empty_file_is_left_out() {
         let mut archive = ArchiveStream::default();
         let mut whole = Vec::new();
-        for (file, text, more) in [("a", "one", true), ("a", "", true), ("a", "two", true), ("b", "", true), ("c", "x", false)] {
+        for (file, text, more) in
+            [("a", "one", true), ("a", "", true), ("a", "two", true), ("b", "", true), ("c", "x", false)]
+        {
             whole.extend(archive.add(file, text.as_bytes(), more).unwrap());
         }
         let mut read = zip::ZipArchive::new(Cursor::new(whole)).unwrap();

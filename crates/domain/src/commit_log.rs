@@ -87,15 +87,14 @@ impl Change {
                 }
                 EraseStep::Rename { conversation, .. } => Some(Change::Conversation(*conversation)),
                 EraseStep::Profile { person, key } => Some(Change::Erased { user: person.no, erasure: key.clone() }),
-                EraseStep::Details { key, .. } => {
-                    Some(Change::Erased { user: UserNo::NOBODY, erasure: key.clone() })
-                }
+                EraseStep::Details { key, .. } => Some(Change::Erased { user: UserNo::NOBODY, erasure: key.clone() }),
                 EraseStep::Entries { .. }
                 | EraseStep::Rows { .. }
                 | EraseStep::BeginConversation { .. }
                 | EraseStep::Blank { .. }
                 | EraseStep::RowsIn { .. } => None,
             },
+            Proposal::SetPushToken { notes, .. } => (!notes.is_empty()).then(|| Change::Notes(notes.clone())),
             Proposal::AddFeedNotes(notes) => Some(Change::Notes(notes.clone())),
             // What these change is in their entries, or is read from the store each time.
             Proposal::Append { .. }
@@ -106,7 +105,6 @@ impl Change {
             | Proposal::Assign { .. }
             | Proposal::SetLegalHold { .. }
             | Proposal::SetStored(_)
-            | Proposal::SetPushToken { .. }
             | Proposal::SetNotificationCounts(_)
             | Proposal::SetApiKeyUse(_)
             | Proposal::SetLastSeen(_)

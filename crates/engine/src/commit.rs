@@ -537,7 +537,8 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
 /// Refuses what would write between the messages that an import brings, and into what is being deleted, whoever asks for it.
 fn check_open(conversation: &Conversation, proposal: &Proposal) -> Result<(), Refusal> {
     if conversation.is_deleted() {
-        let is_deletion = matches!(proposal, Proposal::UpdateConversation { settings, .. } if settings.deleted.is_some());
+        let is_deletion =
+            matches!(proposal, Proposal::UpdateConversation { settings, .. } if settings.deleted.is_some());
         let why = "the conversation is being deleted: nothing is stored in it";
         return if is_deletion { Ok(()) } else { Err(Refusal::new(ErrorCode::ConversationDeleted, why)) };
     }

@@ -25,13 +25,8 @@ pub enum PopupPlace {
 }
 
 impl PopupPlace {
-    pub const ALL: [PopupPlace; 5] = [
-        PopupPlace::Counters,
-        PopupPlace::Standing,
-        PopupPlace::Events,
-        PopupPlace::Assignments,
-        PopupPlace::Wakes,
-    ];
+    pub const ALL: [PopupPlace; 5] =
+        [PopupPlace::Counters, PopupPlace::Standing, PopupPlace::Events, PopupPlace::Assignments, PopupPlace::Wakes];
 
     /// The rows among which the user's are.
     fn range(self, user: UserKey) -> (Vec<u8>, Vec<u8>) {

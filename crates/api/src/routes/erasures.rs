@@ -91,7 +91,10 @@ pub(super) async fn export_user(
         let broken = |error| Refusal::new(ErrorCode::Internal, format!("the archive cannot be written: {error}"));
         Ok((bytes.map_err(broken)?, part.has_more))
     });
-    let headers = [(header::CONTENT_TYPE, "application/zip"), (header::CONTENT_DISPOSITION, "attachment; filename=\"export.zip\"")];
+    let headers = [
+        (header::CONTENT_TYPE, "application/zip"),
+        (header::CONTENT_DISPOSITION, "attachment; filename=\"export.zip\""),
+    ];
     Ok((headers, Body::new(pages)).into_response())
 }
 

@@ -243,5 +243,20 @@ fn erasure_view((erasure, id): (StoredErasure, String)) -> Erasure {
         erasure;
     let stage = stage.into();
     let (user, conversation) = if is_of_conversation { (None, user) } else { (user, None) };
-    Erasure { id, user, conversation, alias, messages, state, by, at, ended_at, stage, recalled, changed, held_by: held, last_error }
+    Erasure {
+        id,
+        user,
+        conversation,
+        alias,
+        messages,
+        state,
+        by,
+        at,
+        ended_at,
+        stage,
+        recalled,
+        changed,
+        held_by: held,
+        last_error,
+    }
 }

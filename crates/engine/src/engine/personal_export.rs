@@ -10,8 +10,8 @@ use crate::{
     entry_view::encode_entry,
     visibility::{HiddenMessages, View, is_by},
 };
-use rustc_hash::FxHashSet;
 use rows::Search;
+use rustc_hash::FxHashSet;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -111,7 +111,9 @@ impl Engine {
         }
         let turn = self.exporting.clone().try_acquire_owned();
         let busy = |_| {
-            let why = format!("{PERSONAL_EXPORTS_MAX} exports of persons are being read on this node: wait until one has ended");
+            let why = format!(
+                "{PERSONAL_EXPORTS_MAX} exports of persons are being read on this node: wait until one has ended"
+            );
             Refusal::new(ErrorCode::QueueFull, why).retry_after(BUSY_RETRY_AFTER_MS)
         };
         let turn = turn.map_err(busy)?;
@@ -141,7 +143,8 @@ impl Engine {
     /// The conversations that a user is in, or was: what was set for one, and that it was left, is kept by the user.
     fn conversations_ever(&self, user: &User, states: &[ConversationState]) -> Result<Vec<ConversationNo>, Refusal> {
         let mut found: FxHashSet<ConversationNo> = states.iter().map(|state| state.conversation).collect();
-        let (mut from, to) = (preferences_key(user.no, ConversationNo(0)), preferences_key(user.no, ConversationNo(u64::MAX)));
+        let (mut from, to) =
+            (preferences_key(user.no, ConversationNo(0)), preferences_key(user.no, ConversationNo(u64::MAX)));
         loop {
             let rows = self.store.rows(RowSpace::Chat, &from, &to, ROWS_AT_ONCE).map_err(store_refusal)?;
             found.extend(rows.iter().filter_map(|(key, _)| number_in(key, 1)).map(ConversationNo));
@@ -351,12 +354,8 @@ impl PersonalExport {
         if !is_by(self.user.no, &entry.content) {
             return Ok(());
         }
-        let view = View {
-            first_seq: 1,
-            hides_agents: false,
-            hides_followers: true,
-            hidden: HiddenMessages::Of(self.user.no),
-        };
+        let view =
+            View { first_seq: 1, hides_agents: false, hides_followers: true, hidden: HiddenMessages::Of(self.user.no) };
         if let Some(shown) = view.show(entry) {
             encode_entry(&mut self.page, &of.id, &shown);
             self.count(file);
@@ -400,7 +399,8 @@ impl PersonalExport {
                     }
                 };
                 let ahead = self.conversations.iter().skip(place).take(CONVERSATIONS_AT_ONCE);
-                let ranges: Vec<_> = ahead.map(|conversation| rows::range_of_conversation(kind, *conversation)).collect();
+                let ranges: Vec<_> =
+                    ahead.map(|conversation| rows::range_of_conversation(kind, *conversation)).collect();
                 let is_behind = matches!(self.cursor, Cursor::Key(_));
                 // Most conversations have none.
                 let firsts = engine.store.first_keys(RowSpace::Chat, &ranges).map_err(store_refusal)?;
@@ -442,7 +442,8 @@ impl PersonalExport {
                 continue;
             }
             let bound = engine.store.push_row(&PushKey::LastBound(device.no)).map_err(store_refusal)?;
-            let last_bound = bound.and_then(|row| if let PushRow::LastBound { at, .. } = row { Some(at) } else { None });
+            let last_bound =
+                bound.and_then(|row| if let PushRow::LastBound { at, .. } = row { Some(at) } else { None });
             let record = json!({
                 "device_id": device.device_id, "kind": device.device_kind, "app_version": device.app_version,
                 "tags": device.tags, "first_bound": device.first_bound, "last_bound": last_bound,

@@ -59,7 +59,9 @@ fn peopled(store: Arc<dyn Store>) -> World {
         let report = NewReport { reason: ReportReason::Spam, text: Some("secret-report".into()), user: None };
         world.wait(engine.report_message(&ben, conversation, 1, report)).unwrap();
     }
-    for request in [message("ann", "g", "secret-later"), to("ann", "ben", "secret-later-too"), message("ann", "other", "l")] {
+    for request in
+        [message("ann", "g", "secret-later"), to("ann", "ben", "secret-later-too"), message("ann", "other", "l")]
+    {
         engine.schedule_message(&Caller::APP, ScheduleMessage { send_at: NOON + 1_000_000, message: request }).unwrap();
     }
     world.settle();

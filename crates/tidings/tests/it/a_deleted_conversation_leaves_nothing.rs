@@ -32,14 +32,28 @@ fn live(http: &mut HttpClient) {
     }
     let long: String = (0..20_000).map(|at| char::from(b'a' + (at * at % 23) as u8)).collect();
     let send = |http: &mut HttpClient, message: Value| call(http, "POST", "/v1/messages", &message);
-    send(http, json!({ "conversation": GROUP, "from": "ann", "body": { "text": BODY }, "client_msg_id": MESSAGE_ID, "mentions": ["bob"] }));
-    send(http, json!({ "conversation": GROUP, "from": "bob", "body": { "text": format!("{long}{LONG}{long}") }, "reply_to": 1 }));
+    send(
+        http,
+        json!({ "conversation": GROUP, "from": "ann", "body": { "text": BODY }, "client_msg_id": MESSAGE_ID, "mentions": ["bob"] }),
+    );
+    send(
+        http,
+        json!({ "conversation": GROUP, "from": "bob", "body": { "text": format!("{long}{LONG}{long}") }, "reply_to": 1 }),
+    );
     send(http, json!({ "to": "bob", "from": "ann", "body": { "text": DIRECT }, "client_msg_id": MESSAGE_ID }));
-    send(http, json!({ "conversation": "other", "from": "ann", "body": { "text": "stays" }, "client_msg_id": "other-1" }));
+    send(
+        http,
+        json!({ "conversation": "other", "from": "ann", "body": { "text": "stays" }, "client_msg_id": "other-1" }),
+    );
     for n in 0..600 {
         send(http, json!({ "conversation": GROUP, "from": "bob", "body": { "text": format!("{n}") } }));
     }
-    call(http, "PATCH", &format!("/v1/conversations/{GROUP}/messages/1"), &json!({ "from": "ann", "body": { "text": EDIT } }));
+    call(
+        http,
+        "PATCH",
+        &format!("/v1/conversations/{GROUP}/messages/1"),
+        &json!({ "from": "ann", "body": { "text": EDIT } }),
+    );
     call(http, "PUT", &format!("/v1/conversations/{GROUP}/messages/1/reactions/+?user=bob"), &Value::Null);
     call(http, "PATCH", &format!("/v1/users/bob/conversations/{GROUP}"), &json!({ "title": TITLE }));
     let report = json!({ "reason": "spam", "text": REPORT, "user": "bob" });
@@ -76,7 +90,8 @@ fn live_and_delete(serving: &dyn Fn() -> Command) -> Server {
     let other = call(&mut http, "GET", "/v1/conversations/other/messages", &Value::Null);
     assert!(other.to_string().contains("stays"));
     // The same send to the other conversation is still known.
-    let again = json!({ "conversation": "other", "from": "ann", "body": { "text": "stays" }, "client_msg_id": "other-1" });
+    let again =
+        json!({ "conversation": "other", "from": "ann", "body": { "text": "stays" }, "client_msg_id": "other-1" });
     assert_eq!(call(&mut http, "POST", "/v1/messages", &again)["seq"], 1);
     server.signal("TERM");
     server.wait();

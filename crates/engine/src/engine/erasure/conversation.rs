@@ -50,7 +50,8 @@ impl Engine {
             let why = "the conversation's history is being imported: finish the import first";
             return Err(Refusal::new(ErrorCode::ConversationImporting, why));
         }
-        if conversation.kind == ConversationKind::Official && self.directory.desks.of_account(conversation.no).is_some() {
+        if conversation.kind == ConversationKind::Official && self.directory.desks.of_account(conversation.no).is_some()
+        {
             let why = format!("{id:?} is an official account with a desk, whose customers' conversations refer to it");
             return Err(Refusal::new(ErrorCode::Conflict, why));
         }
@@ -146,7 +147,12 @@ impl Engine {
     }
 
     /// Nobody is in it, asks to be, has something to say in it later, or waits for what comes of a report.
-    fn empty(&self, erasure: &mut StoredErasure, gone: &DeletedConversation, details: &Arc<Conversation>) -> Result<Part, Refusal> {
+    fn empty(
+        &self,
+        erasure: &mut StoredErasure,
+        gone: &DeletedConversation,
+        details: &Arc<Conversation>,
+    ) -> Result<Part, Refusal> {
         self.close(details)?;
         if erasure.cursor.is_empty() {
             self.withdraw_requests_of(&|of, _| of == gone.no)?;

@@ -79,7 +79,9 @@ pub(super) fn what_is_in(file: &str) -> &'static str {
     match file {
         "user.json" => "The card, attributes and settings, and when the user was last seen.",
         "conversations.ndjson" => "The conversations that the user is in: role, since when, and the read mark.",
-        "messages.ndjson" => "What the user wrote: messages, edits and other entries, with former versions that are kept.",
+        "messages.ndjson" => {
+            "What the user wrote: messages, edits and other entries, with former versions that are kept."
+        }
         "received.ndjson" => "What others wrote, as far as the user may read it now.",
         "conversation_settings.ndjson" => "What the user set for conversations, also for those that were left.",
         "reactions.ndjson" => "Reactions that the user gave.",
@@ -94,7 +96,9 @@ pub(super) fn what_is_in(file: &str) -> &'static str {
         "devices.ndjson" => "Devices that took pushes over a connection.",
         "pushes.ndjson" => "Pushes to these devices that are kept, and what became of them.",
         "popups.ndjson" => "What the user was shown and did with it, and where the user stands in journeys.",
-        NAMED_IN => "Records of others and of the server that name the user: their kinds, and the fields in which they do.",
+        NAMED_IN => {
+            "Records of others and of the server that name the user: their kinds, and the fields in which they do."
+        }
         _ => "",
     }
 }
@@ -145,7 +149,10 @@ pub(super) fn fields_with(person: &Person, value: &Value) -> Vec<String> {
                 [Value::Number(no), Value::String(device)] if no.as_u64() == Some(person.no.0) => {
                     found.push(format!("{path} (device {device:?})"));
                 }
-                _ => values.iter().enumerate().for_each(|(at, value)| look(person, value, &format!("{path}[{at}]"), found)),
+                _ => values
+                    .iter()
+                    .enumerate()
+                    .for_each(|(at, value)| look(person, value, &format!("{path}[{at}]"), found)),
             },
             Value::Object(fields) => {
                 fields.iter().for_each(|(name, value)| look(person, value, &format!("{path}.{name}"), found));
@@ -163,7 +170,11 @@ impl Engine {
     pub(super) fn own_record(&self, person: &Person, key: &[u8], row: &[u8]) -> Result<Option<Value>, Refusal> {
         let Some(kind) = ChatRowKind::of(key) else { return Ok(None) };
         let number = |place| number_in(key, place).unwrap_or(0);
-        let conversation = |no| Ok::<_, Refusal>(self.directory.conversation(ConversationNo(no)).map_err(store_refusal)?.map(|found| found.id.clone()));
+        let conversation = |no| {
+            Ok::<_, Refusal>(
+                self.directory.conversation(ConversationNo(no)).map_err(store_refusal)?.map(|found| found.id.clone()),
+            )
+        };
         let json_row = || serde_json::from_slice::<Value>(row).ok();
         Ok(Some(match kind {
             ChatRowKind::Mention => {
@@ -224,7 +235,9 @@ impl Engine {
                     "device_id": shown.device, "provider": shown.provider, "seq": shown.seq, "until": shown.expires_at,
                 })
             }
-            ChatRowKind::NotifiedMark => json!({ "what": "notified", "day_since_1970": number(0), "position": number(1) }),
+            ChatRowKind::NotifiedMark => {
+                json!({ "what": "notified", "day_since_1970": number(0), "position": number(1) })
+            }
             ChatRowKind::ProviderDeadLetter => {
                 let fields = json_row().map(|row| fields_with(person, &row)).unwrap_or_default();
                 json!({ "kind": format!("{kind:?}"), "fields": fields })

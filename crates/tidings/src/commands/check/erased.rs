@@ -61,13 +61,7 @@ fn time(ms: u64) -> String {
     time.map_or_else(|| ms.to_string(), |time| time.to_string())
 }
 
-fn tell(
-    (kind, id): (&str, &str),
-    left: &Leftovers,
-    purged: bool,
-    is_database: bool,
-    (purge_h, keep_days): (u64, u64),
-) {
+fn tell((kind, id): (&str, &str), left: &Leftovers, purged: bool, is_database: bool, (purge_h, keep_days): (u64, u64)) {
     const HOUR_MS: u64 = 60 * 60 * 1_000;
     println!("examined {} rows and entries", left.examined);
     match (left.erased, left.ended_at) {
