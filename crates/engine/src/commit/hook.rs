@@ -20,6 +20,7 @@ use super::{
     size_of_proposal,
 };
 use crate::{
+    access::check_not_suspended,
     directory::Directory,
     fairness::{AdmissionError, FlowKey},
     hook::{HookCall, HookConfig, HookOperation},
@@ -42,6 +43,7 @@ use tidings_domain::{
     gates::{Gate, OpenGates},
     metrics::Metrics,
     model::*,
+    refusals::store_refusal,
     store::{MemberAct, MessageChange, Proposal, Store},
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
@@ -358,7 +360,23 @@ impl Hook {
                 if is_closed { Err(unavailable(&why)) } else { Ok(()) }
             }
         };
+        let result = result.and_then(|()| self.check_again(request));
         (question, result)
+    }
+
+    /// While the app server was asked, the user may have been suspended or erased, and the conversation deleted.
+    fn check_again(&self, request: &CommitRequest) -> Result<(), Refusal> {
+        let directory = &self.parts.directory;
+        let by = if let Origin::User(user) = request.by { Some(user) } else { None };
+        let author = entry_of(&request.proposal).and_then(|entry| Some(entry.author()?.no));
+        for user in by.into_iter().chain(author.filter(|author| Some(*author) != by)) {
+            if let Some(user) = directory.user(user).map_err(store_refusal)? {
+                check_not_suspended(&user, self.parts.clock.now_ms())?;
+            }
+        }
+        let Some(conversation) = &request.conversation else { return Ok(()) };
+        let now = directory.conversation(conversation.no).map_err(store_refusal)?;
+        now.map_or(Ok(()), |now| super::check_open(&now, &request.proposal))
     }
 
     /// Takes answers to their places in the lines, and passes on what is in front.
