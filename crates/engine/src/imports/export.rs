@@ -76,9 +76,9 @@ impl Export {
             Some(from) => self.users(engine, from)?,
             None if self.conversation > self.last => {}
             None => match engine.directory.conversation(ConversationNo(self.conversation)).map_err(store_refusal)? {
-                Some(conversation) => self.part_of(engine, &conversation)?,
+                Some(conversation) if !conversation.is_deleted() => self.part_of(engine, &conversation)?,
                 // Nobody has the number.
-                None => self.conversation += 1,
+                _ => self.conversation += 1,
             },
         }
         Ok((std::mem::take(&mut self.page), self.next_user.is_some() || self.conversation <= self.last))

@@ -9,7 +9,6 @@ use tidings_domain::{
     chat_rows::{decode, number_in},
     erasure::*,
     gates::Gate,
-    joining::JoinRequest,
     model::*,
     refusals::store_refusal,
     reports::{ReportKey, StoredReport},
@@ -262,13 +261,4 @@ impl Engine {
         }
         self.commit_some(proposals).map(drop)
     }
-}
-
-/// The requests to join that are to be withdrawn, by their conversations and users.
-pub(super) type IsRequest<'a> = &'a dyn Fn(ConversationNo, UserNo) -> bool;
-
-/// Whether a request waits.
-pub(super) fn waits(row: &[u8]) -> Result<bool, Refusal> {
-    let request: Option<JoinRequest> = decode(Some(row)).map_err(store_refusal)?;
-    Ok(request.is_some_and(|request| request.refused.is_none()))
 }

@@ -1,6 +1,5 @@
 //! The leader's work on erasures: one bounded part at a time, each of which may be done again after a crash.
 
-use super::conversation::{IsRequest, waits};
 use crate::{Engine, engine::conversations::notice_entry};
 use serde_json::json;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use tidings_domain::{
     chat_rows::{decode, number_in, recall_key},
     desks::{DeskPatch, agent_of},
     erasure::*,
+    joining::JoinRequest,
     model::*,
     push_tokens,
     refusals::store_refusal,
@@ -254,13 +254,15 @@ impl Engine {
     }
 
     /// Withdraws requests to join that wait.
-    pub(super) fn withdraw_requests_of(&self, is_one: IsRequest<'_>) -> Result<(), Refusal> {
+    pub(super) fn withdraw_requests_of(&self, is_one: &dyn Fn(ConversationNo, UserNo) -> bool) -> Result<(), Refusal> {
         let mut proposals = Vec::new();
         let range = (ChatRowKind::JoinRequest.key(&[0]), ChatRowKind::JoinRequest.key(&[0, u64::MAX, u64::MAX]));
         self.each_row(range, |key, row| {
             let (Some(conversation), Some(user)) = (number_in(key, 1), number_in(key, 2)) else { return Ok(()) };
             let (conversation, user) = (ConversationNo(conversation), UserNo(user));
-            if is_one(conversation, user) && waits(row)? {
+            let request: Option<JoinRequest> = decode(Some(row)).map_err(store_refusal)?;
+            let waits = request.is_some_and(|request| request.refused.is_none());
+            if waits && is_one(conversation, user) {
                 let proposal = Proposal::ChangeMembers {
                     conversation,
                     add: Vec::new(),
