@@ -11,6 +11,7 @@ mod a_person_gets_all_that_there_is;
 mod a_random_history_matches_a_shadow_model;
 mod a_refused_send_opens_no_conversation;
 mod a_resume_after_a_new_join_has_no_gap;
+mod a_user_with_many_conversations_is_erased;
 mod a_wrong_clock_moves_no_times;
 mod agents_answer_for_an_account;
 mod all_members_are_mentioned_by_those_who_may;

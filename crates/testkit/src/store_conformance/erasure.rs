@@ -3,7 +3,9 @@
 use super::*;
 use tidings_domain::{
     chat_rows::{block_key, decode, preferences_key, settings_key},
-    erasure::{EraseStep, ErasureStage, LegalHold, Person, StoredErasure, erasure_key, legal_hold_key},
+    erasure::{
+        DeletedConversation, EraseStep, ErasureStage, LegalHold, Person, StoredErasure, erasure_key, legal_hold_key,
+    },
 };
 use tidings_protocol::http::ErasedMessages;
 
@@ -12,6 +14,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("entries_of_an_erased_person_are_under_the_alias", entries),
     ("an_erasure_begins_once", begins_once),
     ("a_legal_hold_is_set_and_lifted", legal_hold),
+    ("a_deleted_conversation_keeps_its_numbers", deleted_conversation),
 ];
 
 fn person(no: UserNo) -> Person {
@@ -134,6 +137,50 @@ fn entries(store: &dyn Store) {
     assert!(read.iter().all(|entry| !format!("{entry:?}").contains("\"u1\"")), "{read:?}");
     let is_stored = |at: usize, id| store.are_stored(&[(room, u[at], id)]).unwrap()[0];
     assert_eq!((is_stored(0, "mine"), is_stored(1, "other")), (false, true));
+}
+
+fn deleted_conversation(store: &dyn Store) {
+    let u = users(store, 2);
+    let (room, other) = (group(store, "g", &u), group(store, "other", &u));
+    for conversation in [room, other] {
+        // A body in parts, and a send under the same id in both.
+        let entry = NewEntry { body: format!("{:?}", "long ".repeat(4_000)).into(), ..message(u[0], "same") };
+        commit(store, Proposal::Append { conversation, entry });
+        let entry = NewEntry { mentions: vec!["u1".into()], ..message(u[1], "second") };
+        commit(store, Proposal::Append { conversation, entry });
+        let patch = PreferencesPatch { title: Some(Some("mine".into())), ..PreferencesPatch::default() };
+        commit(store, Proposal::SetPreferences { conversation, user: u[0], patch });
+    }
+    let before = store.head(room).unwrap();
+    let gone = DeletedConversation::of(room, "g", "erased-c1");
+    let keys: Vec<_> = store.rows(RowSpace::Chat, &[], &[0xFF], 999).unwrap().into_iter().map(|(key, _)| key).collect();
+    for _ in 0..2 {
+        assert_eq!(erase(store, EraseStep::Blank { conversation: room, seqs: vec![1, 2, 99] }), Outcome::Done);
+        assert_eq!(erase(store, EraseStep::RowsIn { conversation: gone.clone(), keys: keys.clone() }), Outcome::Done);
+        assert_eq!(
+            erase(store, EraseStep::Details { conversation: gone.clone(), key: erasure_key("x") }),
+            Outcome::Done
+        );
+    }
+    for entry in store.entries(room, 1, 9, 9, End::Oldest).unwrap() {
+        assert!(entry.content.sender.is_none() && entry.content.is_recalled(), "{entry:?}");
+        assert_eq!((&*entry.content.body, &entry.content.client_msg_id), (NO_BODY, &None));
+    }
+    assert_eq!(store.head(room).unwrap(), before);
+    assert_eq!(store.entries(other, 1, 9, 9, End::Oldest).unwrap()[1].content.mentions, ["u1"]);
+    let requests = [(room, u[0], "same"), (room, u[1], "second"), (other, u[0], "same"), (other, u[1], "second")];
+    assert_eq!(store.stored_seqs(&requests).unwrap(), [None, None, Some(1), Some(2)]);
+    let set = |conversation| store.row(RowSpace::Chat, &preferences_key(u[0], conversation)).unwrap().is_some();
+    assert_eq!((set(room), set(other)), (false, true));
+    assert_eq!((store.conversation_no("g").unwrap(), store.conversation_no("erased-c1").unwrap()), (None, Some(room)));
+    let details = store.conversation(room).unwrap().unwrap();
+    assert!(details.is_deleted() && details.name.is_none());
+    // What is stored afterwards is numbered behind it.
+    let Outcome::Appended(next) = commit(store, Proposal::Append { conversation: room, entry: message(u[0], "same") })
+    else {
+        panic!()
+    };
+    assert_eq!((next.seq, next.duplicate), (3, false));
 }
 
 fn legal_hold(store: &dyn Store) {
