@@ -119,7 +119,6 @@ fn a_message_that_waits_for_the_hook_is_refused_once_its_sender_is_erased() {
     let engine = &world.engine;
     engine.erase_user("ada", ErasedMessages::Keep, "op").unwrap();
     while engine.work_on_erasures(&|_| Ok(0)).unwrap() {}
-    world.settle();
     assert_eq!(engine.erasure("ada").unwrap().state, ErasureState::Done);
     // One request was under way; the other one waited for it.
     let mut asked = 0;
@@ -140,7 +139,6 @@ fn a_message_that_waits_for_the_hook_is_refused_once_its_conversation_is_deleted
     let waiting = hooked.send("ada", "team", "too late");
     hooked.wait_for(1);
     world.engine.delete_conversation("team", "op").unwrap();
-    world.settle();
     app.answer(&allow());
     let refused = world.wait(async { waiting.await.unwrap() }).unwrap_err();
     assert_eq!(refused.code, ErrorCode::ConversationDeleted);
