@@ -324,7 +324,8 @@ impl PersonalExport {
             if request.from_seq > request.to_seq {
                 continue;
             }
-            let page = pages.next().unwrap_or_default();
+            let mut page = pages.next().unwrap_or_default();
+            page.iter_mut().for_each(|entry| engine.streams.overlay(request.conversation, entry));
             let Some((read, details)) = page.last().map(|last| last.seq).zip(details) else { continue };
             if received {
                 self.received(engine, file, &details, &page)?;

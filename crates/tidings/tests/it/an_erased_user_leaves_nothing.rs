@@ -15,7 +15,7 @@ use tidings_client::http::HttpClient;
 pub(crate) const ID: &str = "q7Zk2VxN9wLr";
 const NAME: &str = "nameHc5Jm8PdEu1G";
 const ATTRIBUTES: &str = "attrs3WnRy0KfQ2i";
-const BODY: &str = "bodyT4bYs9XoLm2c";
+pub(crate) const BODY: &str = "bodyT4bYs9XoLm2c";
 const EDIT: &str = "editGk3Vb7NzRq5w";
 const LONG: &str = "longPw8Ae1UyHt6j";
 const MESSAGE_ID: &str = "msgidXc4Fv0BmDs9";
