@@ -109,41 +109,6 @@ fn hooked_on(store: Arc<MemoryStore>, change: impl FnOnce(&mut HookConfig)) -> H
     Hooked { world, app }
 }
 
-#[test]
-fn a_message_that_waits_for_the_hook_is_refused_once_its_sender_is_erased() {
-    let hooked = hooked(|_| {});
-    let Hooked { world, app } = &hooked;
-    let waiting = hooked.send("ada", "team", "too late");
-    let direct = hooked.send("ben", "team", "of-ben");
-    hooked.wait_for(2);
-    let engine = &world.engine;
-    engine.erase_user("ada", ErasedMessages::Keep, "op").unwrap();
-    while engine.work_on_erasures(&|_| Ok(0)).unwrap() {}
-    assert_eq!(engine.erasure("ada").unwrap().state, ErasureState::Done);
-    // One request was under way; the other one waited for it.
-    let mut asked = 0;
-    while asked < 2 {
-        asked += app.answer(&allow()).len();
-    }
-    let refused = world.wait(async { waiting.await.unwrap() }).unwrap_err();
-    assert_eq!(refused.code, ErrorCode::UserSuspended);
-    world.wait(async { direct.await.unwrap() }).unwrap();
-    let left = tidings_engine::engine::erasure::leftovers::leftovers(&*engine.store, "ada").unwrap();
-    assert!(left.is_clean(), "{left:?}");
-}
-
-#[test]
-fn a_message_that_waits_for_the_hook_is_refused_once_its_conversation_is_deleted() {
-    let hooked = hooked(|_| {});
-    let Hooked { world, app } = &hooked;
-    let waiting = hooked.send("ada", "team", "too late");
-    hooked.wait_for(1);
-    world.engine.delete_conversation("team", "op").unwrap();
-    app.answer(&allow());
-    let refused = world.wait(async { waiting.await.unwrap() }).unwrap_err();
-    assert_eq!(refused.code, ErrorCode::ConversationDeleted);
-}
-
 type Sending<T> = JoinHandle<Result<T, Refusal>>;
 
 impl Hooked {
