@@ -4,6 +4,7 @@
 use crate::{
     chat_rows, desks,
     erasure::{EraseStep, legal_hold_key},
+    expiry::rows_of,
     model::*,
     push_tokens::row_keys as push_token_keys,
     reports::{ReportChange, StoredReport},
@@ -141,8 +142,11 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
             if keys.is_empty() {
                 keys.push(desks::assignment_key(*conversation));
             }
-            if matches!(change, MessageChange::Recall | MessageChange::Pin { .. }) {
+            if matches!(change, MessageChange::Recall | MessageChange::Expire | MessageChange::Pin { .. }) {
                 keys.push(chat_rows::pins_key(*conversation));
+            }
+            if *change == MessageChange::Expire {
+                keys.push(legal_hold_key(*conversation));
             }
             keys
         }
@@ -492,6 +496,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             self.rows.put_chat_row(chat_rows::reply_key(conversation, reply_to, seq), Some(Vec::new()));
         }
         self.note_open_stream(conversation, seq, &entry);
+        for RowChange { key, value } in rows_of(conversation, seq, at, &entry) {
+            self.rows.put_chat_row(key, value);
+        }
         self.rows.append(entry, appended, head, send)?;
         Ok(appended)
     }

@@ -4,7 +4,7 @@ mod entry_details;
 
 pub use entry_details::*;
 
-use crate::request_digest::RequestDigest;
+use crate::{expiry::Expiry, request_digest::RequestDigest};
 use std::sync::Arc;
 pub use tidings_protocol::{
     cursor::{Cursor, LANES},
@@ -243,6 +243,9 @@ pub struct ConversationSettings {
     /// Whether users may ask to become members; `None`: they may not.
     #[serde(skip_serializing_if = "is_default")]
     pub join_requests: Option<bool>,
+    /// When messages disappear that are sent from now on.
+    #[serde(skip_serializing_if = "is_default")]
+    pub expires: Option<Expiry>,
     /// Whether the history of another system is being imported: only the import writes. `Some(false)`: it has been finished.
     #[serde(skip_serializing_if = "is_default")]
     pub importing: Option<bool>,
@@ -308,6 +311,7 @@ impl ConversationSettings {
             posting: changes.posting.or(self.posting),
             slow_mode_s: changes.slow_mode_s.or(self.slow_mode_s),
             join_requests: changes.join_requests.or(self.join_requests),
+            expires: changes.expires.or(self.expires),
             importing: changes.importing.or(self.importing),
         }
     }
@@ -393,6 +397,11 @@ impl Conversation {
     /// In how many milliseconds a member may send one message; `None`: there is no slow mode.
     pub fn slow_mode_ms(&self) -> Option<u64> {
         self.settings.slow_mode_s.filter(|seconds| *seconds > 0).map(|seconds| u64::from(seconds) * 1_000)
+    }
+
+    /// When messages disappear that are sent now.
+    pub fn expires(&self) -> Option<Expiry> {
+        self.settings.expires.filter(|expiry| expiry.after_s > 0)
     }
 
     /// Who may mention all members.

@@ -138,6 +138,7 @@ impl Engine {
             ),
             bulk_sends: parking_lot::Mutex::default(),
             schedule: parking_lot::Mutex::default(),
+            expiring: parking_lot::Mutex::default(),
             draining: AtomicBool::new(false),
             importing: Arc::new(Semaphore::new(1)),
             end_reason: watch::Sender::new(None),

@@ -37,7 +37,7 @@ pub(crate) fn of_bulk_send(new: &CreateBulkSend) -> RequestDigest {
 }
 
 fn with_message(hasher: RequestHasher, message: &NewMessage) -> RequestHasher {
-    let NewMessage { client_msg_id: _, content_type, body, mentions, silent, skip_push, reply_to } = message;
+    let NewMessage { client_msg_id: _, content_type, body, mentions, silent, skip_push, reply_to, expires } = message;
     hasher
         .text("type", content_type)
         .json("body", body.get())
@@ -45,4 +45,6 @@ fn with_message(hasher: RequestHasher, message: &NewMessage) -> RequestHasher {
         .flag("silent", *silent)
         .flag("skip_push", *skip_push)
         .number("reply_to", *reply_to)
+        .number("expires.after_s", expires.and_then(|expires| expires.after_s).map(u64::from))
+        .number("expires.after_read_s", expires.and_then(|expires| expires.after_read_s).map(u64::from))
 }

@@ -246,7 +246,7 @@ async fn housekeeping(engine: Arc<Engine>, notifications: Arc<Notifications>, se
     let erasures = work_on_erasures(notifications.clone());
     let purge = purge_recalled_bodies(notifications, &settings);
     let (messages, events) = (remove_old_messages(engine.clone(), &settings), remove_old_events(engine.clone()));
-    let (scheduled, notes) = (send_scheduled(engine.clone()), add_feed_notes(engine.clone()));
+    let (scheduled, notes) = (work_on_due_messages(engine.clone()), add_feed_notes(engine.clone()));
     tokio::join!(messages, events, purge, erasures, scheduled, notes, work_on_bulk_sends(engine));
 }
 
@@ -266,16 +266,16 @@ async fn work_on_bulk_sends(engine: Arc<Engine>) {
     }
 }
 
-/// Has messages sent whose time has come.
-async fn send_scheduled(engine: Arc<Engine>) {
+/// Has messages sent, and disappear, whose time has come.
+async fn work_on_due_messages(engine: Arc<Engine>) {
     let mut timer = interval_from_now(SCHEDULED_EVERY);
-    let failures = FailureLog::new("scheduled messages wait; it is tried again");
+    let failures = FailureLog::new("messages whose time has come wait; it is tried again");
     loop {
         timer.tick().await;
         loop {
-            let sent = engine.send_scheduled().await;
-            failures.note(&sent);
-            if !matches!(sent, Ok(true)) {
+            let worked = engine.work_on_due_messages().await;
+            failures.note(&worked);
+            if !matches!(worked, Ok(true)) {
                 break;
             }
         }

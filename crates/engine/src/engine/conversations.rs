@@ -3,6 +3,7 @@
 use crate::{
     Engine,
     attributes::{attributes_value, check_attributes},
+    engine::expiring::{shown_expiry, stored_expiry},
     reactions::requests::check_allowed_reactions,
     visibility::check_may_know_followers,
 };
@@ -61,6 +62,7 @@ impl Engine {
     pub(crate) fn new_with_members(&self, actor: &Actor, new: CreateConversation) -> Result<NewConversation, Refusal> {
         new.reactions.as_ref().map_or(Ok(()), check_allowed_reactions)?;
         self.check_posting(new.kind, new.posting, new.slow_mode_s, new.join_requests)?;
+        self.check_default_expiry(new.expires)?;
         if new.kind == ConversationKind::Official && matches!(actor, Actor::User(_)) {
             return Err(Refusal::new(ErrorCode::Forbidden, "only the app server may create official accounts"));
         }
@@ -112,6 +114,7 @@ impl Engine {
                 posting: new.posting,
                 slow_mode_s: new.slow_mode_s,
                 join_requests: new.join_requests,
+                expires: new.expires.map(stored_expiry),
                 importing: None,
             },
         })
@@ -124,6 +127,7 @@ impl Engine {
     ) -> Result<(ConversationDetails, bool), Refusal> {
         new.reactions.as_ref().map_or(Ok(()), check_allowed_reactions)?;
         self.check_posting(new.kind, new.posting, new.slow_mode_s, new.join_requests)?;
+        self.check_default_expiry(new.expires)?;
         let (first, second) = check_new_direct(&new)?;
         if let Actor::User(user) = actor
             && user.id != *first
@@ -179,6 +183,7 @@ impl Engine {
             posting: conversation.posting(),
             slow_mode_s: conversation.settings.slow_mode_s.unwrap_or_default(),
             join_requests: conversation.settings.join_requests.unwrap_or_default(),
+            expires: conversation.expires().map(shown_expiry),
             importing: conversation.is_importing(),
         })
     }
@@ -236,6 +241,7 @@ impl Engine {
             }
         }
         self.check_posting(conversation.kind, update.posting, update.slow_mode_s, update.join_requests)?;
+        self.check_default_expiry(update.expires)?;
         if update == UpdateConversation::default() {
             return self.details_of(&conversation);
         }
@@ -265,6 +271,9 @@ impl Engine {
         if let Some(join_requests) = update.join_requests {
             notice["join_requests"] = json!(join_requests);
         }
+        if let Some(expires) = update.expires {
+            notice["expires"] = json!(expires);
+        }
         let mut entry = notice_entry(EntryKind::ConversationChange, actor, &notice);
         entry.details = self.desk_details(entry.kind, &conversation, actor.user().map(|user| &**user));
         let proposal = Proposal::UpdateConversation {
@@ -281,6 +290,7 @@ impl Engine {
                 posting: update.posting,
                 slow_mode_s: update.slow_mode_s,
                 join_requests: update.join_requests,
+                expires: update.expires.map(stored_expiry),
                 importing: None,
             },
             notice: Some(entry),

@@ -29,9 +29,9 @@ use tidings_protocol::{
 /// Messages that are sent together.
 const SENT_AT_ONCE: usize = 100;
 const ROWS_AT_ONCE: usize = 1_000;
-/// How long a message that has failed is kept.
 /// The shortest and the longest pause before a message is tried again that was refused for now.
 const AGAIN_AFTER_MS: std::ops::RangeInclusive<u64> = 1_000..=60 * 60 * 1_000;
+/// How long a message that has failed is kept.
 const FAILED_KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1_000;
 
 /// What the leader knows of all scheduled messages in its term.
@@ -62,6 +62,7 @@ impl Engine {
         self.check_opens(caller, &message)?;
         let (conversation, to, from, message) = message.into_parts();
         check_message(&message)?;
+        message.expires.map_or(Ok(()), |_| self.gates.require(Gate::DisappearingMessages))?;
         let (sender, account) = self.scheduling_sender(caller, from.as_deref())?;
         let conversation = match (&conversation, &to) {
             (Some(id), None) => {
@@ -81,7 +82,7 @@ impl Engine {
         if to.is_some() && sender == UserNo::NOBODY {
             return Err(Refusal::field("message.from", "a message to a user needs a sender"));
         }
-        let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to } = message;
+        let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to, expires } = message;
         let digest = client_msg_id.as_ref().map(|_| {
             let hasher = RequestHasher::new("schedule")
                 .number("send_at", Some(send_at))
@@ -103,6 +104,7 @@ impl Engine {
             silent,
             skip_push,
             reply_to,
+            expires,
             parts: 0,
             failed: None,
         };
@@ -231,6 +233,18 @@ impl Engine {
         self.store.write_rows(schedule.term, RowSpace::Chat, message.removal()).map_err(store_refusal)?;
         schedule.total = schedule.total.saturating_sub(1);
         Ok(())
+    }
+
+    /// Has messages sent, and disappear, whose time has come. Answers whether there is more to do at once. Only the leader does so.
+    ///
+    /// # Errors
+    /// `store_unavailable`, `queue_full`: a later call goes on.
+    pub async fn work_on_due_messages(self: &Arc<Self>) -> Result<bool, Refusal> {
+        let engine = self.clone();
+        let expired = blocking(move || engine.expire_messages()).await;
+        // What holds up one of the two does not hold up the other.
+        let sent = self.send_scheduled().await;
+        Ok(expired? | sent?)
     }
 
     /// Sends what is due. Answers whether there is more to send at once. Only the leader does so.
@@ -453,6 +467,7 @@ impl Engine {
             silent: header.silent,
             skip_push: header.skip_push,
             reply_to: header.reply_to,
+            expires: header.expires,
         })
     }
 

@@ -29,6 +29,7 @@ mod large_pushes_span_writes_and_queues;
 mod member_changes_follow_roles_and_leave_notices;
 mod members_report_messages;
 mod members_write_as_their_rights_say;
+mod messages_disappear;
 mod no_way_out_shows_what_a_member_may_not_see;
 mod nodes_change_each_others_messages;
 mod only_the_leader_pushes_and_decides_popups;

@@ -1,5 +1,6 @@
 //! Conversations and their members.
 
+use super::Expires;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -162,6 +163,9 @@ pub struct CreateConversation {
     /// Whether users may ask to become members; absent in a new one: they may not. Only for groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join_requests: Option<bool>,
+    /// When messages disappear that are sent from now on: what a sender says may only be earlier. Without a field in it: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
 }
 
 /// The changes of a conversation's details. What is absent stays as it was.
@@ -204,6 +208,9 @@ pub struct UpdateConversation {
     /// Whether users may ask to become members; absent in a new one: they may not. Only for groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join_requests: Option<bool>,
+    /// When messages disappear that are sent from now on: what a sender says may only be earlier. Without a field in it: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
 }
 
 /// A conversation, without its members and entries.
@@ -253,6 +260,9 @@ pub struct ConversationDetails {
     /// Users may ask to become members.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub join_requests: bool,
+    /// When messages disappear that are sent from now on; absent: they do not, unless their senders say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
     /// The history of another system is being imported: members read, and nobody sends before the import is finished.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub importing: bool,

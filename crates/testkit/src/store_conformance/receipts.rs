@@ -1,7 +1,10 @@
 //! Stored positions, the setting of read receipts, and a conversation's settings.
 
 use super::*;
-use tidings_domain::chat_rows::{block_key, decode_stored, number_in, stored_key};
+use tidings_domain::{
+    chat_rows::{block_key, decode_stored, number_in, stored_key},
+    expiry::Expiry,
+};
 use tidings_protocol::http::{KindPreferences, NotificationPreferences, PolicyChannel};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -192,6 +195,7 @@ fn settings(store: &dyn Store) {
         blocks: Some(BlocksMode::Hide),
         posting: Some(Posting::Admins),
         slow_mode_s: Some(30),
+        expires: Some(Expiry { after_s: 60, after_read_s: Some(5) }),
         join_requests: Some(true),
         importing: Some(false),
     };

@@ -162,6 +162,7 @@ impl World {
             posting: None,
             slow_mode_s: None,
             join_requests: None,
+            expires: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }
@@ -217,6 +218,7 @@ pub fn message(from: &str, conversation: &str, text: &str) -> SendRequest {
         silent: false,
         skip_push: false,
         reply_to: None,
+        expires: None,
     }
 }
 
