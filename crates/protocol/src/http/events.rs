@@ -110,8 +110,8 @@ pub enum EventData {
     Settings(SettingsEvent),
     /// `user_erased`
     UserErased(UserErasedEvent),
-    /// `push`, `notification` and all types that begin with `popup.`: as it was said when it happened, a [`PushEvent`],
-    /// [`NotificationEvent`], [`PopupExposureEvent`] or [`ExportedEvent`].
+    /// `scheduled_failed`, `push`, `notification` and all types that begin with `popup.`: as it was said when it happened, a
+    /// [`ScheduledFailedEvent`], [`PushEvent`], [`NotificationEvent`], [`PopupExposureEvent`] or [`ExportedEvent`].
     Noted(Box<RawValue>),
 }
 
@@ -139,6 +139,7 @@ impl ToSchema for EventData {
         UserProfile::schemas(schemas);
         SettingsEvent::schemas(schemas);
         UserErasedEvent::schemas(schemas);
+        ScheduledFailedEvent::schemas(schemas);
         PushEvent::schemas(schemas);
         NotificationEvent::schemas(schemas);
         PopupExposureEvent::schemas(schemas);
@@ -166,6 +167,7 @@ impl EventData {
             of::<UserProfile>(),
             of::<SettingsEvent>(),
             of::<UserErasedEvent>(),
+            of::<ScheduledFailedEvent>(),
             of::<PushEvent>(),
             of::<NotificationEvent>(),
             of::<PopupExposureEvent>(),
@@ -333,6 +335,31 @@ pub struct NotifiedUser {
     pub device_id: Option<String>,
 }
 
+/// A message for a later time was refused when its time came, and is not tried again unless it gets another time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScheduledFailedEvent {
+    /// The number under which it is listed.
+    pub id: u64,
+    /// The sender; absent: the conversation itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The conversation that it was for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+    /// Or the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The sender's own id for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_msg_id: Option<String>,
+    /// When it was to be sent, in milliseconds since 1970 UTC.
+    pub send_at: u64,
+    /// The `code` with which the send was refused.
+    pub code: String,
+    /// For people.
+    pub detail: String,
+}
+
 /// A popup was shown to a user, or would have been.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PopupExposureEvent {
@@ -387,6 +414,8 @@ pub enum EventType {
     Report,
     /// A user is erased: whoever has something of the user erases it, too.
     UserErased,
+    /// A message for a later time could not be sent when its time came.
+    ScheduledFailed,
     /// A push was accepted, or is in another state.
     Push,
     /// What became of notifying some people of a message.
@@ -402,7 +431,7 @@ const ENTRY: &str = "entry.";
 
 impl EventType {
     /// All types but those of entries.
-    const OTHERS: [EventType; 14] = [
+    const OTHERS: [EventType; 15] = [
         EventType::Members,
         EventType::Conversation,
         EventType::User,
@@ -413,6 +442,7 @@ impl EventType {
         EventType::Suspension,
         EventType::Report,
         EventType::UserErased,
+        EventType::ScheduledFailed,
         EventType::Push,
         EventType::Notification,
         EventType::PopupExposure,
@@ -449,6 +479,7 @@ impl fmt::Display for EventType {
             EventType::Suspension => "suspension",
             EventType::Report => "report",
             EventType::UserErased => "user_erased",
+            EventType::ScheduledFailed => "scheduled_failed",
             EventType::Push => "push",
             EventType::Notification => "notification",
             EventType::PopupExposure => "popup.exposure",
