@@ -4,7 +4,7 @@
 use crate::{
     chat_rows, desks,
     erasure::{EraseStep, legal_hold_key},
-    expiry::rows_of,
+    expiry::{own_retention_key, rows_of},
     model::*,
     push_tokens::row_keys as push_token_keys,
     reports::{ReportChange, StoredReport},
@@ -266,6 +266,10 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 details.attributes = attributes.clone().or(details.attributes);
                 self.check_notice(*conversation, notice.as_ref())?;
                 details.settings = details.settings.with(settings.clone());
+                if let Some(own) = settings.retention {
+                    let row = (own != OwnRetention::default()).then(Vec::new);
+                    self.rows.put_chat_row(own_retention_key(*conversation), row);
+                }
                 self.rows.put_conversation(details);
                 match notice {
                     Some(notice) => self.notice(*conversation, notice).map(Outcome::Appended),

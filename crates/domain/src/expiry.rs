@@ -131,3 +131,18 @@ pub fn rows_of(conversation: ConversationNo, seq: u64, at: u64, entry: &NewEntry
     }
     rows
 }
+
+/// A conversation that keeps its messages for another time than all others.
+pub fn own_retention_key(conversation: ConversationNo) -> Vec<u8> {
+    ChatRowKind::Expiry.key(&[3, conversation.0])
+}
+
+/// The range of all of them.
+pub fn all_own_retentions() -> (Vec<u8>, Vec<u8>) {
+    (own_retention_key(ConversationNo(0)), own_retention_key(ConversationNo(u64::MAX)))
+}
+
+/// The conversation of a key that [`own_retention_key`] made.
+pub fn own_retention_in(key: &[u8]) -> Option<ConversationNo> {
+    number_in(key, 1).map(ConversationNo)
+}

@@ -246,9 +246,22 @@ pub struct ConversationSettings {
     /// When messages disappear that are sent from now on.
     #[serde(skip_serializing_if = "is_default")]
     pub expires: Option<Expiry>,
+    /// How long messages are kept, in place of what holds for all.
+    #[serde(skip_serializing_if = "is_default")]
+    pub retention: Option<OwnRetention>,
     /// Whether the history of another system is being imported: only the import writes. `Some(false)`: it has been finished.
     #[serde(skip_serializing_if = "is_default")]
     pub importing: Option<bool>,
+}
+
+/// How long a conversation keeps its messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct OwnRetention {
+    /// Days; 0: as all conversations.
+    pub keep_days: u32,
+    /// The newest message goes, too.
+    pub removes_newest: bool,
 }
 
 /// A setting of which a later version may know more values than this one.
@@ -312,6 +325,7 @@ impl ConversationSettings {
             slow_mode_s: changes.slow_mode_s.or(self.slow_mode_s),
             join_requests: changes.join_requests.or(self.join_requests),
             expires: changes.expires.or(self.expires),
+            retention: changes.retention.or(self.retention),
             importing: changes.importing.or(self.importing),
         }
     }

@@ -235,6 +235,8 @@ pub const POPUPS_PAGE_MAX: usize = 500;
 pub const POPUP_HOURS_MAX: usize = 10_000;
 /// Users that a bulk send names.
 pub const BULK_USERS_MAX: usize = 10_000;
+/// The most days for which a conversation keeps its messages by a setting of its own.
+pub const KEEP_DAYS_MAX: u32 = 36_500;
 /// The longest time after which a message disappears, in seconds.
 pub const EXPIRES_AFTER_S_MAX: u32 = 365 * 24 * 60 * 60;
 /// The longest time from when a message was read until it disappears, in seconds.

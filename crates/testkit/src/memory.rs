@@ -338,6 +338,14 @@ impl State {
                 if settings.join_requests.is_some() {
                     details.settings.join_requests = settings.join_requests;
                 }
+                if let Some(own) = settings.retention {
+                    details.settings.retention = Some(own);
+                    let row = (RowSpace::Chat, [b"Y".to_vec(), numbers(&[3, conversation.0])].concat());
+                    match own == OwnRetention::default() {
+                        true => drop(self.rows.remove(&row)),
+                        false => drop(self.rows.insert(row, Vec::new())),
+                    }
+                }
                 if settings.expires.is_some() {
                     details.settings.expires = settings.expires;
                 }
@@ -862,8 +870,12 @@ impl Store for MemoryStore {
         Ok(self.0.lock().notifications.range(first..=last).take(limit).map(|(_, found)| found.clone()).collect())
     }
 
-    fn retain(&self, _: Retention, _: u64) -> StoreResult<u64> {
+    fn retain_but(&self, _: Retention, _: &[ConversationNo], _: u64) -> StoreResult<u64> {
         Ok(0)
+    }
+
+    fn retain_in(&self, _: ConversationNo, _: Retention, _: u64) -> StoreResult<RetainedIn> {
+        Ok(RetainedIn::default())
     }
 
     fn stats(&self) -> StoreStats {

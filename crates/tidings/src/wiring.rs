@@ -341,7 +341,8 @@ async fn purge_recalled_bodies(notifications: Arc<Notifications>, settings: &Set
 
 /// Removes the messages that retention no longer keeps.
 async fn remove_old_messages(engine: Arc<Engine>, settings: &Settings) {
-    let Some(kept) = settings.retention() else { return };
+    // Also without a limit for all: conversations may have their own.
+    let kept = settings.retention().unwrap_or_default();
     let mut timer = interval_from_now(Duration::from_secs(settings.retention.interval_minutes.max(1) * 60));
     loop {
         timer.tick().await;
@@ -350,6 +351,7 @@ async fn remove_old_messages(engine: Arc<Engine>, settings: &Settings) {
         }
         let engine = engine.clone();
         match tokio::task::spawn_blocking(move || engine.remove_old(kept)).await {
+            Ok(Ok(0)) => {}
             Ok(Ok(removed)) => tracing::info!(removed, "retention"),
             Ok(Err(refusal)) => tracing::warn!(%refusal, "retention failed; it is tried again"),
             Err(error) => tracing::error!(%error, "retention met a defect"),

@@ -3,7 +3,7 @@
 use crate::{
     Engine,
     attributes::{attributes_value, check_attributes},
-    engine::expiring::{shown_expiry, stored_expiry},
+    engine::expiring::{shown_expiry, shown_retention, stored_expiry, stored_retention},
     reactions::requests::check_allowed_reactions,
     visibility::check_may_know_followers,
 };
@@ -115,6 +115,7 @@ impl Engine {
                 slow_mode_s: new.slow_mode_s,
                 join_requests: new.join_requests,
                 expires: new.expires.map(stored_expiry),
+                retention: None,
                 importing: None,
             },
         })
@@ -184,6 +185,7 @@ impl Engine {
             slow_mode_s: conversation.settings.slow_mode_s.unwrap_or_default(),
             join_requests: conversation.settings.join_requests.unwrap_or_default(),
             expires: conversation.expires().map(shown_expiry),
+            retention: conversation.settings.retention.and_then(shown_retention),
             importing: conversation.is_importing(),
         })
     }
@@ -242,6 +244,14 @@ impl Engine {
         }
         self.check_posting(conversation.kind, update.posting, update.slow_mode_s, update.join_requests)?;
         self.check_default_expiry(update.expires)?;
+        if update.retention.is_some() && actor.user().is_some() {
+            return Err(Refusal::new(
+                ErrorCode::Forbidden,
+                "retention: app servers alone say how long messages are kept",
+            ));
+        }
+        update.retention.map_or(Ok(()), |_| self.gates.require(Gate::DisappearingMessages))?;
+        let retention = update.retention.map(stored_retention).transpose()?;
         if update == UpdateConversation::default() {
             return self.details_of(&conversation);
         }
@@ -274,6 +284,9 @@ impl Engine {
         if let Some(expires) = update.expires {
             notice["expires"] = json!(expires);
         }
+        if let Some(retention) = update.retention {
+            notice["retention"] = json!(retention);
+        }
         let mut entry = notice_entry(EntryKind::ConversationChange, actor, &notice);
         entry.details = self.desk_details(entry.kind, &conversation, actor.user().map(|user| &**user));
         let proposal = Proposal::UpdateConversation {
@@ -291,6 +304,7 @@ impl Engine {
                 slow_mode_s: update.slow_mode_s,
                 join_requests: update.join_requests,
                 expires: update.expires.map(stored_expiry),
+                retention,
                 importing: None,
             },
             notice: Some(entry),

@@ -20,7 +20,7 @@ use tidings_domain::{
 };
 use tidings_protocol::{
     error::Refusal,
-    http::{Expires, NewMessage},
+    http::{ConversationRetention, Expires, NewMessage},
     limits::*,
 };
 
@@ -182,6 +182,11 @@ impl Engine {
         self.committer.begin(Some(&details), proposal).map(Some)
     }
 
+    /// Has a message go whose time is over. A legal hold keeps it.
+    pub(crate) fn expire(&self, conversation: ConversationNo, seq: u64) -> Result<(), Refusal> {
+        self.begin_expiry(conversation, seq)?.map_or(Ok(Expired::Gone), expired_of).map(drop)
+    }
+
     /// Another message waits to be read.
     fn watch_new(&self, known: &mut Expiring, conversation: ConversationNo, seq: u64) -> Result<(), Refusal> {
         let row = self.store.row(RowSpace::Chat, &waiting_key(conversation, seq)).map_err(store_refusal)?;
@@ -334,6 +339,25 @@ pub(crate) fn check_expires(expires: &Expires) -> Result<(), Refusal> {
         }
         Expires { .. } => Ok(()),
     }
+}
+
+/// Checks how long a conversation is to keep its messages, and answers it as it is stored.
+pub(crate) fn stored_retention(retention: ConversationRetention) -> Result<OwnRetention, Refusal> {
+    let ConversationRetention { keep_days, removes_newest } = retention;
+    match keep_days {
+        Some(0) => Err(Refusal::field("retention.keep_days", "must be at least 1")),
+        Some(days) if days > KEEP_DAYS_MAX => {
+            Err(Refusal::limit("retention.keep_days", u64::from(KEEP_DAYS_MAX), u64::from(days)))
+        }
+        _ => Ok(OwnRetention { keep_days: keep_days.unwrap_or(0), removes_newest }),
+    }
+}
+
+/// As it is shown; `None`: as for all.
+pub(crate) fn shown_retention(own: OwnRetention) -> Option<ConversationRetention> {
+    let OwnRetention { keep_days, removes_newest } = own;
+    let shown = ConversationRetention { keep_days: Some(keep_days).filter(|days| *days > 0), removes_newest };
+    Some(shown).filter(|_| own != OwnRetention::default())
 }
 
 /// As it is stored. Of a conversation that asks for none: zero seconds.

@@ -17,6 +17,7 @@ mod blocked_users_do_not_reach_who_blocks;
 mod bulk_sends_reach_each_follower_once;
 mod caps_hold_on_all_devices;
 mod compiled_rules_match_the_reference;
+mod conversations_keep_for_their_own_time;
 mod decisions_match_a_reference_evaluator;
 mod erased_users_leave_an_alias;
 mod explanations_agree_with_decisions;

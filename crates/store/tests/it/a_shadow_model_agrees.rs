@@ -214,6 +214,7 @@ fn settings(set: bool) -> ConversationSettings {
         slow_mode_s: set.then_some(30),
         join_requests: set.then_some(true),
         expires: set.then_some(Expiry { after_s: 60, after_read_s: None }),
+        retention: set.then_some(OwnRetention { keep_days: 9, removes_newest: false }),
         importing: None,
     }
 }
