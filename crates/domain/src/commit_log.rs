@@ -89,6 +89,7 @@ impl Change {
                 EraseStep::Profile { person, key } => Some(Change::Erased { user: person.no, erasure: key.clone() }),
                 EraseStep::Entries { .. } | EraseStep::Rows { .. } => None,
             },
+            Proposal::SetPushToken { notes, .. } => (!notes.is_empty()).then(|| Change::Notes(notes.clone())),
             Proposal::AddFeedNotes(notes) => Some(Change::Notes(notes.clone())),
             // What these change is in their entries, or is read from the store each time.
             Proposal::Append { .. }
@@ -99,7 +100,6 @@ impl Change {
             | Proposal::Assign { .. }
             | Proposal::SetLegalHold { .. }
             | Proposal::SetStored(_)
-            | Proposal::SetPushToken { .. }
             | Proposal::SetNotificationCounts(_)
             | Proposal::SetApiKeyUse(_)
             | Proposal::SetLastSeen(_)

@@ -347,7 +347,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             Proposal::SetBlock { user, other, blocked, blocks_max } => {
                 self.set_block(*user, *other, *blocked, *blocks_max)
             }
-            Proposal::SetPushToken { user, device, token, former, owner, additions } => {
+            Proposal::SetPushToken { user, device, token, former, owner, additions, .. } => {
                 self.set_push_token(*user, device, token.as_ref(), *former, owner.as_ref(), *additions)
             }
             Proposal::SetLastSeen(seen) => {

@@ -6,7 +6,7 @@
 
 use crate::{
     clock::{Clock, SystemClock},
-    feed_note::{FeedNote, NotesRow},
+    feed_note::{FeedNote, NotesNo, NotesRow},
     gates::{Gate, OpenGates},
     store::ROW_BYTES_MAX,
 };
@@ -14,7 +14,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
-use tidings_protocol::http::EventType;
+use tidings_protocol::http::{DeviceEvent, EventType, PushProvider};
 
 /// The low bits of a number, for rows of the same millisecond.
 const MS_SHIFT: u32 = 20;
@@ -89,7 +89,27 @@ impl FeedNotes {
         rows.into_iter().map(|(_, notes)| self.row(notes)).collect()
     }
 
+    /// What is to be said of a user's device which a provider reaches from now on, or none any more; `None`: nothing.
+    pub fn of_device(&self, user: &str, device: &str, provider: Option<PushProvider>) -> Option<FeedNote> {
+        let (registered, user_id, device_id) = (provider.is_some(), user.to_owned(), device.to_owned());
+        let event = || DeviceEvent { user: user_id, device_id, registered, provider };
+        let note = || FeedNote::new(EventType::Device, user, self.clock.now_ms(), &event());
+        self.wants(EventType::Device).then(note)
+    }
+
+    /// Notes for a proposal that brings them into the log by itself.
+    pub fn for_commit(&self, mut notes: Vec<FeedNote>) -> Vec<FeedNote> {
+        self.number(&mut notes);
+        notes
+    }
+
     fn row(&self, mut notes: Vec<FeedNote>) -> NotesRow {
+        let no = self.number(&mut notes);
+        // Serializing into memory cannot fail.
+        NotesRow { no, bytes: postcard::to_allocvec(&notes).unwrap_or_default() }
+    }
+
+    fn number(&self, notes: &mut [FeedNote]) -> NotesNo {
         let now = self.clock.now_ms() << MS_SHIFT;
         let next = |last: u64| now.max(last + 1);
         let last = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
@@ -97,7 +117,6 @@ impl FeedNotes {
         for (at, note) in notes.iter_mut().enumerate() {
             note.id = format!("{:x}.{:x}.{at}", no.0, no.1);
         }
-        // Serializing into memory cannot fail.
-        NotesRow { no, bytes: postcard::to_allocvec(&notes).unwrap_or_default() }
+        no
     }
 }

@@ -385,6 +385,20 @@ pub trait Store: PushStore + RowStore {
     fn conversations(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
         batch_reads::conversations(self, conversations)
     }
+    /// These users, in the same order.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn users(&self, users: &[UserNo]) -> StoreResult<Vec<Option<User>>> {
+        batch_reads::users(self, users)
+    }
+    /// The memberships of a user in these conversations, in the same order.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn memberships(&self, user: UserNo, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Membership>>> {
+        batch_reads::memberships(self, user, conversations)
+    }
     /// The positions of these entries (conversation and `seq`), in the same order.
     ///
     /// # Errors

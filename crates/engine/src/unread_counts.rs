@@ -2,8 +2,9 @@
 
 use rustc_hash::FxHashMap;
 use tidings_domain::{
+    chat_rows::block_key,
     model::*,
-    store::{ConversationState, PageRequest, Store, StoreResult},
+    store::{ConversationState, PageRequest, RowSpace, Store, StoreResult},
 };
 use tidings_protocol::limits::*;
 
@@ -59,9 +60,10 @@ fn count(
     mut known: Option<&mut SharedPages>,
 ) -> StoreResult<Vec<UnreadCount>> {
     let mut counts: Vec<_> = ranges.into_iter().map(UnreadCounter::of).collect();
+    let mut reader = Reader { store, user, blocked: FxHashMap::default() };
     loop {
         if let Some(known) = &known {
-            counts.iter_mut().for_each(|count| count.add_known(user, known));
+            counts.iter_mut().try_for_each(|count| count.add_known(&mut reader, known))?;
         }
         let open: Vec<usize> = (0..counts.len()).filter(|index| counts[*index].is_open()).collect();
         if open.is_empty() {
@@ -72,7 +74,7 @@ fn count(
         let pages = store.pages(&asked, PAGES_BYTES_MAX)?;
         for (index, page) in open.into_iter().zip(pages) {
             let (place, page) = (counts[index].place(), ScannedPage::of(page));
-            counts[index].add(user, &page);
+            counts[index].add(&mut reader, &page)?;
             if let Some(known) = &mut known {
                 known.keep(place, page);
             }
@@ -140,6 +142,30 @@ pub(crate) fn counts(content: &NewEntry) -> bool {
     content.kind == EntryKind::Message && !content.silent && !content.is_recalled() && !content.is_hidden()
 }
 
+/// For whom messages are counted.
+struct Reader<'a> {
+    store: &'a dyn Store,
+    user: &'a User,
+    /// Whether the user blocks a sender who mentions them.
+    blocked: FxHashMap<UserNo, bool>,
+}
+
+impl Reader<'_> {
+    /// Whether a message of another one mentions the reader: one by somebody whom the reader blocks mentions nobody.
+    fn is_mentioned(&mut self, message: &CountedMessage) -> StoreResult<bool> {
+        if !message.mentions.iter().any(|id| id == MENTION_ALL || *id == self.user.id) {
+            return Ok(false);
+        }
+        let Some(sender) = message.sender.filter(|_| self.user.blocks > 0) else { return Ok(true) };
+        if let Some(blocked) = self.blocked.get(&sender) {
+            return Ok(!blocked);
+        }
+        let blocked = self.store.row(RowSpace::Chat, &block_key(self.user.no, sender))?.is_some();
+        self.blocked.insert(sender, blocked);
+        Ok(!blocked)
+    }
+}
+
 /// Counts the unread messages of one conversation.
 struct UnreadCounter {
     conversation: ConversationNo,
@@ -171,30 +197,29 @@ impl UnreadCounter {
     }
 
     /// Goes on through the pages that are known.
-    fn add_known(&mut self, user: &User, known: &SharedPages) {
+    fn add_known(&mut self, reader: &mut Reader<'_>, known: &SharedPages) -> StoreResult<()> {
         while self.is_open()
             && let Some(page) = known.0.get(&self.place()).filter(|page| page.last_seq.is_some())
         {
-            self.add(user, page);
+            self.add(reader, page)?;
         }
+        Ok(())
     }
 
-    fn add(&mut self, user: &User, page: &ScannedPage) {
+    fn add(&mut self, reader: &mut Reader<'_>, page: &ScannedPage) -> StoreResult<()> {
         // An empty page: retention removed the rest, and nothing more is unread.
         self.next = page.last_seq.unwrap_or(self.last_seq) + 1;
         self.scanned += page.entries;
-        for CountedMessage { seq, sender, mentions } in &page.messages {
-            if *sender == Some(user.no) {
-                continue;
-            }
+        for message in page.messages.iter().filter(|message| message.sender != Some(reader.user.no)) {
             if self.unread.count == UNREAD_COUNT_MAX {
-                (self.unread.capped, self.unread.uncounted_from) = (true, *seq);
-                return;
+                (self.unread.capped, self.unread.uncounted_from) = (true, message.seq);
+                return Ok(());
             }
             self.unread.count += 1;
-            self.unread.mentions += u64::from(mentions.iter().any(|id| id == MENTION_ALL || *id == user.id));
+            self.unread.mentions += u64::from(reader.is_mentioned(message)?);
         }
         self.unread.capped = self.scanned >= UNREAD_ENTRIES_MAX && self.next <= self.last_seq;
         self.unread.uncounted_from = self.next;
+        Ok(())
     }
 }

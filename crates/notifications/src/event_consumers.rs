@@ -30,8 +30,8 @@ use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
     limits::{
-        DEAD_EVENTS_PAGE_MAX, EVENT_CONSUMER_NAME_BYTES_MAX, EVENT_CONSUMER_TYPES_MAX, EVENT_CONSUMERS_MAX,
-        EVENTS_PAGE_MAX, WEBHOOK_URL_BYTES_MAX,
+        DEAD_EVENTS_PAGE_DEFAULT, DEAD_EVENTS_PAGE_MAX, EVENT_CONSUMER_NAME_BYTES_MAX, EVENT_CONSUMER_TYPES_MAX,
+        EVENT_CONSUMERS_MAX, EVENTS_PAGE_MAX, WEBHOOK_URL_BYTES_MAX,
     },
 };
 use tokio::{runtime::Handle, sync::oneshot, task::JoinHandle};
@@ -375,13 +375,27 @@ impl EventConsumers {
     /// Events that the webhook did not take.
     ///
     /// # Errors
-    /// As [`EventConsumers::get`].
-    pub async fn dead_letters(&self, name: &str) -> Result<DeadEvents, Refusal> {
+    /// As [`EventConsumers::get`]; `invalid_field`, `limit_exceeded`.
+    pub async fn dead_letters(&self, name: &str, page: &DeadEventsQuery) -> Result<DeadEvents, Refusal> {
+        let limit = page.limit.unwrap_or(DEAD_EVENTS_PAGE_DEFAULT);
+        if limit == 0 {
+            return Err(Refusal::field("limit", "must be at least 1"));
+        }
+        if limit > DEAD_EVENTS_PAGE_MAX {
+            return Err(Refusal::limit("limit (dead letters)", DEAD_EVENTS_PAGE_MAX as u64, limit as u64));
+        }
+        let after = page.after.as_deref().map(str::parse::<u64>).transpose();
+        let after = after.map_err(|_| Refusal::field("after", "must be the `next` of the page before"))?;
         self.require(name).await?;
-        let asked = name.to_owned();
-        let dead =
-            self.read(move |context| stored::dead(&*context.engine.store, &asked).map_err(store_refusal)).await?;
-        Ok(DeadEvents { dead_letters: dead.into_iter().map(|(_, dead)| dead).take(DEAD_EVENTS_PAGE_MAX).collect() })
+        let (asked, from) = (name.to_owned(), after.map_or(0, |after| after.saturating_add(1)));
+        let read = move |context: &Context| {
+            stored::dead_from(&*context.engine.store, &asked, from, limit + 1).map_err(store_refusal)
+        };
+        let mut dead = self.read(read).await?;
+        let has_more = dead.len() > limit;
+        dead.truncate(limit);
+        let next = dead.last().filter(|_| has_more).map(|(number, _)| number.to_string());
+        Ok(DeadEvents { dead_letters: dead.into_iter().map(|(_, dead)| dead).collect(), next })
     }
 
     /// Deletes dead letters, or has them tried again.

@@ -139,6 +139,7 @@ impl Notifications {
             directory: engine.directory.clone(),
             presence: engine.presence.clone(),
             proposals: engine.proposals(),
+            feed_notes: engine.feed_notes.clone(),
             lead: engine.leadership(),
             metrics: engine.metrics.clone(),
             trace: Arc::new(

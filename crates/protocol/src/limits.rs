@@ -74,6 +74,8 @@ pub const WEBHOOK_URL_BYTES_MAX: usize = 1_024;
 pub const EVENTS_ASIDE_MAX: usize = 100_000;
 /// Dead letters of a consumer; of more, the oldest go.
 pub const DEAD_EVENTS_MAX: usize = 10_000;
+/// Dead letters in one answer when the caller gives no limit.
+pub const DEAD_EVENTS_PAGE_DEFAULT: usize = 100;
 /// Dead letters in one answer.
 pub const DEAD_EVENTS_PAGE_MAX: usize = 500;
 /// Users or conversations that one page of all of them looks at: those that a filter leaves out count.

@@ -60,7 +60,9 @@ struct State {
     listed: BTreeMap<ConversationNo, ConversationNo>,
     invites: BTreeMap<ConversationNo, Vec<Invite>>,
     requests: BTreeMap<(ConversationNo, UserNo), JoinRequest>,
-    /// Only in a store that several engines share.
+    /// Several engines share the store: one may not know yet that a member has left, as another one has it.
+    is_shared: bool,
+    /// In a store that several engines share, or that keeps events.
     log: Option<MemoryLog>,
 }
 
@@ -95,6 +97,11 @@ pub struct MemoryStore(Mutex<State>);
 impl MemoryStore {
     /// A store for several engines: its commit order has changes too, and can be read back.
     pub fn shared() -> Self {
+        MemoryStore(Mutex::new(State { is_shared: true, log: Some(MemoryLog::default()), ..State::default() }))
+    }
+
+    /// A store for one engine whose commit order can be read back all the same, for the feed of events.
+    pub fn with_events() -> Self {
         MemoryStore(Mutex::new(State { log: Some(MemoryLog::default()), ..State::default() }))
     }
 
@@ -150,7 +157,7 @@ impl State {
             return Ok(appended);
         }
         match sender {
-            Some(sender) if self.log.is_some() && has_left(sender) => Err(Rejection::NotAMember),
+            Some(sender) if self.is_shared && has_left(sender) => Err(Rejection::NotAMember),
             Some(sender) => {
                 if let Some(interval_ms) = entry.request.slow_mode_ms {
                     if index(conversation.0) >= self.conversations.len() {
@@ -422,7 +429,7 @@ impl State {
             Proposal::SetNotificationPreferences { user, preferences } => {
                 self.set_notification_preferences(*user, preferences)?
             }
-            Proposal::SetPushToken { user, device, token, former, owner, additions } => {
+            Proposal::SetPushToken { user, device, token, former, owner, additions, .. } => {
                 let registration = push_tokens::Registration {
                     user: *user,
                     device,

@@ -12,8 +12,8 @@ use crate::{
 use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
 use tidings_protocol::http::{
-    ConsumerEventsQuery, DeadEvents, DeadEventsHandled, EventConsumer, EventConsumers, EventPage, MoveEventConsumer,
-    PutEventConsumer, SelectDeadEvents,
+    ConsumerEventsQuery, DeadEvents, DeadEventsHandled, DeadEventsQuery, EventConsumer, EventConsumers, EventPage,
+    MoveEventConsumer, PutEventConsumer, SelectDeadEvents,
 };
 
 /// Make a consumer of events, or change one.
@@ -120,14 +120,15 @@ pub(super) async fn replay_events(
 
 /// Events that a consumer's webhook did not take in the time that it had.
 #[utoipa::path(get, path = "/v1/event-consumers/{name}/dead-letters", tag = "events",
-    params(("name" = String, Path, description = "The consumer's name")),
-    responses((status = 200, description = "The oldest of them", body = DeadEvents), Refusals))]
+    params(("name" = String, Path, description = "The consumer's name"), DeadEventsQuery),
+    responses((status = 200, description = "A page of them", body = DeadEvents), Refusals))]
 pub(super) async fn list_dead_events(
     State(api): State<Arc<Api>>,
     _: AppServer,
     PathIds(name): PathIds<String>,
+    Query(page): Query<DeadEventsQuery>,
 ) -> AnswerResult<DeadEvents> {
-    Ok(Answer::ok(api.notifications.event_consumers.dead_letters(&name).await?))
+    Ok(Answer::ok(api.notifications.event_consumers.dead_letters(&name, &page).await?))
 }
 
 /// Try given-up events again.

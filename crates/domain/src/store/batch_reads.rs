@@ -54,6 +54,26 @@ pub fn conversations<S: Store + ?Sized>(
     conversations.iter().map(|no| store.conversation(*no)).collect()
 }
 
+/// [`Store::users`] with a read for each user.
+///
+/// # Errors
+/// Those of the single reads.
+pub fn users<S: Store + ?Sized>(store: &S, users: &[UserNo]) -> StoreResult<Vec<Option<User>>> {
+    users.iter().map(|no| store.user(*no)).collect()
+}
+
+/// [`Store::memberships`] with a read for each conversation.
+///
+/// # Errors
+/// Those of the single reads.
+pub fn memberships<S: Store + ?Sized>(
+    store: &S,
+    user: UserNo,
+    conversations: &[ConversationNo],
+) -> StoreResult<Vec<Option<Membership>>> {
+    conversations.iter().map(|no| store.membership(*no, user)).collect()
+}
+
 /// [`Store::positions_at`] with a read for each entry.
 ///
 /// # Errors

@@ -210,6 +210,8 @@ pub enum Proposal {
         /// For a device that has no token: how often a device of the user that had none got one, as the proposer has found it
         /// before it counted the user's devices; rejected if another one got one since. Absent: that does not matter.
         additions: Option<u64>,
+        /// What the feed is to say of it.
+        notes: Vec<FeedNote>,
     },
     /// Sets what this boot of a node has counted on channels in an hour: the hour since 1970 UTC, the boot, the channel, and the row.
     SetNotificationCounts(Vec<(u64, u64, Channel, Vec<u8>)>),

@@ -1,7 +1,7 @@
 //! Lists of all users and all conversations, for app servers: in the order of their ids, which an index has. Whatever else a list asks
 //! for is looked at in each row, of so many rows in a page, so that no page reads everything.
 
-use crate::{Engine, attributes::attributes_value, paging::page_limit};
+use crate::{Engine, attributes::attributes_value, engine::conversations::details_with, paging::page_limit};
 use tidings_domain::{
     model::*,
     refusals::store_refusal,
@@ -12,6 +12,8 @@ use tidings_protocol::{error::Refusal, http::*, limits::*};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 200;
+/// Rows that are read at once at least: a filter may let few pass.
+const ROWS_PER_READ_MIN: usize = 100;
 
 /// A field of attributes, and its value as text.
 fn attribute_asked(asked: Option<&str>) -> Result<Option<(&str, &str)>, Refusal> {
@@ -37,26 +39,30 @@ fn begins_with(name: Option<&str>, prefix: Option<&str>) -> bool {
 }
 
 impl Engine {
-    /// Ids from `after` on, as many as a page looks at, each with what `find` finds of it; and the id to go on from.
+    /// What `find` finds of the numbers behind the ids from `after` on, of as many as a page looks at; and the id to go on from.
     fn page_of_ids<T>(
         &self,
         of: NamedKind,
         (prefix, after): (&Option<String>, &Option<String>),
         limit: usize,
-        mut find: impl FnMut(u64) -> StoreResult<Option<T>>,
+        find: impl Fn(&[u64]) -> StoreResult<Vec<Option<T>>>,
     ) -> Result<(Vec<T>, Option<String>), Refusal> {
         let (prefix, after) = (prefix.as_deref().unwrap_or_default(), after.as_deref().unwrap_or_default());
         if !after.is_empty() && StoredId::parse(after).is_none() {
             return Err(Refusal::field("after", "is no id: give the `next` of the page before"));
         }
         let ids = self.store.ids(of, prefix, after, LIST_EXAMINED_MAX).map_err(store_refusal)?;
-        let examined = ids.len();
-        let mut found = Vec::with_capacity(limit.min(examined));
-        for (at, (id, no)) in ids.into_iter().enumerate() {
-            found.extend(find(no).map_err(store_refusal)?);
-            let is_last = at + 1 == examined;
-            if (found.len() == limit && !is_last) || (is_last && examined == LIST_EXAMINED_MAX) {
-                return Ok((found, Some(id)));
+        let mut found = Vec::with_capacity(limit.min(ids.len()));
+        let mut examined = 0;
+        for part in ids.chunks(limit.max(ROWS_PER_READ_MIN)) {
+            let numbers: Vec<u64> = part.iter().map(|(_, no)| *no).collect();
+            for ((id, _), one) in part.iter().zip(find(&numbers).map_err(store_refusal)?) {
+                examined += 1;
+                found.extend(one);
+                let is_last = examined == ids.len();
+                if (found.len() == limit && !is_last) || (is_last && examined == LIST_EXAMINED_MAX) {
+                    return Ok((found, Some(id.clone())));
+                }
             }
         }
         Ok((found, None))
@@ -75,8 +81,10 @@ impl Engine {
                 && has_attribute(user.attributes.as_deref(), attribute)
                 && query.suspended.is_none_or(|suspended| user.suspension_at(now_ms).is_some() == suspended)
         };
-        let (users, next) = self.page_of_ids(NamedKind::User, (&query.id_prefix, &query.after), limit, |no| {
-            Ok(self.store.user(UserNo(no))?.filter(passes).map(|user| self.profile_of(&user, true)))
+        let (users, next) = self.page_of_ids(NamedKind::User, (&query.id_prefix, &query.after), limit, |nos| {
+            let nos: Vec<_> = nos.iter().copied().map(UserNo).collect();
+            let profile = |user: Option<User>| user.filter(passes).map(|user| self.profile_of(&user, true));
+            Ok(self.store.users(&nos)?.into_iter().map(profile).collect())
         })?;
         Ok(UserProfiles { users, next })
     }
@@ -89,33 +97,38 @@ impl Engine {
         let limit = page_limit(query.limit, PAGE_DEFAULT, PAGE_MAX)?;
         let attribute = attribute_asked(query.attribute.as_deref())?;
         let member = query.member.as_deref().map(|member| self.directory.require_user(member)).transpose()?;
-        let passes = |conversation: &Conversation| -> StoreResult<bool> {
-            let by_details = query.kind.is_none_or(|kind| conversation.kind == kind)
+        let passes = |conversation: &Conversation| {
+            query.kind.is_none_or(|kind| conversation.kind == kind)
                 && begins_with(conversation.name.as_deref(), query.name_prefix.as_deref())
                 && has_attribute(conversation.attributes.as_deref(), attribute)
-                && query.importing.is_none_or(|importing| conversation.is_importing() == importing);
-            if !by_details {
-                return Ok(false);
-            }
-            if let Some(member) = &member
-                && self.store.membership(conversation.no, member.no)?.is_none()
-            {
-                return Ok(false);
-            }
-            match query.active_since {
-                Some(since) => Ok(self.store.head(conversation.no)?.last_at >= since),
-                None => Ok(true),
-            }
+                && query.importing.is_none_or(|importing| conversation.is_importing() == importing)
         };
         let page = (&query.id_prefix, &query.after);
-        let (found, next) = self.page_of_ids(NamedKind::Conversation, page, limit, |no| {
-            let Some(conversation) = self.store.conversation(ConversationNo(no))? else { return Ok(None) };
-            Ok(passes(&conversation)?.then_some(conversation.no))
+        let (found, next) = self.page_of_ids(NamedKind::Conversation, page, limit, |nos| {
+            let nos: Vec<_> = nos.iter().copied().map(ConversationNo).collect();
+            let mut found: Vec<_> = self.store.conversations(&nos)?.into_iter().map(|one| one.filter(passes)).collect();
+            if let Some(member) = &member {
+                let memberships = self.store.memberships(member.no, &nos)?;
+                found.iter_mut().zip(memberships).filter(|(_, one)| one.is_none()).for_each(|(found, _)| *found = None);
+            }
+            if let Some(since) = query.active_since {
+                let heads = self.store.heads(&nos)?;
+                found
+                    .iter_mut()
+                    .zip(heads)
+                    .filter(|(_, head)| head.last_at < since)
+                    .for_each(|(found, _)| *found = None);
+            }
+            Ok(found.into_iter().map(|one| one.map(|conversation| conversation.no)).collect())
         })?;
         // As the directory has them, which knows whose users block each other.
         let found = self.directory.conversations(&found).map_err(store_refusal)?;
-        let conversations = found.iter().flatten().map(|conversation| self.details_of(conversation));
-        Ok(ConversationList { conversations: conversations.collect::<Result<_, _>>()?, next })
+        let found: Vec<_> = found.into_iter().flatten().collect();
+        let nos: Vec<_> = found.iter().map(|conversation| conversation.no).collect();
+        let heads = self.store.heads(&nos).map_err(store_refusal)?;
+        let conversations =
+            found.iter().zip(heads).map(|(conversation, head)| details_with(conversation, head)).collect();
+        Ok(ConversationList { conversations, next })
     }
 
     /// The details of those of these conversations that the actor may read. Blocks.

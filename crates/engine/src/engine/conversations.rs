@@ -32,6 +32,31 @@ const MEMBERS_PAGE_MAX: usize = 1_000;
 /// Heirs of a leaving owner that are tried, if each leaves meanwhile.
 const HEIRS_TRIED_MAX: usize = 5;
 
+/// The details of a conversation that has this head.
+pub(super) fn details_with(conversation: &Conversation, head: Head) -> ConversationDetails {
+    ConversationDetails {
+        id: conversation.id.clone(),
+        kind: conversation.kind,
+        name: conversation.name.clone(),
+        avatar: conversation.avatar.clone(),
+        attributes: attributes_value(conversation.attributes.as_deref()),
+        created_at: conversation.created_at,
+        member_count: conversation.member_count,
+        last_seq: head.last_seq,
+        receipts: conversation.receipts(),
+        history: conversation.history(),
+        mention_all: conversation.mention_all(),
+        reactions: conversation.reactions(),
+        blocks: conversation.blocks_mode(),
+        posting: conversation.posting(),
+        slow_mode_s: conversation.settings.slow_mode_s.unwrap_or_default(),
+        join_requests: conversation.settings.join_requests.unwrap_or_default(),
+        expires: conversation.expires().map(shown_expiry),
+        retention: conversation.settings.retention.and_then(shown_retention),
+        importing: conversation.is_importing(),
+    }
+}
+
 impl Engine {
     /// Creates a conversation, or answers the existing one of this id; the flag is whether it was created.
     ///
@@ -167,27 +192,7 @@ impl Engine {
 
     pub(crate) fn details_of(&self, conversation: &Conversation) -> Result<ConversationDetails, Refusal> {
         let head = self.store.head(conversation.no).map_err(store_refusal)?;
-        Ok(ConversationDetails {
-            id: conversation.id.clone(),
-            kind: conversation.kind,
-            name: conversation.name.clone(),
-            avatar: conversation.avatar.clone(),
-            attributes: attributes_value(conversation.attributes.as_deref()),
-            created_at: conversation.created_at,
-            member_count: conversation.member_count,
-            last_seq: head.last_seq,
-            receipts: conversation.receipts(),
-            history: conversation.history(),
-            mention_all: conversation.mention_all(),
-            reactions: conversation.reactions(),
-            blocks: conversation.blocks_mode(),
-            posting: conversation.posting(),
-            slow_mode_s: conversation.settings.slow_mode_s.unwrap_or_default(),
-            join_requests: conversation.settings.join_requests.unwrap_or_default(),
-            expires: conversation.expires().map(shown_expiry),
-            retention: conversation.settings.retention.and_then(shown_retention),
-            importing: conversation.is_importing(),
-        })
+        Ok(details_with(conversation, head))
     }
 
     /// The details of a conversation.

@@ -64,14 +64,27 @@ impl Engine {
             let found = RegisteredToken::decode(row.as_deref())?.filter(|found| !found.is_of(user.no, device));
             owner = found.map(|found| (UserNo(found.user), found.device));
         }
-        let is_nothing = token.is_none() && former.is_none();
-        Ok((!is_nothing).then(|| Proposal::SetPushToken {
+        if token.is_none() && former.is_none() {
+            return Ok(None);
+        }
+        let mut notes = Vec::new();
+        if let Some((user, device)) = &owner
+            && let Some(user) = self.directory.user(*user)?
+        {
+            notes.extend(self.feed_notes.of_device(&user.id, device, None));
+        }
+        // An app registers its token at every start.
+        if token.map(TokenDigest::of) != former {
+            notes.extend(self.feed_notes.of_device(&user.id, device, token.map(PushToken::provider)));
+        }
+        Ok(Some(Proposal::SetPushToken {
             user: user.no,
             device: device.to_owned(),
             token: token.cloned(),
             former,
             owner,
             additions: Some(additions),
+            notes: self.feed_notes.for_commit(notes),
         }))
     }
 

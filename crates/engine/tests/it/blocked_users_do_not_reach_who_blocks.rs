@@ -122,7 +122,7 @@ fn a_blocked_user_does_not_see_the_presence_of_who_blocks() {
 }
 
 #[test]
-fn mentions_by_a_blocked_user_are_not_listed() {
+fn mentions_by_a_blocked_user_are_neither_listed_nor_counted() {
     let world = world();
     let mention =
         |from: &str, to: &str| SendRequest { mentions: vec![to.into()], ..message(from, "g", &format!("{from}-{to}")) };
@@ -133,10 +133,17 @@ fn mentions_by_a_blocked_user_are_not_listed() {
         let page = world.engine.mentions(&world.user(user), None, 0).unwrap();
         page.entries.into_iter().filter_map(|entry| entry.from).collect()
     };
+    let counted = |user: &str| {
+        let total = world.engine.unread_total(&world.user(user)).unwrap();
+        (total.unread, total.mentions)
+    };
+    assert_eq!((counted("ann"), counted("cat")), ((3, 2), (2, 1)));
     block(&world, "ann", "ben", true);
     assert_eq!((by("ann"), by("cat")), (vec!["cat".to_owned()], vec!["ben".to_owned()]));
+    assert_eq!((counted("ann"), counted("cat")), ((3, 1), (2, 1)));
     block(&world, "ann", "ben", false);
     assert_eq!(by("ann"), ["cat", "ben"]);
+    assert_eq!(counted("ann"), (3, 2));
 }
 
 #[test]

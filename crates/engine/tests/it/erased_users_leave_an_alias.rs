@@ -46,6 +46,7 @@ fn code<T>(result: Result<T, Refusal>) -> Option<ErrorCode> {
 }
 
 fn events(world: &World, types: &str) -> Vec<Value> {
+    world.settle();
     let query = EventsQuery { types: Some(types.into()), limit: Some(1_000), ..EventsQuery::default() };
     let request = world.engine.events_request(&query).unwrap();
     let page = serde_json::to_value(world.engine.read_events(&request).unwrap().page).unwrap();

@@ -141,6 +141,12 @@ pub(super) fn dead(store: &dyn Store, name: &str) -> StoreResult<Vec<(u64, DeadE
     rows.into_iter().map(|(number, row)| Ok((number, read(&row)?))).collect()
 }
 
+/// A page of them, from a number on.
+pub(super) fn dead_from(store: &dyn Store, name: &str, from: u64, limit: usize) -> StoreResult<Vec<(u64, DeadEvent)>> {
+    let rows = numbered(store, DEAD, name, from, limit)?;
+    rows.into_iter().map(|(number, row)| Ok((number, read(&row)?))).collect()
+}
+
 pub(super) fn put_dead(name: &str, number: u64, row: &AsideRow, at: u64) -> RowChange {
     let dead = DeadEvent {
         id: row.event.id.clone(),

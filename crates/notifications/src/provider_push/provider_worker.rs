@@ -492,8 +492,13 @@ impl ProviderWorker {
 
     /// Ends the registration of a token that no device has any more.
     fn remove_token(&self, Target(user, device): Target, digest: TokenDigest) {
+        let feed = &self.context.feed_notes;
+        // Of a user who cannot be read now there is no event, and the token goes all the same.
+        let known = self.context.directory.user(UserNo(user)).ok().flatten();
+        let note = known.and_then(|user| feed.of_device(&user.id, &device, None));
         let proposal = Proposal::SetPushToken {
             user: UserNo(user),
+            notes: feed.for_commit(note.into_iter().collect()),
             device,
             token: None,
             former: Some(digest),

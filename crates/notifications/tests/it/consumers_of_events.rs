@@ -282,12 +282,27 @@ fn what_is_not_taken_waits_over_a_restart_and_is_given_up_in_the_end() {
         (aside, behind) == (4, 0)
     });
     pass_until(&running, "all of them are given up", || consumer(&running).dead_letters == 4);
-    let stored = || running.wait(running.notifications.event_consumers.dead_letters("search")).unwrap().dead_letters;
+    let page = |limit, after| {
+        let asked = DeadEventsQuery { limit, after };
+        running.wait(running.notifications.event_consumers.dead_letters("search", &asked))
+    };
+    let stored = || page(None, None).unwrap().dead_letters;
     wait_until("all are stored", || stored().len() == 4);
     let dead = stored();
     assert!(dead.iter().all(|dead| dead.subject == "bad" && dead.error.contains("500")), "{dead:?}");
     let feed = in_the_feed(&running)["bad"].clone();
     assert_eq!(dead.iter().map(|dead| dead.id.clone()).collect::<Vec<_>>(), feed);
+    let first = page(Some(3), None).unwrap();
+    let last = page(Some(3), first.next.clone()).unwrap();
+    assert_eq!((&first.dead_letters[..], &last.dead_letters[..], &last.next), (&dead[..3], &dead[3..], &None));
+    assert!(page(Some(4), None).unwrap().next.is_none(), "no page follows the last");
+    for (limit, after, code) in [
+        (Some(0), None, ErrorCode::InvalidField),
+        (Some(501), None, ErrorCode::LimitExceeded),
+        (None, Some("x".into()), ErrorCode::InvalidField),
+    ] {
+        assert_eq!(page(limit, after).unwrap_err().code, code);
+    }
     app.answers(|_| Ok(vec![]));
     let consumers = &running.notifications.event_consumers;
     let one = SelectDeadEvents { ids: Some(vec![feed[1].clone()]) };

@@ -2,10 +2,15 @@
 
 use crate::provider_world::*;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tidings_domain::{
     chat_rows::feed_notes_from,
     model::Actor,
+    providers::ProviderAnswer,
     push_store::{PushChange, PushKey, PushStore},
     store::{RowChange, RowSpace, RowStore, Term},
 };
@@ -20,6 +25,12 @@ fn setup(store: &Arc<MemoryStore>, events_also: &[EventType]) -> Setup {
 /// What the feed has of these types, as (id, type, subject, data), in its order.
 fn feed(world: &World, types: &str) -> Vec<(String, String, String, Value)> {
     let engine = &world.engine;
+    // Callers are answered before the node knows of a commit.
+    let deadline = Instant::now() + PATIENCE;
+    while engine.directory.current() < engine.store.last_position() {
+        assert!(Instant::now() < deadline, "the node does not know what was committed");
+        std::thread::yield_now();
+    }
     let mut found = Vec::new();
     let mut after = None;
     loop {
@@ -180,4 +191,52 @@ impl World {
         };
         tokio::time::timeout(PATIENCE, recorded).await.expect("the notification is recorded");
     }
+}
+
+/// In the same commit as the registration: nothing waits in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_are_in_the_feed_as_their_tokens_come_and_go() {
+    let store = Arc::new(MemoryStore::shared());
+    let gone = ProviderAnswer::TokenGone { since: None };
+    let setup = Setup { answers: vec![gone], ..setup(&store, &[EventType::Device]) };
+    let world = world(setup).with_users_in_room(&["ada", "ben", "cyd"]).await;
+    for (user, device, token) in [
+        ("ben", "phone", Some(fcm("t-1"))),
+        // The same once more, as at each start of an app.
+        ("ben", "phone", Some(fcm("t-1"))),
+        ("ben", "phone", Some(fcm("t-2"))),
+        ("ben", "tablet", Some(fcm("t-3"))),
+        // Somebody else uses the phone from now on.
+        ("cyd", "phone", Some(fcm("t-2"))),
+        ("cyd", "phone", None),
+        ("cyd", "phone", None),
+    ] {
+        world.register(user, device, token).await.unwrap();
+    }
+    let is = |user: &str, device: &str, registered: bool| {
+        let mut event = json!({ "user": user, "device_id": device, "registered": registered });
+        if registered {
+            event["provider"] = json!("fcm");
+        }
+        (user.to_owned(), event)
+    };
+    let mut expected = vec![
+        is("ben", "phone", true),
+        is("ben", "phone", true),
+        is("ben", "tablet", true),
+        is("ben", "phone", false),
+        is("cyd", "phone", true),
+        is("cyd", "phone", false),
+    ];
+    let found = || -> Vec<(String, Value)> {
+        feed(&world, "device").into_iter().map(|(_, _, subject, data)| (subject, data)).collect()
+    };
+    assert_eq!(found(), expected);
+    // The provider says that the app is gone from the tablet.
+    world.say("hello").await;
+    expected.push(is("ben", "tablet", false));
+    world.until_counted("token_gone", 1).await;
+    assert_eq!(found(), expected);
+    let ids: std::collections::BTreeSet<String> = feed(&world, "device").into_iter().map(|event| event.0).collect();
+    assert_eq!(ids.len(), expected.len(), "each has an id of its own");
 }

@@ -159,11 +159,27 @@ pub struct DeadEvent {
     pub error: String,
 }
 
+/// Which page of a consumer's dead letters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::IntoParams, ToSchema)]
+#[into_params(parameter_in = Query)]
+pub struct DeadEventsQuery {
+    /// At most so many (default 100, limit 500).
+    #[param(minimum = 1, maximum = 500)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// The `next` of the page before; absent for the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
 /// Events that were given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeadEvents {
-    /// The oldest first, at most 500.
+    /// The oldest first.
     pub dead_letters: Vec<DeadEvent>,
+    /// The `after` of the next page; absent: there are no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// Which dead letters.

@@ -3,8 +3,8 @@
 use crate::{
     entry::{Entry, EntryKind},
     http::{
-        Channel, ConversationDetails, ErasedMessages, ExportedEvent, NotificationOutcome, PushState, ReportView, Role,
-        UserProfile,
+        Channel, ConversationDetails, ErasedMessages, ExportedEvent, NotificationOutcome, PushProvider, PushState,
+        ReportView, Role, UserProfile,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -110,8 +110,8 @@ pub enum EventData {
     Settings(SettingsEvent),
     /// `user_erased`
     UserErased(UserErasedEvent),
-    /// `scheduled_failed`, `push`, `notification` and all types that begin with `popup.`: as it was said when it happened, a
-    /// [`ScheduledFailedEvent`], [`PushEvent`], [`NotificationEvent`], [`PopupExposureEvent`] or [`ExportedEvent`].
+    /// `scheduled_failed`, `push`, `device`, `notification` and all types that begin with `popup.`: as it was said when it happened, a
+    /// [`ScheduledFailedEvent`], [`PushEvent`], [`DeviceEvent`], [`NotificationEvent`], [`PopupExposureEvent`] or [`ExportedEvent`].
     Noted(Box<RawValue>),
 }
 
@@ -141,6 +141,7 @@ impl ToSchema for EventData {
         UserErasedEvent::schemas(schemas);
         ScheduledFailedEvent::schemas(schemas);
         PushEvent::schemas(schemas);
+        DeviceEvent::schemas(schemas);
         NotificationEvent::schemas(schemas);
         PopupExposureEvent::schemas(schemas);
         ExportedEvent::schemas(schemas);
@@ -169,6 +170,7 @@ impl EventData {
             of::<UserErasedEvent>(),
             of::<ScheduledFailedEvent>(),
             of::<PushEvent>(),
+            of::<DeviceEvent>(),
             of::<NotificationEvent>(),
             of::<PopupExposureEvent>(),
             of::<ExportedEvent>(),
@@ -360,6 +362,20 @@ pub struct ScheduledFailedEvent {
     pub detail: String,
 }
 
+/// A provider of push reaches a device of a user now, or does not any more.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DeviceEvent {
+    /// The user's id.
+    pub user: String,
+    /// The device's id.
+    pub device_id: String,
+    /// Whether a push token is registered for the device from here on.
+    pub registered: bool,
+    /// Whose token it is; absent: none is registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<PushProvider>,
+}
+
 /// A popup was shown to a user, or would have been.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PopupExposureEvent {
@@ -418,6 +434,8 @@ pub enum EventType {
     ScheduledFailed,
     /// A push was accepted, or is in another state.
     Push,
+    /// A device has another push token, or none any more.
+    Device,
     /// What became of notifying some people of a message.
     Notification,
     /// A popup was shown, or its control group or the holdout was spared it.
@@ -431,7 +449,7 @@ const ENTRY: &str = "entry.";
 
 impl EventType {
     /// All types but those of entries.
-    const OTHERS: [EventType; 15] = [
+    const OTHERS: [EventType; 16] = [
         EventType::Members,
         EventType::Conversation,
         EventType::User,
@@ -444,14 +462,15 @@ impl EventType {
         EventType::UserErased,
         EventType::ScheduledFailed,
         EventType::Push,
+        EventType::Device,
         EventType::Notification,
         EventType::PopupExposure,
         EventType::PopupEvent,
     ];
 
     /// The types of which events are written only if the settings ask for them.
-    pub const OPTIONAL: [EventType; 4] =
-        [EventType::Push, EventType::Notification, EventType::PopupExposure, EventType::PopupEvent];
+    pub const OPTIONAL: [EventType; 5] =
+        [EventType::Push, EventType::Device, EventType::Notification, EventType::PopupExposure, EventType::PopupEvent];
 
     /// The types that this version knows.
     pub fn known() -> impl Iterator<Item = EventType> {
@@ -481,6 +500,7 @@ impl fmt::Display for EventType {
             EventType::UserErased => "user_erased",
             EventType::ScheduledFailed => "scheduled_failed",
             EventType::Push => "push",
+            EventType::Device => "device",
             EventType::Notification => "notification",
             EventType::PopupExposure => "popup.exposure",
             EventType::PopupEvent => "popup.event",

@@ -6,11 +6,11 @@ use super::{
     entries::{kept_by, qualified_id_sql},
     load::membership,
     missed_statement::MISSED,
-    read::{entry_at, rows_max},
+    read::{entry_at, rows_max, user_at},
 };
 use crate::rows::{decode_conversation, kind_byte, kind_of};
 use std::{cmp::Reverse, collections::HashMap};
-use tidings_domain::{model::*, store::*};
+use tidings_domain::{chat_rows::settings_key, model::*, store::*};
 use tokio_postgres::Row;
 
 const CONVERSATION_STATES: &str = "SELECT p.conversation, p.kind, \
@@ -25,6 +25,12 @@ const HEADS: &str = "SELECT k.n, h.last_seq, h.last_at, h.last_position, \
      coalesce((SELECT min(c.first_seq) FROM chapters c WHERE c.conversation = h.conversation), h.last_seq + 1) \
      FROM unnest($1::bigint[]) WITH ORDINALITY AS k (conversation, n) JOIN heads h ON h.conversation = k.conversation";
 const CARDS: &str = "SELECT c.no, c.card FROM unnest($1::bigint[]) AS k (no) JOIN conversations c ON c.no = k.no";
+const USERS: &str = "SELECT k.n, u.card, u.revoked_at, s.value \
+     FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS k (no, settings, n) \
+     JOIN users u ON u.no = k.no LEFT JOIN chat_rows s ON s.key = k.settings";
+const MEMBERSHIPS: &str = "SELECT k.n, m.role, m.joined_at, m.joined_seq, m.read_seq, m.muted_until \
+     FROM unnest($2::bigint[]) WITH ORDINALITY AS k (conversation, n) \
+     JOIN members m ON m.conversation = k.conversation AND m.user_no = $1";
 const POSITIONS: &str = "SELECT k.n, e.position \
      FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS k (conversation, seq, n) \
      CROSS JOIN LATERAL (SELECT part FROM chapters WHERE conversation = k.conversation AND first_seq <= k.seq \
@@ -113,6 +119,32 @@ impl PostgresStore {
         };
         let cards = rows.iter().map(card).collect::<StoreResult<HashMap<_, _>>>()?;
         Ok(conversations.iter().map(|no| cards.get(no).cloned()).collect())
+    }
+
+    pub(super) fn read_users(&self, users: &[UserNo]) -> StoreResult<Vec<Option<User>>> {
+        let mut found = vec![None; users.len()];
+        if !users.is_empty() {
+            let settings: Vec<Vec<u8>> = users.iter().map(|no| settings_key(*no)).collect();
+            for row in &self.query(USERS, &[&column(users.iter().map(|no| no.0)), &settings])? {
+                found[index(row)] = Some(user_at(users[index(row)], row, 1)?);
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn read_memberships(
+        &self,
+        user: UserNo,
+        conversations: &[ConversationNo],
+    ) -> StoreResult<Vec<Option<Membership>>> {
+        let mut found = vec![None; conversations.len()];
+        if !conversations.is_empty() {
+            let asked = column(conversations.iter().map(|no| no.0));
+            for row in &self.query(MEMBERSHIPS, &[&bigint(user.0), &asked])? {
+                found[index(row)] = Some(membership(row, 1)?);
+            }
+        }
+        Ok(found)
     }
 
     pub(super) fn read_positions(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {

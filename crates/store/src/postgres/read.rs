@@ -63,6 +63,12 @@ pub(super) fn entry_at(row: &Row, first: usize) -> StoreResult<StoredEntry> {
     decode_content(number(row, first), number(row, first + 1), number(row, first + 2), row.get(first + 3))
 }
 
+/// A user from three columns: the card, when tokens were revoked and the settings, `first` and those behind it.
+pub(super) fn user_at(no: UserNo, row: &Row, first: usize) -> StoreResult<User> {
+    let user = User { revoked_at: number(row, first + 1), ..decode_user(no, row.get(first))? };
+    Ok(UserSettings::decode(row.get(first + 2))?.of_user(user))
+}
+
 impl Store for PostgresStore {
     fn fence_writes(&self, term: Term) -> StoreResult<()> {
         self.fence_open_writes(term)
@@ -129,11 +135,7 @@ impl Store for PostgresStore {
         let sql =
             "SELECT u.card, u.revoked_at, s.value FROM users u LEFT JOIN chat_rows s ON s.key = $2 WHERE u.no = $1";
         let rows = self.query(sql, &[&bigint(no.0), &settings_key(no)])?;
-        let user = |row: &Row| {
-            let user = User { revoked_at: number(row, 1), ..decode_user(no, row.get(0))? };
-            Ok(UserSettings::decode(row.get(2))?.of_user(user))
-        };
-        rows.first().map(user).transpose()
+        rows.first().map(|row| user_at(no, row, 0)).transpose()
     }
 
     fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
@@ -220,6 +222,14 @@ impl Store for PostgresStore {
 
     fn conversations(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
         self.read_cards(conversations)
+    }
+
+    fn users(&self, users: &[UserNo]) -> StoreResult<Vec<Option<User>>> {
+        self.read_users(users)
+    }
+
+    fn memberships(&self, user: UserNo, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Membership>>> {
+        self.read_memberships(user, conversations)
     }
 
     fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {

@@ -365,6 +365,7 @@ fn set_push_token() -> impl Strategy<Value = Proposal> {
         former: former.as_ref().map(TokenDigest::of),
         owner,
         additions,
+        notes: vec![],
     })
 }
 
@@ -490,7 +491,7 @@ proptest! {
     #[test]
     fn the_embedded_store_agrees_with_the_shadow_model(steps in prop::collection::vec(step(), 1..24)) {
         let folder = support::scratch();
-        let model = MemoryStore::shared();
+        let model = MemoryStore::with_events();
         let open = || {
             let options = EmbeddedOptions { event_log: true, ..support::options(folder.path()) };
             let store = EmbeddedStore::open(options).unwrap();

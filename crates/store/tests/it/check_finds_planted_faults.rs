@@ -310,7 +310,8 @@ fn with_push_token(folder: &Path) {
     let store = open(folder);
     populate(&store);
     let (user, device, token) = (UserNo(1), "phone".to_owned(), Some(push_token()));
-    let proposal = Proposal::SetPushToken { user, device, token, former: None, owner: None, additions: None };
+    let proposal =
+        Proposal::SetPushToken { user, device, token, former: None, owner: None, additions: None, notes: vec![] };
     assert_eq!(store.commit(&[proposal], NOON).unwrap(), [Outcome::Done]);
 }
 

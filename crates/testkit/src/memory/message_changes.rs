@@ -23,7 +23,7 @@ impl State {
         let open_row = (RowSpace::Chat, open_stream_key(conversation, target));
         if let Some(sender) = &entry.sender
             && !is_interruption
-            && self.log.is_some()
+            && self.is_shared
             && self.left.contains(&conversation)
             && !self.members.contains_key(&(conversation, sender.no))
         {

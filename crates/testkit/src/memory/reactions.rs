@@ -24,7 +24,7 @@ impl State {
     ) -> Result<Outcome, Rejection> {
         let Reaction { target, user, key, add } = reaction;
         let has_left = self.left.contains(&conversation) && !self.members.contains_key(&(conversation, user.no));
-        if self.log.is_some() && has_left {
+        if self.is_shared && has_left {
             return Err(Rejection::NotAMember);
         }
         if index(conversation.0) >= self.conversations.len() {

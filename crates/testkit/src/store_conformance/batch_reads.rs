@@ -93,6 +93,18 @@ fn many_at_once(store: &dyn Store) {
     asked.insert(3, ConversationNo(999));
     assert_eq!(store.heads(&asked).unwrap(), batch_reads::heads(store, &asked).unwrap());
     assert_eq!(store.conversations(&asked).unwrap(), batch_reads::conversations(store, &asked).unwrap());
+    for user in u.iter().copied().chain([UserNo(99)]) {
+        assert_eq!(store.memberships(user, &asked).unwrap(), batch_reads::memberships(store, user, &asked).unwrap());
+    }
+    let speaks = UserPatch { id: "u1".into(), language: Some("pt".into()), ..UserPatch::default() };
+    commit_at(store, Proposal::PutUsers(vec![speaks]), NOON + 4 * DAY);
+    let users = [u[1], UserNo(99), u[0], u[1]];
+    let found = store.users(&users).unwrap();
+    assert_eq!(found, batch_reads::users(store, &users).unwrap());
+    assert_eq!(
+        found.iter().map(|user| user.as_ref().and_then(User::language)).collect::<Vec<_>>(),
+        [None, None, Some("pt"), None]
+    );
     let entries: Vec<_> = asked.iter().flat_map(|no| [0, 1, 9, 40, 1_000].map(|seq| (*no, seq))).collect();
     assert_eq!(store.positions_at(&entries).unwrap(), batch_reads::positions_at(store, &entries).unwrap());
     assert!(store.heads(&[]).unwrap().is_empty() && store.conversations(&[]).unwrap().is_empty());

@@ -37,6 +37,7 @@ fn set(
         former: former.map(digest),
         owner: owner.map(|(user, device)| (user, device.into())),
         additions: None,
+        notes: vec![],
     }
 }
 
@@ -89,6 +90,7 @@ fn registered(store: &dyn Store) {
         former,
         owner: None,
         additions: None,
+        notes: vec![],
     };
     assert_eq!(commit(store, proposal(Some(long.clone()), None)), Outcome::Done);
     assert_eq!(tokens_of(store, u[1], 9).unwrap()[0].1.token, long);
@@ -153,7 +155,7 @@ fn counted(store: &dyn Store) {
     let u = users(store, 2);
     let first = |user, device: &str, token: &str, additions| match set(user, device, Some(token), None, None) {
         Proposal::SetPushToken { user, device, token, former, owner, .. } => {
-            Proposal::SetPushToken { user, device, token, former, owner, additions: Some(additions) }
+            Proposal::SetPushToken { user, device, token, former, owner, additions: Some(additions), notes: vec![] }
         }
         other => other,
     };

@@ -305,9 +305,9 @@ settings! {
         /// How long events are kept, in days; 0: there is no feed. The leader's setting counts. What retention removes of messages is gone
         /// from the feed, too.
         keep_days: u64 = 3,
-        /// Which events are in the feed beside those of chat: `push`, `notification`, `popup.exposure`, `popup.event`. Each is one more row
+        /// Which events are in the feed beside those of chat: `push`, `device`, `notification`, `popup.exposure`, `popup.event`. Each is one more row
         /// that is written; `notification` needs `[notifications] log_days`.
-        also: Vec<String> = vec!["push".into()],
+        also: Vec<String> = vec!["push".into(), "device".into()],
     }
 }
 

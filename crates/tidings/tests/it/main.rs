@@ -26,6 +26,7 @@ mod messages_come_and_go_at_their_time;
 mod modules_form_no_circles;
 mod no_input_harms_anybody;
 mod nodes_notice_what_they_differ_in;
+mod nodes_that_are_killed_lose_nothing_at_hook_and_consumer;
 #[allow(dead_code)]
 #[path = "../../../store/tests/it/support/postgres.rs"]
 mod postgres;

@@ -110,19 +110,19 @@ impl Written {
 }
 
 /// The nodes that may follow. One is killed at a time.
-struct Nodes {
+pub(crate) struct Nodes {
     commands: Vec<Box<dyn Fn() -> Command>>,
-    running: Vec<Server>,
+    pub(crate) running: Vec<Server>,
 }
 
 impl Nodes {
-    fn start(commands: Vec<Box<dyn Fn() -> Command>>) -> Nodes {
+    pub(crate) fn start(commands: Vec<Box<dyn Fn() -> Command>>) -> Nodes {
         let running = commands.iter().map(|command| Server::start(&mut command())).collect();
         Nodes { commands, running }
     }
 
     /// Kills the node that leads, and starts it again.
-    fn kill_leader(&mut self) {
+    pub(crate) fn kill_leader(&mut self) {
         let is_leader = |server: &Server| {
             let metrics = server.http().exchange("GET", "/metrics", b"").unwrap();
             self.running.len() == 1 || text(&metrics.body).lines().any(|line| line == "tidings_cluster_leader 1")
@@ -238,7 +238,7 @@ fn embedded(settings: &str) -> Vec<Box<dyn Fn() -> Command>> {
 }
 
 /// Two nodes on a database of their own, in the file's settings.
-fn two_nodes(settings: &str) -> Vec<Box<dyn Fn() -> Command>> {
+pub(crate) fn two_nodes(settings: &str) -> Vec<Box<dyn Fn() -> Command>> {
     let redis = std::rc::Rc::new(RedisServer::start(&[]));
     let postgres = PostgresServer::shared();
     let url = postgres.database();

@@ -39,7 +39,7 @@ fn a_reader_misses_nothing_over_kills_and_waits_for_what_comes() {
     let mut server = start(&folder);
     let users = ["ada", "ben"].map(|id| UserUpsert { id: id.into(), ..UserUpsert::default() });
     server.http().upsert_users(users.to_vec()).unwrap();
-    let first: Value = server.http().get("/v1/events?limit=1").unwrap();
+    let first: Value = server.http().get("/v1/events?limit=1&wait_s=30").unwrap();
     assert_eq!((&first["events"][0]["type"], &first["more"]), (&json!("user"), &json!(true)), "{first}");
     let mut cursor = first["next"].as_str().unwrap().to_owned();
     let mut expected = Vec::new();

@@ -21,27 +21,34 @@ use tidings_protocol::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// What the hook does with a request of these questions: its answer, or `None` to hang up.
-type Hook = fn(&[Value]) -> Option<(u16, Value)>;
+pub(crate) type Hook = fn(&[Value]) -> Option<(u16, Value)>;
 
 /// Starts a hook; the receiver gets the headers and questions of each request.
-fn hook(answer: Hook) -> (SocketAddr, mpsc::Receiver<(String, Vec<Value>)>) {
+pub(crate) fn hook(answer: Hook) -> (SocketAddr, mpsc::Receiver<(String, Vec<Value>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (told, requests) = mpsc::sync_channel(1_024);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let told = told.clone();
-            std::thread::spawn(move || serve(&stream.unwrap(), answer, &told));
+            std::thread::spawn(move || {
+                answer_requests(&stream.unwrap(), |headers, mut body| {
+                    let questions: Vec<Value> = serde_json::from_value(body["questions"].take()).unwrap();
+                    let answered = answer(&questions);
+                    let _ = told.try_send((headers, questions));
+                    answered
+                });
+            });
         }
     });
     (address, requests)
 }
 
-/// Answers the requests of a kept connection.
-fn serve(stream: &TcpStream, answer: Hook, told: &mpsc::SyncSender<(String, Vec<Value>)>) {
+/// Answers the requests of a kept connection; `None` hangs up.
+pub(crate) fn answer_requests(stream: &TcpStream, mut answer: impl FnMut(String, Value) -> Option<(u16, Value)>) {
     let mut reader = BufReader::new(stream);
     loop {
         let mut headers = String::new();
@@ -54,11 +61,7 @@ fn serve(stream: &TcpStream, answer: Hook, told: &mpsc::SyncSender<(String, Vec<
         let length = headers.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
         let mut body = vec![0; length.parse().unwrap()];
         reader.read_exact(&mut body).unwrap();
-        let mut body: Value = serde_json::from_slice(&body).unwrap();
-        let questions: Vec<Value> = serde_json::from_value(body["questions"].take()).unwrap();
-        let answered = answer(&questions);
-        let _ = told.try_send((headers, questions));
-        let Some((status, answer)) = answered else { return };
+        let Some((status, answer)) = answer(headers, serde_json::from_slice(&body).unwrap()) else { return };
         let body = answer.to_string();
         let head = format!("HTTP/1.1 {status} Answer\r\ncontent-length: {}\r\n\r\n", body.len());
         let mut stream = stream;
