@@ -368,7 +368,7 @@ test("reactions and pins that are older than what history has said change nothin
 });
 
 test("a message whose time is over goes as one that was recalled, and says why", () => {
-  const timeline = new Timeline("g", 0);
+  const timeline = new Timeline("g", 1);
   timeline.keep();
   const entry = (seq: number, more: object) => ({ conversation: "g", seq, kind: "message", at: 1, from: "ben", type: "text", body: seq, ...more });
   timeline.prepend({ entries: [entry(1, { expires: { at: 61_000, after_read_s: 5 } })], more: false, first_seq: 1, last_seq: 1, conversation_last_seq: 1 });
