@@ -643,6 +643,10 @@ pub(crate) fn check_new_direct(new: &CreateConversation) -> Result<(&String, &St
             "a direct conversation begins with members; an app server changes it later",
         ));
     }
+    if new.expires.is_some() {
+        let why = "a direct conversation begins without; an app server changes it later";
+        return Err(Refusal::field("expires", why));
+    }
     if new.owner.is_some() || new.name.is_some() || new.avatar.is_some() || new.attributes.is_some() {
         return Err(Refusal::field("kind", "a direct conversation has no owner, title or avatar of its own"));
     }

@@ -177,7 +177,7 @@ impl Export {
             posting: settings.posting,
             slow_mode_s: settings.slow_mode_s,
             join_requests: settings.join_requests,
-            expires: conversation.expires().map(shown_expiry),
+            expires: settings.expires.filter(|expiry| expiry.after_s > 0).map(shown_expiry),
         })
     }
 

@@ -185,6 +185,12 @@ fn a_conversations_own_time_holds_for_all_and_a_sender_may_only_choose_an_earlie
     work_at(&world, NOON + 60_000);
     assert_eq!([default, longer, stays].map(|seq| is_gone(&world, seq)), [true, true, false]);
     assert_eq!(world.engine.conversation_details(&Actor::App, "g").unwrap().expires, None);
+    // A direct conversation begins without, and gets it from an app server.
+    let new = json!({"kind": "direct", "members": ["ann", "ben"], "expires": {"after_s": 60}});
+    let new: CreateConversation = serde_json::from_value(new).unwrap();
+    assert_eq!(code(world.wait(world.engine.create_conversation(&Actor::App, new))), Some(ErrorCode::InvalidField));
+    world.conversation(ConversationKind::Direct, "", &["ann", "ben"]);
+    assert_eq!(update(&world, "ann~ben", json!({"expires": {"after_s": 60}})).expires, after(60));
     // Members do not change it.
     let change = serde_json::from_value(json!({"expires": {"after_s": 5}})).unwrap();
     let refused = world.wait(world.engine.update_conversation(&Actor::User(world.user("ben")), "g", change));
