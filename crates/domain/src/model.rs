@@ -4,7 +4,7 @@ mod entry_details;
 
 pub use entry_details::*;
 
-use crate::{expiry::Expiry, request_digest::RequestDigest};
+use crate::request_digest::RequestDigest;
 use std::sync::Arc;
 pub use tidings_protocol::{
     cursor::{Cursor, LANES},
@@ -252,6 +252,30 @@ pub struct ConversationSettings {
     /// Whether the history of another system is being imported: only the import writes. `Some(false)`: it has been finished.
     #[serde(skip_serializing_if = "is_default")]
     pub importing: Option<bool>,
+}
+
+/// When a message disappears: what comes first of the two.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Expiry {
+    /// So many seconds after it was stored. Of a conversation's messages 0: they do not disappear.
+    pub after_s: u32,
+    /// So many seconds after every other member has read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_read_s: Option<u32>,
+}
+
+impl Expiry {
+    /// What comes first of two.
+    #[must_use]
+    pub fn earlier(self, other: Expiry) -> Expiry {
+        let after_read_s = self.after_read_s.into_iter().chain(other.after_read_s).min();
+        Expiry { after_s: self.after_s.min(other.after_s), after_read_s }
+    }
+
+    /// The last time for a message that was stored at this one, in milliseconds since 1970 UTC.
+    pub fn last_time(self, stored_at: u64) -> u64 {
+        stored_at.saturating_add(u64::from(self.after_s) * 1_000)
+    }
 }
 
 /// How long a conversation keeps its messages.

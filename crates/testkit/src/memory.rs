@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tidings_domain::{
     commit_log::{CommitLog, LogPage},
-    expiry::Expiry,
     joining::{Invite, JoinRequest},
     model::*,
     push_store::*,

@@ -5,8 +5,7 @@ mod stored;
 
 pub(super) use stored::{ReceivedEntry, serialize_as_text};
 
-use super::{ConversationNo, EntryKind, NewEntry, Sender, StoredEntry};
-use crate::expiry::Expiry;
+use super::{ConversationNo, EntryKind, Expiry, NewEntry, Sender, StoredEntry};
 
 /// What only some entries have.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use proptest::prelude::*;
 use tidings_domain::{
     commit_log::LogRecord,
     desks::{DeskPatch, OpenTo},
-    expiry::Expiry,
     joining::{Invite, JoinRequest, RefusedRequest},
     model::*,
     push_tokens::TokenDigest,

@@ -1,10 +1,7 @@
 //! Stored positions, the setting of read receipts, and a conversation's settings.
 
 use super::*;
-use tidings_domain::{
-    chat_rows::{block_key, decode_stored, number_in, stored_key},
-    expiry::Expiry,
-};
+use tidings_domain::chat_rows::{block_key, decode_stored, number_in, stored_key};
 use tidings_protocol::http::{KindPreferences, NotificationPreferences, PolicyChannel};
 
 pub(super) const CHECKS: &[Check] = &[
