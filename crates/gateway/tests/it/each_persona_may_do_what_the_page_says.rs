@@ -2,15 +2,25 @@
 //! The page is the expectation; `UPDATE_SNAPSHOTS=1` writes the table anew, for the eye of a reviewer.
 
 use crate::{
+    devices::{LOCAL, RunningListener},
     event_stream::{EventStream, bind_of, exchange, open_request},
     support::*,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
-use tidings_client::{http::HttpClient, session::Session};
+use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, sync::Arc};
+use tidings_client::{
+    device::{DeviceFrame, DeviceSession},
+    http::HttpClient,
+    session::Session,
+};
 use tidings_domain::model::Actor;
 use tidings_engine::config::EngineConfig;
-use tidings_protocol::{frames::ServerFrame, http::*};
+use tidings_gateway::miop_listener::MiopListenerConfig;
+use tidings_protocol::{
+    frames::ServerFrame,
+    http::*,
+    miop::{Bind, Frame, VERSION},
+};
 use tidings_testkit::MemoryStore;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/permissions.md");
@@ -324,6 +334,26 @@ impl Case<'_> {
     }
 }
 
+impl Case<'_> {
+    fn over_miop(&self, address: SocketAddr, frame: InSession) -> String {
+        let token = token(&self.user);
+        let bind = Bind { version: VERSION, token: &token, device_id: "m", ..Bind::default() };
+        let mut device = match DeviceSession::open(address, &bind) {
+            Ok(device) => device,
+            Err(error) => return self.code_of_end(&error.to_string()),
+        };
+        let frames = with_ping(frame(self));
+        frames.iter().for_each(|frame| device.write(&Frame::Chat { json: frame.to_string().as_bytes() }).unwrap());
+        outcome(&frames[0], || {
+            loop {
+                if let DeviceFrame::Chat(frame) = device.next(PATIENCE).unwrap().expect("a frame in time") {
+                    return frame;
+                }
+            }
+        })
+    }
+}
+
 /// The frame with a number, if it is answered, and a ping behind it.
 fn with_ping(mut frame: Value) -> [Value; 2] {
     if frame["t"] != "typing" {
@@ -431,6 +461,7 @@ fn case<'a>(server: &'a Server, persona: Persona, number: usize) -> Case<'a> {
 /// What each persona gets for each operation, by its name, over every listener that has it.
 fn outcomes() -> BTreeMap<(&'static str, Persona), Vec<(&'static str, String)>> {
     let server = server();
+    let miop = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     let (mut all, mut number) = (BTreeMap::new(), 0);
     for operation in OPERATIONS {
         for (persona, _) in PERSONAS {
@@ -450,6 +481,7 @@ fn outcomes() -> BTreeMap<(&'static str, Persona), Vec<(&'static str, String)>> 
             if let Some(frame) = operation.frame.filter(|_| persona != App) {
                 found.push(("WebSocket", outcome(&|case| case.over_websocket(frame))));
                 found.push(("event stream", outcome(&|case| case.over_event_stream(frame))));
+                found.push(("MIOP", outcome(&|case| case.over_miop(miop.address, frame))));
             }
             all.insert((operation.name, persona), found);
         }
