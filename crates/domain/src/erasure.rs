@@ -263,7 +263,8 @@ pub fn fate_of_row(person: &Person, key: &[u8], value: &[u8]) -> Fate {
         | ChatRowKind::ApiKey
         | ChatRowKind::AuditEntry
         | ChatRowKind::Erasure
-        | ChatRowKind::LegalHold => Fate::Keep,
+        | ChatRowKind::LegalHold
+        | ChatRowKind::Expiry => Fate::Keep,
     }
 }
 

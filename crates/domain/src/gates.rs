@@ -61,8 +61,10 @@ gates! {
     HistoryImport = "history_import";
     /// Users may be erased: conversations and entries change their ids, which nodes hold in memory.
     Erasure = "erasure";
-    /// Messages may be sent at a later time, and disappear.
+    /// Messages may be sent at a later time.
     ScheduledMessages = "scheduled_messages";
+    /// Messages have a time at which they disappear, and go by a recall that nobody asked for.
+    DisappearingMessages = "disappearing_messages";
 }
 
 impl Gate {
