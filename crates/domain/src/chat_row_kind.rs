@@ -95,11 +95,13 @@ pub enum ChatRowKind {
     ScheduledMessage = b'G',
     /// Notes for the feed of events.
     FeedNotes = b'f',
+    /// When a message disappears.
+    Expiry = b'Y',
 }
 
 impl ChatRowKind {
     /// All of them.
-    pub const ALL: [ChatRowKind; 45] = [
+    pub const ALL: [ChatRowKind; 46] = [
         ChatRowKind::Mention,
         ChatRowKind::MentionOfAll,
         ChatRowKind::Reactions,
@@ -145,6 +147,7 @@ impl ChatRowKind {
         ChatRowKind::LegalHold,
         ChatRowKind::ScheduledMessage,
         ChatRowKind::FeedNotes,
+        ChatRowKind::Expiry,
     ];
 
     /// The first byte of its keys.

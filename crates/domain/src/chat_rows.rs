@@ -50,6 +50,10 @@
 //! | `G` 1, sender, number | a message for a later time, without its body: see [`scheduled`](crate::scheduled) |
 //! | `G` 3, sender, number, part | a part of its body |
 //! | `G` 2 | the highest number that was given to such a message |
+//! | `Y` 0, time, conversation, seq | the messages that disappear, in the order of their times: see [`expiry`](crate::expiry) |
+//! | `Y` 1, conversation, seq | of a message that disappears once it is read: see [`expiry`](crate::expiry) |
+//! | `Y` 2, conversation, seq | nothing: a message whose time is over, in a conversation under a legal hold |
+//! | `Y` 3, conversation | nothing: a conversation with a retention of its own |
 //! | `w`, `g`, `a`, `i` | accounts that answer: see [`desks`](crate::desks) |
 
 pub use crate::row_keys::number_in;

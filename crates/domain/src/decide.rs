@@ -4,6 +4,7 @@
 use crate::{
     chat_rows, desks,
     erasure::{EraseStep, legal_hold_key},
+    expiry::{own_retention_key, rows_of},
     model::*,
     push_tokens::row_keys as push_token_keys,
     reports::{ReportChange, StoredReport},
@@ -141,8 +142,11 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
             if keys.is_empty() {
                 keys.push(desks::assignment_key(*conversation));
             }
-            if matches!(change, MessageChange::Recall | MessageChange::Pin { .. }) {
+            if matches!(change, MessageChange::Recall | MessageChange::Expire | MessageChange::Pin { .. }) {
                 keys.push(chat_rows::pins_key(*conversation));
+            }
+            if *change == MessageChange::Expire {
+                keys.push(legal_hold_key(*conversation));
             }
             keys
         }
@@ -267,6 +271,10 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 details.attributes = attributes.clone().or(details.attributes);
                 self.check_notice(*conversation, notice.as_ref())?;
                 details.settings = details.settings.with(settings.clone());
+                if let Some(own) = settings.retention {
+                    let row = (own != OwnRetention::default()).then(Vec::new);
+                    self.rows.put_chat_row(own_retention_key(*conversation), row);
+                }
                 self.rows.put_conversation(details);
                 match notice {
                     Some(notice) => self.notice(*conversation, notice).map(Outcome::Appended),
@@ -497,6 +505,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             self.rows.put_chat_row(chat_rows::reply_key(conversation, reply_to, seq), Some(Vec::new()));
         }
         self.note_open_stream(conversation, seq, &entry);
+        for RowChange { key, value } in rows_of(conversation, seq, at, &entry) {
+            self.rows.put_chat_row(key, value);
+        }
         self.rows.append(entry, appended, head, send)?;
         Ok(appended)
     }

@@ -279,7 +279,8 @@ pub fn fate_of_row(person: &Person, key: &[u8], value: &[u8]) -> Fate {
         | ChatRowKind::ApiKey
         | ChatRowKind::AuditEntry
         | ChatRowKind::Erasure
-        | ChatRowKind::LegalHold => Fate::Keep,
+        | ChatRowKind::LegalHold
+        | ChatRowKind::Expiry => Fate::Keep,
     }
 }
 
@@ -306,7 +307,7 @@ pub fn is_event_of(conversation: &DeletedConversation, event: &str) -> bool {
 
 /// Leaves of an entry that there was one, and when. Answers whether it said more.
 pub fn blank(entry: &mut StoredEntry) -> bool {
-    let recalled = Some(Recalled { at: entry.at, by: None, entry: entry.seq });
+    let recalled = Some(Recalled { at: entry.at, by: None, entry: entry.seq, expired: false });
     let message = MessageDetails { recalled, ..MessageDetails::default() };
     // Retention counts from there, and knows the bytes of that day.
     let imported_at = entry.content.details.as_deref().and_then(|details| details.imported_at);
@@ -365,6 +366,10 @@ pub fn fate_of_row_in(conversation: &DeletedConversation, key: &[u8], value: &[u
         | ChatRowKind::Restrictions
         | ChatRowKind::LastSend
         | ChatRowKind::Invites => remove_if(is_at(0)),
+        ChatRowKind::Expiry => remove_if(match number_in(key, 0) {
+            Some(0) => is_at(2),
+            _ => is_at(1),
+        }),
         ChatRowKind::AccountIndex => remove_if(is_at(0) || crate::desks::indexed(key).is_some_and(|(_, of)| of == no)),
         ChatRowKind::Report => remove_if(match number_in(key, 0) {
             Some(0) => is_at(1),

@@ -63,8 +63,10 @@ gates! {
     Erasure = "erasure";
     /// Conversations may be deleted: they have a setting that refuses everything, and jobs are of conversations, too.
     ConversationErasure = "conversation_erasure";
-    /// Messages may be sent at a later time, and disappear.
+    /// Messages may be sent at a later time.
     ScheduledMessages = "scheduled_messages";
+    /// Messages have a time at which they disappear, and go by a recall that nobody asked for.
+    DisappearingMessages = "disappearing_messages";
 }
 
 impl Gate {

@@ -26,6 +26,7 @@ pub mod desks;
 pub mod end_reason;
 pub mod erase_step;
 pub mod erasure;
+pub mod expiry;
 pub mod failure_log;
 pub mod feed_note;
 pub mod feed_notes;

@@ -11,7 +11,7 @@ pub fn apply(message: &mut StoredEntry, change: &StoredEntry) {
     let Some(of_change) = change.content.details.as_deref() else { return };
     match &of_change.of_kind {
         KindDetails::Edit(of_edit) => edit(message, change, of_edit),
-        KindDetails::Recall { .. } => recall(message, change),
+        KindDetails::Recall { expired, .. } => recall(message, change, *expired),
         KindDetails::Pins { pinned, .. } => {
             if let Some(details) = message.content.message_details_mut() {
                 details.pinned = pinned.clone();
@@ -75,13 +75,15 @@ fn edit(message: &mut StoredEntry, change: &StoredEntry, of_edit: &EditDetails) 
 }
 
 /// Leaves of the message who sent it when, and who recalled it when.
-fn recall(message: &mut StoredEntry, change: &StoredEntry) {
+fn recall(message: &mut StoredEntry, change: &StoredEntry, expired: bool) {
     clear(&mut message.content);
     // A later version may have kept a part of the body there.
     message.content.details_mut().unknown = None;
     let Some(details) = message.content.message_details_mut() else { return };
     details.mentioned = None;
-    details.recalled = Some(Recalled { at: change.at, by: change.content.sender.clone(), entry: change.seq });
+    let by = change.content.sender.clone();
+    details.recalled = Some(Recalled { at: change.at, by, entry: change.seq, expired });
+    details.expires = None;
     details.reactions = Vec::new();
     details.pinned = None;
     details.stream = StreamState::Whole;

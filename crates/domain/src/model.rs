@@ -243,12 +243,52 @@ pub struct ConversationSettings {
     /// Whether users may ask to become members; `None`: they may not.
     #[serde(skip_serializing_if = "is_default")]
     pub join_requests: Option<bool>,
+    /// When messages disappear that are sent from now on.
+    #[serde(skip_serializing_if = "is_default")]
+    pub expires: Option<Expiry>,
+    /// How long messages are kept, in place of what holds for all.
+    #[serde(skip_serializing_if = "is_default")]
+    pub retention: Option<OwnRetention>,
     /// Whether the history of another system is being imported: only the import writes. `Some(false)`: it has been finished.
     #[serde(skip_serializing_if = "is_default")]
     pub importing: Option<bool>,
     /// Whether the conversation is being deleted, or was: nobody reads or writes it. `Some(false)`: it was, and is used again.
     #[serde(skip_serializing_if = "is_default")]
     pub deleted: Option<bool>,
+}
+
+/// When a message disappears: what comes first of the two.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Expiry {
+    /// So many seconds after it was stored. Of a conversation's messages 0: they do not disappear.
+    pub after_s: u32,
+    /// So many seconds after every other member has read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_read_s: Option<u32>,
+}
+
+impl Expiry {
+    /// What comes first of two.
+    #[must_use]
+    pub fn earlier(self, other: Expiry) -> Expiry {
+        let after_read_s = self.after_read_s.into_iter().chain(other.after_read_s).min();
+        Expiry { after_s: self.after_s.min(other.after_s), after_read_s }
+    }
+
+    /// The last time for a message that was stored at this one, in milliseconds since 1970 UTC.
+    pub fn last_time(self, stored_at: u64) -> u64 {
+        stored_at.saturating_add(u64::from(self.after_s) * 1_000)
+    }
+}
+
+/// How long a conversation keeps its messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct OwnRetention {
+    /// Days; 0: as all conversations.
+    pub keep_days: u32,
+    /// The newest message goes, too.
+    pub removes_newest: bool,
 }
 
 /// A setting of which a later version may know more values than this one.
@@ -311,6 +351,8 @@ impl ConversationSettings {
             posting: changes.posting.or(self.posting),
             slow_mode_s: changes.slow_mode_s.or(self.slow_mode_s),
             join_requests: changes.join_requests.or(self.join_requests),
+            expires: changes.expires.or(self.expires),
+            retention: changes.retention.or(self.retention),
             importing: changes.importing.or(self.importing),
             deleted: changes.deleted.or(self.deleted),
         }
@@ -402,6 +444,11 @@ impl Conversation {
     /// In how many milliseconds a member may send one message; `None`: there is no slow mode.
     pub fn slow_mode_ms(&self) -> Option<u64> {
         self.settings.slow_mode_s.filter(|seconds| *seconds > 0).map(|seconds| u64::from(seconds) * 1_000)
+    }
+
+    /// When messages disappear that are sent now.
+    pub fn expires(&self) -> Option<Expiry> {
+        self.settings.expires.filter(|expiry| expiry.after_s > 0)
     }
 
     /// Who may mention all members.

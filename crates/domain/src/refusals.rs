@@ -41,6 +41,7 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
         Rejection::NoSuchConversation => Refusal::new(ErrorCode::NotFound, "no such conversation"),
         Rejection::NoSuchUser(_) => Refusal::new(ErrorCode::NotFound, "no such user"),
         Rejection::NotAMember => Refusal::new(ErrorCode::NotAMember, "the user is not a member of the conversation"),
+        Rejection::LegalHold => Refusal::new(ErrorCode::LegalHold, "the conversation is under a legal hold"),
         Rejection::PreviousNotStored => {
             let why = "the message ahead of this one was not stored: repeat the import";
             Refusal::new(ErrorCode::StoreUnavailable, why).retry_after(STORE_RETRY_AFTER_MS)

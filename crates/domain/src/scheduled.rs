@@ -9,6 +9,7 @@ use crate::{
     store_error::{StoreError, StoreResult},
 };
 use serde::{Deserialize, Serialize};
+use tidings_protocol::http::Expires;
 
 /// A message for a later time, without its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +50,9 @@ pub struct ScheduledHeader {
     /// The message that it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<u64>,
+    /// When it disappears, from when it is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
     /// Rows of the body.
     pub parts: u64,
     /// It was refused when its time came: when, the code, and the reason.

@@ -154,6 +154,15 @@ pub struct Retention {
     pub bytes_max: Option<u64>,
 }
 
+/// What [`Store::retain_in`] has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RetainedIn {
+    /// Entries that were removed.
+    pub removed: u64,
+    /// Entries before this time go; `None`: none do, or this machine's clock must be wrong.
+    pub kept_from: Option<u64>,
+}
+
 /// How far this machine's clock may be beyond the time at which the newest entry would be removed, in milliseconds,
 /// before the clock is taken to be wrong. A store without new messages is emptied before that, since retention runs far
 /// more often.
@@ -477,7 +486,19 @@ pub trait Store: PushStore + RowStore {
     /// # Errors
     /// [`StoreError::Unavailable`] and [`StoreError::Damaged`]: some entries may be removed; the next call goes on from
     /// there.
-    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64>;
+    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
+        self.retain_but(retention, &[], now_ms)
+    }
+    /// The same, but for these conversations, in the order of their numbers, of which nothing is removed.
+    ///
+    /// # Errors
+    /// Those of [`Store::retain`].
+    fn retain_but(&self, retention: Retention, except: &[ConversationNo], now_ms: u64) -> StoreResult<u64>;
+    /// Removes entries of one conversation by age, and keeps the newest.
+    ///
+    /// # Errors
+    /// Those of [`Store::retain`].
+    fn retain_in(&self, conversation: ConversationNo, retention: Retention, now_ms: u64) -> StoreResult<RetainedIn>;
     /// Has the store's files lose the bytes of rows that were replaced or removed before the call. It runs beside commits
     /// and may take minutes. A store without files has nothing to do.
     ///

@@ -9,6 +9,7 @@ mod cleared;
 mod conversation_details;
 mod member_lists;
 mod push_devices;
+mod read_moves;
 mod shown;
 mod unread;
 
@@ -20,6 +21,7 @@ use member_lists::MemberLists;
 pub use push_devices::PushDevices;
 use push_devices::PushDevicesCache;
 use quick_cache::sync::{Cache, GuardResult};
+use read_moves::ReadMoves;
 pub use shown::ShownIndex;
 use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use tidings_domain::{
@@ -55,6 +57,8 @@ pub struct Directory {
     push_devices: PushDevicesCache,
     pub shown: ShownIndex,
     pub(crate) cleared: ClearedMarks,
+    /// Where members have read on, of the conversations in which messages wait for that.
+    pub(crate) read_moves: ReadMoves,
     /// The position through which nothing here is older than the store.
     current: watch::Sender<Position>,
     /// Whether other nodes change the store too.
@@ -95,6 +99,7 @@ impl Directory {
             push_devices: PushDevicesCache::default(),
             shown: ShownIndex::default(),
             cleared: ClearedMarks::default(),
+            read_moves: ReadMoves::default(),
             current: watch::Sender::new(store.last_position()),
             store,
             user_nos: Cache::new(entries),
@@ -479,6 +484,7 @@ impl Directory {
         self.member_lists.clear();
         self.unread.invalidate_all();
         self.cleared.note_all_changed();
+        self.read_moves.note_all();
         self.desks.note_all_changed();
     }
 
@@ -538,11 +544,13 @@ impl Directory {
         self.preferences.remove(&(conversation, user));
         self.restrictions.remove(&(conversation, user));
         self.member_lists.note_changed(conversation, user);
+        self.read_moves.note(conversation);
     }
 
     fn invalidate_read(&self, conversation: ConversationNo, user: UserNo, seq: u64) {
         self.memberships.remove(&(conversation, user));
         self.member_lists.note_read(conversation, user, seq);
+        self.read_moves.note(conversation);
         self.shown.note_read(user, conversation);
         self.unread.invalidate(user);
     }

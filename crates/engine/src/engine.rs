@@ -8,6 +8,7 @@
 //! - `push_tokens`: where providers reach devices;
 //! - [`port`]: what the crate of notifications uses beside these;
 //! - `scheduled`: messages for a later time;
+//! - `expiring`: messages that disappear;
 //! - `bulk_sends`: one message to some of an account's followers;
 //! - [`events`]: the feed of all that is committed; `feed_notes`: what comes into it from outside the commits of chat;
 //! - [`erasure`]: a person is erased, and what is left of one; legal holds against it;
@@ -24,6 +25,7 @@ mod bulk_sends;
 pub(crate) mod conversations;
 pub mod erasure;
 pub mod events;
+pub(crate) mod expiring;
 mod feed_notes;
 mod health;
 mod history;

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tidings_domain::model::*;
 use tidings_protocol::{
-    entry::{Entry, PinnedBy, Reaction, RecalledBy, ReplyTo, StreamMark},
+    entry::{Entry, ExpiresAt, PinnedBy, Reaction, RecalledBy, ReplyTo, StreamMark},
     error::{ErrorCode, Refusal},
 };
 
@@ -44,10 +44,11 @@ fn with_body(conversation: &str, stored: &StoredEntry, body: Box<RawValue>) -> E
         version: (version > 1).then_some(version),
         edited_at: message.edited.as_ref().map(|edited| edited.at),
         edited_by: message.edited.as_ref().and_then(|edited| edited.by.as_ref()).map(id),
-        recalled: message
-            .recalled
-            .as_ref()
-            .map(|recalled| RecalledBy { at: recalled.at, by: recalled.by.as_ref().map(id) }),
+        recalled: message.recalled.as_ref().map(|recalled| RecalledBy {
+            at: recalled.at,
+            by: recalled.by.as_ref().map(id),
+            expired: recalled.expired,
+        }),
         reactions: reactions_of(&message.reactions),
         reply_to: message.reply_to.as_ref().map(reply_to_of),
         pinned: message.pinned.as_ref().map(|pinned| PinnedBy { at: pinned.at, by: pinned.by.as_ref().map(id) }),
@@ -57,6 +58,11 @@ fn with_body(conversation: &str, stored: &StoredEntry, body: Box<RawValue>) -> E
             StreamState::Open { .. } => Some(StreamMark::Open),
             StreamState::Interrupted => Some(StreamMark::Interrupted),
         },
+        expires: message.expires.map(|expiry| ExpiresAt {
+            at: expiry.last_time(content.kept_since(stored.at)),
+            after_read_s: expiry.after_read_s,
+        }),
+        expired: content.is_expiry(),
     }
 }
 

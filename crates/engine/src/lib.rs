@@ -140,6 +140,7 @@ pub struct Engine {
     exporting: Arc<Semaphore>,
     /// Locked while messages for a later time change.
     schedule: parking_lot::Mutex<Option<engine::scheduled::Schedule>>,
+    expiring: parking_lot::Mutex<Option<engine::expiring::Expiring>>,
     lead: Leadership,
     /// What every node reads, and this one may therefore write.
     pub gates: Arc<OpenGates>,

@@ -49,6 +49,7 @@ use tidings_domain::{
     user_limiter::UserLimiter,
 };
 use tidings_popups::{PopupParts, PopupService};
+use tidings_protocol::http::EventType;
 use tidings_push::{PeerInbox, PushHandle, PushParts};
 use tokio::sync::{Semaphore, watch};
 
@@ -118,6 +119,8 @@ impl Engine {
         }));
         let lead = Leadership::of(cluster.as_ref().map(|cluster| cluster.nodes.clone() as Arc<dyn LeaderElection>));
         let also = if config.events_keep.is_zero() { Vec::new() } else { config.events_also.clone() };
+        let always = Some(EventType::ScheduledFailed).filter(|_| !config.events_keep.is_zero());
+        let also = also.into_iter().chain(always).collect();
         let feed_notes = Arc::new(FeedNotes::new(also, gates.clone(), clock.clone(), boot));
         let core = Core { store, clock, metrics, directory, committer, hub, shards, lead, gates, feed_notes };
         let push = core.start_push(&config, cluster.as_ref(), peer_inbox);
@@ -139,6 +142,7 @@ impl Engine {
             ),
             bulk_sends: parking_lot::Mutex::default(),
             schedule: parking_lot::Mutex::default(),
+            expiring: parking_lot::Mutex::default(),
             draining: AtomicBool::new(false),
             importing: Arc::new(Semaphore::new(1)),
             exporting: Arc::new(Semaphore::new(PERSONAL_EXPORTS_MAX)),

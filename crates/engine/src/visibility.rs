@@ -149,7 +149,7 @@ fn hide_content(content: &mut NewEntry) {
     let (kind, target) = (content.kind, content.target().unwrap_or(0));
     let of_kind = match EntryDetails::of(kind).of_kind {
         KindDetails::Edit(edit) => KindDetails::Edit(EditDetails { target, ..edit }),
-        KindDetails::Recall { .. } => KindDetails::Recall { target },
+        KindDetails::Recall { expired, .. } => KindDetails::Recall { target, expired },
         KindDetails::Pins { pinned, .. } => KindDetails::Pins { target, pinned },
         other => other,
     };

@@ -70,6 +70,7 @@ pub(crate) fn create_conversation(
         posting: None,
         slow_mode_s: None,
         join_requests: None,
+        expires: None,
     })?;
     for part in members.chunks(MEMBERS_BATCH_MAX) {
         http.change_members(id, &ChangeMembers { add: part.to_vec(), remove: Vec::new(), role: None })?;
@@ -117,6 +118,7 @@ pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<C
         posting: None,
         slow_mode_s: None,
         join_requests: None,
+        expires: None,
     })?;
     Ok(Conversation { id: card.id, base_seq: card.last_seq })
 }

@@ -72,6 +72,12 @@ pub struct Entry {
     /// body is whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<StreamMark>,
+    /// When the message disappears.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<ExpiresAt>,
+    /// Of a recall: nobody recalled the message, its time was over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub expired: bool,
 }
 
 impl Entry {
@@ -99,6 +105,8 @@ impl Entry {
             reply_to: None,
             pinned: None,
             stream: None,
+            expires: None,
+            expired: false,
         }
     }
 }
@@ -170,6 +178,19 @@ pub struct RecalledBy {
     /// The user who recalled the message; absent when the app server did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// Nobody did: the message has disappeared when its time was over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub expired: bool,
+}
+
+/// When a message disappears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ExpiresAt {
+    /// At the latest at this time, in milliseconds since 1970 UTC.
+    pub at: u64,
+    /// Before that, so many seconds after every other member has read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_read_s: Option<u32>,
 }
 
 impl PartialEq for Entry {
@@ -182,6 +203,8 @@ impl PartialEq for Entry {
             && self.reply_to == other.reply_to
             && self.pinned == other.pinned
             && self.stream == other.stream
+            && self.expires == other.expires
+            && self.expired == other.expired
             && self.conversation == other.conversation
             && self.from == other.from
             && self.agent == other.agent

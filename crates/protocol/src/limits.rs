@@ -237,6 +237,16 @@ pub const POPUPS_PAGE_MAX: usize = 500;
 pub const POPUP_HOURS_MAX: usize = 10_000;
 /// Users that a bulk send names.
 pub const BULK_USERS_MAX: usize = 10_000;
+/// The most days for which a conversation keeps its messages by a setting of its own.
+pub const KEEP_DAYS_MAX: u32 = 36_500;
+/// The longest time after which a message disappears, in seconds.
+pub const EXPIRES_AFTER_S_MAX: u32 = 365 * 24 * 60 * 60;
+/// The longest time from when a message was read until it disappears, in seconds.
+pub const EXPIRES_AFTER_READ_S_MAX: u32 = 7 * 24 * 60 * 60;
+/// After how many seconds a message disappears that is not read, unless its sender says otherwise.
+pub const EXPIRES_UNREAD_S: u32 = 30 * 24 * 60 * 60;
+/// Messages that disappear once they are read, and wait for that, of all senders together.
+pub const EXPIRES_WATCHED_MAX: usize = 100_000;
 /// Messages for a later time that a sender has.
 pub const SCHEDULED_OF_SENDER_MAX: usize = 100;
 /// Messages for a later time of all senders together.

@@ -18,9 +18,11 @@ use crate::{
     scrubber::Scrubber,
     side_log::SideLog,
     timeline_days::TimelineDays,
+    timeline_days::day_key,
 };
 use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::Cache;
+use rustc_hash::FxHashMap;
 use std::{
     path::Path,
     sync::{
@@ -404,8 +406,12 @@ impl Store for EmbeddedStore {
         })
     }
 
-    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
-        self.remove_old(retention, now_ms)
+    fn retain_but(&self, retention: Retention, except: &[ConversationNo], now_ms: u64) -> StoreResult<u64> {
+        self.remove_old(retention, except, now_ms)
+    }
+
+    fn retain_in(&self, conversation: ConversationNo, retention: Retention, now_ms: u64) -> StoreResult<RetainedIn> {
+        self.remove_old_in(conversation, retention, now_ms)
     }
 
     fn purge(&self) -> StoreResult<()> {
@@ -435,8 +441,21 @@ impl EmbeddedStore {
 
     /// Writes a batch that frees space, such as the removals of retention. `shortened`: the conversation whose oldest
     /// entries it removes.
-    pub(crate) fn write_cleanup(&self, batch: Batch, shortened: Option<ConversationNo>) -> StoreResult<()> {
+    /// `freed`: so many bytes of entries are gone from these days.
+    pub(crate) fn write_cleanup(
+        &self,
+        mut batch: Batch,
+        shortened: Option<ConversationNo>,
+        freed: &FxHashMap<u64, u64>,
+    ) -> StoreResult<()> {
         let mut writer = self.writer.lock();
+        for (day, bytes) in freed {
+            // Under the writer's lock: a commit counts what it adds.
+            let row = self.kv()?.get(Space::Meta, &day_key(*day)).map_err(store_error)?;
+            if let Some(before) = row.and_then(|row| number_at(&row, 0)) {
+                batch.put(Space::Meta, day_key(*day), before.saturating_sub(*bytes).to_be_bytes().to_vec());
+            }
+        }
         if batch.writes.is_empty() {
             return Ok(());
         }

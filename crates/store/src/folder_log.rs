@@ -3,6 +3,7 @@
 use crate::{
     batch_progress::BatchProgress, embedded::EmbeddedStore, errors::store_error, event_log::*, kv::*, reads::*, rows::*,
 };
+use rustc_hash::FxHashMap;
 use std::sync::atomic::Ordering;
 use tidings_domain::{commit_log::*, model::*, store::*};
 
@@ -40,7 +41,7 @@ impl EmbeddedStore {
         while self.prune_event_log(u64::MAX)?.more {}
         let mut batch = Batch::default();
         batch.remove(Space::Meta, OLDEST.to_vec());
-        self.write_cleanup(batch, None)
+        self.write_cleanup(batch, None, &FxHashMap::default())
     }
 
     pub(crate) fn event_log_start(&self) -> StoreResult<Option<Position>> {
@@ -95,7 +96,7 @@ impl EmbeddedStore {
         })?;
         if removed > 0 {
             batch.keep_last_writes();
-            self.write_cleanup(batch, None)?;
+            self.write_cleanup(batch, None, &FxHashMap::default())?;
         }
         Ok(PruneProgress { removed, more })
     }

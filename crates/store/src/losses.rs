@@ -4,6 +4,7 @@
 use crate::{
     ack_log::AckedState, check::scan_meta, embedded::EmbeddedStore, errors::store_error, kv::*, reads::*, rows::*,
 };
+use rustc_hash::FxHashMap;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -158,5 +159,7 @@ pub(crate) fn mend_rows(store: &EmbeddedStore, losses: &Losses) -> StoreResult<(
         value: Some(row.clone()),
     });
     let writes: Vec<Write> = removed.chain(marks).collect();
-    writes.chunks(ROWS_PER_BATCH).try_for_each(|writes| store.write_cleanup(Batch { writes: writes.to_vec() }, None))
+    writes
+        .chunks(ROWS_PER_BATCH)
+        .try_for_each(|writes| store.write_cleanup(Batch { writes: writes.to_vec() }, None, &FxHashMap::default()))
 }

@@ -2,6 +2,7 @@
 //! newest entry, from which its head is read.
 
 use crate::{embedded::EmbeddedStore, errors::store_error, first_results::*, kv::*, rows::*, timeline_days::day_key};
+use rustc_hash::FxHashMap;
 use tidings_domain::{model::*, store::*};
 
 /// Entries removed in one batch: commits wait while such a batch is written.
@@ -44,7 +45,7 @@ impl EmbeddedStore {
         Ok(day * DAY_MS)
     }
 
-    pub(crate) fn remove_old(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
+    pub(crate) fn remove_old(&self, retention: Retention, except: &[ConversationNo], now_ms: u64) -> StoreResult<u64> {
         let cutoff = self.cutoff(retention, now_ms)?;
         if cutoff == 0 {
             return Ok(0);
@@ -57,9 +58,10 @@ impl EmbeddedStore {
             })
             .map_err(store_error)?;
         let mut removed = 0;
-        for conversation in conversations {
+        for conversation in conversations.into_iter().filter(|no| except.binary_search(no).is_err()) {
             loop {
-                let count = self.remove_batch(conversation, cutoff)?;
+                // The bytes of whole days go with the days.
+                let count = self.remove_batch(conversation, cutoff, false)?;
                 removed += count as u64;
                 if count < REMOVED_PER_BATCH {
                     break;
@@ -73,15 +75,34 @@ impl EmbeddedStore {
             self.days.remove(*day);
             batch.remove(Space::Meta, day_key(*day));
         }
-        if let Err(error) = self.write_cleanup(batch, None) {
+        if let Err(error) = self.write_cleanup(batch, None, &FxHashMap::default()) {
             over.into_iter().for_each(|day| self.days.add(day));
             return Err(error);
         }
         Ok(removed)
     }
 
-    /// Removes at most one batch of a conversation's entries before `cutoff`; answers how many.
-    fn remove_batch(&self, conversation: ConversationNo, cutoff: u64) -> StoreResult<usize> {
+    pub(crate) fn remove_old_in(
+        &self,
+        conversation: ConversationNo,
+        retention: Retention,
+        now_ms: u64,
+    ) -> StoreResult<RetainedIn> {
+        let newest_day = self.days.list().last().map_or(0, |newest| newest + 1);
+        let mut done = RetainedIn { removed: 0, kept_from: retention.kept_from(now_ms, newest_day * DAY_MS) };
+        let Some(cutoff) = done.kept_from else { return Ok(done) };
+        loop {
+            let count = self.remove_batch(conversation, cutoff, true)?;
+            done.removed += count as u64;
+            if count < REMOVED_PER_BATCH {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Removes at most one batch of a conversation's entries before `cutoff`; answers how many. `counts`: their days have fewer bytes
+    /// then.
+    fn remove_batch(&self, conversation: ConversationNo, cutoff: u64, counts: bool) -> StoreResult<usize> {
         let head = self.head(conversation)?;
         if head.first_seq >= head.last_seq {
             return Ok(0);
@@ -91,7 +112,14 @@ impl EmbeddedStore {
         let Some(last) = old.last() else { return Ok(0) };
         let mut batch = Batch::default();
         let kv = &*self.kv()?;
+        let mut freed = FxHashMap::default();
         for entry in &old {
+            if counts {
+                let day = day_of(entry.kept_since());
+                let (row, parts) = encode_entry(&entry.content, entry.at, entry.position);
+                let bytes = row.len() + parts.iter().map(|part| part.len()).sum::<usize>();
+                *freed.entry(day).or_insert(0) += bytes as u64;
+            }
             batch.remove(Space::Timeline, entry_key(conversation, entry.seq));
             if let Some((author, id)) = entry.content.idempotency_key() {
                 let key = dedupe_key(conversation, author, id);
@@ -103,7 +131,7 @@ impl EmbeddedStore {
             }
         }
         batch.put(Space::Meta, key(b'f', &[conversation.0]), (last.seq + 1).to_be_bytes().to_vec());
-        self.write_cleanup(batch, Some(conversation))?;
+        self.write_cleanup(batch, Some(conversation), &freed)?;
         Ok(old.len())
     }
 }

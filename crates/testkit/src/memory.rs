@@ -205,6 +205,18 @@ impl State {
             let row = (RowSpace::Chat, message_changes::open_stream_key(conversation, seq));
             self.rows.insert(row, node.to_be_bytes().to_vec());
         }
+        if let Some(Expiry { after_s, after_read_s }) = entry.message_details().expires {
+            let since = entry.details.as_deref().and_then(|details| details.imported_at).unwrap_or(at);
+            let last_time = since + u64::from(after_s) * 1_000;
+            let key = |of: &[u64]| (RowSpace::Chat, [b"Y".to_vec(), numbers(of)].concat());
+            self.rows.insert(key(&[0, last_time, conversation.0, seq]), after_read_s.map_or(vec![], |_| b"u".to_vec()));
+            if let Some(after_read_s) = after_read_s {
+                let (sender, ms) = (entry.sender.as_ref().map_or(0, |sender| sender.no.0), after_read_s * 1_000);
+                let waits = format!(r#"{{"last_time":{last_time},"after_read_ms":{ms},"sender":{sender}}}"#);
+                self.rows.insert(key(&[1, conversation.0, seq]), waits.into_bytes());
+                self.rows.insert(key(&[0, since, conversation.0, seq]), b"w".to_vec());
+            }
+        }
         self.timelines.entry(conversation).or_default().insert(seq, stored);
         if entry.may_be_pushed() {
             self.outbox.insert(position, OutboxItem { position, conversation, seq });
@@ -331,6 +343,17 @@ impl State {
                 }
                 if settings.join_requests.is_some() {
                     details.settings.join_requests = settings.join_requests;
+                }
+                if let Some(own) = settings.retention {
+                    details.settings.retention = Some(own);
+                    let row = (RowSpace::Chat, [b"Y".to_vec(), numbers(&[3, conversation.0])].concat());
+                    match own == OwnRetention::default() {
+                        true => drop(self.rows.remove(&row)),
+                        false => drop(self.rows.insert(row, Vec::new())),
+                    }
+                }
+                if settings.expires.is_some() {
+                    details.settings.expires = settings.expires;
                 }
                 if settings.importing.is_some() {
                     details.settings.importing = settings.importing;
@@ -856,8 +879,12 @@ impl Store for MemoryStore {
         Ok(self.0.lock().notifications.range(first..=last).take(limit).map(|(_, found)| found.clone()).collect())
     }
 
-    fn retain(&self, _: Retention, _: u64) -> StoreResult<u64> {
+    fn retain_but(&self, _: Retention, _: &[ConversationNo], _: u64) -> StoreResult<u64> {
         Ok(0)
+    }
+
+    fn retain_in(&self, _: ConversationNo, _: Retention, _: u64) -> StoreResult<RetainedIn> {
+        Ok(RetainedIn::default())
     }
 
     fn stats(&self) -> StoreStats {

@@ -103,6 +103,7 @@ pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
         posting: None,
         slow_mode_s: None,
         join_requests: None,
+        expires: None,
     };
     engine.create_conversation(&Actor::App, group).await?;
     let of_popups = engine.clone();

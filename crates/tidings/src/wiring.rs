@@ -246,7 +246,7 @@ async fn housekeeping(engine: Arc<Engine>, notifications: Arc<Notifications>, se
     let erasures = work_on_erasures(notifications.clone());
     let purge = purge_recalled_bodies(notifications, &settings);
     let (messages, events) = (remove_old_messages(engine.clone(), &settings), remove_old_events(engine.clone()));
-    let (scheduled, notes) = (send_scheduled(engine.clone()), add_feed_notes(engine.clone()));
+    let (scheduled, notes) = (work_on_due_messages(engine.clone()), add_feed_notes(engine.clone()));
     tokio::join!(messages, events, purge, erasures, scheduled, notes, work_on_bulk_sends(engine));
 }
 
@@ -266,16 +266,16 @@ async fn work_on_bulk_sends(engine: Arc<Engine>) {
     }
 }
 
-/// Has messages sent whose time has come.
-async fn send_scheduled(engine: Arc<Engine>) {
+/// Has messages sent, and disappear, whose time has come.
+async fn work_on_due_messages(engine: Arc<Engine>) {
     let mut timer = interval_from_now(SCHEDULED_EVERY);
-    let failures = FailureLog::new("scheduled messages wait; it is tried again");
+    let failures = FailureLog::new("messages whose time has come wait; it is tried again");
     loop {
         timer.tick().await;
         loop {
-            let sent = engine.send_scheduled().await;
-            failures.note(&sent);
-            if !matches!(sent, Ok(true)) {
+            let worked = engine.work_on_due_messages().await;
+            failures.note(&worked);
+            if !matches!(worked, Ok(true)) {
                 break;
             }
         }
@@ -341,7 +341,8 @@ async fn purge_recalled_bodies(notifications: Arc<Notifications>, settings: &Set
 
 /// Removes the messages that retention no longer keeps.
 async fn remove_old_messages(engine: Arc<Engine>, settings: &Settings) {
-    let Some(kept) = settings.retention() else { return };
+    // Also without a limit for all: conversations may have their own.
+    let kept = settings.retention().unwrap_or_default();
     let mut timer = interval_from_now(Duration::from_secs(settings.retention.interval_minutes.max(1) * 60));
     loop {
         timer.tick().await;
@@ -350,6 +351,7 @@ async fn remove_old_messages(engine: Arc<Engine>, settings: &Settings) {
         }
         let engine = engine.clone();
         match tokio::task::spawn_blocking(move || engine.remove_old(kept)).await {
+            Ok(Ok(0)) => {}
             Ok(Ok(removed)) => tracing::info!(removed, "retention"),
             Ok(Err(refusal)) => tracing::warn!(%refusal, "retention failed; it is tried again"),
             Err(error) => tracing::error!(%error, "retention met a defect"),

@@ -52,6 +52,41 @@ const failed = await run(`the console in ${version()}`, [
     assert((await page.locator(".tile", { hasText: "Connections" }).innerText()).includes(`${devices.length}`), "connections");
     await card(page, "Nodes").getByText("core").waitFor();
   }],
+  ["the live view shows what the hook answers", async () => {
+    const body = JSON.stringify({ conversation: "team", body: { text: "is anybody asked?" } });
+    const headers = { authorization: `Bearer ${await token("bob")}`, "content-type": "application/json" };
+    const sent = await fetch(`${process.env.TIDINGS_URL}/v1/messages`, { method: "POST", headers, body });
+    assert(sent.status === 403 && (await sent.json()).reason === "spam", "the hook was not asked");
+    await card(page, "Hook").getByRole("row", { name: "Refused" }).getByText("1", { exact: true }).waitFor();
+  }],
+  ["lists users and conversations, narrowed, in the order of their ids", async () => {
+    const shown = async (label) => (await page.getByRole("table", { name: label }).getByRole("row").allInnerTexts()).slice(1).map((row) => row.split("\t")[0].trim());
+    const narrowed = (label, ids) => until(`${ids} in ${label}`, async () => JSON.stringify(await shown(label)) === JSON.stringify(ids));
+    await go(page, "users");
+    await narrowed("All users", ["alice", "bob", "carol", "mallory"]);
+    const apply = (title) => card(page, title).getByRole("button", { name: "Apply" }).click();
+    await page.getByLabel("Name begins with").fill("c");
+    await apply("All users");
+    await narrowed("All users", ["carol"]);
+    await page.getByLabel("Name begins with").fill("");
+    await page.getByLabel("Attribute").fill("country:DE");
+    await apply("All users");
+    await narrowed("All users", ["alice"]);
+    await page.getByLabel("Attribute").fill("country");
+    await apply("All users");
+    await page.getByRole("alert").getByText("attribute").waitFor();
+    await go(page, "conversations");
+    await narrowed("All conversations", ["team"]);
+    await page.getByLabel("Kind").selectOption("official");
+    await apply("All conversations");
+    await page.getByText("No conversation on this page.").waitFor();
+    await page.getByLabel("Kind").selectOption("group");
+    await page.getByLabel("Has the member").fill("bob");
+    await apply("All conversations");
+    await narrowed("All conversations", ["team"]);
+    await page.getByRole("link", { name: "team" }).click();
+    await page.getByRole("heading", { name: "Team" }).waitFor();
+  }],
   ["finds a user: devices, sessions, unread; and disconnects one device after a question", async () => {
     await page.getByRole("link", { name: "Users" }).click();
     await page.getByLabel("A user's id").fill("nobody-of-this-name");

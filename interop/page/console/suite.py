@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from harness.server import Server
 
 # None of these may be shown.
-SECRETS = {"webhook.secret": "secret-of-the-webhook-9f2c", "link.secret": "secret-of-the-links-71ab", "api_keys": "another-secret-key-55d0"}
+SECRETS = {"webhook.secret": "secret-of-the-webhook-9f2c", "link.secret": "secret-of-the-links-71ab", "api_keys": "another-secret-key-55d0",
+           "hook.secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
 
 
 class Helper(BaseHTTPRequestHandler):
@@ -25,6 +26,9 @@ class Helper(BaseHTTPRequestHandler):
             if Helper.takes:
                 Helper.taken += json.loads(body)["events"]
             return self.answer(200 if Helper.takes else 500, {})
+        if self.path == "/ask":
+            answers = [{"id": question["id"], "action": "refuse", "code": "spam", "text": "Not here."} for question in json.loads(body)["questions"]]
+            return self.answer(200, {"answers": answers})
         if self.path == "/take":
             Helper.takes = True
         elif self.path == "/refuse":
@@ -61,6 +65,7 @@ address = f"http://127.0.0.1:{helper.server_address[1]}"
 settings = {
     **SECRETS,
     "webhook.url": f"{address}/hook",
+    "hook.url": f"{address}/ask",
     "webhook.attempts_max": 1,
     "webhook.backoff_min_ms": 10,
     "messages.edit_history": "true",

@@ -2,7 +2,7 @@
 import type { TimelineItem } from "./message.js";
 import type { Observable } from "./observable.js";
 import type { ConversationView, Entry, Role, SendReceipt } from "./wire/entries.js";
-import type { Preferences } from "./wire/client-frames.js";
+import type { Expires, Preferences } from "./wire/client-frames.js";
 import type { Json } from "./wire/json.js";
 
 /** What is loaded of a timeline: always one unbroken range up to its newest entry, then what is not sent yet. */
@@ -37,6 +37,8 @@ export interface SendOptions {
   readonly skipPush?: boolean;
   /** The `seq` of the message that this one answers. */
   readonly replyTo?: number;
+  /** When it disappears: so many seconds after it is stored, or after every other member has read it, whichever is first. */
+  readonly expires?: Expires;
   /**
    * Made up when absent. A send with an id that was used before answers with the first result, or with `client_msg_id_reused` if it was
    * that of another message of the conversation.

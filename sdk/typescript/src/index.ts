@@ -77,8 +77,8 @@ export { memoryStorage } from "./storage/memory.js";
 export type { KeyValueStorage } from "./storage/storage.js";
 export type { SocketLike, WebSocketConstructor } from "./session/socket.js";
 export type { TransportName } from "./session/transport.js";
-export type { Attention, Preferences, ListFilter } from "./wire/client-frames.js";
-export type { ConversationKind, ConversationView, Entry, Mark, Reaction, ReplyQuote, Role, SendReceipt, UserCard } from "./wire/entries.js";
+export type { Attention, Expires, Preferences, ListFilter } from "./wire/client-frames.js";
+export type { ConversationKind, ConversationView, Entry, ExpiresAt, Mark, Reaction, ReplyQuote, Role, SendReceipt, UserCard } from "./wire/entries.js";
 export type { Json, JsonObject } from "./wire/json.js";
 export type {
   AppAction, AppEvent, DismissAction, OpenAction, PopupAction, PopupButton, PopupContent, PopupDecision, PopupEvent, PopupQuestion, Push,

@@ -1,6 +1,6 @@
 // What an app sees of a timeline.
 import type { TidingsError } from "./errors.js";
-import type { Mark, Reaction, ReplyQuote } from "./wire/entries.js";
+import type { ExpiresAt, Mark, Reaction, ReplyQuote } from "./wire/entries.js";
 import type { Json } from "./wire/json.js";
 
 /** What a message has in whatever state. */
@@ -49,6 +49,8 @@ export interface SentMessage extends MessageContent {
   readonly pinned: Mark | undefined;
   /** The message still grows, or its sender was lost. */
   readonly growing: "open" | "interrupted" | undefined;
+  /** When it disappears: then `recalled` says `expired`. */
+  readonly expires: ExpiresAt | undefined;
 }
 
 /** A message of this user that waits to be sent, or for the server's answer. */

@@ -366,3 +366,14 @@ test("reactions and pins that are older than what history has said change nothin
   assert.equal(timeline.message(9)?.entry.reactions?.[0]?.count, 3);
   assert.equal(timeline.message(9)?.entry.pinned, undefined);
 });
+
+test("a message whose time is over goes as one that was recalled, and says why", () => {
+  const timeline = new Timeline("g", 1);
+  timeline.keep();
+  const entry = (seq: number, more: object) => ({ conversation: "g", seq, kind: "message", at: 1, from: "ben", type: "text", body: seq, ...more });
+  timeline.prepend({ entries: [entry(1, { expires: { at: 61_000, after_read_s: 5 } })], more: false, first_seq: 1, last_seq: 1, conversation_last_seq: 1 });
+  assert.deepEqual(timeline.message(1)?.entry.expires, { at: 61_000, after_read_s: 5 });
+  timeline.offer([{ conversation: "g", seq: 2, kind: "recall", at: 61_000, type: "text", body: null, target: 1, expired: true }]);
+  const gone = timeline.message(1)?.entry;
+  assert.deepEqual([gone?.body, gone?.recalled, gone?.expires], [null, { at: 61_000, expired: true }, undefined]);
+});

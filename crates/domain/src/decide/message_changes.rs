@@ -3,6 +3,7 @@
 use super::{Decider, ProposalError, StagedRows};
 use crate::{
     chat_rows,
+    erasure::legal_hold_key,
     message_changes::{apply, body_to_be_replaced, remove_body},
     model::*,
     store::*,
@@ -42,7 +43,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         }
         let mut message = self.message(conversation, target)?;
         let details = message.content.message_details();
-        if let (Some(recalled), MessageChange::Recall) = (&details.recalled, change) {
+        let is_recall = matches!(change, MessageChange::Recall | MessageChange::Expire);
+        if let Some(recalled) = details.recalled.as_ref().filter(|_| is_recall) {
             let (seq, at) = (recalled.entry, recalled.at);
             let appended = Appended { conversation, seq, at, position: 0, duplicate: true };
             return Ok(Outcome::MessageChanged { appended, entry: None, version: details.body_version() });
@@ -79,7 +81,14 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 let replaced = keep_replaced.then(|| body_to_be_replaced(&message));
                 KindDetails::Edit(EditDetails { target, version: actual + 1, replaced, interrupted: false })
             }
-            MessageChange::Recall => {
+            MessageChange::Recall | MessageChange::Expire => {
+                let expired = *change == MessageChange::Expire;
+                if expired {
+                    if self.rows.chat_row(&legal_hold_key(conversation))?.is_some() {
+                        return Err(Rejection::LegalHold.into());
+                    }
+                    content.content_type = message.content.content_type.clone();
+                }
                 let is_pinned = details.pinned.is_some();
                 for edit in details.edits.clone() {
                     self.remove_body(conversation, edit, true)?;
@@ -87,7 +96,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 if is_pinned {
                     self.put_pins(conversation, target, false, usize::MAX)?;
                 }
-                KindDetails::Recall { target }
+                KindDetails::Recall { target, expired }
             }
             MessageChange::Pin { pinned, pins_max } => {
                 if details.pinned.is_some() == *pinned {
@@ -104,7 +113,6 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         }
         // The place that `append` gives the entry.
         let (seq, at) = (head.last_seq + 1, head.last_at.max(self.now_ms));
-        let is_recall = *change == MessageChange::Recall;
         let change = StoredEntry { seq, position: 0, at, content };
         apply(&mut message, &change);
         let version = message.content.message_details().body_version();

@@ -5,7 +5,7 @@ mod stored;
 
 pub(super) use stored::{ReceivedEntry, serialize_as_text};
 
-use super::{ConversationNo, EntryKind, NewEntry, Sender, StoredEntry};
+use super::{ConversationNo, EntryKind, Expiry, NewEntry, Sender, StoredEntry};
 
 /// What only some entries have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub enum KindDetails {
     Recall {
         /// The `seq` of the message; 0 until the commit.
         target: u64,
+        /// Nobody recalled it: its time was over.
+        expired: bool,
     },
     /// Of an entry that tells that a message was pinned, or is no longer.
     Pins {
@@ -100,6 +102,8 @@ pub struct MessageDetails {
     pub stream_end: Option<u64>,
     /// If an edit has added mentions: those that are not of an edit. Only they mention anybody.
     pub mentioned: Option<Vec<String>>,
+    /// When it disappears.
+    pub expires: Option<Expiry>,
 }
 
 /// What an edit made of its message.
@@ -146,7 +150,7 @@ impl EntryDetails {
         let of_kind = match kind {
             EntryKind::Message => KindDetails::Message(MessageDetails::NONE),
             EntryKind::Edit => KindDetails::Edit(EditDetails::default()),
-            EntryKind::Recall => KindDetails::Recall { target: 0 },
+            EntryKind::Recall => KindDetails::Recall { target: 0, expired: false },
             EntryKind::Pins => KindDetails::Pins { target: 0, pinned: None },
             EntryKind::Reactions => KindDetails::Reactions(Vec::new()),
             EntryKind::Assignment => KindDetails::Assignment { to: None },
@@ -183,6 +187,7 @@ impl MessageDetails {
         stream: StreamState::Whole,
         stream_end: None,
         mentioned: None,
+        expires: None,
     };
 
     /// The version of the body.
@@ -261,7 +266,7 @@ impl NewEntry {
     pub fn target(&self) -> Option<u64> {
         let target = match self.of_kind()? {
             KindDetails::Edit(EditDetails { target, .. })
-            | KindDetails::Recall { target }
+            | KindDetails::Recall { target, .. }
             | KindDetails::Pins { target, .. } => *target,
             KindDetails::Message(_)
             | KindDetails::Reactions(_)
@@ -270,6 +275,11 @@ impl NewEntry {
             | KindDetails::Opaque(_) => 0,
         };
         Some(target).filter(|target| *target != 0)
+    }
+
+    /// Whether it tells that a message's time was over.
+    pub fn is_expiry(&self) -> bool {
+        matches!(self.of_kind(), Some(KindDetails::Recall { expired: true, .. }))
     }
 
     /// The reactions of each message that has others now, of an entry of reactions.
@@ -294,6 +304,9 @@ pub struct Recalled {
     pub by: Option<Sender>,
     /// The `seq` of the recall's entry.
     pub entry: u64,
+    /// Nobody recalled it: its time was over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub expired: bool,
 }
 
 /// A body that an edit replaced.

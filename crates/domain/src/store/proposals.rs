@@ -422,6 +422,9 @@ pub enum MessageChange {
     },
     /// The message's body, mentions and former bodies are removed for good.
     Recall,
+    /// The same of a message whose time is over, unless the conversation is under a legal hold. The change's entry gets the message's
+    /// kind of content.
+    Expire,
     /// The message is pinned in its conversation, or no longer. Nothing happens if that is so already.
     Pin {
         /// Whether the message is pinned from now on.
@@ -761,6 +764,8 @@ pub enum Rejection {
     },
     /// The sender has left the conversation, or the read mark or mute is of a user who is no member.
     NotAMember,
+    /// The conversation is under a legal hold.
+    LegalHold,
     /// The message ahead of an imported one is not stored: its commit failed. Repeat the import.
     PreviousNotStored,
     /// (conversation, author, client_msg_id) names an entry that another request appended.

@@ -135,7 +135,10 @@ fn operation_of(proposal: &Proposal) -> Option<HookOperation> {
         }
         Proposal::UpdateConversation { .. } | Proposal::PutUsers(_) => Some(HookOperation::Profile),
         // What takes something back, what a user keeps for itself, what accounts do, and what the server records.
-        Proposal::ChangeMessage { change: MessageChange::Recall | MessageChange::Pin { .. }, .. }
+        Proposal::ChangeMessage {
+            change: MessageChange::Recall | MessageChange::Expire | MessageChange::Pin { .. },
+            ..
+        }
         | Proposal::React { add: false, .. }
         | Proposal::SetDesk { .. }
         | Proposal::Erase(_)

@@ -10,6 +10,7 @@ use crate::{
 };
 use std::sync::Arc;
 use tidings_domain::{
+    gates::Gate,
     model::*,
     refusals::{leader_unavailable, store_refusal},
     store::Term,
@@ -107,6 +108,7 @@ impl Engine {
             _ => Err(Refusal::field("to", "give exactly one of users, segment and rule")),
         }?;
         check_message(&new.message)?;
+        new.message.expires.map_or(Ok(()), |_| self.gates.require(Gate::DisappearingMessages))?;
         Ok(account)
     }
 
@@ -215,7 +217,7 @@ impl Engine {
         round: &Round,
     ) -> Vec<Result<SendReceipt, Refusal>> {
         let requests = round.turns.iter().filter_map(|turn| turn.user.as_ref()).map(|user| {
-            let NewMessage { content_type, body, mentions, silent, skip_push, .. } = new.message.clone();
+            let NewMessage { content_type, body, mentions, silent, skip_push, expires, .. } = new.message.clone();
             SendRequest {
                 conversation: None,
                 to: Some(user.id.clone()),
@@ -227,6 +229,7 @@ impl Engine {
                 silent,
                 skip_push,
                 reply_to: None,
+                expires,
             }
         });
         self.send_all(&Caller::APP, requests.collect(), Occasion::BulkSend).await

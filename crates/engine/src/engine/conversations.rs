@@ -3,6 +3,7 @@
 use crate::{
     Engine,
     attributes::{attributes_value, check_attributes},
+    engine::expiring::{shown_expiry, shown_retention, stored_expiry, stored_retention},
     reactions::requests::check_allowed_reactions,
     visibility::check_may_know_followers,
 };
@@ -51,6 +52,8 @@ pub(super) fn details_with(conversation: &Conversation, head: Head) -> Conversat
         posting: conversation.posting(),
         slow_mode_s: conversation.settings.slow_mode_s.unwrap_or_default(),
         join_requests: conversation.settings.join_requests.unwrap_or_default(),
+        expires: conversation.expires().map(shown_expiry),
+        retention: conversation.settings.retention.and_then(shown_retention),
         importing: conversation.is_importing(),
     }
 }
@@ -85,6 +88,7 @@ impl Engine {
     pub(crate) fn new_with_members(&self, actor: &Actor, new: CreateConversation) -> Result<NewConversation, Refusal> {
         new.reactions.as_ref().map_or(Ok(()), check_allowed_reactions)?;
         self.check_posting(new.kind, new.posting, new.slow_mode_s, new.join_requests)?;
+        self.check_default_expiry(new.expires)?;
         if new.kind == ConversationKind::Official && matches!(actor, Actor::User(_)) {
             return Err(Refusal::new(ErrorCode::Forbidden, "only the app server may create official accounts"));
         }
@@ -141,6 +145,8 @@ impl Engine {
                 posting: new.posting,
                 slow_mode_s: new.slow_mode_s,
                 join_requests: new.join_requests,
+                expires: new.expires.map(stored_expiry),
+                retention: None,
                 importing: None,
                 deleted: None,
             },
@@ -154,6 +160,7 @@ impl Engine {
     ) -> Result<(ConversationDetails, bool), Refusal> {
         new.reactions.as_ref().map_or(Ok(()), check_allowed_reactions)?;
         self.check_posting(new.kind, new.posting, new.slow_mode_s, new.join_requests)?;
+        self.check_default_expiry(new.expires)?;
         let (first, second) = check_new_direct(&new)?;
         if let Actor::User(user) = actor
             && user.id != *first
@@ -248,6 +255,15 @@ impl Engine {
             }
         }
         self.check_posting(conversation.kind, update.posting, update.slow_mode_s, update.join_requests)?;
+        self.check_default_expiry(update.expires)?;
+        if update.retention.is_some() && actor.user().is_some() {
+            return Err(Refusal::new(
+                ErrorCode::Forbidden,
+                "retention: app servers alone say how long messages are kept",
+            ));
+        }
+        update.retention.map_or(Ok(()), |_| self.gates.require(Gate::DisappearingMessages))?;
+        let retention = update.retention.map(stored_retention).transpose()?;
         if update == UpdateConversation::default() {
             return self.details_of(&conversation);
         }
@@ -277,6 +293,12 @@ impl Engine {
         if let Some(join_requests) = update.join_requests {
             notice["join_requests"] = json!(join_requests);
         }
+        if let Some(expires) = update.expires {
+            notice["expires"] = json!(expires);
+        }
+        if let Some(retention) = update.retention {
+            notice["retention"] = json!(retention);
+        }
         let mut entry = notice_entry(EntryKind::ConversationChange, actor, &notice);
         entry.details = self.desk_details(entry.kind, &conversation, actor.user().map(|user| &**user));
         let proposal = Proposal::UpdateConversation {
@@ -293,6 +315,8 @@ impl Engine {
                 posting: update.posting,
                 slow_mode_s: update.slow_mode_s,
                 join_requests: update.join_requests,
+                expires: update.expires.map(stored_expiry),
+                retention,
                 importing: None,
                 deleted: None,
             },
@@ -626,6 +650,10 @@ pub(crate) fn check_new_direct(new: &CreateConversation) -> Result<(&String, &St
             "receipts",
             "a direct conversation begins with members; an app server changes it later",
         ));
+    }
+    if new.expires.is_some() {
+        let why = "a direct conversation begins without; an app server changes it later";
+        return Err(Refusal::field("expires", why));
     }
     if new.owner.is_some() || new.name.is_some() || new.avatar.is_some() || new.attributes.is_some() {
         return Err(Refusal::field("kind", "a direct conversation has no owner, title or avatar of its own"));

@@ -112,7 +112,16 @@ impl Engine {
         let (former_type, refusal) = Self::type_or_refusal(changeable, &client_msg_id)?;
         let content_type = content_type.unwrap_or(former_type);
         let (silent, skip_push) = (false, false);
-        let edit = NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to: None };
+        let edit = NewMessage {
+            client_msg_id,
+            content_type,
+            body,
+            mentions,
+            silent,
+            skip_push,
+            reply_to: None,
+            expires: None,
+        };
         check_message(&edit)?;
         let entry = NewEntry {
             kind: EntryKind::Edit,

@@ -1,16 +1,19 @@
 //! Retention, and what else goes with messages that it removes: the rows of their reactions, answers, mentions and pins.
 
 use crate::{Engine, reactions::requests::pin_entry};
+use std::time::Duration;
 use tidings_domain::{
     chat_row_kind::ChatRowKind,
     chat_rows,
-    model::ConversationNo,
+    expiry::{all_own_retentions, own_retention_in},
+    model::*,
     refusals::store_refusal,
-    store::{MessageChange, Proposal, Retention, RowChange, RowSpace, StoreResult, Term},
+    store::*,
 };
 use tidings_protocol::error::Refusal;
 
 const ROWS_AT_ONCE: usize = 1_000;
+const DAY_S: u64 = 24 * 60 * 60;
 
 impl Engine {
     /// Removes messages beyond the limits, with all rows that belong to them; answers how many messages. Only the leader does
@@ -20,13 +23,60 @@ impl Engine {
     /// `store_unavailable`, `queue_full`, `draining`: some may be removed; a later call goes on.
     pub fn remove_old(&self, retention: Retention) -> Result<u64, Refusal> {
         let Some(term) = self.lead.term() else { return Ok(0) };
-        let removed = self.store.retain(retention, self.clock.now_ms()).map_err(store_refusal)?;
+        let now_ms = self.clock.now_ms();
+        let held = self
+            .conversations_of(ChatRowKind::LegalHold.all(), |key| chat_rows::number_in(key, 0).map(ConversationNo))?;
+        let own = self.conversations_of(all_own_retentions(), own_retention_in)?;
+        let mut except = [held.clone(), own.clone()].concat();
+        except.sort_unstable();
+        except.dedup();
+        let mut removed = self.store.retain_but(retention, &except, now_ms).map_err(store_refusal)?;
+        for conversation in own.into_iter().filter(|own| held.binary_search(own).is_err()) {
+            removed += self.remove_old_of(conversation, retention, now_ms)?;
+        }
         self.metrics.retention_removed.inc_by(removed);
         if removed > 0 {
             self.remove_rows_of_removed(term).map_err(store_refusal)?;
             self.unpin_removed()?;
         }
         Ok(removed)
+    }
+
+    /// Removes old messages of a conversation that keeps them for a time of its own.
+    fn remove_old_of(&self, no: ConversationNo, of_all: Retention, now_ms: u64) -> Result<u64, Refusal> {
+        let details = self.directory.conversation(no).map_err(store_refusal)?;
+        let Some(own) = details.and_then(|details| details.settings.retention) else { return Ok(0) };
+        let days = Some(own.keep_days).filter(|days| *days > 0);
+        let age_max = days.map(|days| Duration::from_secs(u64::from(days) * DAY_S)).or(of_all.age_max);
+        let retention = Retention { age_max, bytes_max: None };
+        let done = self.store.retain_in(no, retention, now_ms).map_err(store_refusal)?;
+        if let Some(kept_from) = done.kept_from.filter(|_| own.removes_newest) {
+            let last = self.store.head(no).map_err(store_refusal)?.last_seq;
+            let newest = self.store.entries(no, last, last, 1, End::Newest).map_err(store_refusal)?.pop();
+            let is_old = |newest: &StoredEntry| newest.kept_since() < kept_from && !newest.content.is_recalled();
+            if newest.is_some_and(|newest| newest.content.kind == EntryKind::Message && is_old(&newest)) {
+                // The head is read from the newest entry: its place stays.
+                self.expire(no, last)?;
+            }
+        }
+        Ok(done.removed)
+    }
+
+    /// The conversations of a range of rows, in the order of their numbers.
+    fn conversations_of(
+        &self,
+        (mut low, high): (Vec<u8>, Vec<u8>),
+        of_key: impl Fn(&[u8]) -> Option<ConversationNo>,
+    ) -> Result<Vec<ConversationNo>, Refusal> {
+        let mut found = Vec::new();
+        loop {
+            let rows = self.store.rows(RowSpace::Chat, &low, &high, ROWS_AT_ONCE).map_err(store_refusal)?;
+            found.extend(rows.iter().filter_map(|(key, _)| of_key(key)));
+            match rows.last() {
+                Some((last, _)) if rows.len() == ROWS_AT_ONCE => low = [&last[..], &[0]].concat(),
+                _ => return Ok(found),
+            }
+        }
     }
 
     fn remove_rows_of_removed(&self, term: Term) -> StoreResult<()> {

@@ -7,16 +7,17 @@ use crate::{
     access::{Caller, check_not_suspended},
     engine::send::{Occasion, check_message},
     paging::page_limit,
+    request_digests,
 };
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use tidings_domain::{
-    chat_rows::{decode, encode},
+    chat_rows::{decode, encode, feed_notes_key},
+    feed_note::FeedNote,
     gates::Gate,
     leadership::Term,
     model::*,
     refusals::{leader_unavailable, not_a_member, store_refusal},
-    request_digest::RequestHasher,
     scheduled::*,
     store::{RowChange, RowSpace},
 };
@@ -29,9 +30,9 @@ use tidings_protocol::{
 /// Messages that are sent together.
 const SENT_AT_ONCE: usize = 100;
 const ROWS_AT_ONCE: usize = 1_000;
-/// How long a message that has failed is kept.
 /// The shortest and the longest pause before a message is tried again that was refused for now.
 const AGAIN_AFTER_MS: std::ops::RangeInclusive<u64> = 1_000..=60 * 60 * 1_000;
+/// How long a message that has failed is kept.
 const FAILED_KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1_000;
 
 /// What the leader knows of all scheduled messages in its term.
@@ -43,8 +44,17 @@ pub(crate) struct Schedule {
     last_number: u64,
     /// Nothing is due before this time.
     next_due: u64,
-    /// Messages that were refused for now, each with when it is tried again: they hold up no others.
-    postponed: FxHashMap<(UserNo, u64), u64>,
+    /// Messages that were refused for now: they hold up no others.
+    postponed: FxHashMap<(UserNo, u64), Postponed>,
+}
+
+/// A message that was refused for now.
+#[derive(Debug, Clone, Copy)]
+struct Postponed {
+    /// When it is tried again.
+    until: u64,
+    /// The refusal says for certain that it was not stored: it can be changed and cancelled meanwhile.
+    is_unsent: bool,
 }
 
 impl Engine {
@@ -62,6 +72,7 @@ impl Engine {
         self.check_opens(caller, &message)?;
         let (conversation, to, from, message) = message.into_parts();
         check_message(&message)?;
+        message.expires.map_or(Ok(()), |_| self.gates.require(Gate::DisappearingMessages))?;
         let (sender, account) = self.scheduling_sender(caller, from.as_deref())?;
         let conversation = match (&conversation, &to) {
             (Some(id), None) => {
@@ -81,14 +92,8 @@ impl Engine {
         if to.is_some() && sender == UserNo::NOBODY {
             return Err(Refusal::field("message.from", "a message to a user needs a sender"));
         }
-        let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to } = message;
-        let digest = client_msg_id.as_ref().map(|_| {
-            let hasher = RequestHasher::new("schedule")
-                .number("send_at", Some(send_at))
-                .text("type", &content_type)
-                .json("body", body.get());
-            hasher.digest()
-        });
+        let digest = request_digests::of_schedule(send_at, account, &message);
+        let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to, expires } = message;
         let header = ScheduledHeader {
             send_at,
             at: self.clock.now_ms(),
@@ -103,6 +108,7 @@ impl Engine {
             silent,
             skip_push,
             reply_to,
+            expires,
             parts: 0,
             failed: None,
         };
@@ -201,7 +207,7 @@ impl Engine {
         update.send_at.map_or(Ok(()), |send_at| self.check_send_at(send_at))?;
         let mut schedule = self.schedule.lock();
         let schedule = self.known_schedule(&mut schedule)?;
-        let before = self.changeable_scheduled(sender, number)?;
+        let before = self.changeable_scheduled(schedule, sender, number)?;
         let mut after = before.clone();
         let UpdateScheduledMessage { send_at, content_type, body, mentions } = update;
         let header = &mut after.header;
@@ -215,6 +221,7 @@ impl Engine {
         }
         check_message(&self.request_of(&after)?.into_parts().3)?;
         self.store.write_rows(schedule.term, RowSpace::Chat, before.replacement(&after)).map_err(store_refusal)?;
+        schedule.postponed.remove(&(sender, number));
         schedule.next_due = schedule.next_due.min(after.header.send_at);
         self.scheduled_view(after)
     }
@@ -227,10 +234,23 @@ impl Engine {
         let (sender, _) = self.scheduling_sender(caller, from)?;
         let mut schedule = self.schedule.lock();
         let schedule = self.known_schedule(&mut schedule)?;
-        let message = self.changeable_scheduled(sender, number)?;
+        let message = self.changeable_scheduled(schedule, sender, number)?;
         self.store.write_rows(schedule.term, RowSpace::Chat, message.removal()).map_err(store_refusal)?;
+        schedule.postponed.remove(&(sender, number));
         schedule.total = schedule.total.saturating_sub(1);
         Ok(())
+    }
+
+    /// Has messages sent, and disappear, whose time has come. Answers whether there is more to do at once. Only the leader does so.
+    ///
+    /// # Errors
+    /// `store_unavailable`, `queue_full`: a later call goes on.
+    pub async fn work_on_due_messages(self: &Arc<Self>) -> Result<bool, Refusal> {
+        let engine = self.clone();
+        let expired = blocking(move || engine.expire_messages()).await;
+        // What holds up one of the two does not hold up the other.
+        let sent = self.send_scheduled().await;
+        Ok(expired? | sent?)
     }
 
     /// Sends what is due. Answers whether there is more to send at once. Only the leader does so.
@@ -268,8 +288,8 @@ impl Engine {
         loop {
             let rows = self.store.rows(RowSpace::Chat, &from, &to, ROWS_AT_ONCE).map_err(store_refusal)?;
             for (_, sender, number) in rows.iter().filter_map(|(key, _)| due_in(key)) {
-                if let Some(again) = schedule.postponed.get(&(sender, number)).filter(|again| **again > now_ms) {
-                    again_at = again_at.min(*again);
+                if let Some(waits) = schedule.postponed.get(&(sender, number)).filter(|waits| waits.until > now_ms) {
+                    again_at = again_at.min(waits.until);
                     continue;
                 }
                 match self.stored_scheduled(sender, number) {
@@ -301,7 +321,7 @@ impl Engine {
         due: Vec<ScheduledMessage>,
         results: Vec<Result<SendReceipt, Refusal>>,
     ) -> Result<bool, Refusal> {
-        let (mut changes, mut sent, mut waiting) = (Vec::new(), 0, Vec::new());
+        let (mut changes, mut sent, mut waiting, mut notes) = (Vec::new(), 0, Vec::new(), Vec::new());
         let now_ms = self.clock.now_ms();
         for (message, result) in due.iter().zip(results) {
             match result {
@@ -312,16 +332,31 @@ impl Engine {
                 // A later round sends it under the same id.
                 Err(refusal) if refusal.code.retryable() => {
                     let pause = refusal.retry_after_ms.unwrap_or_default();
-                    let again = now_ms + pause.clamp(*AGAIN_AFTER_MS.start(), *AGAIN_AFTER_MS.end());
-                    waiting.push(((message.sender, message.number), again));
+                    let until = now_ms + pause.clamp(*AGAIN_AFTER_MS.start(), *AGAIN_AFTER_MS.end());
+                    let is_unsent = matches!(
+                        refusal.code,
+                        ErrorCode::RateLimited
+                            | ErrorCode::QueueFull
+                            | ErrorCode::HookUnavailable
+                            | ErrorCode::NotYetEnabled
+                    );
+                    waiting.push(((message.sender, message.number), Postponed { until, is_unsent }));
                 }
                 Err(refusal) => {
                     let mut failed = message.clone();
                     failed.header.failed = Some((now_ms, refusal.code.as_str().into(), refusal.detail.to_string()));
                     changes.extend(message.replacement(&failed));
+                    notes.extend(self.failure_note(message, &refusal, now_ms));
                 }
             }
         }
+        // The feed learns of a failure in the write that keeps it.
+        changes.extend(
+            self.feed_notes
+                .rows(notes)
+                .into_iter()
+                .map(|row| RowChange { key: feed_notes_key(row.no), value: Some(row.bytes) }),
+        );
         let mut schedule = self.schedule.lock();
         let schedule = self.known_schedule(&mut schedule)?;
         for some in changes.chunks(ROWS_AT_ONCE) {
@@ -406,10 +441,32 @@ impl Engine {
         ScheduledMessage::load(&*self.store, sender, number, header).map_err(store_refusal)
     }
 
+    /// What the feed says of a message that could not be sent.
+    fn failure_note(&self, message: &ScheduledMessage, refusal: &Refusal, at: u64) -> Option<FeedNote> {
+        if !self.feed_notes.wants(EventType::ScheduledFailed) {
+            return None;
+        }
+        let SendRequest { conversation, to, from, .. } = self.request_of(message).ok()?;
+        let ScheduledMessage { number: id, header: ScheduledHeader { send_at, client_msg_id, .. }, .. } =
+            message.clone();
+        let (code, detail) = (refusal.code.as_str().into(), refusal.detail.to_string());
+        let event = ScheduledFailedEvent { id, from, conversation, to, client_msg_id, send_at, code, detail };
+        let subject = event.from.as_ref().or(event.conversation.as_ref())?;
+        Some(FeedNote::new(EventType::ScheduledFailed, subject, at, &event))
+    }
+
     /// The message, unless it may be under way. The caller holds the lock of the schedule.
-    fn changeable_scheduled(&self, sender: UserNo, number: u64) -> Result<ScheduledMessage, Refusal> {
+    fn changeable_scheduled(
+        &self,
+        schedule: &Schedule,
+        sender: UserNo,
+        number: u64,
+    ) -> Result<ScheduledMessage, Refusal> {
         let message = self.stored_scheduled(sender, number)?;
-        if message.header.failed.is_none() && message.header.send_at <= self.clock.now_ms() {
+        let now_ms = self.clock.now_ms();
+        let waits =
+            schedule.postponed.get(&(sender, number)).is_some_and(|waits| waits.is_unsent && waits.until > now_ms);
+        if message.header.failed.is_none() && message.header.send_at <= now_ms && !waits {
             return Err(Refusal::new(ErrorCode::Conflict, format!("scheduled message {number} is being sent")));
         }
         Ok(message)
@@ -453,6 +510,7 @@ impl Engine {
             silent: header.silent,
             skip_push: header.skip_push,
             reply_to: header.reply_to,
+            expires: header.expires,
         })
     }
 

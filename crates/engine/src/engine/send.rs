@@ -4,6 +4,7 @@ use crate::{
     Engine,
     access::{Caller, Operation, Writing, blocked},
     commit::{CommitRequest, Origin, Reply, receipt},
+    engine::expiring::check_expires,
     fairness::FlowKey,
     request_digests,
     shards::SessionReply,
@@ -410,7 +411,8 @@ impl Engine {
             return Err(refusal.map_or(other, |refusal| *refusal));
         }
         let digest = request_digests::of_send(&message, grows);
-        let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to } = message;
+        let expires = self.expiry_of(conversation, &message)?;
+        let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to, .. } = message;
         let mut entry = NewEntry {
             kind: EntryKind::Message,
             sender: sender.map(|s| Sender { no: s.no, id: s.id.clone() }),
@@ -427,6 +429,11 @@ impl Engine {
             && let Some(details) = entry.message_details_mut()
         {
             details.reply_to = Some(AnsweredMessage::at(answered));
+        }
+        if expires.is_some()
+            && let Some(details) = entry.message_details_mut()
+        {
+            details.expires = expires;
         }
         Ok(entry)
     }
@@ -508,6 +515,7 @@ pub(crate) fn check_message(message: &NewMessage) -> Result<(), Refusal> {
     if message.reply_to == Some(0) {
         return Err(Refusal::field("reply_to", "must be the seq of a message, at least 1"));
     }
+    message.expires.as_ref().map_or(Ok(()), check_expires)?;
     message.client_msg_id.as_deref().map_or(Ok(()), |id| check_id("client_msg_id", id))
 }
 

@@ -2,7 +2,7 @@
 //! of it.
 
 use super::ID_PREFIX;
-use crate::{Engine, attributes::attributes_value};
+use crate::{Engine, attributes::attributes_value, engine::expiring::shown_expiry};
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 use std::sync::Arc;
@@ -177,6 +177,7 @@ impl Export {
             posting: settings.posting,
             slow_mode_s: settings.slow_mode_s,
             join_requests: settings.join_requests,
+            expires: settings.expires.filter(|expiry| expiry.after_s > 0).map(shown_expiry),
         })
     }
 
@@ -242,6 +243,11 @@ impl Export {
             reply_to: answered.first().filter(|answered| is_exported(answered)).map(id_of),
             edited_at: details.edited.as_ref().map(|edited| edited.at),
             reactions,
+            expires: details.expires.map(|expiry| {
+                let left_ms = expiry.last_time(content.kept_since(entry.at)).saturating_sub(engine.clock.now_ms());
+                let left_s = u32::try_from(left_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
+                Expires { after_s: Some(left_s.max(1)), after_read_s: expiry.after_read_s }
+            }),
         })
     }
 

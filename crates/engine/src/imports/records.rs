@@ -93,6 +93,7 @@ impl Engine {
             posting,
             slow_mode_s,
             join_requests,
+            expires,
         } = record;
         let new = CreateConversation {
             id,
@@ -110,6 +111,7 @@ impl Engine {
             posting,
             slow_mode_s,
             join_requests,
+            expires,
         };
         match (kind, direct) {
             (ConversationKind::Direct, Some(direct)) => {
@@ -141,6 +143,7 @@ impl Engine {
             reply_to,
             edited_at,
             reactions,
+            expires,
         } = record;
         check_id("id", &id)?;
         for (field, time) in [("at", Some(at)), ("edited_at", edited_at)] {
@@ -148,9 +151,11 @@ impl Engine {
         }
         let conversation = self.imported(Target { conversation, direct })?;
         let sender = from.map(|from| self.directory.require_user(&from)).transpose()?;
+        let (client_msg_id, skip_push) = (None, true);
         let message =
-            NewMessage { client_msg_id: None, content_type, body, mentions, silent, skip_push: true, reply_to: None };
+            NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to: None, expires };
         check_message(&message)?;
+        let expires = self.expiry_of(&conversation, &message)?;
         let NewMessage { content_type, body, mentions, silent, skip_push, .. } = message;
         let mut entry = NewEntry {
             kind: EntryKind::Message,
@@ -169,6 +174,7 @@ impl Engine {
         if let Some(details) = entry.message_details_mut() {
             details.reply_to = answered.map(AnsweredMessage::at);
             details.reactions = reactions;
+            details.expires = expires;
             if let Some(at) = edited_at {
                 details.version = 2;
                 details.edited = Some(Edited { at, by: sender.as_deref().map(Sender::of) });

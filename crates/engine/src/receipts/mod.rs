@@ -8,7 +8,7 @@
 //! Receipts are derived and never stored per message: a member has read what the read mark covers, and has what the stored
 //! positions cover. What is gathered here may be lost with the process: a client tells its cursor again.
 
-mod requests;
+pub(crate) mod requests;
 pub(crate) mod worker;
 
 use parking_lot::Mutex;

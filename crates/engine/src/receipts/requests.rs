@@ -17,14 +17,14 @@ use tidings_protocol::{
 };
 
 /// Members whose receipts are read at once.
-const MEMBERS_AT_ONCE: usize = 500;
+pub(crate) const MEMBERS_AT_ONCE: usize = 500;
 
 /// What is known of a member.
-struct MemberProgress {
-    user: UserNo,
-    membership: Membership,
+pub(crate) struct MemberProgress {
+    pub(crate) user: UserNo,
+    pub(crate) membership: Membership,
     stored: [Position; LANES],
-    receipts_off: bool,
+    pub(crate) receipts_off: bool,
 }
 
 impl Engine {
@@ -174,7 +174,8 @@ impl Engine {
         Ok(self.directory.user(user.no).map_err(store_refusal)?.is_none_or(|user| user.receipts_off))
     }
 
-    fn progress_of_members(
+    /// A page of the members behind this one, in the order of their numbers; the last has fewer than [`MEMBERS_AT_ONCE`].
+    pub(crate) fn progress_of_members(
         &self,
         conversation: ConversationNo,
         after: Option<UserNo>,

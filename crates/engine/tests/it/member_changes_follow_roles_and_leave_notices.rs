@@ -139,6 +139,7 @@ fn an_impossible_change_is_refused_with_its_own_code() {
             posting: None,
             slow_mode_s: None,
             join_requests: None,
+            expires: None,
         };
         world.wait(world.engine.create_conversation(&Actor::App, new)).map_err(|refusal| refusal.code)
     };

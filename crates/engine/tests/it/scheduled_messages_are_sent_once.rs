@@ -14,7 +14,8 @@ use tidings_protocol::{
 use tidings_testkit::MemoryStore;
 
 fn world_on(store: Arc<dyn Store>) -> World {
-    World::new(EngineConfig { shards: 1, ..EngineConfig::default() }, store)
+    let events_keep = std::time::Duration::from_secs(86_400);
+    World::new(EngineConfig { shards: 1, events_keep, ..EngineConfig::default() }, store)
 }
 
 fn peopled(store: Arc<dyn Store>) -> World {
@@ -108,6 +109,17 @@ fn what_a_sender_may_not_do_any_more_is_kept_with_the_reason() {
     let failed = list[0].failed.as_ref().unwrap();
     assert_eq!((list[0].id, &*failed.code, failed.at), (kept.id, "not_a_member", NOON + 1_000));
     assert_eq!(bodies(&world, "ben~cat").len(), 1);
+    // The feed has it as well.
+    world.wait(world.engine.add_feed_notes(true)).unwrap();
+    world.settle();
+    let query = EventsQuery { types: Some("scheduled_failed".into()), ..EventsQuery::default() };
+    let request = engine.events_request(&query).unwrap();
+    let page = serde_json::to_value(engine.read_events(&request).unwrap().page).unwrap();
+    let event = &page["events"][0];
+    assert_eq!(
+        (&event["subject"], &event["data"]["id"], &event["data"]["code"]),
+        (&json!("ben"), &json!(kept.id), &json!("not_a_member"))
+    );
     // Another time is another try.
     let back = ChangeMembers { add: vec!["ben".into()], remove: vec![], role: None };
     world.wait(engine.change_members(&Actor::App, "g", back)).unwrap();
@@ -140,7 +152,19 @@ fn a_sender_has_so_many_and_a_retry_schedules_nothing_new() {
     };
     let first = engine.schedule_message(&ann, own(Some("mine"), "a")).unwrap();
     assert_eq!(engine.schedule_message(&ann, own(Some("mine"), "a")).unwrap().id, first.id);
-    assert_eq!(code(engine.schedule_message(&ann, own(Some("mine"), "b"))), Some(ErrorCode::ClientMsgIdReused));
+    let others: [fn(&mut SendRequest); 6] = [
+        |message| message.body = serde_json::value::to_raw_value("b").unwrap(),
+        |message| message.content_type = "other".into(),
+        |message| message.mentions = vec!["ben".into()],
+        |message| message.silent = true,
+        |message| message.skip_push = true,
+        |message| message.expires = Some(Expires { after_s: Some(60), after_read_s: None }),
+    ];
+    for change in others {
+        let mut other = own(Some("mine"), "a");
+        change(&mut other.message);
+        assert_eq!(code(engine.schedule_message(&ann, other)), Some(ErrorCode::ClientMsgIdReused));
+    }
     for n in 1..100 {
         engine.schedule_message(&ann, own(None, &n.to_string())).unwrap();
     }
@@ -169,6 +193,21 @@ fn messages_that_have_to_wait_hold_up_nobody_elses() {
     world.clock.set(NOON + 2_000 + 61_000);
     send_due(&world);
     assert_eq!(bodies(&world, "g").len(), 2);
+    // What waits can be cancelled, and changed; what has no pause left may be under way.
+    let waiting: Vec<u64> = engine
+        .scheduled_messages(&ben, None, None, 0)
+        .unwrap()
+        .scheduled_messages
+        .iter()
+        .map(|message| message.id)
+        .collect();
+    engine.cancel_scheduled_message(&ben, None, waiting[0]).unwrap();
+    let update = UpdateScheduledMessage { send_at: Some(NOON + 900_000), ..UpdateScheduledMessage::default() };
+    engine.update_scheduled_message(&ben, None, waiting[1], update).unwrap();
+    world.clock.set(NOON + 2_000 + 61_000 + 60_000);
+    assert_eq!(code(engine.cancel_scheduled_message(&ben, None, waiting[2])), Some(ErrorCode::Conflict));
+    send_due(&world);
+    assert_eq!(engine.scheduled_messages(&ben, None, None, 0).unwrap().scheduled_messages.len(), 96);
 }
 
 #[test]

@@ -144,6 +144,7 @@ const TOLD: &[(&str, Operation)] = &[
             posting: None,
             slow_mode_s: None,
             join_requests: None,
+            expires: None,
         };
         w.wait(w.engine.create_conversation(a, new)).map(drop)
     }),

@@ -179,6 +179,7 @@ impl Shard {
             silent: frame.silent,
             skip_push: frame.skip_push,
             reply_to: frame.reply_to,
+            expires: frame.expires,
         };
         let reply = SessionReply { shard: self.parts.index, session, reference: frame.reference };
         let caller = Caller { actor: Actor::User(user), scopes: self.scopes(key) };

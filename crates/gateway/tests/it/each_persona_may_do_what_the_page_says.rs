@@ -131,6 +131,18 @@ const OPERATIONS: &[Operation] = &[
         Ask("POST", "/v1/messages/batch".into(), json!({"messages": [message]}))
     }),
     over_both(
+        "send one that disappears",
+        |c| {
+            let message = json!({"conversation": c.id, "body": 1, "expires": {"after_s": 3600}});
+            Ask("POST", "/v1/messages".into(), c.named("from", message))
+        },
+        |c| json!({"t": "send", "conversation": c.id, "body": 1, "expires": {"after_s": 3600}}),
+    ),
+    over_http("schedule a message", |c| {
+        let message = c.named("from", json!({"conversation": c.id, "body": 1}));
+        Ask("POST", "/v1/scheduled-messages".into(), json!({"send_at": 4_102_444_800_000_u64, "message": message}))
+    }),
+    over_both(
         "answer a message",
         |c| {
             Ask(

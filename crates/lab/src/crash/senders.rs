@@ -114,6 +114,7 @@ pub(super) fn send_over_http(server: &ServerLocation, conversation: &str, user: 
             silent: false,
             skip_push: false,
             reply_to: None,
+            expires: None,
         };
         match http.send(&request) {
             Ok(receipt) => log.record_answer(id, receipt.seq),
@@ -170,6 +171,7 @@ fn run_session(
             silent: false,
             skip_push: false,
             reply_to: None,
+            expires: None,
         };
         session.send(reference, conversation, message)
     };

@@ -144,6 +144,7 @@ impl Sender {
             silent: false,
             skip_push: false,
             reply_to: None,
+            expires: None,
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct RawClientFrame<'a> {
     pub if_version: Option<u32>,
     #[serde(default)]
     pub reply_to: Option<u64>,
+    #[serde(default)]
+    pub expires: Option<http::Expires>,
     #[serde(borrow, default)]
     pub key: Option<Cow<'a, str>>,
     #[serde(default)]

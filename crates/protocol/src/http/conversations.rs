@@ -1,5 +1,6 @@
 //! Conversations and their members.
 
+use super::Expires;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -162,6 +163,22 @@ pub struct CreateConversation {
     /// Whether users may ask to become members; absent in a new one: they may not. Only for groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join_requests: Option<bool>,
+    /// When messages disappear that are sent from now on: what a sender says may only be earlier. Without a field in it: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
+}
+
+/// How long the messages of one conversation are kept, in place of what holds for all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "keep_days": 30 }))]
+#[serde(deny_unknown_fields)]
+pub struct ConversationRetention {
+    /// Days, 1 to 36,500 (a hundred years), which may be more or fewer than for all; absent: as for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_days: Option<u32>,
+    /// The newest message goes, too, when its time is over: it is recalled by nobody. Otherwise a conversation keeps it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removes_newest: bool,
 }
 
 /// The changes of a conversation's details. What is absent stays as it was.
@@ -204,6 +221,12 @@ pub struct UpdateConversation {
     /// Whether users may ask to become members; absent in a new one: they may not. Only for groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join_requests: Option<bool>,
+    /// When messages disappear that are sent from now on: what a sender says may only be earlier. Without a field in it: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
+    /// How long its messages are kept; without a field in it: as for all. For app servers alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<ConversationRetention>,
 }
 
 /// A conversation, without its members and entries.
@@ -253,6 +276,12 @@ pub struct ConversationDetails {
     /// Users may ask to become members.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub join_requests: bool,
+    /// When messages disappear that are sent from now on; absent: they do not, unless their senders say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
+    /// How long its messages are kept, if that is not as for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<ConversationRetention>,
     /// The history of another system is being imported: members read, and nobody sends before the import is finished.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub importing: bool,

@@ -112,8 +112,8 @@ pub enum EventData {
     UserErased(UserErasedEvent),
     /// `conversation_deleted`
     ConversationDeleted(ConversationDeletedEvent),
-    /// `push`, `device`, `notification` and all types that begin with `popup.`: as it was said when it happened, a [`PushEvent`],
-    /// [`DeviceEvent`], [`NotificationEvent`], [`PopupExposureEvent`] or [`ExportedEvent`].
+    /// `scheduled_failed`, `push`, `device`, `notification` and all types that begin with `popup.`: as it was said when it happened, a
+    /// [`ScheduledFailedEvent`], [`PushEvent`], [`DeviceEvent`], [`NotificationEvent`], [`PopupExposureEvent`] or [`ExportedEvent`].
     Noted(Box<RawValue>),
 }
 
@@ -142,6 +142,7 @@ impl ToSchema for EventData {
         SettingsEvent::schemas(schemas);
         UserErasedEvent::schemas(schemas);
         ConversationDeletedEvent::schemas(schemas);
+        ScheduledFailedEvent::schemas(schemas);
         PushEvent::schemas(schemas);
         DeviceEvent::schemas(schemas);
         NotificationEvent::schemas(schemas);
@@ -171,6 +172,7 @@ impl EventData {
             of::<SettingsEvent>(),
             of::<UserErasedEvent>(),
             of::<ConversationDeletedEvent>(),
+            of::<ScheduledFailedEvent>(),
             of::<PushEvent>(),
             of::<DeviceEvent>(),
             of::<NotificationEvent>(),
@@ -348,6 +350,31 @@ pub struct NotifiedUser {
     pub device_id: Option<String>,
 }
 
+/// A message for a later time was refused when its time came, and is not tried again unless it gets another time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScheduledFailedEvent {
+    /// The number under which it is listed.
+    pub id: u64,
+    /// The sender; absent: the conversation itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The conversation that it was for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+    /// Or the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The sender's own id for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_msg_id: Option<String>,
+    /// When it was to be sent, in milliseconds since 1970 UTC.
+    pub send_at: u64,
+    /// The `code` with which the send was refused.
+    pub code: String,
+    /// For people.
+    pub detail: String,
+}
+
 /// A provider of push reaches a device of a user now, or does not any more.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct DeviceEvent {
@@ -418,6 +445,8 @@ pub enum EventType {
     UserErased,
     /// A conversation is deleted: whoever has something of it deletes it, too.
     ConversationDeleted,
+    /// A message for a later time could not be sent when its time came.
+    ScheduledFailed,
     /// A push was accepted, or is in another state.
     Push,
     /// A device has another push token, or none any more.
@@ -435,7 +464,7 @@ const ENTRY: &str = "entry.";
 
 impl EventType {
     /// All types but those of entries.
-    const OTHERS: [EventType; 16] = [
+    const OTHERS: [EventType; 17] = [
         EventType::Members,
         EventType::Conversation,
         EventType::User,
@@ -447,6 +476,7 @@ impl EventType {
         EventType::Report,
         EventType::UserErased,
         EventType::ConversationDeleted,
+        EventType::ScheduledFailed,
         EventType::Push,
         EventType::Device,
         EventType::Notification,
@@ -485,6 +515,7 @@ impl fmt::Display for EventType {
             EventType::Report => "report",
             EventType::UserErased => "user_erased",
             EventType::ConversationDeleted => "conversation_deleted",
+            EventType::ScheduledFailed => "scheduled_failed",
             EventType::Push => "push",
             EventType::Device => "device",
             EventType::Notification => "notification",

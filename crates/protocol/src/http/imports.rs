@@ -1,7 +1,7 @@
 //! Records of histories, as imports read them and exports write them: JSON, one in each line.
 
 use super::{
-    AllowedReactions, BlocksMode, ConversationKind, HistoryVisibility, MentionAll, Posting, ReceiptsMode, Role,
+    AllowedReactions, BlocksMode, ConversationKind, Expires, HistoryVisibility, MentionAll, Posting, ReceiptsMode, Role,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -109,6 +109,9 @@ pub struct ImportConversation {
     /// Whether users may ask to become members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join_requests: Option<bool>,
+    /// When messages disappear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
 }
 
 /// Which conversation a record is of: one of the two.
@@ -176,6 +179,9 @@ pub struct ImportMessage {
     /// The reactions to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reactions: Vec<ImportReaction>,
+    /// When it disappears, counted from the import.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
 }
 
 /// A reaction, and who gave it.

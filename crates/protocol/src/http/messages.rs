@@ -6,6 +6,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+/// When messages disappear: what comes first of the two.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "after_s": 86400 }))]
+#[serde(deny_unknown_fields)]
+pub struct Expires {
+    /// So many seconds after the message is stored, at most 31,536,000 (a year). Absent, with `after_read_s`: 2,592,000 (30 days).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_s: Option<u32>,
+    /// So many seconds after every other member has read it, at most 604,800 (a week). Only where the conversation shows receipts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_read_s: Option<u32>,
+}
+
 /// The part of a send that is the message itself.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct NewMessage {
@@ -30,6 +43,9 @@ pub struct NewMessage {
     /// The `seq` of a message of the same conversation that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<u64>,
+    /// When the message disappears; absent: as the conversation says, or not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
 }
 
 // `serde` cannot combine `flatten` with `deny_unknown_fields`, so the fields of [`NewMessage`] are repeated here.
@@ -69,13 +85,17 @@ pub struct SendRequest {
     /// The `seq` of a message of the same conversation that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<u64>,
+    /// When the message disappears; absent: as the conversation says, or not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
 }
 
 impl SendRequest {
     /// Splits off the message from its addresses: (conversation, to, from, message).
     pub fn into_parts(self) -> (Option<String>, Option<String>, Option<String>, NewMessage) {
-        let SendRequest { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to, .. } = self;
-        let message = NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to };
+        let SendRequest { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to, expires, .. } =
+            self;
+        let message = NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to, expires };
         (self.conversation, self.to, self.from, message)
     }
 }

@@ -13,11 +13,13 @@ use super::{
 use crate::rows::{DAY_MS, day_of};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use tidings_domain::store::{Retention, StoreResult};
+use tidings_domain::{model::*, store::*};
 use tokio_postgres::error::SqlState;
 
 /// The partition of newest entries whose own partition was dropped.
 const KEPT: i32 = 0;
+/// Entries of one conversation that one transaction removes.
+const REMOVED_AT_ONCE: usize = 1_000;
 /// The range of positions whose first results one statement sweeps.
 const SWEPT_POSITIONS: u64 = 20_000;
 
@@ -112,7 +114,7 @@ impl PostgresStore {
 
     /// Drops whole partitions: by age once the last of their days is too old, by size the oldest first. Today's partition
     /// is never dropped. Answers how many entries were removed.
-    pub(crate) fn remove_old(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
+    pub(crate) fn remove_old(&self, retention: Retention, except: &[ConversationNo], now_ms: u64) -> StoreResult<u64> {
         let partitions = self.partition_stats()?;
         let Some(newest) = partitions.iter().rfind(|stats| stats.entries > 0).map(|stats| stats.number) else {
             return Ok(0);
@@ -132,7 +134,7 @@ impl PostgresStore {
         let mut removed = 0;
         let mut through = 0;
         for stats in partitions.iter().filter(|stats| stats.number < first_kept) {
-            removed += self.drop_partition(stats)?;
+            removed += self.drop_partition(stats, except)?;
             through = stats.last_position;
         }
         self.sweep_first_results(through)?;
@@ -140,12 +142,12 @@ impl PostgresStore {
     }
 
     /// Drops a partition; answers how many entries were removed.
-    fn drop_partition(&self, stats: &PartitionStats) -> StoreResult<u64> {
+    fn drop_partition(&self, stats: &PartitionStats, except: &[ConversationNo]) -> StoreResult<u64> {
         let part = stats.number;
         let removed = self.connector.block_on(async {
             // A connection of its own: while it waits for locks it must hold up neither commits nor reads.
             let connection = self.connector.connect(Purpose::Maintenance).await?;
-            match connection.transaction(&drop_partition(part)).await {
+            match connection.transaction(&drop_partition(part, except)).await {
                 Ok(counts) => match counts[..] {
                     [.., swept, kept, _chapters, _detached, _dropped, _committed] => {
                         Ok(stats.entries.saturating_sub(kept) + swept)
@@ -159,6 +161,39 @@ impl PostgresStore {
         });
         self.partitions.state.lock().existing.remove(&part);
         removed.map_err(|failure: Failure| failure.into())
+    }
+
+    /// Removes entries of one conversation by age, some at a time, in whichever partitions they are.
+    pub(crate) fn remove_old_in(
+        &self,
+        conversation: ConversationNo,
+        retention: Retention,
+        now_ms: u64,
+    ) -> StoreResult<RetainedIn> {
+        let newest = self.partition_stats()?.iter().rfind(|stats| stats.entries > 0).map_or(KEPT, |stats| stats.number);
+        let mut done =
+            RetainedIn { removed: 0, kept_from: retention.kept_from(now_ms, self.partitions.end_of(newest)) };
+        let Some(cutoff) = done.kept_from else { return Ok(done) };
+        loop {
+            let head = self.head(conversation)?;
+            if head.first_seq >= head.last_seq {
+                return Ok(done);
+            }
+            let page = self.entries(conversation, head.first_seq, head.last_seq - 1, REMOVED_AT_ONCE, End::Oldest)?;
+            let old: Vec<StoredEntry> = page.into_iter().take_while(|entry| entry.kept_since() < cutoff).collect();
+            let Some(last) = old.last() else { return Ok(done) };
+            self.connector.block_on(async {
+                let connection = self.connector.connect(Purpose::Maintenance).await?;
+                connection.transaction(&remove_through(conversation, last.seq)).await
+            })?;
+            let sends = old.iter().filter_map(|entry| entry.content.idempotency_key());
+            let (senders, ids): (Vec<i64>, Vec<&str>) = sends.map(|(sender, id)| (bigint(sender.0), id)).unzip();
+            self.query(FORGET_SENDS, &[&senders, &ids, &bigint(conversation.0), &bigint(last.seq)])?;
+            done.removed += old.len() as u64;
+            if old.len() < REMOVED_AT_ONCE {
+                return Ok(done);
+            }
+        }
     }
 
     /// Removes first results of entries that are gone, up to this position. Such rows are ignored in any case; removing
@@ -179,29 +214,60 @@ impl PostgresStore {
 /// Drops a partition in one transaction that is one message: no lock is held while it waits for this node. It divides by zero if
 /// there is no such partition. The statements read a whole table, unlike all others. The last ones keep all transactions from
 /// the timeline until the commit.
-fn drop_partition(part: i32) -> String {
+fn drop_partition(part: i32, except: &[ConversationNo]) -> String {
+    let numbers: Vec<String> = except.iter().map(|no| no.0.to_string()).collect();
+    let except = format!("'{{{}}}'::bigint[]", numbers.join(","));
     format!(
         "BEGIN; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL plan_cache_mode = auto; \
          SET LOCAL lock_timeout = 1000; SELECT pg_advisory_xact_lock({LOCK_KEY}); \
          WITH gone AS (DELETE FROM parts WHERE part = {part} RETURNING part) SELECT 1 / count(*) FROM gone; \
-         {DROP_KEPT}; {}; DELETE FROM chapters WHERE part = {part}; \
+         {}; {}; DELETE FROM chapters WHERE part = {part}; \
          ALTER TABLE entries DETACH PARTITION entries_{part}; DROP TABLE entries_{part}; COMMIT",
-        KEEP_NEWEST.replace("$1", &part.to_string()),
+        DROP_KEPT.replace("$2", &except),
+        KEEP.replace("$1", &part.to_string()).replace("$2", &except),
     )
 }
 
-/// Removes entries that were kept as the newest of their conversation, and are not the newest any more.
+/// Removes a conversation's entries up to this one, which is not the newest, in one transaction that is one message. The lock of the head
+/// keeps commits of the conversation out, and comes before that of the counts, as in a commit.
+fn remove_through(conversation: ConversationNo, seq: u64) -> String {
+    let (conversation, next) = (conversation.0, seq + 1);
+    format!(
+        "BEGIN; SET LOCAL lock_timeout = 1000; SELECT FROM heads WHERE conversation = {conversation} FOR UPDATE; \
+         WITH gone AS (DELETE FROM entries WHERE conversation = {conversation} AND seq < {next} \
+           RETURNING part, length(content) AS bytes) \
+         UPDATE parts SET entries = parts.entries - x.entries, bytes = parts.bytes - x.bytes FROM \
+           (SELECT part, count(*) AS entries, sum(bytes)::bigint AS bytes FROM gone GROUP BY part) x \
+           WHERE parts.part = x.part; \
+         UPDATE chapters SET first_seq = {next} WHERE conversation = {conversation} AND part = (SELECT part FROM chapters \
+           WHERE conversation = {conversation} AND first_seq <= {next} ORDER BY first_seq DESC LIMIT 1); \
+         DELETE FROM chapters WHERE conversation = {conversation} AND first_seq < {next}; COMMIT"
+    )
+}
+
+/// Removes the first results of entries that are gone.
+const FORGET_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[]) AS k (sender, id) \
+     WHERE d.sender = k.sender AND d.client_msg_id IN (k.id, $3::bigint || '/' || k.id) AND d.conversation = $3 AND d.seq <= $4";
+/// Removes entries that were kept as the newest of their conversation, and are not the newest any more, and those that were kept since
+/// they were in an exception, and are in none any more.
 const DROP_KEPT: &str = "WITH gone AS (DELETE FROM entries e USING heads h \
-       WHERE e.part = 0 AND h.conversation = e.conversation AND e.seq < h.last_seq RETURNING e.conversation), \
-     c AS (DELETE FROM chapters USING gone WHERE part = 0 AND chapters.conversation = gone.conversation) \
+       WHERE e.part = 0 AND h.conversation = e.conversation AND e.seq < h.last_seq AND NOT e.conversation = ANY($2) \
+       RETURNING e.conversation), \
+     left_ones AS (SELECT h.conversation, h.last_seq FROM heads h JOIN entries n ON n.part = 0 \
+       AND n.conversation = h.conversation AND n.seq = h.last_seq WHERE h.conversation IN (SELECT conversation FROM gone)), \
+     m AS (UPDATE chapters SET first_seq = l.last_seq FROM left_ones l \
+       WHERE part = 0 AND chapters.conversation = l.conversation), \
+     c AS (DELETE FROM chapters WHERE part = 0 AND conversation IN (SELECT conversation FROM gone) \
+       AND conversation NOT IN (SELECT conversation FROM left_ones)) \
      SELECT conversation FROM gone";
-/// Moves the newest entries of conversations from a partition to partition 0.
-const KEEP_NEWEST: &str = "WITH kept AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
+/// Moves the newest entries of conversations from a partition to partition 0, and all entries of exceptions.
+const KEEP: &str = "WITH kept AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
        SELECT e.conversation, e.seq, 0, e.position, e.at, e.content FROM chapters c \
        JOIN heads h ON h.conversation = c.conversation \
-       JOIN entries e ON e.part = $1 AND e.conversation = c.conversation AND e.seq = h.last_seq \
+       JOIN entries e ON e.part = $1 AND e.conversation = c.conversation AND (e.seq = h.last_seq OR e.conversation = ANY($2)) \
        WHERE c.part = $1 RETURNING conversation, seq), \
-     c AS (INSERT INTO chapters (conversation, part, first_seq) SELECT conversation, 0, seq FROM kept) \
+     c AS (INSERT INTO chapters (conversation, part, first_seq) SELECT conversation, 0, min(seq) FROM kept \
+       GROUP BY conversation ON CONFLICT DO NOTHING) \
      SELECT conversation FROM kept";
 const SWEEP_SENDS: &str = "DELETE FROM dedupe d WHERE d.position > $1 AND d.position <= $2 AND NOT EXISTS \
      (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq)";

@@ -292,8 +292,12 @@ impl Store for PostgresStore {
         rows.iter().map(notification).collect()
     }
 
-    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
-        self.remove_old(retention, now_ms)
+    fn retain_but(&self, retention: Retention, except: &[ConversationNo], now_ms: u64) -> StoreResult<u64> {
+        self.remove_old(retention, except, now_ms)
+    }
+
+    fn retain_in(&self, conversation: ConversationNo, retention: Retention, now_ms: u64) -> StoreResult<RetainedIn> {
+        self.remove_old_in(conversation, retention, now_ms)
     }
 
     fn purge(&self) -> StoreResult<()> {

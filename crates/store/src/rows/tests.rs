@@ -77,6 +77,8 @@ fn settings_of_a_later_version_allow_no_more_than_is_known() {
         posting: Some(Posting::Admins),
         slow_mode_s: None,
         join_requests: None,
+        expires: None,
+        retention: None,
         importing: None,
         deleted: None,
     };

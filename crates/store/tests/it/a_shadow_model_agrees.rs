@@ -139,8 +139,10 @@ fn details(kind: u8, reply_to: Option<u64>) -> Option<Box<EntryDetails>> {
         return None;
     }
     let stream = if kind < 5 { StreamState::Whole } else { StreamState::Open { node: 7 } };
+    // Those that answer the same message disappear alike.
+    let expires = reply_to.map(|seq| Expiry { after_s: 60 + seq as u32, after_read_s: (kind > 2).then_some(5) });
     let reply_to = reply_to.filter(|seq| *seq != 0).map(AnsweredMessage::at);
-    Some(MessageDetails { reply_to, stream, ..MessageDetails::NONE }.into())
+    Some(MessageDetails { reply_to, stream, expires, ..MessageDetails::NONE }.into())
 }
 
 /// An edit, an end or a recall of one of the first messages, so that the same one is changed again and again.
@@ -151,11 +153,12 @@ fn change_message() -> impl Strategy<Value = Proposal> {
         });
     let end = any::<bool>().prop_map(|interrupted| MessageChange::EndStream { interrupted });
     let pin = (any::<bool>(), 1..3usize).prop_map(|(pinned, pins_max)| MessageChange::Pin { pinned, pins_max });
-    let change = prop_oneof![3 => edit, 1 => Just(MessageChange::Recall), 2 => pin, 3 => end];
+    let change =
+        prop_oneof![3 => edit, 1 => Just(MessageChange::Recall), 1 => Just(MessageChange::Expire), 2 => pin, 3 => end];
     (busy_room(), 0..6u64, change, entry()).prop_map(|(conversation, target, change, entry)| {
         let (kind, body) = match change {
             MessageChange::Edit { .. } | MessageChange::EndStream { .. } => (EntryKind::Edit, entry.body),
-            MessageChange::Recall => (EntryKind::Recall, "null".into()),
+            MessageChange::Recall | MessageChange::Expire => (EntryKind::Recall, "null".into()),
             MessageChange::Pin { .. } => (EntryKind::Pins, "null".into()),
         };
         let entry = NewEntry { kind, body, silent: true, skip_push: true, details: None, ..entry };
@@ -209,6 +212,8 @@ fn settings(set: bool) -> ConversationSettings {
         posting: set.then_some(Posting::Admins),
         slow_mode_s: set.then_some(30),
         join_requests: set.then_some(true),
+        expires: set.then_some(Expiry { after_s: 60, after_read_s: None }),
+        retention: set.then_some(OwnRetention { keep_days: 9, removes_newest: false }),
         importing: None,
     }
 }

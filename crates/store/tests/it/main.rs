@@ -24,6 +24,7 @@ mod check_finds_faults_of_popups;
 mod check_finds_faults_of_push;
 mod check_finds_planted_faults;
 mod connections_are_plain_or_verified;
+mod conversations_keep_for_their_own_time;
 mod damage_is_never_silent;
 mod events_are_kept_for_a_time;
 mod first_results_of_earlier_versions_are_found;

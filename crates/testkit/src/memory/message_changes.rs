@@ -130,12 +130,21 @@ impl State {
                 self.put_pins(conversation, target, *pinned);
                 KindDetails::Pins { target, pinned: details.pinned.clone() }
             }
-            MessageChange::Recall => {
+            MessageChange::Recall | MessageChange::Expire => {
+                let expired = *change == MessageChange::Expire;
                 if let Some(Recalled { at, entry, .. }) = details.recalled {
                     let appended = Appended { conversation, seq: entry, at, position: 0, duplicate: true };
                     return Ok(Outcome::MessageChanged { appended, entry: None, version });
                 }
-                details.recalled = Some(Recalled { at, by: entry.sender.clone(), entry: seq });
+                if expired {
+                    let hold = [b"H".to_vec(), numbers(&[conversation.0])].concat();
+                    if self.rows.contains_key(&(RowSpace::Chat, hold)) {
+                        return Err(Rejection::LegalHold);
+                    }
+                    appended.content_type = message.content.content_type.clone();
+                }
+                details.recalled = Some(Recalled { at, by: entry.sender.clone(), entry: seq, expired });
+                details.expires = None;
                 details.reactions.clear();
                 if details.pinned.take().is_some() {
                     self.put_pins(conversation, target, false);
@@ -146,7 +155,7 @@ impl State {
                 message.content.mentions.clear();
                 details.mentioned = None;
                 message.content.details_mut().unknown = None;
-                KindDetails::Recall { target }
+                KindDetails::Recall { target, expired }
             }
         };
         let version = details.version.max(1);
@@ -155,7 +164,7 @@ impl State {
         message.content.details_mut().of_kind = KindDetails::Message(details);
         appended.details = Some(Box::new(EntryDetails { desk, hidden: message.content.is_hidden(), ..of_kind.into() }));
         let place = self.append(conversation, &appended, now_ms)?;
-        if *change == MessageChange::Recall {
+        if matches!(change, MessageChange::Recall | MessageChange::Expire) {
             let note = [b"R".to_vec(), numbers(&[place.at, conversation.0, target])].concat();
             self.rows.insert((RowSpace::Chat, note), Vec::new());
         }

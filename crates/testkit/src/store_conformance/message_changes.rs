@@ -1,7 +1,7 @@
 //! Edits and recalls: where bodies are and where they are no longer, retries, and what is refused.
 
 use super::{appends::asking, *};
-use tidings_domain::chat_row_kind::ChatRowKind;
+use tidings_domain::{chat_row_kind::ChatRowKind, erase_step::LegalHold, expiry::*};
 
 pub(super) const CHECKS: &[Check] = &[
     ("an edit gives its message another body and appends an entry", edits),
@@ -9,6 +9,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("a hidden message notifies and mentions nobody, and its changes are hidden, too", hidden),
     ("replaced bodies are kept if that is asked for", kept),
     ("a recall removes every body of its message", recalls),
+    ("a message that disappears is found by its time, and goes by a recall unless it is held", expires),
     ("a recall of large bodies leaves none of their parts", large_bodies),
     ("a message is changed in the batch that appends it", in_one_batch),
     ("retries of changes answer with the first result", retries),
@@ -134,7 +135,52 @@ fn recalls(store: &dyn Store) {
     let message = &all_entries(store, room)[0].content;
     assert_eq!(message.mentions, [""; 0]);
     let by = Some(Sender { no: u[0], id: "u1".into() });
-    assert_eq!(message.message_details().recalled, Some(Recalled { at: NOON + 9, by, entry: 3 }));
+    assert_eq!(message.message_details().recalled, Some(Recalled { at: NOON + 9, by, entry: 3, expired: false }));
+}
+
+fn expires(store: &dyn Store) {
+    let u = users(store, 1);
+    let room = group(store, "g", &u);
+    let disappearing = |after_read_s| {
+        let expires = Some(Expiry { after_s: 60, after_read_s });
+        let mut entry = NewEntry { client_msg_id: None, ..message(u[0], "a") };
+        entry.details = Some(MessageDetails { expires, ..MessageDetails::NONE }.into());
+        entry
+    };
+    commit_at(store, append(room, disappearing(None)), NOON);
+    commit_at(store, append(room, disappearing(Some(5))), NOON);
+    commit_at(store, append(room, message(u[0], "stays")), NOON);
+    let rows = |(low, high): (Vec<u8>, Vec<u8>)| store.rows(RowSpace::Chat, &low, &high, 10).unwrap();
+    let due = |from_ms, now_ms| {
+        let rows = rows(due_between(from_ms, now_ms));
+        rows.iter().map(|(key, value)| (due_in(key).unwrap().1, due_of(value))).collect::<Vec<_>>()
+    };
+    assert_eq!(due(0, NOON + 59_999), [(2, Due::Watch)]);
+    assert_eq!(due(NOON + 1, u64::MAX), [(1, Due::Expire), (2, Due::ExpireUnread)]);
+    let waiting = rows(all_waiting());
+    assert_eq!(waiting.iter().map(|(key, _)| message_in(key)).collect::<Vec<_>>(), [Some((room, 2))]);
+    let waits = WaitsToBeRead { last_time: NOON + 60_000, after_read_ms: 5_000, sender: u[0] };
+    assert_eq!(WaitsToBeRead::decode(&waiting[0].1).unwrap(), waits);
+    // An edit leaves the time as it is.
+    commit(store, change(room, 1, KEEP_NONE, edit(u[0], "edited")));
+    assert_eq!(all_entries(store, room)[0].content.message_details().expires.unwrap().after_s, 60);
+
+    let nobody = || NewEntry { sender: None, content_type: "text".into(), ..recall(u[0]) };
+    let hold = LegalHold { name: "case".into(), by: "op".into(), at: NOON };
+    commit(store, Proposal::SetLegalHold { conversation: room, hold: Some(hold) });
+    let refused = commit(store, change(room, 1, MessageChange::Expire, nobody()));
+    assert_eq!(refused, Outcome::Rejected(Rejection::LegalHold));
+    assert_eq!(bodies(store, room)[0], "\"edited\"");
+    commit(store, Proposal::SetLegalHold { conversation: room, hold: None });
+    let (first, _) = changed(&commit_at(store, change(room, 1, MessageChange::Expire, nobody()), NOON + 60_000));
+    let (again, _) = changed(&commit(store, change(room, 1, MessageChange::Expire, nobody())));
+    assert_eq!((again.seq, again.duplicate), (first.seq, true));
+    let entries = all_entries(store, room);
+    let details = entries[0].content.message_details();
+    assert_eq!((&*entries[0].content.body, details.expires), ("null", None));
+    assert_eq!(details.recalled, Some(Recalled { at: first.at, by: None, entry: first.seq, expired: true }));
+    assert!(entries.last().unwrap().content.is_expiry());
+    assert_eq!(bodies(store, room)[2], "{\"text\":\"stays\"}");
 }
 
 fn large_bodies(store: &dyn Store) {

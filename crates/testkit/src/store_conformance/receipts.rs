@@ -192,6 +192,8 @@ fn settings(store: &dyn Store) {
         blocks: Some(BlocksMode::Hide),
         posting: Some(Posting::Admins),
         slow_mode_s: Some(30),
+        expires: Some(Expiry { after_s: 60, after_read_s: Some(5) }),
+        retention: Some(OwnRetention { keep_days: 30, removes_newest: true }),
         join_requests: Some(true),
         importing: Some(false),
         deleted: Some(false),

@@ -24,6 +24,7 @@ mod listen_prints_what_arrives;
 mod local_cluster_lifecycle;
 mod mariadb;
 mod memory_is_returned_after_a_peak;
+mod messages_come_and_go_at_their_time;
 mod modules_form_no_circles;
 mod no_input_harms_anybody;
 mod nodes_notice_what_they_differ_in;

@@ -297,7 +297,7 @@ export class ConversationHandle implements Conversation {
 }
 
 function newMessage(body: Json, options: SendOptions): NewMessage & { readonly client_msg_id: string } {
-  const { type, mentions, silent, skipPush, replyTo, clientMsgId } = options;
+  const { type, mentions, silent, skipPush, replyTo, expires, clientMsgId } = options;
   return {
     body,
     client_msg_id: clientMsgId ?? randomId(),
@@ -306,5 +306,6 @@ function newMessage(body: Json, options: SendOptions): NewMessage & { readonly c
     ...(silent && { silent }),
     ...(skipPush && { skip_push: skipPush }),
     ...(replyTo !== undefined && { reply_to: replyTo }),
+    ...(expires && { expires }),
   };
 }

@@ -49,6 +49,7 @@ export function messageOf(entry: Entry): SentMessage {
     reactions: entry.reactions ?? [],
     pinned: entry.pinned ?? undefined,
     growing: entry.stream ?? undefined,
+    expires: entry.expires ?? undefined,
   };
 }
 
@@ -93,7 +94,7 @@ function unsentMessage(item: OutboxItem, me: string): Message {
     replyTo: message.reply_to === undefined ? undefined : { seq: message.reply_to },
   };
   if (item.state === "settled" && receipt) {
-    const marks = { version: 1, edited: undefined, recalled: undefined, reactions: [], pinned: undefined, growing: undefined };
+    const marks = { version: 1, edited: undefined, recalled: undefined, reactions: [], pinned: undefined, growing: undefined, expires: undefined };
     return { ...content, state: "sent", seq: receipt.seq, ...marks };
   }
   if (item.state === "refused") {

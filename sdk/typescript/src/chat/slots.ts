@@ -85,7 +85,7 @@ export function changesOf(entry: Entry): readonly (readonly [seq: number, change
     case "edit":
       return entry.target == null ? [] : [[entry.target, (slot) => edited(slot, entry)]];
     case "recall":
-      return entry.target == null ? [] : [[entry.target, (slot) => recalled(slot, { at: entry.at, ...(entry.from != null && { by: entry.from }) })]];
+      return entry.target == null ? [] : [[entry.target, (slot) => recalled(slot, markOf(entry))]];
     case "reactions":
       return reactionChanges(entry.body).map(({ seq, reactions }) => [seq, (slot) => reacted(slot, reactions, entry.seq)]);
     case "pins":
@@ -122,9 +122,13 @@ function edited(slot: MessageSlot, change: Entry): MessageSlot {
   };
 }
 
+function markOf(recall: Entry): Mark {
+  return { at: recall.at, ...(recall.from != null && { by: recall.from }), ...(recall.expired && { expired: true }) };
+}
+
 function recalled(slot: MessageSlot, mark: Mark): MessageSlot {
   if (slot.entry.recalled && slot.isAnswered !== true) return slot;
-  const { mentions: _, stream: __, reactions: ___, pinned: ____, ...kept } = slot.entry;
+  const { mentions: _, stream: __, reactions: ___, pinned: ____, expires: _____, ...kept } = slot.entry;
   return { ...slot, isAnswered: false, entry: { ...kept, body: null, recalled: mark } };
 }
 

@@ -2,6 +2,14 @@
 import type { Json } from "./json.js";
 import type { PopupEvent, PopupQuestion } from "./popups.js";
 
+/** When a message disappears: what comes first of the two. */
+export interface Expires {
+  /** So many seconds after it is stored. */
+  readonly after_s?: number;
+  /** So many seconds after every other member has read it. */
+  readonly after_read_s?: number;
+}
+
 /** What a send, and the beginning of a growing message, say of the message. */
 export interface NewMessage {
   readonly body: Json;
@@ -11,6 +19,7 @@ export interface NewMessage {
   readonly silent?: boolean;
   readonly skip_push?: boolean;
   readonly reply_to?: number;
+  readonly expires?: Expires;
 }
 
 /** Where a message goes: to a conversation, or to a user with whom a direct one is opened if need be. */

@@ -46,6 +46,16 @@ export interface Mark {
   readonly at: number;
   /** The user who did it. */
   readonly by?: string;
+  /** Of a message that was taken back: nobody did, its time was over. */
+  readonly expired?: boolean;
+}
+
+/** When a message disappears. */
+export interface ExpiresAt {
+  /** At the latest at this time, in milliseconds since 1970 UTC. */
+  readonly at: number;
+  /** Before that, so many seconds after every other member has read it. */
+  readonly after_read_s?: number;
 }
 
 /** One entry of a conversation's timeline. */
@@ -92,6 +102,10 @@ export interface Entry {
   readonly pinned?: Mark;
   /** A message that still grows, or whose sender was lost; absent once it ended. */
   readonly stream?: "open" | "interrupted";
+  /** When it disappears. */
+  readonly expires?: ExpiresAt;
+  /** Of a `recall`: nobody took the message back, its time was over. */
+  readonly expired?: boolean;
 }
 
 /** Two users; a group with members; an official account whose followers read. */

@@ -18,6 +18,21 @@ export interface Queue {
   readonly limit: number;
 }
 
+/** What the app's hook has answered since the node began. */
+export interface HookFigures {
+  readonly asked: number;
+  readonly askedPerSecond: number;
+  readonly allowed: number;
+  readonly replaced: number;
+  readonly refused: number;
+  readonly hidden: number;
+  readonly failed: number;
+  readonly failedPerSecond: number;
+  /** Of a request, in milliseconds. `undefined`: there was none. */
+  readonly p50: number | undefined;
+  readonly p99: number | undefined;
+}
+
 /** The figures of one moment. Those per second are of the time since the moment before. */
 export interface Figures {
   readonly at: number;
@@ -32,6 +47,7 @@ export interface Figures {
   readonly outboxLag: number;
   readonly outboxParked: number;
   readonly isWebhookFailing: boolean;
+  readonly hook: HookFigures;
   readonly queues: readonly Queue[];
 }
 
@@ -70,6 +86,18 @@ export function figuresOf(before: Scrape, now: Scrape): Figures {
     outboxLag: now.value("tidings_webhook_lag"),
     outboxParked: now.value("tidings_webhook_parked"),
     isWebhookFailing: now.value("tidings_webhook_failing") > 0,
+    hook: {
+      asked: now.value("tidings_hook_asked_total"),
+      askedPerSecond: growth("tidings_hook_asked_total"),
+      allowed: now.value("tidings_hook_allowed_total"),
+      replaced: now.value("tidings_hook_replaced_total"),
+      refused: now.value("tidings_hook_refused_total"),
+      hidden: now.value("tidings_hook_hidden_total"),
+      failed: now.value("tidings_hook_failed_total"),
+      failedPerSecond: growth("tidings_hook_failed_total"),
+      p50: milliseconds("tidings_hook_seconds", {}, 0.5),
+      p99: milliseconds("tidings_hook_seconds", {}, 0.99),
+    },
     queues: [...now.by("tidings_queue_depth", "queue")].map(([name, depth]) => ({ name, depth, limit: limits.get(name) ?? 0 })),
   };
 }

@@ -3,11 +3,13 @@ import { useState } from "preact/hooks";
 import { EntryRow } from "../parts/entry.js";
 import { Finder } from "../parts/form.js";
 import { Badge, Card, Facts, Foreign, Loaded, Page, Reload, Time } from "../parts/layout.js";
+import { Narrow, type NarrowField } from "../parts/narrow.js";
 import { PagedTable, usePages } from "../parts/paged-table.js";
 import { ask, path, withQuery } from "../state/api.js";
 import { count, inline } from "../state/format.js";
+import { may } from "../state/own-key.js";
 import { go, href, type Route } from "../state/route.js";
-import type { ConversationDetails, HistoryPage, MemberPage } from "../state/types.js";
+import type { ConversationDetails, ConversationList, HistoryPage, MemberPage } from "../state/types.js";
 import { useAsk } from "../state/use-ask.js";
 import { ConversationSettings } from "./conversation-settings.js";
 
@@ -19,7 +21,44 @@ export function ConversationsPage({ route }: { readonly route: Route }) {
   return (
     <Page title="Conversations" about="By its id: the app's own for groups and official accounts; of a direct conversation the two users' ids in order, with a ~ between. A user's page lists that user's.">
       <Card title="Find a conversation"><Finder label="A conversation's id" placeholder="demo, or alice~bob" button="Open" onFind={(found) => go("conversations", found)} /></Card>
+      {may("read") && <AllConversations />}
     </Page>
+  );
+}
+
+const NARROW_CONVERSATIONS: readonly NarrowField[] = [
+  { key: "id_prefix", label: "Id begins with" },
+  { key: "name_prefix", label: "Name begins with" },
+  { key: "member", label: "Has the member" },
+  { key: "attribute", label: "Attribute", placeholder: "city:Wien" },
+  { key: "kind", label: "Kind", options: [["", "all kinds"], ["direct", "direct"], ["group", "group"], ["official", "official account"]] },
+  { key: "importing", label: "Import", options: [["", "whether or not"], ["true", "being imported"], ["false", "not being imported"]] },
+];
+
+function AllConversations() {
+  const [narrowed, setNarrowed] = useState<Readonly<Record<string, string>>>({});
+  const pages = usePages<ConversationList>(withQuery("/v1/conversations", narrowed));
+  return (
+    <Card title="All conversations" note="in the order of their ids; a page looks at 1,000 of them at most" actions={<Reload asked={pages} />}>
+      <Narrow fields={NARROW_CONVERSATIONS} onApply={setNarrowed} />
+      <PagedTable
+        pages={pages}
+        label="All conversations"
+        empty="No conversation on this page."
+        columns={[{ title: "Id" }, { title: "Name" }, { title: "Kind" }, { title: "Members", isNumber: true }, { title: "Newest entry", isNumber: true }, { title: "Created" }]}
+        rows={({ conversations }) => conversations.map((conversation) => ({
+          key: conversation.id,
+          cells: [
+            <a class="link" href={href("conversations", conversation.id)}><bdi>{conversation.id}</bdi></a>,
+            conversation.name ? <Foreign>{conversation.name}</Foreign> : "–",
+            conversation.kind,
+            count(conversation.member_count),
+            count(conversation.last_seq),
+            <Time at={conversation.created_at} />,
+          ],
+        }))}
+      />
+    </Card>
   );
 }
 

@@ -26,6 +26,7 @@ export function LivePage() {
       <div class="columns">
         {now && <Lanes now={now} />}
         {now && <Queues now={now} />}
+        {now && now.hook.asked + now.hook.failed > 0 && <Hook now={now} />}
       </div>
       {may("admin") && <Nodes />}
     </Page>
@@ -119,6 +120,31 @@ function Queues({ now }: { readonly now: Figures }) {
           key: queue.name,
           cells: [queue.name, count(queue.depth), count(queue.limit), <Badge tone={share(queue) > 0.8 ? "bad" : share(queue) > 0.5 ? "warn" : "plain"}>{percent(queue.depth, queue.limit)}</Badge>],
         }))}
+      />
+    </Card>
+  );
+}
+
+function Hook({ now: { hook } }: { readonly now: Figures }) {
+  const rows: readonly (readonly [string, string])[] = [
+    ["Asked", `${rate(hook.askedPerSecond)}/s`],
+    ["Answered within, p50", milliseconds(hook.p50)],
+    ["Answered within, p99", milliseconds(hook.p99)],
+    ["Allowed", count(hook.allowed)],
+    ["Replaced", count(hook.replaced)],
+    ["Refused", count(hook.refused)],
+    ["Hidden", count(hook.hidden)],
+  ];
+  const isFailing = hook.failedPerSecond > 0;
+  return (
+    <Card title="Hook" note="your server, which is asked before an operation is stored">
+      <Table
+        label="Hook"
+        columns={[{ title: "" }, { title: "Since the node began", isNumber: true }]}
+        rows={[
+          ...rows.map(([name, value]) => ({ key: name, cells: [name, value] })),
+          { key: "Failed", cells: [<>Without a good answer{isFailing && <> <Badge tone="bad">now</Badge></>}</>, count(hook.failed)] },
+        ]}
       />
     </Card>
   );

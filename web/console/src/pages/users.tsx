@@ -3,13 +3,14 @@ import { useState } from "preact/hooks";
 import { confirmed, type Question } from "../parts/confirm.js";
 import { Finder, Outcome } from "../parts/form.js";
 import { Badge, Card, Facts, Failure, Foreign, Loaded, Page, Reload, Table, Time } from "../parts/layout.js";
+import { Narrow, type NarrowField } from "../parts/narrow.js";
 import { PagedTable, usePages } from "../parts/paged-table.js";
 import { NotificationCheck, words } from "../parts/notification-check.js";
 import { ask, askIfThere, change, path, withQuery, type Request } from "../state/api.js";
 import { count, dateTime, inline, plural } from "../state/format.js";
 import { may } from "../state/own-key.js";
 import { go, href, type Route } from "../state/route.js";
-import type { ConversationPage, ConversationView, DeviceDetails, PresenceViews, PushToken, SessionView, UserProfile } from "../state/types.js";
+import type { ConversationPage, ConversationView, DeviceDetails, PresenceViews, PushToken, SessionView, UserProfile, UserProfiles } from "../state/types.js";
 import { useAction, useAsk, type Asked } from "../state/use-ask.js";
 
 export function UsersPage({ route }: { readonly route: Route }) {
@@ -18,7 +19,41 @@ export function UsersPage({ route }: { readonly route: Route }) {
   return (
     <Page title="Users" about="By the id that your own servers gave the user.">
       <Card title="Find a user"><Finder label="A user's id" placeholder="alice" button="Open" onFind={(found) => go("users", found)} /></Card>
+      {may("users") && <AllUsers />}
     </Page>
+  );
+}
+
+const NARROW_USERS: readonly NarrowField[] = [
+  { key: "id_prefix", label: "Id begins with" },
+  { key: "name_prefix", label: "Name begins with" },
+  { key: "attribute", label: "Attribute", placeholder: "tier:gold" },
+  { key: "suspended", label: "Suspended", options: [["", "all users"], ["true", "suspended now"], ["false", "not suspended"]] },
+];
+
+function AllUsers() {
+  const [narrowed, setNarrowed] = useState<Readonly<Record<string, string>>>({});
+  const pages = usePages<UserProfiles>(withQuery("/v1/users", narrowed));
+  return (
+    <Card title="All users" note="in the order of their ids; a page looks at 1,000 of them at most" actions={<Reload asked={pages} />}>
+      <Narrow fields={NARROW_USERS} onApply={setNarrowed} />
+      <PagedTable
+        pages={pages}
+        label="All users"
+        empty="No user on this page."
+        columns={[{ title: "Id" }, { title: "Name" }, { title: "Attributes" }, { title: "Created" }, { title: "" }]}
+        rows={({ users }) => users.map((user) => ({
+          key: user.id,
+          cells: [
+            <a class="link" href={href("users", user.id)}><bdi>{user.id}</bdi></a>,
+            user.name ? <Foreign>{user.name}</Foreign> : "–",
+            user.attributes ? <code>{inline(user.attributes)}</code> : "–",
+            <Time at={user.created_at} />,
+            user.suspension ? <Badge tone="bad">suspended</Badge> : "",
+          ],
+        }))}
+      />
+    </Card>
   );
 }
 

@@ -26,6 +26,10 @@ export interface UserProfile {
   readonly suspension?: { readonly until?: number | null; readonly reason: string; readonly by: string; readonly at: number } | null;
 }
 
+export interface UserProfiles extends Paged {
+  readonly users: readonly UserProfile[];
+}
+
 export interface SessionView {
   readonly session: string;
   readonly node: string;
@@ -88,6 +92,10 @@ export interface ConversationDetails {
   readonly history?: "all" | "join" | { readonly last: number };
   readonly mention_all?: "admins" | "members" | "nobody";
   readonly blocks?: "ignore" | "hide";
+}
+
+export interface ConversationList extends Paged {
+  readonly conversations: readonly ConversationDetails[];
 }
 
 export type ReportState = "open" | "in_review" | "resolved" | "dismissed";

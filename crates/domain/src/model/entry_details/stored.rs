@@ -65,6 +65,11 @@ struct StoredDetails<'a> {
     /// Of imported messages.
     #[serde(skip_serializing_if = "is_default")]
     imported_at: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    expires: Option<Expiry>,
+    /// Of recalls.
+    #[serde(skip_serializing_if = "is_default")]
+    expired: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -191,7 +196,9 @@ impl<'a> StoredDetails<'a> {
                 stream: if *interrupted { StoredStream::Interrupted } else { StoredStream::Whole },
                 ..StoredDetails::default()
             },
-            KindDetails::Recall { target } => StoredDetails { target: *target, ..StoredDetails::default() },
+            KindDetails::Recall { target, expired } => {
+                StoredDetails { target: *target, expired: *expired, ..StoredDetails::default() }
+            }
             KindDetails::Pins { target, pinned } => StoredDetails {
                 target: *target,
                 pinned: pinned.as_ref().map(Cow::Borrowed),
@@ -228,6 +235,7 @@ impl<'a> StoredDetails<'a> {
             stream,
             stream_end,
             mentioned,
+            expires,
         } = message;
         let (stream, stream_node) = match stream {
             StreamState::Whole => (StoredStream::Whole, 0),
@@ -248,6 +256,7 @@ impl<'a> StoredDetails<'a> {
             stream_node,
             stream_end: stream_end.unwrap_or(0),
             mentioned: mentioned.as_deref().map(Cow::Borrowed),
+            expires: *expires,
             ..StoredDetails::default()
         }
     }
@@ -268,7 +277,7 @@ impl<'a> StoredDetails<'a> {
                 replaced: self.replaced.map(Cow::into_owned),
                 interrupted: self.stream == StoredStream::Interrupted,
             }),
-            EntryKind::Recall => KindDetails::Recall { target: self.target },
+            EntryKind::Recall => KindDetails::Recall { target: self.target, expired: self.expired },
             EntryKind::Pins => KindDetails::Pins { target: self.target, pinned: self.pinned.map(Cow::into_owned) },
             EntryKind::Reactions => KindDetails::Reactions(self.reaction_changes.into_owned()),
             EntryKind::Assignment => KindDetails::Assignment { to: self.assigned_to.map(Cow::into_owned) },
@@ -295,6 +304,7 @@ impl<'a> StoredDetails<'a> {
             },
             stream_end: (self.stream_end != 0).then_some(self.stream_end),
             mentioned: self.mentioned.map(Cow::into_owned),
+            expires: self.expires,
         }
     }
 }
@@ -362,12 +372,14 @@ mod tests {
             ),
             (EntryKind::Edit, r#"{"target":1,"version":2,"stream":"Interrupted"}"#.into()),
             (EntryKind::Recall, r#"{"target":1}"#.into()),
+            (EntryKind::Recall, r#"{"target":1,"expired":true}"#.into()),
+            (EntryKind::Message, r#"{"expires":{"after_s":60,"after_read_s":5}}"#.into()),
             (EntryKind::Pins, r#"{"target":1,"pinned":{"at":8,"by":null}}"#.into()),
             (EntryKind::Pins, r#"{"target":1}"#.into()),
             (EntryKind::Reactions, r#"{"reaction_changes":[[1,[]],[2,[{"key":"+1","count":1,"newest":[]}]]]}"#.into()),
             (EntryKind::Assignment, format!(r#"{{"desk":7,"assigned_to":{by}}}"#)),
             (EntryKind::MemberChange, r#"{"desk":7}"#.into()),
-        ] as [(EntryKind, String); 13]
+        ] as [(EntryKind, String); 15]
         {
             let details = EntryDetails::parse(kind, text.as_bytes()).unwrap();
             assert_eq!(details.to_text(), text);

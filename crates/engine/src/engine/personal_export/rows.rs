@@ -70,7 +70,8 @@ pub(super) fn file_of(kind: ChatRowKind) -> Option<&'static str> {
         | ChatRowKind::ApiKey
         | ChatRowKind::AuditEntry
         | ChatRowKind::Erasure
-        | ChatRowKind::LegalHold => None,
+        | ChatRowKind::LegalHold
+        | ChatRowKind::Expiry => None,
     }
 }
 

@@ -162,6 +162,7 @@ impl World {
             posting: None,
             slow_mode_s: None,
             join_requests: None,
+            expires: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }
@@ -217,6 +218,7 @@ pub fn message(from: &str, conversation: &str, text: &str) -> SendRequest {
         silent: false,
         skip_push: false,
         reply_to: None,
+        expires: None,
     }
 }
 
@@ -455,8 +457,11 @@ impl Store for Troubled {
     ) -> StoreResult<Vec<StoredNotification>> {
         self.inner.stored_notifications(table, after, limit)
     }
-    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
-        self.inner.retain(retention, now_ms)
+    fn retain_but(&self, retention: Retention, except: &[ConversationNo], now_ms: u64) -> StoreResult<u64> {
+        self.inner.retain_but(retention, except, now_ms)
+    }
+    fn retain_in(&self, conversation: ConversationNo, retention: Retention, now_ms: u64) -> StoreResult<RetainedIn> {
+        self.inner.retain_in(conversation, retention, now_ms)
     }
     fn stats(&self) -> StoreStats {
         self.inner.stats()

@@ -140,8 +140,11 @@ impl Store for Gated {
     ) -> StoreResult<Vec<StoredNotification>> {
         self.inner.stored_notifications(table, after, limit)
     }
-    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
-        self.inner.retain(retention, now_ms)
+    fn retain_but(&self, retention: Retention, except: &[ConversationNo], now_ms: u64) -> StoreResult<u64> {
+        self.inner.retain_but(retention, except, now_ms)
+    }
+    fn retain_in(&self, conversation: ConversationNo, retention: Retention, now_ms: u64) -> StoreResult<RetainedIn> {
+        self.inner.retain_in(conversation, retention, now_ms)
     }
     fn stats(&self) -> StoreStats {
         self.inner.stats()

@@ -296,6 +296,7 @@ impl Server {
             posting: None,
             slow_mode_s: None,
             join_requests: None,
+            expires: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }
@@ -366,6 +367,7 @@ pub fn message(text: &str) -> NewMessage {
         silent: false,
         skip_push: false,
         reply_to: None,
+        expires: None,
     }
 }
 
@@ -381,6 +383,7 @@ pub fn message_to(from: &str, conversation: &str, text: &str) -> SendRequest {
         silent: false,
         skip_push: false,
         reply_to: None,
+        expires: None,
     }
 }
 

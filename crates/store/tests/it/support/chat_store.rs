@@ -121,8 +121,11 @@ impl Store for ChatStore {
     ) -> StoreResult<Vec<StoredNotification>> {
         self.chat.stored_notifications(table, after, limit)
     }
-    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
-        self.chat.retain(retention, now_ms)
+    fn retain_but(&self, retention: Retention, except: &[ConversationNo], now_ms: u64) -> StoreResult<u64> {
+        self.chat.retain_but(retention, except, now_ms)
+    }
+    fn retain_in(&self, conversation: ConversationNo, retention: Retention, now_ms: u64) -> StoreResult<RetainedIn> {
+        self.chat.retain_in(conversation, retention, now_ms)
     }
     fn stats(&self) -> StoreStats {
         self.chat.stats()

@@ -149,6 +149,7 @@ impl ScriptSession {
                 silent: false,
                 skip_push: false,
                 reply_to: None,
+                expires: None,
             },
         });
         match &mut self.transport {
