@@ -215,6 +215,7 @@ fn settings(set: bool) -> ConversationSettings {
         expires: set.then_some(Expiry { after_s: 60, after_read_s: None }),
         retention: set.then_some(OwnRetention { keep_days: 9, removes_newest: false }),
         importing: None,
+        deleted: None,
     }
 }
 
