@@ -60,7 +60,7 @@ const failed = await run(`the console in ${version()}`, [
     await card(page, "Hook").getByRole("row", { name: "Refused" }).getByText("1", { exact: true }).waitFor();
   }],
   ["lists users and conversations, narrowed, in the order of their ids", async () => {
-    const shown = async (label) => (await page.getByRole("table", { name: label }).getByRole("row").allInnerTexts()).slice(1).map((row) => row.split("\t")[0].trim());
+    const shown = async (label) => (await page.getByRole("region", { name: label, exact: true }).getByRole("row").allInnerTexts()).slice(1).map((row) => row.split("\t")[0].trim());
     const narrowed = (label, ids) => until(`${ids} in ${label}`, async () => JSON.stringify(await shown(label)) === JSON.stringify(ids));
     await go(page, "users");
     await narrowed("All users", ["alice", "bob", "carol", "mallory"]);
