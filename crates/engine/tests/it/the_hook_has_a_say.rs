@@ -12,6 +12,7 @@ use tidings_engine::{
     shards::{Control, SessionReply},
 };
 use tidings_protocol::{
+    entry::EntryKind,
     error::{ErrorCode, Refusal},
     http::*,
     limits::BODY_BYTES_MAX,
@@ -590,4 +591,23 @@ fn a_hidden_message_is_seen_by_its_sender_and_by_app_servers_alone() {
     assert_eq!(line("ben").last_message.map(|message| message.seq), Some(1), "not the hidden one");
     assert_eq!(line("ada").last_message.map(|message| message.seq), Some(2));
     assert_eq!(engine.metrics.hook_hidden.get(), 1);
+}
+
+/// The erasure itself waits for no hook, but for what it does in the conversation.
+#[test]
+fn a_message_that_waits_for_the_hook_is_refused_once_its_sender_is_erased() {
+    let team = hooked(|_| {});
+    let (engine, app) = (&team.world.engine, &team.app);
+    let waiting = team.send("ada", "team", "late");
+    let (call, questions) = app.next();
+    engine.erase_user("ada", ErasedMessages::Keep, "op").unwrap();
+    team.world.settle();
+    reply(call, &questions, &allow());
+    assert_eq!(team.done(waiting).unwrap_err().code, ErrorCode::UserSuspended);
+    while engine.work_on_erasures(&|_| Ok(0)).unwrap() {}
+    assert_eq!(engine.erasure("ada").unwrap().state, ErasureState::Done);
+    let left = tidings_engine::engine::erasure::leftovers::leftovers(&*engine.store, "ada").unwrap();
+    assert!(left.is_clean(), "{left:?}");
+    let entries = engine.history(&Actor::App, "team", &HistoryQuery::default()).unwrap().entries;
+    assert!(entries.iter().all(|entry| entry.kind != EntryKind::Message), "{entries:?}");
 }
