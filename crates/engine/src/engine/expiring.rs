@@ -19,7 +19,7 @@ use tidings_domain::{
     store::*,
 };
 use tidings_protocol::{
-    error::Refusal,
+    error::{ErrorCode, Refusal},
     http::{ConversationRetention, Expires, NewMessage},
     limits::*,
 };
@@ -51,7 +51,7 @@ pub(crate) struct Expiring {
 enum Expired {
     /// It is gone, or was before.
     Gone,
-    /// A legal hold keeps it.
+    /// A legal hold keeps it, or an import that is not finished.
     Held,
 }
 
@@ -139,6 +139,9 @@ impl Engine {
             for ((key, what, conversation, seq), begun) in some.iter().zip(begun) {
                 let outcome = match begun.and_then(|begun| begun.map_or(Ok(Expired::Gone), expired_of)) {
                     Ok(outcome) => outcome,
+                    // They hold up nobody else's: those of an import are looked at again once it is finished, and a deletion takes its own.
+                    Err(refusal) if refusal.code == ErrorCode::ConversationImporting => Expired::Held,
+                    Err(refusal) if refusal.code == ErrorCode::ConversationDeleted => Expired::Gone,
                     Err(refusal) => {
                         refused = Err(refusal);
                         continue;
@@ -247,7 +250,7 @@ impl Engine {
         Ok(is_due)
     }
 
-    /// Has those messages disappear now that legal holds have kept, and keep no longer.
+    /// Has those messages disappear now that legal holds and imports have kept, and keep no longer.
     fn release_from_holds(&self, term: Term, now_ms: u64) -> Result<(), Refusal> {
         let mut next = Some(ConversationNo(0));
         while let Some(from) = next {
@@ -256,7 +259,8 @@ impl Engine {
             let conversation = found.first().and_then(|(key, _)| number_in(key, 1)).map(ConversationNo);
             if let Some(conversation) = conversation {
                 let hold = self.store.row(RowSpace::Chat, &legal_hold_key(conversation)).map_err(store_refusal)?;
-                if hold.is_none() {
+                let details = self.directory.conversation(conversation).map_err(store_refusal)?;
+                if hold.is_none() && !details.is_some_and(|details| details.is_importing()) {
                     self.release(term, conversation, now_ms)?;
                 }
             }

@@ -42,7 +42,7 @@ fn text_of(records: &[Value]) -> String {
     records.iter().map(|record| format!("{record}\n")).collect()
 }
 
-fn import(world: &World, records: &[Value]) -> ImportResult {
+pub(crate) fn import(world: &World, records: &[Value]) -> ImportResult {
     let result = import_text(world, &text_of(records)).unwrap();
     world.settle();
     result

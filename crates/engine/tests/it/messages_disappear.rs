@@ -1,7 +1,7 @@
 //! Messages disappear after a time or once they are read: once, not before, whoever leads, whatever fails and however the clock jumps.
 //! `EXPIRING_MESSAGES` says how many, `EXPIRING_SEED` replays a run.
 
-use crate::support::*;
+use crate::{histories_are_imported::import, support::*};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -230,6 +230,26 @@ fn a_legal_hold_keeps_what_would_disappear_until_it_is_lifted() {
     world.wait(world.engine.lift_legal_hold("g")).unwrap();
     work_at(&world, NOON + 300_000);
     assert!(is_gone(&world, seq));
+}
+
+/// In an import that takes days messages come whose time is over, more than go in one round.
+#[test]
+fn messages_of_an_import_go_once_it_is_finished_and_hold_up_nobody() {
+    let world = peopled();
+    let mut records = vec![json!({"type": "conversation", "id": "old", "kind": "group"})];
+    records.push(json!({"type": "member", "conversation": "old", "user": "ann", "role": "owner"}));
+    records.extend((0..1_200).map(|n| {
+        json!({"type": "message", "conversation": "old", "id": format!("{n}"), "from": "ann", "at": 1_500_000_000_000_u64 + n, "body": n, "expires": {"after_s": 60}})
+    }));
+    import(&world, &records);
+    let seq = send(&world, "ann", "soon", after(90));
+    work_at(&world, NOON + 91_000);
+    assert!(is_gone(&world, seq), "the import holds it up");
+    let gone = |seq| entry(&world, "old", seq).recalled.is_some();
+    assert!((1..=1_200).all(|seq| !gone(seq)));
+    import(&world, &[json!({"type": "finish", "conversation": "old"})]);
+    work_at(&world, NOON + 240_000);
+    assert!((1..=1_200).all(gone));
 }
 
 #[test]
