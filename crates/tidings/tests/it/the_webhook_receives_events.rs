@@ -10,7 +10,7 @@ use std::{
 };
 use tidings_protocol::http::{SendReceipt, SendRequest, UserUpsert};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An app server that accepts every call, and passes its events to the test.
 struct App(mpsc::Receiver<Vec<Value>>);
@@ -26,9 +26,13 @@ impl App {
 
     /// The first event of this kind, however many others come before it.
     fn next_of(&self, kind: &str) -> Value {
+        self.next_within(kind, PATIENCE)
+    }
+
+    fn next_within(&self, kind: &str, within: Duration) -> Value {
         loop {
-            if let Some(event) = self.0.recv_timeout(PATIENCE).unwrap().into_iter().find(|event| event["event"] == kind)
-            {
+            let events = self.0.recv_timeout(within).unwrap();
+            if let Some(event) = events.into_iter().find(|event| event["event"] == kind) {
                 return event;
             }
         }
@@ -135,7 +139,8 @@ fn is_told_once_after_a_snooze(snooze_ms: u64) -> bool {
     if [1, 2].map(|seq| outcome(seq, "deferred")) != ["deferred", "deferred"] {
         return false;
     }
-    let told = app.next_of("message");
+    let left = Duration::from_millis(until.saturating_sub(now_ms()));
+    let told = app.next_within("message", left + PATIENCE);
     assert!(now_ms() >= until, "told before the snooze was over");
     assert_eq!((&told["recipients"], &told["entry"]["seq"]), (&json!(["ben"]), &json!(2)), "{told}");
     assert_eq!([outcome(1, "superseded"), outcome(2, "accepted")], ["superseded", "accepted"]);
