@@ -69,7 +69,9 @@ impl ReadMoves {
         }
         let mut state = self.state.lock();
         let some: Vec<ConversationNo> = state.moved.iter().copied().take(limit).collect();
-        state.moved.retain(|conversation| !some.contains(conversation));
+        for conversation in &some {
+            state.moved.remove(conversation);
+        }
         some
     }
 }

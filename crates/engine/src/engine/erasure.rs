@@ -1,5 +1,5 @@
-//! Erasing persons: what callers ask, and legal holds against it. The work is in `work`, that of `conversation`s apart, and what is left of a person is looked for in
-//! [`leftovers`]; `places` says where.
+//! Erasing persons and deleting conversations: what callers ask, and legal holds against it. `work` has the job, `conversation` what it
+//! does of a conversation; [`leftovers`] looks for what is left, at the `places` where there may be something.
 
 mod conversation;
 pub mod leftovers;

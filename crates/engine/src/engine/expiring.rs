@@ -218,10 +218,14 @@ impl Engine {
         let waiting = known.waiting.range((conversation, 0)..=(conversation, u64::MAX));
         let waiting: Vec<(u64, WaitsToBeRead)> = waiting.map(|((_, seq), waits)| (*seq, *waits)).collect();
         let details = self.directory.conversation(conversation).map_err(store_refusal)?;
-        // Where members do not learn what others have read, they do not learn it by this either.
-        let Some(_) = details.filter(|details| details.receipts() != ReceiptsMode::None && !waiting.is_empty()) else {
-            return Ok(false);
+        // Where members do not learn what others have read, they do not learn it by this either. All members are read each time: of a
+        // group that has become large the messages go at their last time.
+        let looks = |details: &Conversation| {
+            details.receipts() != ReceiptsMode::None && details.member_count <= RECEIPTS_LIST_MAX
         };
+        if waiting.is_empty() || !details.is_some_and(|details| looks(&details)) {
+            return Ok(false);
+        }
         let mut members = Vec::new();
         loop {
             let after = members.last().map(|member: &MemberProgress| member.user);
@@ -298,6 +302,10 @@ impl Engine {
         if own.after_read_s.is_some() && conversation.receipts() == ReceiptsMode::None {
             let why = "this conversation shows no receipts: give after_s alone";
             return Err(Refusal::field("expires.after_read_s", why));
+        }
+        if own.after_read_s.is_some() && conversation.member_count > RECEIPTS_LIST_MAX {
+            let what = "members of a conversation whose messages disappear once they are read";
+            return Err(Refusal::limit(what, RECEIPTS_LIST_MAX, conversation.member_count));
         }
         let own = stored_expiry(own);
         Ok(Some(conversation.expires().map_or(own, |of_conversation| own.earlier(of_conversation))))

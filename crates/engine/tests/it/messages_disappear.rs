@@ -218,6 +218,28 @@ fn times_are_bounded_and_say_what_to_do() {
     assert_eq!(refused("g", json!({"after_s": 1, "after_read_s": 604_800})), None);
 }
 
+/// All members are looked at whenever one reads on.
+#[test]
+fn in_a_large_group_nobody_waits_for_all_to_read() {
+    let world = peopled();
+    let ids: Vec<String> = (0..500).map(|n| format!("m{n}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    world.users(&ids);
+    world.conversation(ConversationKind::Group, "large", &ids);
+    // Otherwise receipts end at the same size, and refuse it.
+    update(&world, "large", json!({"receipts": "counts"}));
+    let to_large = |expires| {
+        let request = SendRequest { expires, client_msg_id: None, ..message("m0", "large", "x") };
+        code(world.wait(world.engine.send(&Actor::App, request)))
+    };
+    assert_eq!(to_large(after_read(0)), None, "500 are not too many");
+    let add = |id: &str| ChangeMembers { add: vec![id.into()], remove: vec![], role: None };
+    world.wait(world.engine.change_members(&Actor::App, "large", add("ann"))).unwrap();
+    world.settle();
+    assert_eq!(to_large(after_read(0)), Some(ErrorCode::LimitExceeded));
+    assert_eq!(to_large(after(60)), None);
+}
+
 #[test]
 fn a_legal_hold_keeps_what_would_disappear_until_it_is_lifted() {
     let world = peopled();
