@@ -4,7 +4,7 @@
 use super::sentences::sentence;
 use crate::{
     gate::Unwanted, log::Recorded, offline_recipients::OfflineRecipients, operations::Notifications,
-    provider_push::Waiting,
+    provider_push::Waiting as WaitingDevice,
 };
 use std::sync::Arc;
 use tidings_domain::{
@@ -21,7 +21,7 @@ use tidings_protocol::{
 };
 
 /// The outcomes in the order in which they decide: the first of them among the steps says why.
-const DECISIVE: [NotificationOutcome; 32] = [
+const DECISIVE: [NotificationOutcome; 29] = [
     NotificationOutcome::Sender,
     NotificationOutcome::Read,
     NotificationOutcome::Acknowledged,
@@ -51,10 +51,10 @@ const DECISIVE: [NotificationOutcome; 32] = [
     NotificationOutcome::ConditionFalse,
     NotificationOutcome::NoRule,
     NotificationOutcome::Unacknowledged,
-    NotificationOutcome::NotRecorded,
-    NotificationOutcome::NoDevice,
-    NotificationOutcome::NotSetUp,
 ];
+/// What is said if none of them decides, in this order.
+const SAY_LITTLE: [NotificationOutcome; 3] =
+    [NotificationOutcome::NotRecorded, NotificationOutcome::NoDevice, NotificationOutcome::NotSetUp];
 
 /// The step that decided. Of one channel and device the last step counts, and what was recorded before what holds now.
 fn decisive(steps: &[NotificationStep], now_ms: u64) -> Option<&NotificationStep> {
@@ -77,7 +77,13 @@ fn decisive(steps: &[NotificationStep], now_ms: u64) -> Option<&NotificationStep
     let is_recorded = (0..steps.len()).any(|at| steps[at].at.is_some() && !is_overtaken(at));
     let counts = |at: &usize| !(is_overtaken(*at) || is_recorded && is_wish(&steps[*at]));
     let counting = || (0..steps.len()).filter(counts).map(|at| &steps[at]);
-    DECISIVE.iter().find_map(|outcome| counting().filter(|step| step.outcome == *outcome).max_by_key(|step| step.at))
+    let first = |outcomes: &[NotificationOutcome]| {
+        let last_of = |outcome| counting().filter(|step| step.outcome == outcome).max_by_key(|step| step.at);
+        outcomes.iter().find_map(|outcome| last_of(*outcome))
+    };
+    // What was due and of which nothing else is known yet says more than what is not set up.
+    let overdue = || steps.iter().filter(|step| step.at.is_some() && step.until.is_some()).max_by_key(|step| step.at);
+    first(&DECISIVE).or_else(overdue).or_else(|| first(&SAY_LITTLE))
 }
 
 fn step(outcome: NotificationOutcome, channel: Option<Channel>) -> NotificationStep {
@@ -137,6 +143,10 @@ impl Notifications {
     ) -> StoreResult<Vec<NotificationStep>> {
         let now_ms = self.context.clock.now_ms();
         let content = &message.content;
+        // What waits is read before what is recorded: one commit turns the one into the other, so that none is missed.
+        let (lane, position, sent_at) = (conversation.lane() as usize, message.position, message.at);
+        let place = OutboxItem { position, conversation: conversation.no, seq: message.seq };
+        let (has_device, waiting) = self.waiting_steps(user, place)?;
         let recorded = self.context.trace.read(&*self.context.store, conversation.no, &message, user, now_ms)?;
         let mut steps: Vec<NotificationStep> = recorded.into_iter().map(NotificationStep::from).collect();
         let is_recorded = !steps.is_empty();
@@ -146,9 +156,7 @@ impl Notifications {
             (false, false) => None,
         };
         steps.extend(unpushed.map(|outcome| step(outcome, None)));
-        let (lane, position, sent_at) = (conversation.lane() as usize, message.position, message.at);
         let found = OfflineRecipients::for_one(&self.context, conversation, message);
-        let place = found.message();
         let context = &*self.context;
         // Sessions are steps of their own. What holds for both of these channels is one step without a channel.
         let by_providers = found.why_not(context, user, PolicyChannel::Providers, true)?;
@@ -184,14 +192,7 @@ impl Notifications {
         if unpushed.is_some() {
             return Ok(steps);
         }
-        let is_decided = self.decided_position()? >= position;
-        let has_device = self.add_steps_of_providers(user, place, is_decided, &mut steps)?;
-        self.add_steps_of_webhook(user, position, is_decided, &mut steps)?;
-        for channel in [Channel::DevicePush, Channel::Popup] {
-            if self.internal_channels.is_waiting_for(channel, position, user.no)? {
-                steps.push(step(NotificationOutcome::Waiting, Some(channel)));
-            }
-        }
+        steps.extend(waiting);
         let tells = |step: &NotificationStep| {
             matches!(step.outcome, NotificationOutcome::Acknowledged | NotificationOutcome::Waiting)
         };
@@ -202,56 +203,46 @@ impl Notifications {
         Ok(steps)
     }
 
-    /// Answers whether the user has a device that a provider reaches.
-    fn add_steps_of_providers(
-        &self,
-        user: &User,
-        message: OutboxItem,
-        is_decided: bool,
-        steps: &mut Vec<NotificationStep>,
-    ) -> StoreResult<bool> {
-        let Some(provider_push) = &self.provider_push else {
-            steps.extend(PushProvider::ALL.map(|provider| step(NotificationOutcome::NotSetUp, Some(provider.into()))));
-            return Ok(false);
-        };
-        let mut has_device = false;
+    /// What is still to be tried, and what can't be; and whether the user has a device that a provider reaches.
+    fn waiting_steps(&self, user: &User, message: OutboxItem) -> StoreResult<(bool, Vec<NotificationStep>)> {
+        use NotificationOutcome::{NoDevice, NotSetUp, Waiting};
+        let is_decided = self.decided_position()? >= message.position;
+        let mut steps = Vec::new();
         let tokens = tokens_of(&*self.context.store, user.no, PUSH_TOKENS_PER_USER_MAX)?;
+        let mut has_device = false;
         for provider in PushProvider::ALL {
             let channel = Some(Channel::from(provider));
-            if !provider_push.has(provider) {
-                steps.push(step(NotificationOutcome::NotSetUp, channel));
-            } else if !tokens.iter().any(|(_, token)| token.token.provider() == provider) {
-                steps.push(step(NotificationOutcome::NoDevice, channel));
-            } else if !is_decided {
-                has_device = true;
-                steps.push(step(NotificationOutcome::Waiting, channel));
+            let Some(provider_push) = self.provider_push.as_ref().filter(|set_up| set_up.has(provider)) else {
+                steps.push(step(NotSetUp, channel));
+                continue;
+            };
+            if !tokens.iter().any(|(_, token)| token.token.provider() == provider) {
+                steps.push(step(NoDevice, channel));
+                continue;
+            }
+            has_device = true;
+            if is_decided {
+                let waiting = provider_push.waiting_for(provider, message, user.no)?;
+                let of_device =
+                    |waiting: WaitingDevice| NotificationStep { device: Some(waiting.device), ..step(Waiting, channel) };
+                steps.extend(waiting.into_iter().map(of_device));
             } else {
-                has_device = true;
-                for Waiting { device } in provider_push.waiting_for(provider, message, user.no)? {
-                    steps
-                        .push(NotificationStep { device: Some(device), ..step(NotificationOutcome::Waiting, channel) });
-                }
+                steps.push(step(Waiting, channel));
             }
         }
-        Ok(has_device)
-    }
-
-    fn add_steps_of_webhook(
-        &self,
-        user: &User,
-        position: Position,
-        is_decided: bool,
-        steps: &mut Vec<NotificationStep>,
-    ) -> StoreResult<()> {
-        let channel = Some(Channel::Webhook);
         match &self.webhook_push {
-            None => steps.push(step(NotificationOutcome::NotSetUp, channel)),
-            Some(webhook_push) if !is_decided || webhook_push.is_waiting_for(position, user.no)? => {
-                steps.push(step(NotificationOutcome::Waiting, channel));
+            None => steps.push(step(NotSetUp, Some(Channel::Webhook))),
+            Some(webhook) if !is_decided || webhook.is_waiting_for(message.position, user.no)? => {
+                steps.push(step(Waiting, Some(Channel::Webhook)));
             }
             Some(_) => {}
         }
-        Ok(())
+        for channel in [Channel::DevicePush, Channel::Popup] {
+            if self.internal_channels.is_waiting_for(channel, message.position, user.no)? {
+                steps.push(step(Waiting, Some(channel)));
+            }
+        }
+        Ok((has_device, steps))
     }
 
     /// The position through which it is decided who is notified of messages.
