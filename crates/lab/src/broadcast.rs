@@ -1,13 +1,13 @@
 //! `bench broadcast`: one message to many online members, and the time to the last, compared with the bare server.
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     bare_load::BareLoad,
     group::{GroupFixture, GroupSpec},
     mix::share::MixShare,
     offline_push::{self, OfflinePushArgs},
     options::{SendProtocol, TargetArgs, parse_duration},
-    report::{self, outcome_json},
+    result::{Check, RunResult, Table},
     worker_protocol::{LoadModel, Outcome},
 };
 use clap::Args;
@@ -31,7 +31,7 @@ pub struct BroadcastArgs {
     pub pause: Duration,
 }
 
-pub(crate) fn run(args: &BroadcastArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &BroadcastArgs) -> Result<RunResult, LabError> {
     if args.members == 0 || args.rounds == 0 {
         return Err(LabError::Usage("--members and --rounds must be at least 1".into()));
     }
@@ -54,36 +54,40 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Finished, LabError> {
     let phase = fixture.phase(model.clone(), args.body_bytes, 1, 1);
     let title = format!("broadcast to {online} online, {} rounds{}", args.rounds, args.offline.suffix());
     let outcome = fixture.load.run(&title, phase)?;
-    let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
+    let mut result = RunResult::of("broadcast");
+    result.set_all(json!({ "members": args.members, "online": online, "rounds": args.rounds }));
+    let refused = outcome.refused;
+    let answered =
+        Check::of_server("answers", "no message is refused", refused == 0).value(format!("refused {refused}"));
+    result.measure("outcome", outcome.measured(&title).check(answered));
+    offline_push::conclude(push.as_ref(), &target, args.target.patience, &mut result)?;
     drop(fixture);
-    let check = target.finish()?;
+    result.store_check(target.finish()?);
     // Agents load from elsewhere; a loop on this machine would say nothing about the server's.
     let bare = if args.target.load_agents.agents.is_empty() {
         Some(BareLoad::rounds(online, model, args.body_bytes).run(&args.target)?)
     } else {
         None
     };
-    report::print_outcome(&title, &outcome);
-    report::print_check(&check);
+    let mut table = Table::of(&format!("time to the last of {online} receivers, ms|median|worst|best"));
+    let mut row = |name: &str, summary: &Summary| {
+        table.row(name, [summary.median, summary.worst, summary.best].map(|ms| format!("{ms:.1}")));
+    };
     let (last, limit) = (Summary::of(&outcome), bare.as_ref().map(Summary::of));
-    println!("time to the last of {online} receivers, ms    median     worst      best");
-    println!("  tidings                            {:>9.1} {:>9.1} {:>9.1}", last.median, last.worst, last.best);
-    if let Some(limit) = &limit {
-        println!("  bare loop                          {:>9.1} {:>9.1} {:>9.1}", limit.median, limit.worst, limit.best);
-        println!("  ratio of medians                   {:>9.2}", last.median / limit.median);
-    }
-    let mut verdict = Verdict::of(&outcome).and(bare.as_ref().map_or(Verdict::Passed, Verdict::of));
-    verdict = verdict.and(offline_push::verdict(&counts));
-    if outcome.refused > 0 || check.as_ref().is_some_and(|check| !check.passed) {
-        verdict = Verdict::Failed;
-    }
-    let value = json!({
-        "bench": "broadcast", "members": args.members, "online": online, "offline_push": counts, "rounds": args.rounds,
-        "last_receiver_ms": last.json(), "bare_ms": limit.as_ref().map(Summary::json),
-        "ratio": limit.as_ref().map(|limit| last.median / limit.median),
-        "outcome": outcome_json(&outcome), "bare": bare.as_ref().map(outcome_json), "check": check,
+    row("tidings", &last);
+    let ratio = limit.as_ref().map(|limit| {
+        row("bare loop", limit);
+        last.median / limit.median
     });
-    Ok(Finished { verdict, figures: value })
+    if let Some(ratio) = ratio {
+        table.row("ratio of medians", [format!("{ratio:.2}")]);
+    }
+    result.table(table);
+    let bare = bare.map(|bare| result.record_unprinted(bare.measured("a loop that only writes")));
+    result.set_all(json!({
+        "last_receiver_ms": last.json(), "bare_ms": limit.as_ref().map(Summary::json), "ratio": ratio, "bare": bare,
+    }));
+    Ok(result)
 }
 
 /// The times of all rounds to the last receiver, in milliseconds.

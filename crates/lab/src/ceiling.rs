@@ -2,12 +2,12 @@
 //! only if the lab keeps that up are the figures of the first the server's and not its own.
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     bare_load::BareLoad,
     group::{GroupFixture, GroupSpec},
     mix::share::MixShare,
     options::{Rate, SendProtocol, TargetArgs, parse_duration},
-    report::{self, outcome_json},
+    result::{Check, RunResult},
     server::Target,
     worker_protocol::{LoadModel, Outcome},
 };
@@ -43,7 +43,7 @@ pub struct CeilingArgs {
 /// A rate is sustained if so much of what was due was delivered in its time: the rest is the way of the last messages.
 const DELIVERED_SHARE_MIN: f64 = 0.95;
 
-pub(crate) fn run(args: &CeilingArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &CeilingArgs) -> Result<RunResult, LabError> {
     if args.members == 0 || args.senders == 0 || args.window == 0 || args.duration.is_zero() {
         return Err(LabError::Usage("every number must be at least 1, and --duration above 0".into()));
     }
@@ -82,23 +82,18 @@ pub(crate) fn run(args: &CeilingArgs) -> Result<Finished, LabError> {
     };
     let bare = Outcome { title: "a loop that only writes".into(), ..bare.run(&args.target)? };
 
-    report::print_outcome(&tidings.title, &tidings);
-    report::print_outcome(&bare.title, &bare);
-    report::print_check(&check);
+    let mut result = RunResult::of("ceiling");
+    result.measure("outcome", tidings.measured(&tidings.title));
+    result.measure("bare", bare.measured(&bare.title));
+    result.store_check(check);
     let Ceiling { ratio, sustained, sentence } = Ceiling::of(args, &tidings, &bare);
-    println!("the lab        {sentence}");
-    let mut verdict = Verdict::of(&tidings).and(Verdict::of(&bare));
-    if !sustained {
-        verdict = verdict.and(Verdict::LabFellBehind);
-    }
-    if check.as_ref().is_some_and(|check| !check.passed) {
-        verdict = Verdict::Failed;
-    }
-    let value = json!({
-        "bench": "ceiling", "members": args.members, "factor": args.factor, "ratio": ratio, "sustained": sustained,
-        "sentence": sentence, "outcome": outcome_json(&tidings), "bare": outcome_json(&bare), "check": check,
-    });
-    Ok(Finished { verdict, figures: value })
+    result.note("the lab", &*sentence);
+    let bound = format!("sustains {} times the load of Tidings", args.factor);
+    result.check(Check::of_lab("the lab's ceiling", bound, sustained).value(format!("{ratio:.1} times")));
+    result.set_all(json!({
+        "members": args.members, "factor": args.factor, "ratio": ratio, "sustained": sustained, "sentence": sentence,
+    }));
+    Ok(result)
 }
 
 /// What the two runs say about the lab.

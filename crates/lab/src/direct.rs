@@ -1,7 +1,7 @@
 //! `bench direct`: durable direct messages, each to a connected recipient.
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     load_client::{LoadClient, Participants},
     offline_push::{
         self, OfflinePush, OfflinePushArgs,
@@ -9,13 +9,12 @@ use crate::{
     },
     options::{Rate, SendProtocol, TargetArgs, parse_duration},
     process,
-    report::{self, outcome_json},
+    result::RunResult,
     server::{OwnServer, Target},
     setup,
     worker_protocol::{Content, Conversation, LoadModel, Phase, Receiver},
 };
 use clap::Args;
-use serde_json::json;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Args)]
@@ -143,7 +142,7 @@ impl DirectFixture {
     }
 }
 
-pub(crate) fn run(args: &DirectArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &DirectArgs) -> Result<RunResult, LabError> {
     if args.pairs == 0 || args.connections == 0 || args.pipeline == 0 || args.batch == 0 {
         return Err(LabError::Usage("--pairs, --connections, --pipeline and --batch must be at least 1".into()));
     }
@@ -173,19 +172,13 @@ pub(crate) fn run(args: &DirectArgs) -> Result<Finished, LabError> {
     let flood = hook.as_ref().map(|hook| hook.flood(&target)).transpose()?;
     let outcome = direct_fixture.load.run(&title, phase)?;
     drop(flood);
+    let mut result = RunResult::of("direct");
+    result.set("via", args.via.to_string());
+    result.set("pairs", args.pairs);
+    result.measure("outcome", outcome.measured(&title));
     // Sessions stay until all are told: without one a recipient is told of what came last.
-    let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
+    offline_push::conclude(push.as_ref(), &target, args.target.patience, &mut result)?;
     drop(direct_fixture);
-    let check = target.finish()?;
-    report::print_outcome(&title, &outcome);
-    report::print_check(&check);
-    let mut verdict = Verdict::of(&outcome).and(offline_push::verdict(&counts));
-    if check.as_ref().is_some_and(|check| !check.passed) {
-        verdict = Verdict::Failed;
-    }
-    let value = json!({
-        "bench": "direct", "via": args.via.to_string(), "pairs": args.pairs,
-        "outcome": outcome_json(&outcome), "offline_push": counts, "check": check,
-    });
-    Ok(Finished { verdict, figures: value })
+    result.store_check(target.finish()?);
+    Ok(result)
 }

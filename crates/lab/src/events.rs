@@ -2,7 +2,7 @@
 //! conversation must be in order and whole; shown is how far others lag behind their commits.
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     group::{GroupFixture, GroupSpec},
     interrupt,
     latency::{Percentiles, new_histogram, record},
@@ -13,7 +13,7 @@ use crate::{
         tally::NoticeTally,
     },
     options::{SendProtocol, TargetArgs, parse_duration, parse_share},
-    report::{self, outcome_json},
+    result::{Check, RunResult, Table},
     server::Target,
     setup::{create_users, numbered_ids},
     worker_protocol::LoadModel,
@@ -185,7 +185,7 @@ fn wait_until_caught_up(http: &mut HttpClient, patience: Duration) -> Result<Eve
     }
 }
 
-pub(crate) fn run(args: &EventsArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &EventsArgs) -> Result<RunResult, LabError> {
     if args.target.url.is_some() {
         return Err(LabError::Usage(
             "the server must be one that the bench starts: it calls the bench's webhook".into(),
@@ -241,28 +241,35 @@ pub(crate) fn run(args: &EventsArgs) -> Result<Finished, LabError> {
 
     let taken = hook.taken();
     let (others, of_group) = (Percentiles::of(&taken.others), Percentiles::of(&taken.of_group));
-    report::print_outcome("the group at its share", &flooding);
-    println!("events taken {}, aside {}, faults of order {}", taken.events, consumer.aside, taken.faults.len());
+    let mut result = RunResult::of("events");
+    result.measure("group", flooding.measured("the group at its share"));
+    let faults = taken.faults.len();
+    result.note("events", format!("taken {}, aside {}, faults of order {faults}", taken.events, consumer.aside));
+    let last_error = consumer.last_error.as_ref().map_or("no error", |error| &error.detail);
+    let behind = format!("the consumer is {:?}, {} commits behind: {last_error}", consumer.state, consumer.behind);
     if consumer.behind > 0 {
-        let last_error = consumer.last_error.as_ref().map_or("no error", |error| &error.detail);
-        println!("the consumer is {:?}, {} commits behind: {last_error}", consumer.state, consumer.behind);
+        result.note("", &*behind);
     }
-    println!("lag behind the commit, ms     p50       p99      p100");
+    let mut table = Table::of("lag behind the commit, ms|p50|p99|p100");
     for (name, Percentiles { p50, p99, max, .. }) in [("others", &others), ("the group", &of_group)] {
-        println!("  {name:<20}{p50:>11.2}{p99:>10.2}{max:>10.2}");
+        table.row(name, [p50, p99, max].map(|ms| format!("{ms:.2}")));
     }
-    report::print_check(&check);
-    let is_whole = taken.faults.is_empty() && consumer.behind == 0 && !taken.others.is_empty();
-    let mut verdict = Verdict::of(&flooding);
-    if !is_whole || check.as_ref().is_some_and(|check| !check.passed) {
-        taken.faults.iter().take(10).for_each(|fault| println!("fault: {fault}"));
-        verdict = Verdict::Failed;
-    }
-    let figures = json!({
-        "bench": "events", "conversations": args.conversations, "failing": args.failing, "group": outcome_json(&flooding),
-        "taken": taken.events, "aside": consumer.aside, "faults": taken.faults.len(),
+    result.table(table);
+    result.store_check(check);
+    taken.faults.iter().take(10).for_each(|fault| result.problem(&**fault));
+    result.check(
+        Check::of_server("order", "the events of a conversation come in order", faults == 0)
+            .value(format!("{faults} faults")),
+    );
+    result.check(Check::of_server("feed", "the consumer comes to the end", consumer.behind == 0).value(behind));
+    let measured = taken.others.len();
+    result.check(
+        Check::of_server("events", "some were taken meanwhile", measured > 0).value(format!("{measured} of others")),
+    );
+    result.set_all(json!({
+        "conversations": args.conversations, "failing": args.failing, "taken": taken.events, "aside": consumer.aside, "faults": faults,
         "others_lag_ms": { "p50": others.p50, "p99": others.p99, "max": others.max },
-        "group_lag_ms": { "p50": of_group.p50, "p99": of_group.p99, "max": of_group.max }, "check": check,
-    });
-    Ok(Finished { verdict, figures })
+        "group_lag_ms": { "p50": of_group.p50, "p99": of_group.p99, "max": of_group.max },
+    }));
+    Ok(result)
 }

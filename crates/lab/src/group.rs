@@ -1,19 +1,19 @@
 //! `bench group`: one group with many members online.
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     load_client::{LoadClient, Participants},
     mix::share::MixShare,
     offline_push::{self, OfflinePushArgs},
     options::{Rate, SendProtocol, TargetArgs, parse_duration},
     process,
-    report::{self, outcome_json},
+    result::{Check, RunResult, Verdict},
     server::Target,
     setup,
     worker_protocol::{Content, Conversation, LoadModel, Outcome, Phase},
 };
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::Duration;
 use tidings_client::{ClientError, http::path_segment};
 use tidings_protocol::{
@@ -167,7 +167,7 @@ impl GroupFixture {
     }
 }
 
-pub(crate) fn run(args: &GroupArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &GroupArgs) -> Result<RunResult, LabError> {
     if args.members == 0 || args.senders == 0 || args.batch == 0 || args.pipeline == 0 {
         return Err(LabError::Usage("--members, --senders, --batch and --pipeline must be at least 1".into()));
     }
@@ -188,47 +188,42 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Finished, LabError> {
     }
     let title = format!("group of {}, {} online, over {}", spec.group_size.max(spec.members), spec.members, args.via);
     let title = title + &args.offline.suffix();
-    let (mut verdict, mut value) = if args.search {
-        search(args, &mut fixture, &title)?
+    let mut result = RunResult::of("group");
+    if args.search {
+        search(args, &mut fixture, &title, &mut result)?;
     } else {
         let title = format!("{title}, {}", args.rate);
         let outcome = run_phase(args, &mut fixture, &title, args.rate, args.duration)?;
-        report::print_outcome(&title, &outcome);
-        (Verdict::of(&outcome), json!({ "bench": "group", "outcome": outcome_json(&outcome) }))
-    };
-    if args.receipts.is_some() && !receipts_agree(&target, &fixture)? {
-        verdict = Verdict::Failed;
+        result.measure("outcome", outcome.measured(&title));
     }
-    let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
-    verdict = verdict.and(offline_push::verdict(&counts));
-    value["offline_push"] = json!(counts);
+    if args.receipts.is_some() {
+        check_receipts(&target, &fixture, &mut result)?;
+    }
+    offline_push::conclude(push.as_ref(), &target, args.target.patience, &mut result)?;
     drop(fixture);
-    let check = target.finish()?;
-    report::print_check(&check);
-    if check.as_ref().is_some_and(|check| !check.passed) {
-        verdict = Verdict::Failed;
-    }
-    value["check"] = json!(check);
-    value["members"] = json!(spec.members);
-    value["group_size"] = json!(spec.group_size);
-    Ok(Finished { verdict, figures: value })
+    result.store_check(target.finish()?);
+    result.set("members", spec.members);
+    result.set("group_size", spec.group_size);
+    Ok(result)
 }
 
-/// Whether the receipts of the last message say that every member online has read it, but for its sender.
-fn receipts_agree(target: &Target, fixture: &GroupFixture) -> Result<bool, LabError> {
+/// The receipts of the last message say that every member online has read it, but for its sender.
+fn check_receipts(target: &Target, fixture: &GroupFixture, result: &mut RunResult) -> Result<(), LabError> {
     let mut http = target.http();
     let last_seq = http.conversation(&fixture.conversation)?.last_seq;
     let path = format!("/v1/conversations/{}/messages/{last_seq}", path_segment(&fixture.conversation));
     let last: Entry = http.get(&path)?;
     let told: MessageReceipts = match http.get(&format!("{path}/receipts")) {
         // Larger groups show none.
-        Err(ClientError::Refused { problem, .. }) if problem.code == ErrorCode::Forbidden => return Ok(true),
+        Err(ClientError::Refused { problem, .. }) if problem.code == ErrorCode::Forbidden => return Ok(()),
         told => told?,
     };
     let readers = fixture.online.iter().filter(|member| last.from.as_ref() != Some(member)).count() as u64;
-    let agree = told.read == readers && told.delivered >= readers;
-    println!("receipts       of the last message: delivered {}, read {} of {readers}", told.delivered, told.read);
-    Ok(agree)
+    let value = format!("delivered {}, read {} of {readers}", told.delivered, told.read);
+    result.note("receipts", format!("of the last message: {value}"));
+    let bound = "every member online has read the last message";
+    result.check(Check::of_server("receipts", bound, told.read == readers && told.delivered >= readers).value(value));
+    Ok(())
 }
 
 fn run_phase(
@@ -254,13 +249,12 @@ const SEARCH_PRECISION: f64 = 1.05;
 
 /// Searches the saturation rate: doubles the rate until the latency target is missed, bisects, and proves the rate that it
 /// found with a run of full length.
-fn search(args: &GroupArgs, fixture: &mut GroupFixture, title: &str) -> Result<(Verdict, Value), LabError> {
+fn search(args: &GroupArgs, fixture: &mut GroupFixture, title: &str, result: &mut RunResult) -> Result<(), LabError> {
     let mut rate = match args.rate {
         Rate::PerSecond(rate) => rate,
         Rate::Max => 1000.0,
     };
     let mut trials = Vec::new();
-    let mut verdict = Verdict::Passed;
     let mut met: Option<f64> = None;
     let mut missed: Option<f64> = None;
     let meets = |outcome: &Outcome| outcome.latency.p99 <= args.target_ms && outcome.refused == 0;
@@ -277,13 +271,11 @@ fn search(args: &GroupArgs, fixture: &mut GroupFixture, title: &str) -> Result<(
             100.0 * outcome.client_cpu_seconds / outcome.seconds,
             if ok { "met" } else { "missed" }
         );
-        trials.push(json!({ "rate": rate, "met": ok, "outcome": outcome_json(&outcome) }));
-        if !outcome.balances() {
-            report::print_outcome(title, &outcome);
-            verdict = Verdict::Failed;
-            break;
-        }
-        if outcome.interrupted {
+        let measured = outcome.measured(title);
+        // What a trial that must find the limit misses is its result. Only what must never happen fails the run.
+        let figures = if outcome.balances() { measured.into_parts().0 } else { result.record(measured) };
+        trials.push(json!({ "rate": rate, "met": ok, "outcome": figures }));
+        if outcome.interrupted || !outcome.balances() {
             break;
         }
         if ok {
@@ -299,26 +291,20 @@ fn search(args: &GroupArgs, fixture: &mut GroupFixture, title: &str) -> Result<(
             _ => break,
         };
     }
-    let mut value = json!({ "bench": "group", "search": trials, "target_ms": args.target_ms });
+    result.set("search", trials);
+    result.set("target_ms", args.target_ms);
     // Long runs sustain less than short ones: lower the rate until a run of full length meets the target.
-    let mut sustained = met.filter(|_| verdict == Verdict::Passed);
+    let mut sustained = met.filter(|_| result.verdict() == Verdict::Passed);
     while let Some(rate) = sustained {
         let outcome = run_phase(args, fixture, title, Rate::PerSecond(rate), args.duration)?;
-        verdict = verdict.and(Verdict::of(&outcome));
-        let ok = meets(&outcome);
-        if ok || verdict == Verdict::Failed || rate < 1.0 || outcome.interrupted {
-            report::print_outcome(
-                &format!("{title}, highest rate with p99 <= {} ms: {rate:.0}/s", args.target_ms),
-                &outcome,
-            );
-            value["rate"] = json!(rate);
-            value["outcome"] = outcome_json(&outcome);
+        if meets(&outcome) || !outcome.balances() || rate < 1.0 || outcome.interrupted {
+            let title = format!("{title}, highest rate with p99 <= {} ms: {rate:.0}/s", args.target_ms);
+            result.set("rate", rate);
+            result.measure("outcome", outcome.measured(&title));
             break;
         }
         println!("  {rate:>9.0}/s  p99 {:>9.2} ms over {:.0} s  missed", outcome.latency.p99, outcome.seconds);
-        // The verdict is that of the run that will be reported, not of this one.
-        verdict = Verdict::Passed;
         sustained = Some(rate * 0.93);
     }
-    Ok((verdict, value))
+    Ok(())
 }

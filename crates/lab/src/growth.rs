@@ -1,18 +1,18 @@
 //! `bench growth`: rates and memory as group size, history and the number of users grow.
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     group::{GroupFixture, GroupSpec},
     mix::share::MixShare,
     options::{SendProtocol, TargetArgs, parse_duration},
-    process,
-    report::{self, outcome_json},
+    process, report,
+    result::{RunResult, filled},
     server::{OwnServer, Target},
     setup,
     worker_protocol::LoadModel,
 };
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::{Duration, Instant};
 use tidings_client::http::HttpClient;
 
@@ -53,29 +53,23 @@ const CONNECTIONS: usize = 8;
 /// The commit rate is measured over so many messages, the last before each size is reached.
 const MEASURED_MESSAGES: u64 = 200_000;
 
-pub(crate) fn run(args: &GrowthArgs) -> Result<Finished, LabError> {
-    let mut verdict = Verdict::Passed;
-    let mut value = json!({ "bench": "growth" });
+pub(crate) fn run(args: &GrowthArgs) -> Result<RunResult, LabError> {
+    let mut result = RunResult::of("growth");
     if args.parts.contains(&GrowthPart::Group) {
-        let (part, seen) = measure_group_sizes(args)?;
-        value["group"] = part;
-        verdict = verdict.and(seen);
+        measure_group_sizes(args, &mut result)?;
     }
     if args.parts.contains(&GrowthPart::Users) {
-        value["users"] = measure_users(args)?;
+        measure_users(args, &mut result)?;
     }
     if args.parts.contains(&GrowthPart::History) {
-        let (part, seen) = measure_history(args)?;
-        value["history"] = part;
-        verdict = verdict.and(seen);
+        measure_history(args, &mut result)?;
     }
-    Ok(Finished { verdict, figures: value })
+    Ok(result)
 }
 
 /// Compares the rate in a group of online members only with that in a much bigger group with the same members online.
-fn measure_group_sizes(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
+fn measure_group_sizes(args: &GrowthArgs, result: &mut RunResult) -> Result<(), LabError> {
     let target = Target::resolve(&args.target)?;
-    let mut verdict = Verdict::Passed;
     let mut rates = Vec::new();
     let mut outcomes = Vec::new();
     for size in [args.members, args.group_size] {
@@ -92,19 +86,20 @@ fn measure_group_sizes(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> 
         let model = LoadModel::ClosedLoop { window: 1000, duration_ms: args.duration.as_millis() as u64 };
         let phase = fixture.phase(model, 200, 1, 1);
         let outcome = fixture.load.run(&format!("group of {size}"), phase)?;
-        report::print_outcome(&format!("group of {size}, {} online, as fast as it goes", args.members), &outcome);
-        verdict = verdict.and(Verdict::of(&outcome));
+        let title = format!("group of {size}, {} online, as fast as it goes", args.members);
+        outcomes.push(result.record(outcome.measured(&title)));
         rates.push(outcome.messages_per_second());
-        outcomes.push(outcome_json(&outcome));
     }
-    report::print_check(&target.finish()?);
+    result.store_check(target.finish()?);
     let ratio = rates[1] / rates[0].max(1e-9);
-    println!("ratio of rates, {} members to {}: {ratio:.2}", args.group_size, args.members);
-    Ok((json!({ "ratio": ratio, "outcomes": outcomes }), verdict))
+    result.note("", format!("ratio of rates, {} members to {}: {ratio:.2}", args.group_size, args.members));
+    result.set("group", json!({ "ratio": ratio, "outcomes": outcomes }));
+    report::print_new(result);
+    Ok(())
 }
 
 /// Measures the server's memory per offline user.
-fn measure_users(args: &GrowthArgs) -> Result<Value, LabError> {
+fn measure_users(args: &GrowthArgs, result: &mut RunResult) -> Result<(), LabError> {
     let mut server = OwnServer::start()?;
     let mut http = HttpClient::new(server.address, server.api_key.clone());
     // Warm-up of the allocator, the connection and caches.
@@ -119,20 +114,20 @@ fn measure_users(args: &GrowthArgs) -> Result<Value, LabError> {
     let reopened = resident(&server);
     server.stop()?;
     let per_user = after.saturating_sub(before) as f64 / args.users as f64;
-    println!(
-        "{} offline users: {:.0} bytes each while writing, {:.0} MiB resident in all after a restart",
-        args.users,
-        per_user,
-        reopened as f64 / 1048576.0
-    );
-    Ok(json!({
+    let figures = json!({
         "users": args.users, "bytes_per_user": per_user, "resident_before": before, "resident_after": after,
         "resident_after_restart": reopened,
-    }))
+    });
+    let line = "{users} offline users: {bytes_per_user:0} bytes each while writing, {resident_after_restart:MiB} resident in all after \
+                a restart";
+    result.note("", filled(line, &figures));
+    result.set("users", figures);
+    report::print_new(result);
+    Ok(())
 }
 
 /// Measures commit rate and opening time at growing sizes of history.
-fn measure_history(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
+fn measure_history(args: &GrowthArgs, result: &mut RunResult) -> Result<(), LabError> {
     let mut server = OwnServer::start()?;
     let mut http = HttpClient::new(server.address, server.api_key.clone());
     let pairs = 1000;
@@ -158,21 +153,20 @@ fn measure_history(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
         let memory = server.pid().map_or(0, process::resident_bytes);
         server.stop()?;
         let opened = server.launch()?;
-        println!(
-            "{size:>10} messages stored: {rate:>8.0} commits/s, opened in {:.2} s, server memory {:.0} MiB",
-            opened.as_secs_f64(),
-            memory as f64 / 1048576.0
-        );
-        rows.push(json!({
-            "messages": size, "commits_per_second": rate, "open_seconds": opened.as_secs_f64(),
-            "resident_bytes": memory,
-        }));
+        let row = json!({
+            "messages": size, "commits_per_second": rate, "open_seconds": opened.as_secs_f64(), "resident_bytes": memory,
+        });
+        let line = "{messages} messages stored: {commits_per_second:0} commits/s, opened in {open_seconds:2} s, server memory \
+                    {resident_bytes:MiB}";
+        result.note("", filled(line, &row));
+        report::print_new(result);
+        rows.push(row);
     }
     server.stop()?;
     let check = server.check()?;
-    let verdict = if check.passed { Verdict::Passed } else { Verdict::Failed };
-    report::print_check(&Some(check.clone()));
-    Ok((json!({ "rows": rows, "check": check }), verdict))
+    result.store_check(Some(check.clone()));
+    result.set("history", json!({ "rows": rows, "check": check }));
+    Ok(())
 }
 
 /// Sends messages `from..to` in batches over a few connections.

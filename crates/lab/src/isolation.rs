@@ -2,7 +2,7 @@
 //! with full queues.
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     direct::{DirectFixture, Pairs},
     group::{GroupFixture, GroupSpec},
     interrupt,
@@ -10,7 +10,7 @@ use crate::{
     mix::share::MixShare,
     offline_push::{self, OfflinePush, OfflinePushArgs},
     options::{SendProtocol, TargetArgs, parse_duration},
-    report::{self, outcome_json},
+    result::{Check, RunResult, Table},
     server::Target,
     worker_protocol::{LoadModel, Outcome, Phase},
 };
@@ -171,7 +171,7 @@ struct FloodResult {
     flooding: Outcome,
 }
 
-pub(crate) fn run(args: &IsolationArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &IsolationArgs) -> Result<RunResult, LabError> {
     let pairs = Pairs { count: args.pairs, offline: args.offline.offline_of(args.pairs)? };
     let (target, push) = args.offline.start(&args.target)?;
     let mut direct_fixture = DirectFixture::set_up(&target, &args.target, pairs, SendProtocol::Http, SENDERS)?;
@@ -203,38 +203,28 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Finished, LabError> {
             told_sources.push(source);
         }
     }
-    let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
-    drop((direct_fixture, told_sources));
-    let check = target.finish()?;
-
-    report::print_outcome("direct messages, nothing else", &idle);
+    let mut result = RunResult::of("isolation");
+    result.set("share", args.share);
+    result.measure("idle", idle.measured("direct messages, nothing else"));
+    let mut floods = Vec::new();
     for FloodResult { flood, direct, flooding } in &parts {
-        report::print_outcome(&format!("direct messages, flood: {}", flood.name()), direct);
-        report::print_outcome(&format!("the flood: {}", flood.name()), flooding);
-    }
-    report::print_check(&check);
-    print_table(&idle, &parts);
-    let mut verdict = Verdict::of(&idle).and(offline_push::verdict(&counts));
-    for FloodResult { direct, flooding, .. } in &parts {
-        verdict = verdict.and(Verdict::of(direct)).and(Verdict::of(flooding));
         // A user who sends little is never refused because of what others send.
-        if direct.refused > 0 {
-            verdict = Verdict::Failed;
-        }
+        let refused = direct.refused;
+        let answered = Check::of_server("answers", "no message is refused beside a flood", refused == 0);
+        let direct_title = format!("direct messages, flood: {}", flood.name());
+        let measured = direct.measured(&direct_title).check(answered.value(format!("refused {refused}")));
+        floods.push(json!({
+            "flood": flood.name(), "ratio": ratio(&idle, direct), "cores": cores(direct, Some(flooding)),
+            "direct": result.record(measured),
+            "flooding": result.record(flooding.measured(&format!("the flood: {}", flood.name()))),
+        }));
     }
-    if check.as_ref().is_some_and(|check| !check.passed) {
-        verdict = Verdict::Failed;
-    }
-    let floods: Vec<_> = (parts.iter())
-        .map(|FloodResult { flood, direct, flooding }| {
-            json!({
-                "flood": flood.name(), "ratio": ratio(&idle, direct), "cores": cores(direct, Some(flooding)),
-                "direct": outcome_json(direct), "flooding": outcome_json(flooding),
-            })
-        })
-        .collect();
-    let value = json!({ "bench": "isolation", "share": args.share, "offline_push": counts, "idle": outcome_json(&idle), "floods": floods, "check": check });
-    Ok(Finished { verdict, figures: value })
+    result.set("floods", floods);
+    offline_push::conclude(push.as_ref(), &target, args.target.patience, &mut result)?;
+    drop((direct_fixture, told_sources));
+    result.store_check(target.finish()?);
+    result.table(table_of(&idle, &parts));
+    Ok(result)
 }
 
 /// The ratio of the 99th percentiles of direct messages, beside a flood to idle.
@@ -249,18 +239,18 @@ fn cores(direct: &Outcome, flooding: Option<&Outcome>) -> f64 {
     clients + direct.server_cpu_seconds.unwrap_or_default() / direct.seconds.max(1e-9)
 }
 
-fn print_table(idle: &Outcome, parts: &[FloodResult]) {
-    println!("direct messages, ms     p50       p99      p100   p99 ratio  refused  cores   flood/s  refused of it");
-    let row = |name: &str, direct: &Outcome, flooding: Option<&Outcome>| {
+fn table_of(idle: &Outcome, parts: &[FloodResult]) -> Table {
+    let mut table = Table::of("direct messages, ms|p50|p99|p100|p99 ratio|refused|cores|flood/s|refused of it");
+    let row = |direct: &Outcome, flooding: Option<&Outcome>| {
         let latency = &direct.latency;
-        let (p50, p99, max) = (latency.p50, latency.p99, latency.max);
-        print!("  {name:<17}{p50:>8.2}  {p99:>8.2}  {max:>8.2}  {:>8.2}  {:>8}", ratio(idle, direct), direct.refused);
-        print!("  {:>5.2}", cores(direct, flooding));
+        let figures = [latency.p50, latency.p99, latency.max, ratio(idle, direct)].map(|figure| format!("{figure:.2}"));
+        figures.into_iter().chain([direct.refused.to_string(), format!("{:.2}", cores(direct, flooding))])
     };
-    row("nothing else", idle, None);
-    println!();
+    table.row("nothing else", row(idle, None));
     for FloodResult { flood, direct, flooding } in parts {
-        row(flood.name(), direct, Some(flooding));
-        println!("  {:>8.0}  {:>13}", flooding.messages_per_second(), flooding.refused + flooding.retried);
+        let of_flood =
+            [format!("{:.0}", flooding.messages_per_second()), (flooding.refused + flooding.retried).to_string()];
+        table.row(flood.name(), row(direct, Some(flooding)).chain(of_flood));
     }
+    table
 }

@@ -25,7 +25,8 @@
 //! - `latency`, `series`, `sampler`, `kernel`: histograms and percentiles, figures over time, samples of the processes and of the
 //!   kernel's counters;
 //! - `live`: the curves of what runs, on the terminal;
-//! - `report`: printed tables, and the report of a run as a page, as JSON and as CSV;
+//! - `result`: the one result that every run fills, with its measurements, checks and verdict; `outcome_figures`: that of messages;
+//! - `report`: a result on the terminal, and as a page, as JSON, as CSV and for JUnit;
 //! - `toml_file`: mistakes in users' files, shown with their line;
 //! - `timeline`, `corpus`, `process`, `interrupt`: reading a timeline back, recorded chats, the operating system, Ctrl-C.
 
@@ -62,6 +63,7 @@ mod mix;
 mod notifications;
 pub mod offline_push;
 pub mod options;
+mod outcome_figures;
 mod phase_part;
 pub mod popups;
 mod process;
@@ -69,6 +71,7 @@ mod rate_profile;
 mod replay;
 mod report;
 mod reserved_port;
+mod result;
 mod sampler;
 pub mod scenario;
 mod series;
@@ -93,7 +96,8 @@ pub use worker_protocol::{Outcome, ReceiptCounts};
 
 use args::{Bench, OutputArgs};
 use clap::Parser;
-use report::{IndexRow, RunReport};
+use report::{IndexRow, RunReport, TestSuite};
+use result::{RunResult, Verdict};
 use scenario::args::RunArgs;
 use std::{process::ExitCode, time::Instant};
 
@@ -113,46 +117,6 @@ pub(crate) enum LabError {
     /// A process or network around the server could not be set up or changed; this says nothing about the server.
     #[error("{0}")]
     Environment(String),
-}
-
-/// How a bench ended. Each verdict has its own exit code; wrong usage is 2, processes that could not be set up are 4.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Passed = 0,
-    /// All counts balance, and a figure misses a `--threshold`.
-    ThresholdMissed = 5,
-    /// The run is invalid: the lab could not keep its schedule, so the figures are the lab's limit, not the server's.
-    LabFellBehind = 3,
-    /// Ctrl-C ended the run early.
-    Interrupted = 130,
-    /// The server failed: a count does not balance.
-    Failed = 1,
-}
-
-/// From the best to the worst: a fault of the server is one also in a run that was ended early, or that measured nothing.
-const BY_SEVERITY: [Verdict; 5] =
-    [Verdict::Passed, Verdict::ThresholdMissed, Verdict::LabFellBehind, Verdict::Interrupted, Verdict::Failed];
-
-/// What a bench hands back: its verdict, and every figure.
-#[derive(Debug)]
-pub(crate) struct Finished {
-    pub(crate) verdict: Verdict,
-    pub(crate) figures: serde_json::Value,
-}
-
-impl Verdict {
-    pub(crate) fn of(outcome: &Outcome) -> Self {
-        match (outcome.balances(), outcome.lab_lagged()) {
-            (false, _) => Verdict::Failed,
-            (true, true) => Verdict::LabFellBehind,
-            (true, false) => Verdict::Passed,
-        }
-    }
-
-    /// The worse of two verdicts.
-    pub(crate) fn and(self, other: Verdict) -> Verdict {
-        BY_SEVERITY.into_iter().rfind(|verdict| [self, other].contains(verdict)).unwrap_or(self)
-    }
 }
 
 /// Runs a bench. The exit code is 0 if it passed, 1 if the server failed, 2 for wrong usage, 3 if the run is invalid since the
@@ -177,15 +141,16 @@ fn run_and_report(args: &BenchArgs) -> Result<Verdict, LabError> {
         interrupt::install()?;
     }
     live::enable(&args.output)?;
+    let mut suites = Vec::new();
     if let Bench::Run(run) = &args.bench
         && run.scenario == scenario::ALL
     {
-        return run_all(run, &args.output);
+        return run_all(run, &args.output, &mut suites);
     }
     let rounds = args.output.repeat;
     let Some(folder) = args.output.report.as_ref().filter(|_| rounds > 1) else {
         return match rounds {
-            1 => run_once(&args.bench, &args.output),
+            1 => run_once(&args.bench, &args.output, &mut suites),
             _ => Err(LabError::Usage("--repeat must be at least 1, and of more rounds --report keeps each".into())),
         };
     };
@@ -193,7 +158,8 @@ fn run_and_report(args: &BenchArgs) -> Result<Verdict, LabError> {
     for round in 1..=rounds {
         println!("round {round} of {rounds}");
         let report = Some(folder.join(format!("round-{round:03}")));
-        verdict = verdict.and(run_once(&args.bench, &OutputArgs { report, json: None, ..args.output.clone() })?);
+        let output = OutputArgs { report, json: None, ..args.output.clone() };
+        verdict = verdict.and(run_once(&args.bench, &output, &mut suites)?);
         if verdict == Verdict::Failed || interrupt::requested() {
             break;
         }
@@ -202,12 +168,11 @@ fn run_and_report(args: &BenchArgs) -> Result<Verdict, LabError> {
 }
 
 /// Runs every shipped scenario, each with a report in a folder of its own, and writes a page that leads to all of them.
-fn run_all(run: &RunArgs, output: &OutputArgs) -> Result<Verdict, LabError> {
+fn run_all(run: &RunArgs, output: &OutputArgs, suites: &mut Vec<TestSuite>) -> Result<Verdict, LabError> {
     let Some(folder) = output.report.as_ref().filter(|_| output.repeat == 1 && output.json.is_none()) else {
         return Err(LabError::Usage("`bench run all` needs --report, and has neither --repeat nor --json".into()));
     };
-    let mut rows = Vec::new();
-    let mut verdict = Verdict::Passed;
+    let mut rows: Vec<IndexRow> = Vec::new();
     for (name, about) in scenario::shipped() {
         if interrupt::requested() {
             break;
@@ -216,14 +181,13 @@ fn run_all(run: &RunArgs, output: &OutputArgs) -> Result<Verdict, LabError> {
         let bench = Bench::Run(RunArgs { scenario: name.into(), options: Vec::new(), ..run.clone() });
         let started = Instant::now();
         // One scenario that cannot be run, such as a cluster without PostgreSQL, does not keep the others from it.
-        let finished = run_once(&bench, &OutputArgs { report: Some(folder.join(name)), ..output.clone() });
-        let (one, sentence) = match finished {
-            Ok(one) => (one, report::name(one).to_owned()),
+        let finished = run_once(&bench, &OutputArgs { report: Some(folder.join(name)), ..output.clone() }, suites);
+        let (verdict, sentence) = match finished {
+            Ok(verdict) => (verdict, verdict.name().to_owned()),
             Err(error) => (Verdict::Failed, error.to_string()),
         };
-        verdict = verdict.and(one);
         let seconds = started.elapsed().as_secs_f64();
-        rows.push(IndexRow { name: name.into(), about, passed: one == Verdict::Passed, sentence, seconds });
+        rows.push(IndexRow { name: name.into(), about, verdict, sentence, seconds });
         // After each, so that what was measured can be looked at whatever comes next.
         report::write_index(folder, &rows)?;
     }
@@ -231,13 +195,31 @@ fn run_all(run: &RunArgs, output: &OutputArgs) -> Result<Verdict, LabError> {
     for row in &rows {
         println!("  {:<26} {:>6.1} s  {}", row.name, row.seconds, row.sentence);
     }
-    Ok(verdict)
+    Ok(rows.iter().fold(Verdict::Passed, |verdict, row| verdict.and(row.verdict)))
 }
 
-fn run_once(bench: &Bench, output: &OutputArgs) -> Result<Verdict, LabError> {
+/// Runs it, and writes what `--junit` is to have after each run: whatever comes next, it can be read.
+fn run_once(bench: &Bench, output: &OutputArgs, suites: &mut Vec<TestSuite>) -> Result<Verdict, LabError> {
     let report = RunReport::begin(output)?;
-    let finished = run_bench(bench)?;
-    report.finish(finished)
+    let name = match bench {
+        Bench::Run(run) => &run.scenario,
+        _ => "bench",
+    };
+    let ended = run_bench(bench).map_err(|error| (report.break_off(name, &error), error));
+    let (result, suite) = match ended {
+        Ok(result) => {
+            let (verdict, suite) = report.finish(result)?;
+            (Ok(verdict), suite)
+        }
+        // A mistake in the options is no run.
+        Err((_, error @ LabError::Usage(_))) => return Err(error),
+        Err((suite, error)) => (Err(error), suite),
+    };
+    suites.push(suite);
+    if let Some(file) = &output.junit {
+        TestSuite::write_all(file, suites)?;
+    }
+    result
 }
 
 /// A bench with its options, as a scenario names it in one line.
@@ -258,10 +240,11 @@ impl ParsedCommand {
             let text = error.to_string();
             text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
         })?;
-        if bench.output.report.is_some() || bench.output.json.is_some() || bench.output.repeat != 1 {
-            return Err(
-                "`--report`, `--json` and `--repeat` are options of the scenario's run, not of its commands".into()
-            );
+        let OutputArgs { report, json, junit, repeat, .. } = &bench.output;
+        if report.is_some() || json.is_some() || junit.is_some() || *repeat != 1 {
+            let why =
+                "`--report`, `--json`, `--junit` and `--repeat` are options of the scenario's run, not of its commands";
+            return Err(why.into());
         }
         if bench.bench.can_be_part_of_a_scenario() {
             Ok(ParsedCommand(bench))
@@ -270,7 +253,7 @@ impl ParsedCommand {
         }
     }
 
-    pub(crate) fn run(&self) -> Result<Finished, LabError> {
+    pub(crate) fn run(&self) -> Result<RunResult, LabError> {
         run_bench(&self.0.bench)
     }
 
@@ -279,7 +262,7 @@ impl ParsedCommand {
     }
 }
 
-fn run_bench(bench: &Bench) -> Result<Finished, LabError> {
+fn run_bench(bench: &Bench) -> Result<RunResult, LabError> {
     if bench.target().is_some_and(|target| !target.load_agents.agents.is_empty()) && !bench.takes_agents() {
         return Err(LabError::Usage("--agents: this bench loads from this machine alone".into()));
     }
@@ -348,18 +331,5 @@ pub(crate) fn exit_code(result: Result<Verdict, LabError>) -> ExitCode {
             eprintln!("bench: {error}");
             ExitCode::from(1)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_of_the_server_outweighs_a_lab_that_fell_behind() {
-        assert_eq!(Verdict::Passed.and(Verdict::LabFellBehind), Verdict::LabFellBehind);
-        assert_eq!(Verdict::LabFellBehind.and(Verdict::Failed), Verdict::Failed);
-        assert_eq!(Verdict::Failed.and(Verdict::LabFellBehind), Verdict::Failed);
-        assert_eq!(Verdict::Interrupted.and(Verdict::ThresholdMissed), Verdict::Interrupted);
     }
 }

@@ -4,13 +4,13 @@
 //! names and texts hold quotes, markup, control characters and broken encodings that a server must deliver unchanged.
 
 use crate::{
-    Finished, LabError, Verdict, corpus,
+    LabError, corpus,
     load_client::{LoadClient, Participants},
     mix::share::MixShare,
     offline_push::{self, OfflinePushArgs},
     options::{Rate, TargetArgs},
     process,
-    report::{self, outcome_json},
+    result::{Check, RunResult},
     setup,
     worker_protocol::{Content, LoadModel, Phase},
 };
@@ -48,7 +48,7 @@ pub struct ReplayArgs {
     pub mix: MixShare,
 }
 
-pub(crate) fn run(args: &ReplayArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &ReplayArgs) -> Result<RunResult, LabError> {
     if !(1..=SEND_BATCH_MAX).contains(&args.batch) || args.online == 0 {
         return Err(LabError::Usage(format!("--batch must be 1 to {SEND_BATCH_MAX}, --online at least 1")));
     }
@@ -98,28 +98,24 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Finished, LabError> {
         tell_series: false,
     };
     let outcome = load.run("replay", phase)?;
-    let counts = offline_push::conclude(push.as_ref(), &target, args.target.patience)?;
-    drop(load);
-    let check = target.finish()?;
-    report::print_outcome(
-        &format!(
-            "replay of {} messages by {} authors, {} online{}{}",
-            corpus.messages.len(),
-            members.len(),
-            online.len(),
-            args.offline.suffix(),
-            args.mix.suffix()
-        ),
-        &outcome,
+    let mut result = RunResult::of("replay");
+    let title = format!(
+        "replay of {} messages by {} authors, {} online{}{}",
+        corpus.messages.len(),
+        members.len(),
+        online.len(),
+        args.offline.suffix(),
+        args.mix.suffix()
     );
-    report::print_check(&check);
-    let mut verdict = Verdict::of(&outcome).and(offline_push::verdict(&counts));
-    if outcome.committed != corpus.messages.len() as u64 || check.as_ref().is_some_and(|check| !check.passed) {
-        verdict = Verdict::Failed;
-    }
-    let value = json!({
-        "bench": "replay", "messages": corpus.messages.len(), "authors": corpus.authors.len(),
-        "online": online.len(), "offline_push": counts, "mix_share": args.mix.to_string(), "outcome": outcome_json(&outcome), "check": check,
-    });
-    Ok(Finished { verdict, figures: value })
+    let (committed, all) = (outcome.committed, corpus.messages.len() as u64);
+    let whole = Check::of_server("answers", "every message of the chat is committed", committed == all);
+    result.measure("outcome", outcome.measured(&title).check(whole.value(format!("{committed} of {all}"))));
+    offline_push::conclude(push.as_ref(), &target, args.target.patience, &mut result)?;
+    drop(load);
+    result.store_check(target.finish()?);
+    result.set_all(json!({
+        "messages": corpus.messages.len(), "authors": corpus.authors.len(), "online": online.len(),
+        "mix_share": args.mix.to_string(),
+    }));
+    Ok(result)
 }

@@ -5,7 +5,7 @@
 //! - [`wire`]: as much of MQTT and NATS as the load takes;
 //! - [`client`]: the load client for them. Tidings has its own, the one of `bench group`, which also compares every entry's
 //!   fields, and reads JSON; a server that a file describes has that of `driver`;
-//! - [`printed`]: tables and JSON.
+//! - [`printed`]: tables of all rounds, and their figures.
 
 mod client;
 mod compared;
@@ -13,11 +13,12 @@ mod printed;
 mod wire;
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     bare_load::BareLoad,
     broadcast::Summary,
     driver::DriverArgs,
     options::{TargetArgs, parse_duration},
+    result::RunResult,
     worker_protocol::{LoadModel, Outcome},
 };
 use clap::{Args, ValueEnum};
@@ -134,7 +135,7 @@ impl Idle {
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-pub(crate) fn run(args: &BrokersArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &BrokersArgs) -> Result<RunResult, LabError> {
     let least = [args.members, args.window, args.senders, args.broadcasts, args.idle, args.rounds];
     if least.contains(&0) || args.ladder.contains(&0) {
         return Err(LabError::Usage("every number must be at least 1".into()));
@@ -158,20 +159,12 @@ pub(crate) fn run(args: &BrokersArgs) -> Result<Finished, LabError> {
     let servers: Vec<ServerRounds<'_>> = (compared.iter().zip(&versions).zip(&rounds))
         .map(|((server, version), rounds)| ServerRounds { server, version, rounds })
         .collect();
-    printed::print_all(args, &servers, &bare);
-    let mut verdict = Verdict::Passed;
-    for ServerRounds { server, rounds, .. } in &servers {
-        for outcome in rounds.iter().flat_map(|figures| figures.broadcasts.iter().chain([&figures.group])) {
-            for problem in &outcome.problems {
-                println!("! {}: {problem}", server.name());
-            }
-            verdict = verdict.and(Verdict::of(outcome));
-        }
-    }
-    let value: Vec<Value> = servers.iter().map(printed::json_of).collect();
-    let value = json!({
-        "bench": "brokers", "members": args.members, "window": args.window, "body_bytes": args.body_bytes,
-        "ladder": args.ladder, "idle": args.idle, "bare_ms": bare, "servers": value,
-    });
-    Ok(Finished { verdict, figures: value })
+    let mut result = RunResult::of("brokers");
+    printed::tell_all(&mut result, args, &servers, &bare);
+    let figures: Vec<Value> = servers.iter().map(|server| printed::record(&mut result, server)).collect();
+    result.set_all(json!({
+        "members": args.members, "window": args.window, "body_bytes": args.body_bytes,
+        "ladder": args.ladder, "idle": args.idle, "bare_ms": bare, "servers": figures,
+    }));
+    Ok(result)
 }

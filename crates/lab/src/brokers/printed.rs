@@ -1,7 +1,12 @@
 //! The tables of a comparison, and its figures as JSON.
 
 use super::{BrokersArgs, Figures, compared::Compared};
-use crate::{broadcast::Summary, latency::Percentiles, report::outcome_json, worker_protocol::Outcome};
+use crate::{
+    broadcast::Summary,
+    latency::Percentiles,
+    result::{RunResult, Table},
+    worker_protocol::Outcome,
+};
 use serde_json::{Value, json};
 
 /// A server with its version, and its figures round by round.
@@ -28,70 +33,85 @@ fn median_if_known(rounds: &[Figures], figure: impl Fn(&Figures) -> Option<f64>,
     values.map_or("-".into(), |values| format!("{:.decimals$}", spread(values).0))
 }
 
-pub(super) fn print_all(args: &BrokersArgs, servers: &[ServerRounds<'_>], bare: &[Vec<f64>]) {
-    println!("servers, medians of {} rounds (lowest to highest)", args.rounds);
-    for ServerRounds { server, version, .. } in servers {
-        println!("  {:<15} {version:<9} {}", server.name(), server.settings());
-    }
-    print_group(args, servers);
-    print_ladder(args, servers, bare);
-    print_idle(args, servers);
+pub(super) fn tell_all(result: &mut RunResult, args: &BrokersArgs, servers: &[ServerRounds<'_>], bare: &[Vec<f64>]) {
+    let about = |ServerRounds { server, version, .. }: &ServerRounds<'_>| {
+        (server.name().to_owned(), format!("{version:<9} {}", server.settings()))
+    };
+    let title = format!("servers, medians of {} rounds (lowest to highest)", args.rounds);
+    result.lines(&title, servers.iter().map(about).collect(), &[]);
+    let BrokersArgs { members, body_bytes, window, .. } = args;
+    result.note("a group", format!("of {members}, {body_bytes} bytes, at most {window} messages under way"));
+    result.table(group_table(servers));
+    result.note("one message", "at a time: ms to the last receiver");
+    result.table(ladder_table(args, servers, bare));
+    result.note("idle", format!("{} connections that do nothing", args.idle));
+    result.table(idle_table(servers));
 }
 
-fn print_group(args: &BrokersArgs, servers: &[ServerRounds<'_>]) {
-    println!("a group of {}, {} bytes, at most {} messages under way", args.members, args.body_bytes, args.window);
-    println!(
-        "  server            messages/s                 p50 ms   p99 ms  CPU ms/message  lost  doubled  reordered  altered"
-    );
+fn group_table(servers: &[ServerRounds<'_>]) -> Table {
+    let mut table = Table::of("server|messages/s||p50 ms|p99 ms|CPU ms/message|lost|doubled|reordered|altered");
     for ServerRounds { server, rounds, .. } in servers {
         let (rate, low, high) = median(rounds, |figures| figures.group.messages_per_second());
         let of = |figure: fn(&Percentiles) -> f64| median(rounds, |figures| figure(&figures.group.latency)).0;
         let cpu =
             |figures: &Figures| Some(1e3 * figures.group.server_cpu_seconds? / figures.group.committed.max(1) as f64);
         let sum = |count: fn(&Outcome) -> u64| -> u64 { rounds.iter().map(|figures| count(&figures.group)).sum() };
-        println!(
-            "  {:<15} {rate:>8.0}  {:<16} {:>8.1} {:>8.1}  {:>14}  {:>4}  {:>7}  {:>9}  {:>7}",
-            server.name(),
-            format!("({low:.0} to {high:.0})"),
-            of(|latency| latency.p50),
-            of(|latency| latency.p99),
-            median_if_known(rounds, cpu, 3),
+        let faults = [
             sum(|outcome| outcome.lost),
             sum(|outcome| outcome.doubled),
             sum(|outcome| outcome.out_of_order),
             sum(|outcome| outcome.altered),
-        );
+        ];
+        let cells = [
+            format!("{rate:.0}"),
+            format!("({low:.0} to {high:.0})"),
+            format!("{:.1}", of(|latency| latency.p50)),
+            format!("{:.1}", of(|latency| latency.p99)),
+            median_if_known(rounds, cpu, 3),
+        ];
+        table.row(server.name(), cells.into_iter().chain(faults.map(|count| count.to_string())));
     }
+    table
 }
 
-fn print_ladder(args: &BrokersArgs, servers: &[ServerRounds<'_>], bare: &[Vec<f64>]) {
-    println!("one message at a time: ms to the last receiver");
-    let line = |name: &str, figures: Vec<f64>| {
-        let figures: Vec<String> = figures.iter().map(|figure| format!("{figure:>9.2}")).collect();
-        println!("  {name:<15} {}", figures.join(" "));
+fn ladder_table(args: &BrokersArgs, servers: &[ServerRounds<'_>], bare: &[Vec<f64>]) -> Table {
+    let receivers = args.ladder.iter().map(usize::to_string);
+    let columns = ["receivers".to_owned()].into_iter().chain(receivers).collect();
+    let mut table = Table { columns, rows: Vec::new() };
+    let mut row = |name: &str, figures: &mut dyn Iterator<Item = f64>| {
+        table.row(name, figures.map(|figure| format!("{figure:.2}")));
     };
-    line("receivers", args.ladder.iter().map(|members| *members as f64).collect());
     for ServerRounds { server, rounds, .. } in servers {
         let at = |step: usize| median(rounds, |figures| Summary::of(&figures.broadcasts[step]).median).0;
-        line(server.name(), (0..args.ladder.len()).map(at).collect());
+        row(server.name(), &mut (0..args.ladder.len()).map(at));
     }
-    line("bare loop", bare.iter().map(|rounds| spread(rounds.clone()).0).collect());
+    row("bare loop", &mut bare.iter().map(|rounds| spread(rounds.clone()).0));
+    table
 }
 
-fn print_idle(args: &BrokersArgs, servers: &[ServerRounds<'_>]) {
-    println!("{} connections that do nothing     KiB each   connected/s", args.idle);
+fn idle_table(servers: &[ServerRounds<'_>]) -> Table {
+    let mut table = Table::of("server|KiB each|connected/s");
     for ServerRounds { server, rounds, .. } in servers {
         let kib = median_if_known(rounds, |figures| Some(figures.idle.bytes_each? / 1024.0), 2);
         let per_second = median(rounds, |figures| figures.idle.per_second).0;
-        println!("  {:<30} {kib:>10}  {per_second:>12.0}", server.name());
+        table.row(server.name(), [kib, format!("{per_second:.0}")]);
     }
+    table
 }
 
-pub(super) fn json_of(ServerRounds { server, version, rounds }: &ServerRounds<'_>) -> Value {
+/// All rounds of a server: every one of its loads is held to what loads are held to.
+pub(super) fn record(result: &mut RunResult, ServerRounds { server, version, rounds }: &ServerRounds<'_>) -> Value {
+    let mut record = |outcome: &Outcome| {
+        for problem in &outcome.problems {
+            result.problem(format!("{}: {problem}", server.name()));
+        }
+        result.record_unprinted(outcome.measured(&outcome.title))
+    };
     let rounds: Vec<Value> = (rounds.iter())
         .map(|Figures { group, broadcasts, idle }| {
+            broadcasts.iter().for_each(|outcome| drop(record(outcome)));
             json!({
-                "group": outcome_json(group),
+                "group": record(group),
                 "broadcasts": broadcasts.iter().map(|outcome| Summary::of(outcome).json()).collect::<Vec<_>>(),
                 "idle": { "connected_per_second": idle.per_second, "bytes_each": idle.bytes_each },
             })

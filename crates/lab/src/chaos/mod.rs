@@ -25,10 +25,11 @@ mod push_verifier;
 mod step;
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     group::{GroupFixture, GroupSpec},
     options::{SendProtocol, TargetArgs},
-    process,
+    process, report,
+    result::{Check, RunResult, Verdict},
     server::Target,
     setup, timeline,
     topology::{Topology, TopologySpec},
@@ -81,7 +82,7 @@ fn check_options(args: &ChaosArgs) -> Result<(), LabError> {
     Ok(())
 }
 
-pub(crate) fn run(args: &ChaosArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &ChaosArgs) -> Result<RunResult, LabError> {
     check_options(args)?;
     let seed = args.seed.unwrap_or_else(rand::random);
     let with_partitions = rustix::process::getuid().is_root();
@@ -132,37 +133,35 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Finished, LabError> {
     let guests = Guests::connect_all(&config, &push_verifier, args.patience)?;
     let features = FeatureTraffic::set_up(&config, &tag)?;
     let mut run = ChaosRun { args, seed, bounds, fixture, config, push_verifier, guests, features };
-    let (mut verdict, mut step_reports) = (Verdict::Passed, Vec::new());
+    let (mut result, mut step_reports) = (RunResult::of("chaos"), Vec::new());
     for (number, step) in steps.iter().enumerate() {
         let title = format!("{} of {}, {}", number + 1, steps.len(), step.title(args.nodes));
-        let (step_verdict, value) = run.step(number, step, &title, &mut topology)?;
-        verdict = verdict.and(step_verdict);
-        step_reports.push(value);
-        if step_verdict == Verdict::Failed {
+        step_reports.push(run.step(number, step, &title, &mut topology, &mut result)?);
+        report::print_new(&mut result);
+        if result.verdict() == Verdict::Failed {
             break;
         }
     }
     let conversation = run.fixture.conversation.clone();
     drop(run);
     let order = compare_timelines(&topology, &conversation)?;
-    match &order {
-        Ok(entries) => println!("one order      {entries} entries, the same on all nodes"),
-        Err(difference) => {
-            println!("one order      NO: {difference}");
-            verdict = Verdict::Failed;
-        }
-    }
+    let value = match &order {
+        Ok(entries) => format!("{entries} entries, the same on all nodes"),
+        Err(difference) => format!("NO: {difference}"),
+    };
+    result.note("one order", &*value);
+    result.check(Check::of_server("one order", "every node has the same history", order.is_ok()).value(value));
     let skipped = args.kinds().iter().any(|kind| kind.needs_partitions()) && !with_partitions;
     if skipped {
-        println!("skipped        all cuts of networks: they take root. They have not passed.");
+        result.note("skipped", "all cuts of networks: they take root. They have not passed.");
     }
     topology.stop()?;
-    let value = json!({
-        "bench": "chaos", "seed": seed, "steps": step_reports, "one_order": order.is_ok(), "skipped_cuts": skipped,
+    result.set_all(json!({
+        "seed": seed, "steps": step_reports, "one_order": order.is_ok(), "skipped_cuts": skipped,
         "nodes": args.nodes, "members": args.members, "rate": args.rate, "guests": args.guests, "pushes": args.pushes,
         "overlap": args.overlap, "mix_share": args.mix.to_string(),
-    });
-    Ok(Finished { verdict, figures: value })
+    }));
+    Ok(result)
 }
 
 /// Reads the conversation back through every node; returns the number of entries, or where two nodes differ.

@@ -1,54 +1,56 @@
-//! Prints the figures of a step.
+//! What is printed of a step.
 
-use super::{
-    client_monitor::ClientImpact, feature_traffic::FeatureResult, presence_verifier::PresenceResult,
-    push_verifier::PushResult,
+use super::{presence_verifier::PresenceResult, step::Observations};
+use crate::{
+    mix::counts,
+    result::{Layout, Measurement, RunResult, filled},
+    worker_protocol::Outcome,
 };
-use crate::worker_protocol::Outcome;
+use serde_json::json;
 use std::collections::BTreeMap;
 
 /// How many users who were told offline are printed; there may be hundreds.
 const NAMES_MAX: usize = 5;
 
-pub(super) fn print_messages(outcome: &Outcome, impact: &ClientImpact, healed: bool) {
-    println!(
-        "  messages     committed {}  sent again {}  refused for good {}  refused for the moment {}",
-        outcome.committed,
-        outcome.retried,
-        outcome.refused,
-        format_counts(&impact.refused)
-    );
-    println!(
-        "  deliveries   {} of {}  lost {}  doubled {}  out of order {}  altered {}",
-        outcome.delivered, outcome.expected, outcome.lost, outcome.doubled, outcome.out_of_order, outcome.altered
-    );
-    println!(
-        "  noticed      longest pause {:.2} s  reconnects {}  disturbed for {:.1} s  {}",
-        impact.pause_ms / 1e3,
-        impact.reconnects,
-        impact.disturbed_s,
-        if healed { format!("well {:.1} s after it was undone", impact.healed_s) } else { "NOT well again".to_owned() }
-    );
-    if let Some(mix) = &outcome.mix {
-        mix.print();
-    }
-    for problem in outcome.problems.iter().filter(|_| !outcome.balances() || outcome.refused > 0) {
-        println!("  ! {problem}");
-    }
+const LAYOUT: Layout = Layout {
+    lines: &[
+        (
+            "messages",
+            "committed {committed}  sent again {retried}  refused for good {refused}  refused for the moment {noticed.refused}",
+        ),
+        (
+            "deliveries",
+            "{delivered} of {expected}  lost {lost}  doubled {doubled}  out of order {out_of_order}  altered {altered}",
+        ),
+        (
+            "noticed",
+            "longest pause {noticed.pause_s:2} s  reconnects {noticed.reconnects}  disturbed for {noticed.disturbed_s:1} s  \
+             {noticed.healed}",
+        ),
+        counts::EDITS,
+        counts::ANSWERS,
+        counts::REFUSALS,
+        counts::VIEWS,
+        counts::COMPARED,
+    ],
+    percentiles: &[],
+};
+
+/// The messages of a step, with what the clients noticed.
+pub(super) fn measured(title: &str, outcome: &Outcome, observations: &Observations) -> Measurement {
+    let impact = &observations.impact;
+    let healed = match observations.healed {
+        true => format!("well {:.1} s after it was undone", impact.healed_s),
+        false => "NOT well again".to_owned(),
+    };
+    let noticed = json!({
+        "refused": impact.refused, "pause_s": impact.pause_ms / 1e3, "reconnects": impact.reconnects,
+        "disturbed_s": impact.disturbed_s, "healed": healed,
+    });
+    outcome.measured(title).set("noticed", noticed).layout(&LAYOUT)
 }
 
-pub(super) fn print_features(features: &FeatureResult) {
-    let FeatureResult { reactions, pins, grown, cut_short, problem_count, problems } = features;
-    println!(
-        "  features     reactions {reactions}  pins {pins}  messages grown {grown}  cut short {cut_short}  \
-         wrong on a node {problem_count}"
-    );
-    for problem in problems {
-        println!("  ! {problem}");
-    }
-}
-
-pub(super) fn print_presence(presence: &PresenceResult) {
+pub(super) fn presence_in_words(presence: &PresenceResult) -> String {
     let right = match (presence.right_s, presence.since_ready_s) {
         (Some(right), Some(since_ready)) => {
             let within = if since_ready <= presence.bound_s { "within" } else { "NOT within" };
@@ -66,51 +68,35 @@ pub(super) fn print_presence(presence: &PresenceResult) {
         (_, true) => format!("TOLD OFFLINE though they stayed: {count} times"),
         (_, false) => format!("told offline though they stayed: {count} times, their node's lease being over"),
     };
-    println!("  presence     {right}  {told_offline} (sessions were told {} changes)", presence.told_changes);
-    for wrong in &presence.wrong {
-        println!("  ! {wrong}");
-    }
-    for told in presence.told_offline.iter().take(NAMES_MAX) {
-        let mark = if presence.offline_forbidden { '!' } else { '-' };
-        println!("  {mark} told offline: {told}");
-    }
+    format!("{right}  {told_offline} (sessions were told {} changes)", presence.told_changes)
 }
 
-/// `without`: the number of devices whose bind was answered with `"pushes": false`.
-pub(super) fn print_pushes(pushes: &PushResult, without: usize) {
-    println!(
-        "  pushes       accepted {} of {}  asked again {}  reached {} of {}  {} {}  left out {}  \
-         again {}  repeated {}  doubled {}  altered {}{}",
-        pushes.accepted,
-        pushes.asked,
-        format_counts(&pushes.asked_again),
-        pushes.reached,
-        pushes.expected,
-        if pushes.two_versions { "still to come" } else { "lost" },
-        pushes.lost,
-        pushes.left_out,
-        pushes.copies.again,
-        pushes.copies.repeated,
-        pushes.copies.doubled,
-        pushes.copies.altered,
-        match without {
-            0 => String::new(),
-            devices => format!("  (not expected of {devices} devices that are told so)"),
-        }
-    );
-    for problem in &pushes.problems {
-        println!("  ! {problem}");
-    }
-}
-
-pub(super) fn print_guests(breaks: &BTreeMap<String, u64>) {
-    println!("  guests       lost connections: {}", format_counts(breaks));
-}
-
-fn format_counts(counts: &BTreeMap<String, u64>) -> String {
-    if counts.is_empty() {
-        "none".to_owned()
-    } else {
-        counts.iter().map(|(code, count)| format!("{code} {count}")).collect::<Vec<_>>().join(", ")
-    }
+/// Has everything beside the messages printed.
+pub(super) fn tell(
+    result: &mut RunResult,
+    observations: &Observations,
+    disconnects: &BTreeMap<String, u64>,
+    ended: &[String],
+) {
+    let Observations { presence, pushes, without_pushes, features, .. } = observations;
+    let late = if pushes.two_versions { "still to come" } else { "lost" };
+    let without = match without_pushes {
+        0 => String::new(),
+        devices => format!("  (not expected of {devices} devices that are told so)"),
+    };
+    let pushed = "accepted {accepted} of {asked}  asked again {asked_again}  reached {reached} of {expected}  LATE {lost}  left out \
+                  {left_out}  again {copies.again}  repeated {copies.repeated}  doubled {copies.doubled}  altered {copies.altered}";
+    let of_features = "reactions {reactions}  pins {pins}  messages grown {grown}  cut short {cut_short}  wrong on a node {problem_count}";
+    let lines = [
+        ("presence", presence_in_words(presence)),
+        ("pushes", filled(&pushed.replace("LATE", late), pushes) + &without),
+        ("features", filled(of_features, features)),
+        ("clients", filled("lost connections: {disconnects}", &json!({ "disconnects": disconnects }))),
+    ];
+    let lines = lines.map(|(about, text)| (about.to_owned(), text)).to_vec();
+    let mark = if presence.offline_forbidden { "" } else { "allowed: " };
+    let told = presence.told_offline.iter().take(NAMES_MAX).map(|told| format!("{mark}told offline: {told}"));
+    let ended = ended.iter().map(|end| format!("ended: {end}"));
+    let problems = presence.wrong.iter().chain(&pushes.problems).chain(&features.problems).cloned();
+    result.lines("beside the messages", lines, &problems.chain(told).chain(ended).collect::<Vec<_>>());
 }

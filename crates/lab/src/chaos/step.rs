@@ -17,10 +17,10 @@ use super::{
     push_verifier::{PushResult, PushVerifier},
 };
 use crate::{
-    LabError, Verdict,
+    LabError,
     group::GroupFixture,
     live,
-    report::outcome_json,
+    result::{Check, RunResult, filled},
     topology::Topology,
     worker_protocol::{LoadModel, Outcome},
 };
@@ -59,13 +59,13 @@ pub(super) struct ChaosRun<'a> {
 }
 
 /// The results of a step beside the outcome of the group's messages.
-struct Observations {
-    impact: ClientImpact,
-    healed: bool,
-    presence: PresenceResult,
-    pushes: PushResult,
-    without_pushes: usize,
-    features: FeatureResult,
+pub(super) struct Observations {
+    pub(super) impact: ClientImpact,
+    pub(super) healed: bool,
+    pub(super) presence: PresenceResult,
+    pub(super) pushes: PushResult,
+    pub(super) without_pushes: usize,
+    pub(super) features: FeatureResult,
 }
 
 /// Signals that stop the threads of a step.
@@ -91,7 +91,8 @@ impl ChaosRun<'_> {
         step: &ChaosStep,
         title: &str,
         topology: &mut Topology,
-    ) -> Result<(Verdict, Value), LabError> {
+        result: &mut RunResult,
+    ) -> Result<Value, LabError> {
         let args = self.args;
         let duration_ms = PHASE_DURATION.as_millis() as u64;
         let phase =
@@ -140,39 +141,40 @@ impl ChaosRun<'_> {
             *count -= disconnects_before.get(why).copied().unwrap_or_default();
             *count > 0
         });
-        println!("{title}");
-        output::print_messages(&outcome, &observations.impact, observations.healed);
-        output::print_presence(&observations.presence);
-        output::print_pushes(&observations.pushes, observations.without_pushes);
-        output::print_features(&observations.features);
-        output::print_guests(&disconnects);
-        for end in &ended {
-            println!("  ! ended: {end}");
-        }
-        let verdict = verdict(&outcome, &observations, ended.is_empty());
+        let messages = result.record(output::measured(title, &outcome, &observations));
+        output::tell(result, &observations, &disconnects, &ended);
+        let checks = checks_of(&outcome, &observations, &ended);
+        checks.into_iter().for_each(|check| result.check(check.part(title)));
         let faults: Vec<Value> = step
             .faults
             .iter()
             .map(|fault| json!({ "kind": fault.kind.name(), "choice": fault.choice, "begins": fault.starts_at }))
             .collect();
-        let value = json!({
+        Ok(json!({
             "acts": faults, "noticed": observations.impact, "healed": observations.healed, "ended": ended, "presence": observations.presence,
             "pushes": observations.pushes, "without_pushes": observations.without_pushes, "features": observations.features, "guests_lost_connections": disconnects,
-            "outcome": outcome_json(&outcome),
-        });
-        Ok((verdict, value))
+            "outcome": messages,
+        }))
     }
 }
 
-fn verdict(outcome: &Outcome, observations: &Observations, all_run: bool) -> Verdict {
-    let of_messages = Verdict::of(outcome);
-    let healthy = observations.healed && all_run && outcome.refused == 0;
-    let features_pass = observations.features.passes();
-    if healthy && features_pass && observations.presence.passes() && observations.pushes.passes() {
-        of_messages
-    } else {
-        Verdict::Failed
-    }
+/// What a step is held to beside the messages' counts.
+fn checks_of(outcome: &Outcome, observations: &Observations, ended: &[String]) -> [Check; 6] {
+    let Observations { healed, presence, pushes, features, .. } = observations;
+    let value = |ok: bool| if ok { "so it was" } else { "not so" };
+    [
+        Check::of_server("recovery", "the cluster is well again in time", *healed).value(value(*healed)),
+        Check::of_server("processes", "no process ends that the step did not kill", ended.is_empty())
+            .value(ended.join("; ")),
+        Check::of_server("answers", "no message is refused for good", outcome.refused == 0)
+            .value(format!("refused {}", outcome.refused)),
+        Check::of_server("presence", "every node is right again in time", presence.passes())
+            .value(output::presence_in_words(presence)),
+        Check::of_server("pushes", "every push reaches each of its devices once", pushes.passes())
+            .value(filled("reached {reached} of {expected}, lost {lost}, left out {left_out}", pushes)),
+        Check::of_server("features", "every node has what was acknowledged", features.passes())
+            .value(filled("wrong on a node {problem_count}", features)),
+    ]
 }
 
 /// The threads of a step beside the group's load, with what they share.
@@ -350,7 +352,7 @@ mod tests {
         let is_failed = |change: &dyn Fn(&mut Observations)| {
             let mut observations = observations();
             change(&mut observations);
-            verdict(&outcome, &observations, true) == Verdict::Failed
+            !checks_of(&outcome, &observations, &[]).iter().all(Check::is_met)
         };
         assert!(!is_failed(&|_| {}));
         assert!(is_failed(&|observations| observations.healed = false));
@@ -370,6 +372,7 @@ mod tests {
         assert!(is_failed(&|observations| observations.pushes.accepted = 0));
         assert!(is_failed(&|observations| observations.pushes.copies.doubled = 1));
         assert!(is_failed(&|observations| observations.features.problem_count = 1));
-        assert_eq!(verdict(&outcome, &observations(), false), Verdict::Failed, "a process ended");
+        let ended = checks_of(&outcome, &observations(), &["a node".to_owned()]);
+        assert!(!ended.iter().all(Check::is_met), "a process ended");
     }
 }

@@ -8,18 +8,18 @@ mod counters;
 mod inbox_per_member;
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     group::{GroupFixture, GroupSpec},
     mix::share::MixShare,
     options::{SendProtocol, TargetArgs},
-    report::{self, outcome_json},
+    report,
+    result::{RunResult, Table, filled},
     server::Target,
     topology::{Topology, TopologySpec, node_name},
     worker_protocol::{LoadModel, Outcome},
 };
 use args::ClusterCostArgs;
-use counters::{ComponentCounters, MessageCost};
-use inbox_per_member::WriteResult;
+use counters::ComponentCounters;
 use serde_json::{Value, json};
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(5);
 /// The interval at which connections to Redis are counted.
 const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(args: &ClusterCostArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &ClusterCostArgs) -> Result<RunResult, LabError> {
     if args.nodes == 0 || args.online == 0 || args.sizes.iter().any(|size| *size < 2) {
         return Err(LabError::Usage("--nodes and --online must be at least 1, each of --sizes at least 2".into()));
     }
@@ -45,15 +45,16 @@ pub(crate) fn run(args: &ClusterCostArgs) -> Result<Finished, LabError> {
         api_key: topology.api_key.clone(),
         token_key: topology.token_key.clone(),
     };
-    let (mut verdict, mut reports) = (Verdict::Passed, Vec::new());
+    let mut result = RunResult::of("cluster-cost");
+    let mut groups = Vec::new();
     for size in &args.sizes {
-        let (one, value) = run_size(args, *size, &topology, &target)?;
-        verdict = verdict.and(one);
-        reports.push(value);
+        groups.push(run_size(args, *size, &topology, &target, &mut result)?);
+        report::print_new(&mut result);
     }
     topology.stop()?;
-    let value = json!({ "bench": "cluster-cost", "nodes": args.nodes, "groups": reports });
-    Ok(Finished { verdict, figures: value })
+    result.set("nodes", args.nodes);
+    result.set("groups", groups);
+    Ok(result)
 }
 
 fn run_size(
@@ -61,7 +62,8 @@ fn run_size(
     size: usize,
     topology: &Topology,
     target: &Target,
-) -> Result<(Verdict, Value), LabError> {
+    result: &mut RunResult,
+) -> Result<Value, LabError> {
     let online = size.min(args.online);
     let load = TargetArgs { patience: args.patience, client_core: args.client_core, ..TargetArgs::default() };
     let spec = GroupSpec {
@@ -91,19 +93,44 @@ fn run_size(
     let written = inbox_per_member::write_inboxes(&primaries, size, args.duration)?;
     let plain_cost = ComponentCounters::read(topology)?.cost_since(&before, written.messages);
 
-    report::print_outcome(&title, &outcome);
-    print(&outcome, &cost, &written, &plain_cost, &idle_per_second);
-    for (name, count) in &connections {
-        println!("  connections  {name} to Redis: {count} at most");
-    }
+    let measured = result.record(outcome.measured(&title));
     let ratio = plain_cost.redis_cpu_s / cost.redis_cpu_s.max(1e-9);
     let value = json!({
-        "size": size, "online": online, "outcome": outcome_json(&outcome), "cost": cost, "idle_per_second": idle_per_second,
+        "size": size, "online": online, "outcome": measured, "cost": cost, "idle_per_second": idle_per_second,
         "plain": { "messages_per_second": written.messages as f64 / written.seconds, "cost": plain_cost },
         "ratio_per_redis_cpu": ratio, "connections": connections,
     });
-    Ok((Verdict::of(&outcome), value))
+    let mut table = Table::of("|here|one by one");
+    for (name, here, there) in [
+        ("messages/s", outcome.messages_per_second(), written.messages as f64 / written.seconds),
+        ("Redis commands", cost.redis_commands, plain_cost.redis_commands),
+        ("Redis CPU ms", cost.redis_cpu_s, plain_cost.redis_cpu_s),
+    ] {
+        table.row(name, [here, there].map(|figure| format!("{figure:.2}")));
+    }
+    result.table(table);
+    let mut lines: Vec<(String, String)> =
+        LINES.iter().map(|(name, line)| ((*name).to_owned(), filled(line, &value))).collect();
+    lines.extend(
+        connections.iter().map(|(name, count)| ("connections".into(), format!("{name} to Redis: {count} at most"))),
+    );
+    let statements = cost.by_statement.iter().take(STATEMENTS_SHOWN);
+    lines.extend(statements.map(|(statement, calls)| ("statement".into(), format!("{calls:.3} × {statement}"))));
+    result.lines("the cost of a message", lines, &[]);
+    Ok(value)
 }
+
+/// What is printed beside the table.
+const LINES: [(&str, &str); 3] = [
+    ("ratio", "messages per second of Redis' CPU: {ratio_per_redis_cpu:1} times as many"),
+    (
+        "a message",
+        "{cost.transactions:2} transactions, {cost.statements:2} statements; CPU ms: nodes {cost.nodes_cpu_s:2}, database \
+         {cost.database_cpu_s:2}",
+    ),
+    ("idle, 1 s", "{idle_per_second.redis_commands:1} Redis commands, {idle_per_second.statements:1} statements"),
+];
+const STATEMENTS_SHOWN: usize = 6;
 
 /// Runs `work`; also returns the most connections to Redis that each node had meanwhile.
 fn run_counting_connections(
@@ -134,24 +161,4 @@ fn run_counting_connections(
         let most = most.into_iter().enumerate().filter(|(_, count)| *count > 0);
         Ok((outcome?, most.map(|(number, count)| (name(number), count)).collect()))
     })
-}
-
-fn print(outcome: &Outcome, cost: &MessageCost, written: &WriteResult, plain: &MessageCost, idle: &MessageCost) {
-    println!("                       here    one by one");
-    let row = |name: &str, here: f64, there: f64| println!("  {name:<18}{here:>10.2}  {there:>12.2}");
-    row("messages/s", outcome.messages_per_second(), written.messages as f64 / written.seconds);
-    row("Redis commands", cost.redis_commands, plain.redis_commands);
-    row("Redis CPU ms", cost.redis_cpu_s, plain.redis_cpu_s);
-    let ratio = plain.redis_cpu_s / cost.redis_cpu_s.max(1e-9);
-    println!("  messages per second of Redis' CPU: {ratio:.1} times as many");
-    let statements = cost.statements.map_or("not counted".to_owned(), |count| format!("{count:.2}"));
-    println!(
-        "  a message    {:.2} transactions, {statements} statements; CPU ms: nodes {:.2}, database {:.2}",
-        cost.transactions, cost.nodes_cpu_s, cost.database_cpu_s
-    );
-    let idle_statements = idle.statements.map_or("?".to_owned(), |count| format!("{count:.1}"));
-    println!("  idle, 1 s    {:.1} Redis commands, {idle_statements} statements", idle.redis_commands);
-    for (statement, calls) in cost.by_statement.iter().take(6) {
-        println!("    {calls:>7.3} × {statement}");
-    }
 }

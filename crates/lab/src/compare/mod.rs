@@ -5,7 +5,10 @@
 mod sides;
 mod statistics;
 
-use crate::{Finished, LabError, Verdict};
+use crate::{
+    LabError,
+    result::{Check, RunResult, Table},
+};
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
@@ -31,22 +34,22 @@ struct ComparedFigure {
     /// Against the first side; unset for the first.
     differences: Vec<Option<Difference>>,
     /// By side: better, worse, or neither shown.
-    judgements: Vec<Option<Judgement>>,
+    judgements: Vec<Option<Change>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Judgement {
+enum Change {
     Better,
     Worse,
 }
 
-pub(crate) fn run(args: &CompareArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &CompareArgs) -> Result<RunResult, LabError> {
     let sides = args.reports.iter().map(|path| Side::read(path)).collect::<Result<Vec<_>, _>>()?;
     Ok(compare(&sides))
 }
 
-fn compare(sides: &[Side]) -> Finished {
+fn compare(sides: &[Side]) -> RunResult {
     let figures = compare_figures(sides);
     let mut sentences: Vec<String> = (1..sides.len()).map(|index| sentence(sides, index, &figures)).collect();
     let cautions = cautions(sides);
@@ -55,20 +58,23 @@ fn compare(sides: &[Side]) -> Finished {
             "With one round a side nothing tells a difference from noise: repeat the runs (`--repeat 5`).".into(),
         );
     }
-    print(sides, &figures, &sentences, &cautions);
-    let mut verdict = Verdict::Passed;
-    for round in sides.iter().flat_map(|side| &side.rounds) {
-        verdict = verdict.and(match round.verdict.as_str() {
-            "failed" => Verdict::Failed,
-            "invalid" | "partial" => Verdict::LabFellBehind,
-            _ => Verdict::Passed,
-        });
+    let mut result = RunResult::of("compare");
+    tell(&mut result, sides, &figures, &sentences, &cautions);
+    for side in sides {
+        for round in &side.rounds {
+            let place = format!("{}, {}", side.name, round.name);
+            let failed = Check::of_server("rounds", "the round did not fail", round.verdict != "failed");
+            result.check(failed.part(&*place).value(&*round.verdict));
+            let whole = !matches!(round.verdict.as_str(), "invalid" | "partial");
+            let whole = Check::of_lab("rounds", "the round is valid and whole", whole);
+            result.check(whole.part(place).value(&*round.verdict));
+        }
     }
-    let value = json!({
-        "bench": "compare", "sentences": sentences, "cautions": cautions, "compared": figures,
+    result.set_all(json!({
+        "sentences": sentences, "cautions": cautions, "compared": figures,
         "sides": sides.iter().map(Side::json).collect::<Vec<_>>(),
-    });
-    Finished { verdict, figures: value }
+    }));
+    result
 }
 
 fn compare_figures(sides: &[Side]) -> Vec<ComparedFigure> {
@@ -89,8 +95,8 @@ fn compare_figures(sides: &[Side]) -> Vec<ComparedFigure> {
             let judge = |difference: &Option<Difference>| {
                 let difference = difference.filter(|difference| difference.is_shown)?;
                 Some(match (figure.better, difference.difference < 0.0) {
-                    (Direction::Less, true) | (Direction::More, false) => Judgement::Better,
-                    _ => Judgement::Worse,
+                    (Direction::Less, true) | (Direction::More, false) => Change::Better,
+                    _ => Change::Worse,
                 })
             };
             let judgements = differences.iter().map(judge).collect();
@@ -108,7 +114,7 @@ fn sentence(sides: &[Side], index: usize, figures: &[ComparedFigure]) -> String 
         return format!("{side} is compared with itself.");
     }
     let several_parts = figures.iter().any(|figure| figure.part != figures[0].part);
-    let told = |wanted: Judgement| -> Vec<String> {
+    let told = |wanted: Change| -> Vec<String> {
         let of = |figure: &ComparedFigure| {
             let difference = figure.differences[index].filter(|_| figure.judgements[index] == Some(wanted))?;
             let (before, after) = (figure.means[0]?.mean, figure.means[index]?.mean);
@@ -121,7 +127,7 @@ fn sentence(sides: &[Side], index: usize, figures: &[ComparedFigure]) -> String 
         };
         figures.iter().filter_map(of).collect()
     };
-    let (better, worse) = (told(Judgement::Better), told(Judgement::Worse));
+    let (better, worse) = (told(Change::Better), told(Change::Worse));
     match (better.is_empty(), worse.is_empty()) {
         (true, true) => format!("Between {first} and {side} no difference is shown beyond the spread of the rounds."),
         (false, true) => format!("{side} is better than {first}: {}.", better.join(", ")),
@@ -156,34 +162,34 @@ fn cautions(sides: &[Side]) -> Vec<String> {
     cautions
 }
 
-fn print(sides: &[Side], figures: &[ComparedFigure], sentences: &[String], cautions: &[String]) {
+fn tell(result: &mut RunResult, sides: &[Side], figures: &[ComparedFigure], sentences: &[String], cautions: &[String]) {
     for (index, side) in sides.iter().enumerate() {
-        let of = side.rounds.len();
-        println!("{}  {}: {} of {of} rounds, commit {}", index + 1, side.name, side.usable().count(), side.commit());
+        let (usable, all) = (side.usable().count(), side.rounds.len());
+        let text = format!("{}: {usable} of {all} rounds, commit {}", side.name, side.commit());
+        result.note(&format!("side {}", index + 1), text);
     }
-    let mut part = "";
-    for figure in figures {
-        if figure.part != part {
-            part = &figure.part;
-            println!("{part}");
+    for part in figures.chunk_by(|one, other| one.part == other.part) {
+        let names: Vec<&str> =
+            [part[0].part.as_str()].into_iter().chain(sides.iter().map(|side| &*side.name)).collect();
+        let mut table = Table { columns: names.into_iter().map(str::to_owned).collect(), rows: Vec::new() };
+        for figure in part {
+            let cells = figure.means.iter().zip(&figure.judgements).map(|(mean, change)| {
+                let shown = match mean {
+                    None => "–".to_owned(),
+                    Some(Mean { mean, half_width: None, .. }) => format!("{mean:.2}"),
+                    Some(Mean { mean, half_width: Some(half), .. }) => format!("{mean:.2} ± {half:.2}"),
+                };
+                match change {
+                    None => shown,
+                    Some(Change::Better) => shown + " better",
+                    Some(Change::Worse) => shown + " worse",
+                }
+            });
+            table.row(&format!("{}, {}", figure.name, figure.unit), cells);
         }
-        print!("  {:<22}", format!("{}, {}", figure.name, figure.unit));
-        for (index, mean) in figure.means.iter().enumerate() {
-            let shown = match mean {
-                None => "–".to_owned(),
-                Some(Mean { mean, half_width: None, .. }) => format!("{mean:.2}"),
-                Some(Mean { mean, half_width: Some(half), .. }) => format!("{mean:.2} ± {half:.2}"),
-            };
-            let judged = match figure.judgements[index] {
-                None => "",
-                Some(Judgement::Better) => " better",
-                Some(Judgement::Worse) => " worse",
-            };
-            print!("  {shown:>20}{judged:<7}");
-        }
-        println!();
+        result.table(table);
     }
-    println!("mean ± half of the 95 % confidence interval (Student's t over rounds; differences by Welch's)");
-    cautions.iter().for_each(|caution| println!("! {caution}"));
-    sentences.iter().for_each(|sentence| println!("{sentence}"));
+    result.note("", "mean ± half of the 95 % confidence interval (Student's t over rounds; differences by Welch's)");
+    cautions.iter().for_each(|caution| result.problem(&**caution));
+    sentences.iter().for_each(|sentence| result.note("", &**sentence));
 }

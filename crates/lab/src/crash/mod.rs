@@ -10,10 +10,10 @@ mod senders;
 mod verifier;
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     latency::{Percentiles, new_histogram},
     mix::{counts::MixCounts, share::MixShare},
-    report,
+    result::RunResult,
     server::OwnServer,
     setup,
     timeline::read_timeline,
@@ -23,7 +23,6 @@ use clap::Args;
 use mixer::{Mixer, MixerConfig};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use senders::{SenderLog, ServerLocation, send_over_http, send_over_websocket};
-use serde_json::json;
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
@@ -53,7 +52,7 @@ const OPENING_UPTIME_MS: std::ops::Range<u64> = 1..60;
 /// How long senders may repeat unanswered sends after the last kill.
 const SETTLE: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: &CrashArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &CrashArgs) -> Result<RunResult, LabError> {
     if args.conversations < 2 {
         return Err(LabError::Usage("--conversations must be at least 2".into()));
     }
@@ -154,15 +153,15 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Finished, LabError> {
     drop(http);
     server.stop()?;
     let check = server.check()?;
-    verifier.print(args.kills, seconds);
+    let mut result = RunResult::of("crash");
+    result.measure_whole(verifier.measured(args.kills, seed, seconds));
+    result.set("mix_share", args.mix.to_string());
     if let Some(mix) = &mix {
-        mix.print();
+        result.record(mix.measured());
     }
-    report::print_check(&Some(check.clone()));
-    let mut value = verifier.json(args.kills, seed, seconds, &check);
-    (value["mix_share"], value["mix"]) = (json!(args.mix.to_string()), json!(mix));
-    let passed = verifier.is_clean() && mix.is_none_or(|mix| mix.balances()) && check.passed;
-    Ok(Finished { verdict: if passed { Verdict::Passed } else { Verdict::Failed }, figures: value })
+    result.set("mix", mix);
+    result.store_check(Some(check));
+    Ok(result)
 }
 
 /// A mixer for each conversation, as the user whose messages are sent there.

@@ -1,8 +1,8 @@
 //! Compares the stored timelines with the answers that senders got.
 
 use super::senders::{SenderLog, body};
-use crate::server::StoreCheck;
-use serde_json::{Value, json};
+use crate::result::{Check, Layout, Measurement, filled};
+use serde_json::json;
 use std::collections::HashMap;
 use tidings_protocol::entry::{Entry, EntryKind};
 
@@ -70,39 +70,40 @@ impl CrashVerifier {
         }
     }
 
-    pub(super) fn is_clean(&self) -> bool {
+    fn is_clean(&self) -> bool {
         self.lost + self.doubled + self.moved + self.holes + self.altered + self.contradictions == 0
     }
 
-    pub(super) fn print(&self, kills: usize, seconds: f64) {
-        println!(
-            "kills={kills} acknowledged={} lost={} doubled={} moved={} holes={} altered={} contradictions={} stored={} \
-             retries={} asked_again={} seconds={seconds:.1}",
-            self.acknowledged,
-            self.lost,
-            self.doubled,
-            self.moved,
-            self.holes,
-            self.altered,
-            self.contradictions,
-            self.stored,
-            self.retries,
-            self.asked_again
-        );
-        for problem in self.problems.iter().take(10) {
-            println!("  ! {problem}");
-        }
-    }
-
-    pub(super) fn json(&self, kills: usize, seed: u64, seconds: f64, check: &StoreCheck) -> Value {
-        json!({
-            "bench": "crash", "kills": kills, "seed": seed, "seconds": seconds, "acknowledged": self.acknowledged,
+    pub(super) fn measured(&self, kills: usize, seed: u64, seconds: f64) -> Measurement {
+        let figures = json!({
+            "kills": kills, "seed": seed, "seconds": seconds, "acknowledged": self.acknowledged,
             "stored": self.stored, "lost": self.lost, "doubled": self.doubled, "moved": self.moved,
             "holes": self.holes, "altered": self.altered, "contradictions": self.contradictions,
-            "retries": self.retries, "asked_again": self.asked_again, "check": check,
-        })
+            "retries": self.retries, "asked_again": self.asked_again,
+            "problems": self.problems.iter().take(PROBLEMS_SHOWN).collect::<Vec<_>>(),
+        });
+        let bound = "every acknowledged message is stored once, unaltered, at the place that its answer named";
+        let check = Check::of_server("messages", bound, self.is_clean());
+        let value = filled(
+            "{acknowledged} acknowledged, lost {lost}, doubled {doubled}, moved {moved}, holes {holes}",
+            &figures,
+        );
+        Measurement::of(&format!("{kills} kills in {seconds:.1} s"), &figures).layout(&LAYOUT).check(check.value(value))
     }
 }
+
+const PROBLEMS_SHOWN: usize = 10;
+const LAYOUT: Layout = Layout {
+    lines: &[
+        ("messages", "acknowledged {acknowledged}  stored {stored}  sent again {retries}  asked again {asked_again}"),
+        (
+            "stored",
+            "lost {lost}  doubled {doubled}  moved {moved}  holes {holes}  altered {altered}  contradictions \
+             {contradictions}",
+        ),
+    ],
+    percentiles: &[],
+};
 
 #[cfg(test)]
 mod tests {

@@ -2,17 +2,14 @@
 
 use super::args::ConnectArgs;
 use super::{
-    device_counts::DeviceCounts,
-    fixture::{DeviceFixture, check_verdict},
-    memory::BytesPerConnection,
-    output,
-    push_round::PushRound,
+    device_counts::DeviceCounts, fixture::DeviceFixture, memory::BytesPerConnection, output, push_round::PushRound,
 };
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     live::{LiveBlock, WorkLength},
+    result::RunResult,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// The interval at which devices are counted while their connections are held.
@@ -20,7 +17,7 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// A rest after the ramp-up, in which the server frees and writes what binding left behind, before memory is measured.
 const REST_BEFORE_HOLD: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: &ConnectArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &ConnectArgs) -> Result<RunResult, LabError> {
     let devices = &args.devices.with_default_devices(1_000);
     let mut fixture = DeviceFixture::set_up(devices)?;
     if args.known {
@@ -47,27 +44,33 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<Finished, LabError> {
         "{} devices over {}, {} a second, {} server and {} client processes",
         devices.devices, devices.via, devices.rate, processes.0, processes.1
     );
-    output::print_ramp_up(&title.replace("as fast as it goes a second", "as fast as it goes"), &ramp_up);
-    output::print_memory(&before, &after, &each);
-    println!("held for {:.0} s", args.hold.as_secs_f64());
-    output::print_heartbeats(&held);
-    println!("  CPU          server {server:.2} s  clients {clients:.2} s");
-    println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
-    output::print_latency("echo", &held.heartbeat);
-    println!("  server memory at the end {:.1} MiB", later.server_bytes() as f64 / 1_048_576.0);
-    push.iter().for_each(PushRound::print);
-    output::print_problems(&end);
-    presence.print();
-    let verdict = ramp_up.verdict().and(held_verdict(&end)).and(presence.verdict()).and(check_verdict(&check));
-    let verdict = push.iter().map(PushRound::verdict).fold(verdict, Verdict::and);
-    let value = json!({
-        "bench": "connect", "via": devices.via, "ramp": output::ramp_up_json("connecting", &ramp_up), "per_connection_bytes": each,
-        "before": before, "after": after, "at_end": later, "hold_seconds": args.hold.as_secs_f64(),
-        "hold": hold_json(&held, args.hold, server, after.server_bytes()), "hold_client_cpu_seconds": clients,
-        "push": push,
-        "presence": presence.json(), "check": check,
+    let mut result = RunResult::of("connect");
+    let title = title.replace("as fast as it goes a second", "as fast as it goes");
+    result.measure("ramp", ramp_up.measured(&title));
+    output::tell_memory(&mut result, &before, &after, &each);
+    let mut hold = json!({
+        "latency": held.heartbeat.percentiles(), "answers": held.heartbeats_answered, "seconds": args.hold.as_secs_f64(),
+        "client_cpu_seconds": clients,
     });
-    Ok(Finished { verdict, figures: value })
+    // A server that is not the lab's own tells neither.
+    if after.server_bytes() > 0 {
+        (hold["server_cpu_seconds"], hold["server_rss_bytes"]) = (json!(server), json!(after.server_bytes()));
+    }
+    let title = format!("echo of {} devices, held for {:.0} s", held.live, args.hold.as_secs_f64());
+    result.measure("hold", output::measured_devices(&title, &held, hold));
+    result.note("at the end", format!("server memory {:.1} MiB", later.server_bytes() as f64 / 1_048_576.0));
+    push.iter().for_each(|push| push.record(&mut result));
+    end.problems.iter().for_each(|problem| result.problem(&**problem));
+    for check in [output::check_connections(&end), output::check_heartbeats(&end), output::check_bodies(&end)] {
+        result.check(check);
+    }
+    presence.record(&mut result);
+    result.store_check(check);
+    result.set_all(json!({
+        "via": devices.via, "per_connection_bytes": each, "before": before, "after": after, "at_end": later,
+        "hold_seconds": args.hold.as_secs_f64(), "hold_client_cpu_seconds": clients, "push": push,
+    }));
+    Ok(result)
 }
 
 /// Holds the connections with heartbeats for so long, then waits until the last heartbeat is answered.
@@ -88,26 +91,4 @@ pub(crate) fn hold_connections(
     }
     drop(live);
     fixture.settle(patience)
-}
-
-/// The heartbeats while all were held, as a measured part: their echo is the latency.
-fn hold_json(held: &DeviceCounts, hold: Duration, server_cpu_seconds: f64, server_bytes: u64) -> Value {
-    let mut value = output::heartbeats_json(held);
-    value["title"] = json!(format!("echo of {} devices", held.live));
-    value["latency"] = json!(held.heartbeat.percentiles());
-    value["answers"] = json!(held.heartbeats_answered);
-    value["seconds"] = json!(hold.as_secs_f64());
-    // A server that is not the lab's own tells neither.
-    if server_bytes > 0 {
-        value["server_cpu_seconds"] = json!(server_cpu_seconds);
-        value["server_rss_bytes"] = json!(server_bytes);
-    }
-    value
-}
-
-/// Passed if all devices stayed connected and every heartbeat was answered.
-pub(crate) fn held_verdict(held: &DeviceCounts) -> Verdict {
-    let passed =
-        held.live == held.devices && held.disconnects.is_empty() && held.heartbeats_balance() && held.altered == 0;
-    if passed { Verdict::Passed } else { Verdict::Failed }
 }

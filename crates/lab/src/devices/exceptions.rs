@@ -3,14 +3,20 @@
 use super::args::{DeviceArgs, ExceptionsArgs, Gateways};
 use super::{
     device_clients::DeviceClients,
-    fixture::{DeviceFixture, check_verdict},
+    fixture::DeviceFixture,
     invalid_frames,
     memory::Memory,
     raw_connection::{RawConnection, ServerAnswer, bind_frame},
     server_under_test::ServerUnderTest,
     worker_protocol::{DeviceCommand, DeviceProtocol, DeviceWorkerConfig},
 };
-use crate::{Finished, LabError, Verdict, options::AgentsArgs, process, setup};
+use crate::{
+    LabError,
+    options::AgentsArgs,
+    process,
+    result::{Check, RunResult, filled},
+    setup,
+};
 use serde::Serialize;
 use serde_json::json;
 use std::{
@@ -48,7 +54,7 @@ struct FaultRun<'a> {
     next_user: usize,
 }
 
-pub(crate) fn run(args: &ExceptionsArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &ExceptionsArgs) -> Result<RunResult, LabError> {
     if args.devices.via != DeviceProtocol::Miop {
         return Err(LabError::Usage("exceptions speak plain MIOP: --via miop".into()));
     }
@@ -74,22 +80,19 @@ pub(crate) fn run(args: &ExceptionsArgs) -> Result<Finished, LabError> {
         steps.push(out_of_descriptors(args)?);
     }
 
-    println!("exceptions");
+    let mut result = RunResult::of("exceptions");
+    let word = |step: &FaultStep| if step.passed { "passed" } else { "FAILED" }.to_owned();
+    let lines = steps.iter().map(|step| (word(step), format!("{}: {}", step.name, step.detail)));
+    result.lines("exceptions", lines.collect(), &[]);
     for step in &steps {
-        println!("  {:<6} {}: {}", if step.passed { "passed" } else { "FAILED" }, step.name, step.detail);
+        result.check(Check::of_server(&step.name, "is answered as documented", step.passed).value(&*step.detail));
     }
-    let mut verdict = check_verdict(&check);
     if let Some(presence) = &presence {
-        presence.print();
-        verdict = verdict.and(presence.verdict());
+        presence.record(&mut result);
     }
-    if steps.iter().any(|step| !step.passed) {
-        verdict = Verdict::Failed;
-    }
-    let value = json!({
-        "bench": "exceptions", "steps": steps, "presence": presence.map(|presence| presence.json()), "check": check,
-    });
-    Ok(Finished { verdict, figures: value })
+    result.store_check(check);
+    result.set("steps", steps);
+    Ok(result)
 }
 
 /// One server process, unless a number of gateways was given.
@@ -320,5 +323,5 @@ fn out_of_descriptors(args: &ExceptionsArgs) -> Result<FaultStep, LabError> {
 }
 
 fn format_counts(causes: &BTreeMap<String, u64>) -> String {
-    super::output::format_causes(causes)
+    filled("{causes}", &json!({ "causes": causes }))
 }

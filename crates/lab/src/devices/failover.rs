@@ -3,16 +3,17 @@
 use super::args::{DeviceArgs, FailoverArgs, Gateways};
 use super::{
     device_counts::{DeviceCounts, PUSHES_MAX, PushCount},
-    fixture::{DeviceFixture, check_verdict},
+    fixture::DeviceFixture,
     output,
     push_round::{AcceptedPush, await_acknowledged, request_push},
     server_under_test::DEVICES_PER_PROCESS,
     worker_protocol::{DeviceCommand, DeviceProtocol},
 };
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     live::{LiveBlock, WorkLength},
     process::monotonic_ns,
+    result::{Check, Layout, RunResult, Verdict, filled},
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ const PUSHES_AROUND: usize = 3;
 /// The wait before a refused push is requested again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-pub(crate) fn run(args: &FailoverArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &FailoverArgs) -> Result<RunResult, LabError> {
     if args.devices.target.url.is_some() || args.devices.via == DeviceProtocol::Ws {
         return Err(LabError::Usage("failover kills a gateway of its own: without --url, over miop or miops".into()));
     }
@@ -38,16 +39,16 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Finished, LabError> {
     };
     let devices = DeviceArgs { devices: all, gateways: Gateways::Count(gateways), ..args.devices.clone() };
     let mut fixture = DeviceFixture::set_up_with_first_listener_devices(&devices, victims)?;
-    let ramp_up = fixture.connect(&devices)?;
-    if ramp_up.verdict() == Verdict::Failed {
-        output::print_ramp_up("before the kill", &ramp_up);
-        let value =
-            json!({ "bench": "failover", "devices": victims, "ramp": output::ramp_up_json("connecting", &ramp_up) });
-        return Ok(Finished { verdict: Verdict::Failed, figures: value });
+    let mut result = RunResult::of("failover");
+    result.set_all(json!({ "devices": victims, "bystanders": args.bystanders, "gateways": gateways }));
+    let title = format!("{victims} devices on the gateway to be killed, {} elsewhere", args.bystanders);
+    result.measure("ramp", fixture.connect(&devices)?.measured(&title));
+    if result.verdict() == Verdict::Failed {
+        return Ok(result);
     }
-    let result = fail_over(&mut fixture, args, victims)?;
+    let after = fail_over(&mut fixture, args, victims)?;
     let (mut rounds, mut acknowledged) = (Vec::new(), true);
-    for asked in &result.pushes {
+    for asked in &after.pushes {
         // After one push was not acknowledged within the patience, the others are not waited for.
         let patience = if acknowledged { args.devices.target.patience } else { Duration::ZERO };
         let (counts, _) = await_acknowledged(&mut fixture.server.http(), asked, all as u64, patience)?;
@@ -58,52 +59,54 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Finished, LabError> {
     let presence = fixture.compare_presence()?;
     let check = fixture.end()?;
 
-    output::print_ramp_up(
-        &format!("{} devices on the gateway to be killed, {} elsewhere", victims, args.bystanders),
-        &ramp_up,
-    );
-    println!("gateway killed");
-    println!("  all bound again after {:.2} s, known after {:.2} s", result.bound_s, result.seen_s);
-    println!("  failures     {}", output::format_causes(&end.failures));
-    println!("  broken       {}", output::format_causes(&end.disconnects));
-    match result.ghosts_s {
-        GhostSessions::GoneAfter(seconds) => println!("  ghosts       gone after {seconds:.1} s"),
-        GhostSessions::Stayed => println!("  ghosts       still there after {:.0} s", args.lease.as_secs_f64()),
-    }
-    let sums = sum_push_counts(&end, result.pushes.len());
-    println!(
-        "  pushes       {} to {all} devices, asked for again {}: got {}  lost {}  again {}  repeated {}  doubled {}",
-        result.pushes.len(),
-        result.refused,
-        sums.devices,
-        (result.pushes.len() * all) as u64 - sums.devices.min((result.pushes.len() * all) as u64),
-        sums.again,
-        sums.repeated,
-        sums.doubled
-    );
-    println!(
-        "  acknowledged {}",
-        if acknowledged { "all, by the server's count" } else { "NOT all, by the server's count" }
-    );
-    println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
-    output::print_latency("bound again", &end.bind);
-    output::print_latency("a push", &end.push);
-    output::print_problems(&end);
-    presence.print();
-    let broken: u64 = end.disconnects.values().sum();
-    let balances = sums.devices == (result.pushes.len() * all) as u64 && sums.doubled == 0 && end.altered == 0;
-    let back = end.live == all as u64 && end.given_up == 0 && broken == victims as u64;
-    let passed = balances && back && acknowledged && !matches!(result.ghosts_s, GhostSessions::Stayed);
-    let verdict = if passed { Verdict::Passed } else { Verdict::Failed };
-    let value = json!({
-        "bench": "failover", "devices": victims, "bystanders": args.bystanders, "gateways": gateways,
-        "bound_again_seconds": result.bound_s, "ghosts_seconds": result.ghosts_s.json(), "pushes": result.pushes,
-        "counts": rounds, "got": sums, "failures": end.failures, "broken": end.disconnects,
-        "bound_again_ms": end.bind.percentiles(), "push_ms": end.push.percentiles(), "presence": presence.json(),
-        "check": check,
+    let pushes = after.pushes.len();
+    let (got, due) = (sum_push_counts(&end, pushes), (pushes * all) as u64);
+    let told = json!({
+        "bound_again_ms": end.bind.percentiles(), "push_ms": end.push.percentiles(), "failures": end.failures,
+        "bound_again_seconds": after.bound_s, "seen_seconds": after.seen_s, "ghosts_seconds": after.ghosts_s.json(),
+        "got": got, "due": due, "lost": due - got.devices.min(due), "asked_again": after.refused, "all": all,
     });
-    Ok(Finished { verdict: verdict.and(presence.verdict()).and(check_verdict(&check)), figures: value })
+    let broken: u64 = end.disconnects.values().sum();
+    let back = end.live == all as u64 && end.given_up == 0 && broken == victims as u64;
+    let back =
+        Check::of_server("connections", "the devices of the killed gateway are bound again, and no other breaks", back);
+    let ghosts = !matches!(after.ghosts_s, GhostSessions::Stayed);
+    let ghosts = Check::of_server("ghosts", "the killed gateway is forgotten within its lease", ghosts);
+    let once = Check::of_server("pushes", "every device has every push once", got.devices == due && got.doubled == 0);
+    let value = if acknowledged { "all" } else { "not all" };
+    let acknowledged = Check::of_server("acknowledged", "every push, by the server's count", acknowledged).value(value);
+    let measured = output::measured_devices("gateway killed", &end, told.clone())
+        .layout(&AFTER)
+        .check(back.value(filled("{live} of {devices}, broken: {disconnects}", &end)))
+        .check(ghosts.value(filled("{ghosts_seconds}", &told)))
+        .check(once.value(filled("{got.devices} of {due}, doubled {got.doubled}", &told)))
+        .check(acknowledged)
+        .check(output::check_bodies(&end));
+    result.record(measured);
+    presence.record(&mut result);
+    result.store_check(check);
+    result.set_all(json!({
+        "bound_again_seconds": after.bound_s, "ghosts_seconds": after.ghosts_s.json(), "pushes": after.pushes,
+        "counts": rounds, "got": got, "failures": end.failures, "broken": end.disconnects,
+        "bound_again_ms": end.bind.percentiles(), "push_ms": end.push.percentiles(),
+    }));
+    Ok(result)
 }
+
+const AFTER: Layout = Layout {
+    lines: &[
+        ("bound again", "after {bound_again_seconds:2} s, known after {seen_seconds:2} s"),
+        ("failures", "{failures}"),
+        ("broken", "{broken}"),
+        ("ghosts", "gone after {ghosts_seconds} s"),
+        (
+            "pushes",
+            "{due} due to {all} devices, asked for again {asked_again}: got {got.devices}  lost {lost}  again {got.again}  \
+             repeated {got.repeated}  doubled {got.doubled}",
+        ),
+    ],
+    percentiles: output::DEVICES.percentiles,
+};
 
 /// The result of killing a gateway.
 struct FailoverResult {

@@ -3,16 +3,17 @@
 use super::args::DeviceArgs;
 use super::{
     device_clients::DeviceClients,
-    device_counts::{DeviceCounts, LATENESS_MS_MAX},
+    device_counts::DeviceCounts,
     memory::Memory,
     server_under_test::{DEVICES_PER_PROCESS, ServerUnderTest},
     worker_protocol::{DeviceCommand, DeviceWorkerConfig},
 };
 use crate::{
-    LabError, Verdict,
+    LabError,
     options::Rate,
     phase_part::AgentOutcome,
-    process, report,
+    process,
+    result::{Check, RunResult},
     sampler::{Sampler, Samples, Watched},
     server::StoreCheck,
     setup,
@@ -187,18 +188,6 @@ pub(crate) struct RampUp {
     pub(crate) agents: Vec<AgentOutcome>,
 }
 
-impl RampUp {
-    pub(crate) fn verdict(&self) -> Verdict {
-        let counts = &self.counts;
-        if counts.live != counts.devices || counts.given_up > 0 || counts.altered > 0 {
-            return if counts.client_failures > 0 { Verdict::LabFellBehind } else { Verdict::Failed };
-        }
-        let is_late = counts.lateness.percentiles().p99 > LATENESS_MS_MAX;
-        let fell_behind = counts.client_failures > 0 || is_late || self.agents.iter().any(|agent| agent.lagged);
-        if fell_behind { Verdict::LabFellBehind } else { Verdict::Passed }
-    }
-}
-
 /// The server's comparison of the sessions that it holds with those that are registered.
 #[derive(Debug, Clone)]
 pub(crate) struct PresenceCheck(PresenceComparison);
@@ -207,37 +196,31 @@ pub(crate) struct PresenceCheck(PresenceComparison);
 const DIFFERENCES_SHOWN: usize = 5;
 
 impl PresenceCheck {
-    pub(crate) fn differences(&self) -> u64 {
+    fn differences(&self) -> u64 {
         self.0.ghosts + self.0.missing + self.0.wrong_node
     }
 
-    pub(crate) fn verdict(&self) -> Verdict {
-        let agrees = self.differences() == 0 && self.0.registered == self.0.held;
-        if agrees { Verdict::Passed } else { Verdict::Failed }
-    }
-
-    pub(crate) fn print(&self) {
+    pub(crate) fn record(&self, result: &mut RunResult) {
         let PresenceComparison { registered, held, ghosts, missing, wrong_node, .. } = &self.0;
-        println!(
-            "presence       {} differences: registered {registered}  held {held}  ghosts {ghosts}  missing {missing}  \
-             wrong node {wrong_node}",
-            self.differences()
+        let differences = self.differences();
+        let counts = format!(
+            "registered {registered}  held {held}  ghosts {ghosts}  missing {missing}  wrong node {wrong_node}"
         );
+        result.note("presence", format!("{differences} differences: {counts}"));
         for difference in self.0.differences.iter().take(DIFFERENCES_SHOWN) {
-            println!("  ! {difference:?}");
+            result.problem(format!("{difference:?}"));
         }
+        let agrees = differences == 0 && registered == held;
+        let bound = "the sessions that the server holds are those that are registered";
+        result.check(Check::of_server("presence", bound, agrees).value(counts));
+        result.set("presence", self.json());
     }
 
-    pub(crate) fn json(&self) -> Value {
+    fn json(&self) -> Value {
         let PresenceComparison { registered, held, ghosts, missing, wrong_node, .. } = &self.0;
         json!({
             "differences": self.differences(), "registered": registered, "held": held, "ghosts": ghosts,
             "missing": missing, "wrong_node": wrong_node,
         })
     }
-}
-
-pub(crate) fn check_verdict(check: &Option<StoreCheck>) -> Verdict {
-    report::print_check(check);
-    if check.as_ref().is_some_and(|check| !check.passed) { Verdict::Failed } else { Verdict::Passed }
 }

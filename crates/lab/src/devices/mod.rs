@@ -18,7 +18,7 @@ pub(crate) mod failover;
 pub(crate) mod fixture;
 mod invalid_frames;
 pub(crate) mod memory;
-mod output;
+pub(crate) mod output;
 pub(crate) mod push;
 pub(crate) mod push_body;
 pub(crate) mod push_round;

@@ -1,17 +1,12 @@
 //! `bench push`: the time from a push's request to the last of many devices, with and without chat beside it.
 
 use super::args::DevicePushArgs;
-use super::{
-    device_counts::PUSHES_MAX,
-    fixture::{DeviceFixture, check_verdict},
-    output,
-    push_round::PushRound,
-};
+use super::{device_counts::PUSHES_MAX, fixture::DeviceFixture, output, push_round::PushRound};
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     direct::{DirectFixture, Pairs},
     options::SendProtocol,
-    report::{self, outcome_json},
+    result::RunResult,
     worker_protocol::{LoadModel, Outcome},
 };
 use serde_json::json;
@@ -23,7 +18,7 @@ const CHAT_CONNECTIONS: usize = 16;
 /// The outcomes of direct messages: alone, and beside the pushes.
 type ChatOutcomes = (Outcome, Outcome);
 
-pub(crate) fn run(args: &DevicePushArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &DevicePushArgs) -> Result<RunResult, LabError> {
     if args.rounds == 0 || args.rounds > PUSHES_MAX {
         return Err(LabError::Usage(format!("--rounds must be 1 to {PUSHES_MAX}")));
     }
@@ -40,31 +35,25 @@ pub(crate) fn run(args: &DevicePushArgs) -> Result<Finished, LabError> {
     rounds.iter_mut().for_each(|round| round.settle(&end));
     let check = fixture.end()?;
 
-    output::print_ramp_up(&format!("{} devices over {}", devices.devices, devices.via), &ramp_up);
-    println!("pushes to all");
-    rounds.iter().for_each(PushRound::print);
-    println!("  CPU          server {server:.2} s  clients {clients:.2} s");
-    println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
-    output::print_latency("a device", &end.push);
-    output::print_heartbeats(&end);
-    output::print_problems(&end);
-    let mut verdict = ramp_up.verdict().and(check_verdict(&check));
-    if end.altered > 0 || !end.heartbeats_balance() {
-        verdict = Verdict::Failed;
-    }
-    verdict = rounds.iter().map(PushRound::verdict).fold(verdict, Verdict::and);
-    if let Some((alone, beside)) = &chat {
-        report::print_outcome("direct messages, no push", alone);
-        report::print_outcome("direct messages beside the pushes", beside);
-        verdict = verdict.and(Verdict::of(alone)).and(Verdict::of(beside));
-    }
-    let chat = chat.map(|(alone, beside)| json!({ "alone": outcome_json(&alone), "beside": outcome_json(&beside) }));
-    let value = json!({
-        "bench": "push", "via": args.devices.via, "ramp": output::ramp_up_json("connecting", &ramp_up), "rounds": rounds,
-        "device_ms": end.push.percentiles(), "server_cpu_seconds": server, "client_cpu_seconds": clients,
-        "heartbeats": output::heartbeats_json(&end), "chat": chat, "check": check,
+    let mut result = RunResult::of("push");
+    result.measure("ramp", ramp_up.measured(&format!("{} devices over {}", devices.devices, devices.via)));
+    rounds.iter().for_each(|round| round.record(&mut result));
+    let of_devices =
+        json!({ "device_ms": end.push.percentiles(), "server_cpu_seconds": server, "client_cpu_seconds": clients });
+    let heartbeats = output::measured_devices("pushes to all", &end, of_devices);
+    result.measure("heartbeats", heartbeats.check(output::check_heartbeats(&end)).check(output::check_bodies(&end)));
+    let chat = chat.map(|(alone, beside)| {
+        json!({
+            "alone": result.record(alone.measured("direct messages, no push")),
+            "beside": result.record(beside.measured("direct messages beside the pushes")),
+        })
     });
-    Ok(Finished { verdict, figures: value })
+    result.store_check(check);
+    result.set_all(json!({
+        "via": args.devices.via, "rounds": rounds, "device_ms": end.push.percentiles(), "server_cpu_seconds": server,
+        "client_cpu_seconds": clients, "chat": chat,
+    }));
+    Ok(result)
 }
 
 /// Runs `--rounds` rounds of pushes, and more until the time `until`.
@@ -72,7 +61,7 @@ fn run_rounds(fixture: &mut DeviceFixture, args: &DevicePushArgs, until: Instant
     let mut rounds = Vec::new();
     while rounds.len() < args.rounds || (Instant::now() < until && rounds.len() < PUSHES_MAX) {
         let round = PushRound::run(fixture, rounds.len(), args.devices.target.patience)?;
-        let failed = round.verdict() == Verdict::Failed;
+        let failed = !round.check().is_met();
         rounds.push(round);
         if failed {
             break;

@@ -6,7 +6,11 @@ use super::{
     push_body,
     worker_protocol::DeviceCommand,
 };
-use crate::{LabError, Verdict, process::monotonic_ns};
+use crate::{
+    LabError,
+    process::monotonic_ns,
+    result::{Check, RunResult, filled},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::time::{Duration, Instant};
@@ -139,32 +143,30 @@ impl PushRound {
         self.got = device_counts.push(self.asked.number);
     }
 
-    /// Passed if every device has the push once, and the server's counts agree.
-    pub(crate) fn verdict(&self) -> Verdict {
+    /// Every device has the push once, and the server's counts agree.
+    pub(crate) fn check(&self) -> Check {
         let devices = self.got.devices == self.expected && self.got.doubled + self.got.repeated == 0;
         let server = self.counts.acknowledged == self.expected && self.asked.targets >= self.expected;
-        if devices && server { Verdict::Passed } else { Verdict::Failed }
+        let bound = "every device has the push once, and the server counts as many";
+        Check::of_server("pushes", bound, devices && server)
+            .part(format!("push {}", self.asked.number))
+            .value(filled(COUNTS, self))
     }
 
-    pub(crate) fn print(&self) {
-        let ms = |time: Option<f64>| time.map_or("never".to_owned(), |ms| format!("{ms:.1} ms"));
-        println!(
-            "  push {:<4} accepted {:.1} ms  last device {}  last acknowledgement {}",
-            self.asked.number,
-            self.accepted_ms,
-            ms(self.last_device_ms),
-            ms(self.last_acknowledged_ms)
-        );
-        println!(
-            "            devices {} of {}  doubled {}  repeated {}  again {}   server: targets {}  delivered {}  acknowledged {}",
-            self.got.devices,
-            self.expected,
-            self.got.doubled,
-            self.got.repeated,
-            self.got.again,
-            self.counts.targets,
-            self.counts.delivered,
-            self.counts.acknowledged
-        );
+    pub(crate) fn in_words(&self) -> String {
+        format!("push {:<4} {}  {}", self.asked.number, filled(TIMES, self), filled(COUNTS, self))
+    }
+
+    /// Adds its check, and has it printed.
+    pub(crate) fn record(&self, result: &mut RunResult) {
+        let told = ("accepted".to_owned(), filled(TIMES, self));
+        let counted = ("devices".to_owned(), filled(COUNTS, self));
+        result.lines(&format!("push {}", self.asked.number), vec![told, counted], &[]);
+        result.check(self.check());
     }
 }
+
+const TIMES: &str =
+    "{accepted_ms:1} ms  last device {last_device_ms:1} ms  last acknowledgement {last_acknowledged_ms:1} ms";
+const COUNTS: &str = "{got.devices} of {expected}  doubled {got.doubled}  repeated {got.repeated}  again {got.again}   server: targets \
+                      {counts.targets}  delivered {counts.delivered}  acknowledged {counts.acknowledged}";

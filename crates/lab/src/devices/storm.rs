@@ -5,18 +5,23 @@ use super::args::{DeviceArgs, StormArgs};
 use super::{
     bare_accept::BareAccept,
     device_clients::DeviceClients,
-    fixture::{DeviceFixture, RampUp, check_verdict},
+    fixture::{DeviceFixture, RampUp},
     output,
     worker_protocol::{DeviceCommand, DeviceProtocol, DeviceWorkerConfig},
 };
-use crate::{Finished, LabError, Verdict, options::AgentsArgs, process::monotonic_ns};
-use serde_json::json;
+use crate::{
+    LabError,
+    options::AgentsArgs,
+    process::monotonic_ns,
+    result::{Check, RunResult, filled},
+};
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// The time from the command to the storm, in which the command reaches every worker, so that all start at once.
 const START_DELAY: Duration = Duration::from_millis(500);
 
-pub(crate) fn run(args: &StormArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &StormArgs) -> Result<RunResult, LabError> {
     let devices = &args.devices.with_default_devices(10_000);
     let within_ms = devices.within.as_millis() as u64;
     let mut fixture = DeviceFixture::set_up(devices)?;
@@ -35,42 +40,37 @@ pub(crate) fn run(args: &StormArgs) -> Result<Finished, LabError> {
     let bare =
         if args.no_bare || has_agents { None } else { Some(run_baseline(devices, args.rounds, (listeners, workers))?) };
 
-    output::print_ramp_up(&format!("{} devices over {}, first connect", devices.devices, devices.via), &first);
-    for storm in &storms {
-        output::print_ramp_up("all dropped and back at once", storm);
-    }
-    output::print_heartbeats(&end);
-    presence.print();
-    let mut verdict = first.verdict().and(presence.verdict()).and(check_verdict(&check));
-    verdict = storms.iter().map(RampUp::verdict).fold(verdict, Verdict::and);
-    if !end.disconnects.is_empty() || !end.heartbeats_balance() {
-        verdict = Verdict::Failed;
-    }
+    let mut result = RunResult::of("storm");
+    result
+        .measure("first", first.measured(&format!("{} devices over {}, first connect", devices.devices, devices.via)));
+    let figures = record_all(&mut result, "storm, all dropped and back at once", &storms);
+    result.set("storms", figures);
+    let heartbeats = output::measured_devices("heartbeats of all", &end, json!({}));
+    let gone = Check::of_server("connections", "no device is disconnected", end.disconnects.is_empty());
+    let gone = gone.value(filled("{disconnects}", &end));
+    result.measure("heartbeats", heartbeats.check(gone).check(output::check_heartbeats(&end)));
+    presence.record(&mut result);
+    result.store_check(check);
     let median = |ramp_ups: &[RampUp]| {
         let mut rates: Vec<f64> = ramp_ups.iter().map(|ramp_up| ramp_up.counts.binds_per_second()).collect();
         rates.sort_by(f64::total_cmp);
         rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN)
     };
     let rate = median(&storms);
-    if let Some(bare) = &bare {
-        bare.iter().for_each(|ramp_up| output::print_ramp_up("the same storm on a loop that only accepts", ramp_up));
-        verdict = bare.iter().map(RampUp::verdict).fold(verdict, Verdict::and);
-        let limit = median(bare);
-        println!("median rate    {rate:.0}/s, bare loop {limit:.0}/s, ratio {:.2}", rate / limit);
-    }
-    let value = json!({
-        "bench": "storm", "via": devices.via, "first": output::ramp_up_json("first connect", &first),
-        "storms": numbered("storm", &storms),
-        "bare": bare.as_ref().map(|ramp_ups| numbered("bare loop", ramp_ups)),
-        "rate": rate, "ratio": bare.as_ref().map(|bare| rate / median(bare)),
-        "heartbeats": output::heartbeats_json(&end), "presence": presence.json(), "check": check,
+    let ratio = bare.as_ref().map(|bare| rate / median(bare));
+    let bare = bare.map(|bare| {
+        let figures = record_all(&mut result, "the same storm on a loop that only accepts", &bare);
+        let limit = median(&bare);
+        result.note("median rate", format!("{rate:.0}/s, bare loop {limit:.0}/s, ratio {:.2}", rate / limit));
+        figures
     });
-    Ok(Finished { verdict, figures: value })
+    result.set_all(json!({ "via": devices.via, "bare": bare, "rate": rate, "ratio": ratio }));
+    Ok(result)
 }
 
-fn numbered(title: &str, ramp_ups: &[RampUp]) -> Vec<serde_json::Value> {
+fn record_all(result: &mut RunResult, title: &str, ramp_ups: &[RampUp]) -> Vec<Value> {
     let all = ramp_ups.iter().enumerate();
-    all.map(|(number, ramp_up)| output::ramp_up_json(&format!("{title} {}", number + 1), ramp_up)).collect()
+    all.map(|(number, ramp_up)| result.record(ramp_up.measured(&format!("{title}, {}", number + 1)))).collect()
 }
 
 /// Runs the same storms with the same clients on as many processes of the baseline.

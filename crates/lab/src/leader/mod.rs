@@ -8,10 +8,11 @@ mod load;
 mod probe;
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     chaos::DiskStalls,
     interrupt,
     options::{parse_duration, parse_setting},
+    result::{Check, RunResult},
     setup,
     topology::{Topology, TopologySpec},
 };
@@ -72,7 +73,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 /// Between two kills: the one that was killed is ready again, and works for so long.
 const PAUSE: Duration = Duration::from_secs(2);
 
-pub(crate) fn run(args: &LeaderArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &LeaderArgs) -> Result<RunResult, LabError> {
     if args.nodes < 2 {
         return Err(LabError::Usage("--nodes must be at least 2".into()));
     }
@@ -103,16 +104,28 @@ pub(crate) fn run(args: &LeaderArgs) -> Result<Finished, LabError> {
     let failures = run.load.stop();
     let ended = run.topology.unexpected_ends();
     run.topology.stop()?;
-    for end in &ended {
-        println!("  ! ended: {end}");
+    let mut result = RunResult::of("leader");
+    result.check(
+        Check::of_server("processes", "no process ends that was not killed", ended.is_empty()).value(ended.join("; ")),
+    );
+    ended.iter().for_each(|end| result.problem(format!("ended: {end}")));
+    for (name, bound, (figures, passed)) in [
+        ("freezes", "no request at another node waits longer than allowed", freezes),
+        ("kills", "push and popups are back at every other node in time", kills),
+        ("watched", "the lead does not change without a kill", watched),
+    ] {
+        if !figures.is_null() {
+            result.check(
+                Check::of_server(name, bound, passed)
+                    .value(figures.get("late").or(figures.get("changes")).map_or(String::new(), Value::to_string)),
+            );
+        }
+        result.set(name, figures);
     }
-    let passed = freezes.1 && kills.1 && watched.1 && ended.is_empty();
-    let verdict = if passed { Verdict::Passed } else { Verdict::Failed };
-    let figures = json!({
-        "bench": "leader", "seed": seed, "nodes": args.nodes, "rate": args.rate, "slow_disks": args.slow_disks,
-        "freezes": freezes.0, "kills": kills.0, "watched": watched.0, "refused": failures,
-    });
-    Ok(Finished { verdict, figures })
+    result.set_all(json!({
+        "seed": seed, "nodes": args.nodes, "rate": args.rate, "slow_disks": args.slow_disks, "refused": failures,
+    }));
+    Ok(result)
 }
 
 struct LeaderRun<'a> {

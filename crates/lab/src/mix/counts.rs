@@ -1,8 +1,12 @@
 //! The balance sheet of the mix.
 
 use super::model::{FaultKind, ViewFault};
-use crate::latency::Percentiles;
+use crate::{
+    latency::Percentiles,
+    result::{Check, Layout, Measurement},
+};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::collections::BTreeMap;
 
 /// How many faults are described in words; the rest are only counted.
@@ -110,44 +114,38 @@ impl MixCounts {
         *self.refused_by_code.entry(code.to_owned()).or_default() += 1;
     }
 
-    /// Prints the lines that follow those of plain messages.
-    pub(crate) fn print(&self) {
-        println!(
-            "  mix          edits {}  recalls {}  reactions {}  receipts accepted {} (and stored told {})  seen {}",
-            self.edits, self.recalls, self.reactions, self.receipts_accepted, self.stored_told, self.receipts_seen
-        );
-        println!(
-            "  mix answers  overtaken by a recall {}  sent again {}  refused {}  unanswered {}  ms p50 {:.2}  p99 {:.2}  p100 {:.2}",
-            self.overtaken,
-            self.repeated,
-            self.refused,
-            self.unanswered,
-            self.acknowledged.p50,
-            self.acknowledged.p99,
-            self.acknowledged.max
-        );
-        if !self.refused_by_code.is_empty() {
-            println!("  mix refusals {:?}", self.refused_by_code);
-        }
-        println!(
-            "  mix views    lost {}  doubled {}  shown after recall {}  outdated {}  altered {}  entries {} of {}",
-            self.lost,
-            self.doubled,
-            self.shown_after_recall,
-            self.outdated,
-            self.altered,
-            self.deliveries,
-            self.deliveries_expected
-        );
-        println!(
-            "  compared     views {}  entries of history {}  read marks {}",
-            self.views_compared, self.history_compared, self.marks_compared
-        );
-        for problem in &self.problems {
-            println!("  ! {problem}");
-        }
+    /// By itself, where plain messages are not measured.
+    pub(crate) fn measured(&self) -> Measurement {
+        let check = Check::of_server("changes", CHANGES_BOUND, self.balances());
+        Measurement::of("", &json!({ "mix": self, "problems": self.problems })).layout(&LAYOUT).check(check)
     }
 }
+
+/// What edits, recalls, reactions and receipts are held to.
+pub(crate) const CHANGES_BOUND: &str = "every edit, recall, reaction and receipt is answered, and everybody sees each";
+
+/// The lines of the mix.
+const LAYOUT: Layout = Layout { lines: &[EDITS, ANSWERS, REFUSALS, VIEWS, COMPARED], percentiles: &[] };
+pub(crate) const EDITS: (&str, &str) = (
+    "mix",
+    "edits {mix.edits}  recalls {mix.recalls}  reactions {mix.reactions}  receipts accepted {mix.receipts_accepted} \
+     (and stored told {mix.stored_told})  seen {mix.receipts_seen}",
+);
+pub(crate) const ANSWERS: (&str, &str) = (
+    "mix answers",
+    "overtaken by a recall {mix.overtaken}  sent again {mix.repeated}  refused {mix.refused}  unanswered \
+     {mix.unanswered}  ms p50 {mix.acknowledged.p50:2}  p99 {mix.acknowledged.p99:2}  p100 {mix.acknowledged.max:2}",
+);
+pub(crate) const REFUSALS: (&str, &str) = ("mix refusals", "{mix.refused_by_code}");
+pub(crate) const VIEWS: (&str, &str) = (
+    "mix views",
+    "lost {mix.lost}  doubled {mix.doubled}  shown after recall {mix.shown_after_recall}  outdated {mix.outdated}  \
+     altered {mix.altered}  entries {mix.deliveries} of {mix.deliveries_expected}",
+);
+pub(crate) const COMPARED: (&str, &str) = (
+    "compared",
+    "views {mix.views_compared}  entries of history {mix.history_compared}  read marks {mix.marks_compared}",
+);
 
 #[cfg(test)]
 mod tests {

@@ -26,23 +26,22 @@ mod stage;
 pub use planted_fault::PlantedKind;
 
 use crate::{
-    Finished, LabError, Verdict,
-    latency::Percentiles,
+    LabError,
     offline_push::{notice::OfflineChannel, provider_doubles::ProviderDoubles, webhook_double::WebhookDouble},
     options::{LAG_MAX, parse_duration},
-    process, report,
+    process,
+    result::{Check, Layout, Measurement, RunResult, filled},
     sampler::{Sampler, Watched},
     server::{OwnServer, Target},
 };
 use audit::Auditor;
-use balances::{Audit, ChannelBalance};
+use balances::ChannelBalance;
 use cast::{Cast, CastSize, Whereabouts, random_of};
 use clap::Args;
 use model::ChannelTimes;
 use planted_fault::PlantedFault;
 use recorder::Recorder;
 use records::Arrival;
-use removals::RemovalBalance;
 use rounds::Run;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -100,7 +99,7 @@ const PROVIDER_TIMEOUT_MS: u64 = 2_000;
 /// The longest wait between two attempts at a provider that is away.
 const BACKOFF_MAX_MS: u64 = 2_000;
 
-pub(crate) fn run(args: &NotificationArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &NotificationArgs) -> Result<RunResult, LabError> {
     if args.users < 6 || args.group_size < 2 || args.rounds == 0 || args.rate <= 0.0 {
         return Err(LabError::Usage(
             "--users must be at least 6, --group-size 2, --rounds 1, and --rate above 0".into(),
@@ -146,95 +145,83 @@ pub(crate) fn run(args: &NotificationArgs) -> Result<Finished, LabError> {
     let server_counts = if kills == 0 { Some(ServerCounts::read(&target)?) } else { None };
     let check = target.finish()?;
 
-    print_audit(&audit, messages, kills);
-    report::print_check(&check);
-    let mut verdict = if audit.balances() { Verdict::Passed } else { Verdict::Failed };
-    if let Some(counts) = server_counts.filter(|_| args.plant.is_none())
-        && !counts.agree(&recorder)
-    {
-        verdict = Verdict::Failed;
-    }
-    // A server that is away delays sends; that is no fault of the lab's.
-    let is_late = kills == 0 && lateness.p99 > LAG_MAX.as_secs_f64() * 1e3;
-    if is_late || ack_late > args.ack_timeout / 2 {
-        verdict = verdict.and(Verdict::LabFellBehind);
-    }
-    if check.as_ref().is_some_and(|check| !check.passed) {
-        verdict = Verdict::Failed;
-    }
+    let mut result = RunResult::of("notifications");
+    result.note("messages", format!("{messages}, kills {kills}, decided within {:.0} ms", audit.decided_within_ms));
     let session = &audit.session;
-    let outcome = json!({
-        "title": "sessions", "latency": session.delay, "delivered": session.notified, "expected": session.must,
-        "lost": session.lost, "doubled": session.doubled, "out_of_order": session.out_of_order,
-        "planned": messages, "committed": messages, "seconds": args.round.as_secs_f64() * args.rounds as f64,
-        "lateness": lateness, "samples": samples, "balances": audit.session.must == audit.session.notified,
-    });
-    let channels: Vec<Value> = audit.channels.iter().map(channel_json).collect();
-    let figures = json!({
-        "bench": "notifications", "users": args.users, "seed": seed, "kills": kills, "outcome": outcome, "channels": channels,
-        "removed": audit.removed, "decided_within_ms": audit.decided_within_ms, "problems": audit.problems, "check": check,
-    });
-    Ok(Finished { verdict, figures })
+    let outcome = Measurement::of("sessions", session)
+        .set("latency", session.delay)
+        .set("delivered", session.notified)
+        .set("expected", session.must)
+        .set("planned", messages)
+        .set("committed", messages)
+        .set("seconds", args.round.as_secs_f64() * args.rounds as f64)
+        .set("lateness", lateness)
+        .set("samples", samples)
+        .layout(&SESSIONS)
+        .balance(session.balances());
+    // A server that is away delays sends; that is no fault of the lab's.
+    let outcome = if kills == 0 { outcome.punctual(&lateness, LAG_MAX.as_secs_f64() * 1e3) } else { outcome };
+    let late_ms = ack_late.as_secs_f64() * 1e3;
+    let bound = "acknowledges within half of the time that clients have";
+    let acknowledges = Check::of_lab("the lab's own lag", bound, ack_late <= args.ack_timeout / 2);
+    result.measure("outcome", outcome.check(acknowledges.value(format!("{late_ms:.0} ms late"))));
+    let channels: Vec<Value> =
+        audit.channels.iter().map(|channel| result.record_unprinted(measured_channel(channel))).collect();
+    let lines = audit.channels.iter().map(|channel| (channel.channel.to_string(), filled(CHANNEL, channel)));
+    let removed = audit.removed.iter().map(|removed| (removed.channel.to_string(), filled(REMOVED, removed)));
+    result.lines("channels", lines.chain(removed).collect(), &audit.problems);
+    for removed in &audit.removed {
+        let bound = "what was read elsewhere is removed once, and nothing else";
+        let check = Check::of_server("removals", bound, removed.balances());
+        result.check(check.part(removed.channel.name()).value(filled(REMOVED, removed)));
+    }
+    let value = audit.problems.first().map_or("", |problem| problem);
+    let problems = Check::of_server("audit", "nothing is out of place", audit.problems.is_empty());
+    result.check(problems.value(value));
+    if let Some(counts) = server_counts.filter(|_| args.plant.is_none()) {
+        counts.record(&recorder, &mut result);
+    }
+    result.store_check(check);
+    result.set_all(json!({
+        "users": args.users, "seed": seed, "kills": kills, "channels": channels, "removed": audit.removed,
+        "decided_within_ms": audit.decided_within_ms, "problems": audit.problems,
+    }));
+    Ok(result)
 }
 
 /// A channel as a part of the report.
-fn channel_json(balance: &ChannelBalance) -> Value {
-    let mut value = json!(balance);
-    value["title"] = json!(format!("notified by {}", balance.channel));
-    value["latency"] = json!(balance.delay);
-    (value["delivered"], value["expected"]) = (json!(balance.notified + balance.superseded), json!(balance.must));
-    value["balances"] = json!(balance.balances());
-    value
+fn measured_channel(balance: &ChannelBalance) -> Measurement {
+    Measurement::of(&format!("notified by {}", balance.channel), balance)
+        .set("latency", balance.delay)
+        .set("delivered", balance.notified + balance.superseded)
+        .set("expected", balance.must)
+        .balance(balance.balances())
 }
+
+const SESSIONS: Layout = Layout {
+    lines: &[(
+        "sessions",
+        "notified {notified} of {must}  lost {lost}  doubled {doubled}  out of order {out_of_order}  again {again}",
+    )],
+    percentiles: &[("delay", "delay"), ("client late", "lateness")],
+};
+const CHANNEL: &str = "notified {notified} of {must}  superseded {superseded}  lost {lost}  doubled {doubled}  unentitled {unentitled}  \
+     overtaken {overtaken}  too early {too_early}  held up {held_up} of {at_risk}  perhaps {notified_perhaps}  again {again}  ms p50 \
+     {delay.p50:0} p99 {delay.p99:0} p100 {delay.max:0}";
+const REMOVED: &str = "removed {notified} of {must}  lost {lost}  doubled {doubled}  unentitled {unentitled}  perhaps {perhaps}  \
+     again {again}";
 
 fn print_cast(cast: &Cast) {
     let groups = cast.conversations.iter().filter(|conversation| conversation.is_group).count();
     let devices: usize = cast.users.iter().map(|user| user.devices.len()).sum();
     println!(
-        "cast           {} users: {} look, {} in the background, {} away; {devices} devices; {groups} groups, {} pairs",
+        "participants   {} users: {} look, {} in the background, {} away; {devices} devices; {groups} groups, {} pairs",
         cast.users.len(),
         cast.count(Whereabouts::Foreground),
         cast.count(Whereabouts::Background),
         cast.count(Whereabouts::Away),
         cast.conversations.len() - groups
     );
-}
-
-fn print_audit(audit: &Audit, messages: u64, kills: usize) {
-    println!("messages       {messages}, kills {kills}, decided within {:.0} ms", audit.decided_within_ms);
-    let session = &audit.session;
-    let print_delay =
-        |delay: &Percentiles| println!("  ms p50 {:.0} p99 {:.0} p100 {:.0}", delay.p50, delay.p99, delay.max);
-    print!(
-        "  sessions     notified {} of {}  lost {}  doubled {}  out of order {}  again {}",
-        session.notified, session.must, session.lost, session.doubled, session.out_of_order, session.again
-    );
-    print_delay(&session.delay);
-    for channel in &audit.channels {
-        let ChannelBalance { notified, must, superseded, lost, doubled, unentitled, overtaken, too_early, .. } =
-            channel;
-        print!(
-            "  {:<10}   notified {notified} of {must}  superseded {superseded}  lost {lost}  doubled {doubled}",
-            channel.channel.name()
-        );
-        print!(
-            "  unentitled {unentitled}  overtaken {overtaken}  too early {too_early}  held up {} of {}",
-            channel.held_up, channel.at_risk
-        );
-        print!("  perhaps {}  again {}", channel.notified_perhaps, channel.again);
-        print_delay(&channel.delay);
-    }
-    for removed in &audit.removed {
-        let RemovalBalance { channel, notified, must, perhaps, again, lost, doubled, unentitled } = removed;
-        print!(
-            "  {:<10}   removed {notified} of {must}  lost {lost}  doubled {doubled}  unentitled {unentitled}",
-            channel.name()
-        );
-        println!("  perhaps {perhaps}  again {again}");
-    }
-    for problem in &audit.problems {
-        println!("  ! {problem}");
-    }
 }
 
 /// What the server counts of providers by itself.
@@ -262,24 +249,25 @@ impl ServerCounts {
         Ok(ServerCounts { counts: OfflineChannel::PROVIDERS.map(of_channel).to_vec() })
     }
 
-    fn agree(&self, recorder: &Recorder) -> bool {
+    /// Providers must have taken what the server says that they took.
+    fn record(&self, recorder: &Recorder, result: &mut RunResult) {
         let records = recorder.records();
         let count = |all: &[Arrival], channel: OfflineChannel| {
             all.iter().filter(|arrival| arrival.channel == channel).count() as u64
         };
-        let mut agree = true;
         for (channel, [accepted, removed, retried]) in &self.counts {
             let (came, came_removed) = (count(&records.arrivals, *channel), count(&records.removals, *channel));
             // Of an attempt that ran out of time the server cannot know that the provider took it.
             let counted = accepted + removed;
             let is_whole = came >= *accepted && came_removed >= *removed && came + came_removed <= counted + retried;
+            let value = format!(
+                "the server counts {accepted} accepted and {removed} removed of {channel}, which took {came} and {came_removed}"
+            );
             if !is_whole {
-                println!(
-                    "  ! the server counts {accepted} accepted and {removed} removed of {channel}, which took {came} and {came_removed}"
-                );
-                agree = false;
+                result.problem(&*value);
             }
+            let check = Check::of_server("the server's counts", "the server counts what the provider took", is_whole);
+            result.check(check.part(channel.name()).value(value));
         }
-        agree
     }
 }

@@ -17,8 +17,9 @@ mod web_push_double;
 pub(crate) mod webhook_double;
 
 use crate::{
-    LabError, Verdict,
+    LabError,
     options::{TargetArgs, parse_share},
+    result::RunResult,
     server::{OwnServer, Target},
     timeline::read_timeline,
     worker_protocol::Conversation,
@@ -190,20 +191,17 @@ impl OfflinePush {
     }
 }
 
-/// Counts what the members who are offline were notified, if there are any, and prints it. Call it while the server runs.
+/// Counts what the members who are offline were notified, if there are any. Call it while the server runs.
 pub(crate) fn conclude(
     push: Option<&OfflinePush>,
     target: &Target,
     patience: Duration,
-) -> Result<Option<OfflineCounts>, LabError> {
+    result: &mut RunResult,
+) -> Result<(), LabError> {
     let counts = push.map(|push| push.finish(&mut target.http(), patience)).transpose()?;
-    counts.iter().for_each(OfflineCounts::print);
-    Ok(counts)
-}
-
-/// What these counts say of the server.
-pub(crate) fn verdict(counts: &Option<OfflineCounts>) -> Verdict {
-    if counts.as_ref().is_none_or(OfflineCounts::balances) { Verdict::Passed } else { Verdict::Failed }
+    counts.iter().for_each(|counts| counts.record(result));
+    result.set("offline_push", counts);
+    Ok(())
 }
 
 /// The device of a member who has one.

@@ -4,6 +4,7 @@ use super::notice::{Notice, NoticeSink, OfflineChannel};
 use crate::{
     interrupt,
     latency::{Percentiles, new_histogram},
+    result::{Check, RunResult, filled},
 };
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -157,43 +158,30 @@ pub(crate) struct OfflineCounts {
     pub(crate) problems: Vec<String>,
 }
 
+/// What is printed of a channel; providers show the newest message alone.
+const LINE: &str = "notified {notified} of {expected}  lost {lost}  doubled {doubled}  unentitled {unentitled}  requests {requests}  the \
+     last {lag_seconds:2} s after the load";
+const PROVIDERS_LINE: &str = "notified {notified} of {expected}  lost {lost}  doubled {doubled}  superseded {superseded}  overtaken \
+     {overtaken}  unentitled {unentitled}  requests {requests}  the last {lag_seconds:2} s after the load";
+const DELAY: &str = "  ms p50 {delay.p50:0} p99 {delay.p99:0} p100 {delay.max:0}";
+
 impl OfflineCounts {
     pub(crate) fn balances(&self) -> bool {
         self.problems.is_empty() && self.channels.iter().all(ChannelCounts::balances)
     }
 
-    pub(crate) fn print(&self) {
+    pub(crate) fn record(&self, result: &mut RunResult) {
         let OfflineCounts { via, messages, members, channels, problems } = self;
-        println!("offline push   via {via}: {messages} messages, {members} members offline");
-        for counts in channels {
-            let ChannelCounts {
-                channel,
-                expected,
-                notified,
-                superseded,
-                lost,
-                doubled,
-                unentitled,
-                overtaken,
-                requests,
-                ..
-            } = counts;
-            print!("  {:<9}    notified {notified} of {expected}  lost {lost}  doubled {doubled}", channel.name());
-            if channel.collapses() {
-                print!("  superseded {superseded}  overtaken {overtaken}");
-            }
-            print!(
-                "  unentitled {unentitled}  requests {requests}  the last {:.2} s after the load",
-                counts.lag_seconds
-            );
-            match counts.delay {
-                Some(delay) => println!("  ms p50 {:.0} p99 {:.0} p100 {:.0}", delay.p50, delay.p99, delay.max),
-                None => println!(),
-            }
-        }
-        for problem in problems {
-            println!("  ! {problem}");
-        }
+        let lines = channels.iter().map(|counts| {
+            let line = if counts.channel.collapses() { PROVIDERS_LINE } else { LINE };
+            (counts.channel.name().to_owned(), filled(line, counts) + &filled(DELAY, counts))
+        });
+        let title = format!("offline push   via {via}: {messages} messages, {members} members offline");
+        result.lines(&title, lines.collect(), problems);
+        let told = "{channel}: {notified} of {expected}, lost {lost}, doubled {doubled}, unentitled {unentitled}";
+        let value: Vec<String> = channels.iter().map(|counts| filled(told, counts)).collect();
+        let bound = "everybody who is offline is notified of every message once, and nobody else";
+        result.check(Check::of_server("offline push", bound, self.balances()).value(value.join("; ")));
     }
 }
 

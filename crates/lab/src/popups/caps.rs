@@ -10,9 +10,10 @@ use super::{
     wire::{ConnectionUse, HttpAnswer, RequestTemplate},
 };
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     live::{LiveBlock, WorkLength},
-    process, report,
+    process,
+    result::{Check, Layout, Measurement, RunResult, filled},
     server::{OwnServer, Target},
 };
 use serde::Serialize;
@@ -49,7 +50,7 @@ const TOTAL_CAP: u32 = 2 + 3 + 1 + 1 + 1 + 1 + UNCAPPED_SHARE;
 const LONG_S: u64 = 24 * 60 * 60;
 const PROBLEMS_MAX: usize = 10;
 
-pub(crate) fn run(args: &PopupCapsArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &PopupCapsArgs) -> Result<RunResult, LabError> {
     if args.users == 0 || args.devices < TOTAL_CAP as usize / 2 || args.lanes == 0 {
         let why = format!("--users and --lanes must be at least 1, --devices at least {}", TOTAL_CAP / 2);
         return Err(LabError::Usage(why));
@@ -76,18 +77,24 @@ pub(crate) fn run(args: &PopupCapsArgs) -> Result<Finished, LabError> {
     let answered: u64 = passes.iter().map(|pass| pass.shown).sum();
     drop(live);
     let check = target.finish()?;
+    let mut result = RunResult::of("popup-caps");
     for (pass, title) in passes.iter().zip(["before the restart", "after the restart"]) {
-        pass.print(title, args);
+        let title = format!(
+            "{title}: {} users, {} devices each at once, {} kinds of caps",
+            args.users,
+            args.devices,
+            ROUNDS.len()
+        );
+        result.record(pass.measured(&title));
     }
-    println!("counted        {counted} by the server, {answered} answered");
-    report::print_check(&check);
-    let passed =
-        passes.iter().all(Pass::is_clean) && counted == answered && check.as_ref().is_none_or(|check| check.passed);
-    let value = json!({
-        "bench": "popup-caps", "users": args.users, "devices": args.devices, "passes": passes,
-        "answered": answered, "counted": counted, "check": check,
-    });
-    Ok(Finished { verdict: if passed { Verdict::Passed } else { Verdict::Failed }, figures: value })
+    result.note("counted", format!("{counted} by the server, {answered} answered"));
+    let value = format!("{counted} counted, {answered} answered");
+    result.check(Check::of_server("balance", "the server counts what it answered", counted == answered).value(value));
+    result.store_check(check);
+    result.set_all(json!({
+        "users": args.users, "devices": args.devices, "passes": passes, "answered": answered, "counted": counted,
+    }));
+    Ok(result)
 }
 
 fn popups() -> [(&'static str, &'static str, PopupCaps); 7] {
@@ -286,24 +293,23 @@ impl Pass {
         self.exceeded + self.missed + self.wrong + self.stretch.broken == 0
     }
 
-    fn print(&self, title: &str, args: &PopupCapsArgs) {
-        println!(
-            "{title}: {} users, {} devices each at once, {} kinds of caps: {} answers, {:.0}/s",
-            args.users,
-            args.devices,
-            ROUNDS.len(),
-            self.stretch.answers,
-            self.stretch.per_second()
-        );
-        println!(
-            "  caps         shown {}  exceeded {}  not reached {}  wrong answers {}",
-            self.shown, self.exceeded, self.missed, self.wrong
-        );
-        for problem in &self.problems {
-            println!("  ! {problem}");
-        }
+    fn measured(&self, title: &str) -> Measurement {
+        let check = Check::of_server("caps", "every cap is reached and none exceeded", self.is_clean());
+        let value = filled("exceeded {exceeded}, not reached {missed}, wrong answers {wrong}", self);
+        Measurement::of(title, self)
+            .set("per_second", self.stretch.per_second())
+            .layout(&LAYOUT)
+            .check(check.value(value))
     }
 }
+
+const LAYOUT: Layout = Layout {
+    lines: &[
+        ("answers", "{stretch.answers}, {per_second:0}/s"),
+        ("caps", "shown {shown}  exceeded {exceeded}  not reached {missed}  wrong answers {wrong}"),
+    ],
+    percentiles: &[],
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,18 +1,17 @@
 //! `bench popup-growth`: rates and memory as the number of popups and of users grows.
 
 use super::{
-    answer_verifier::AnswerCounts,
     args::PopupGrowthArgs,
     balance::Balance,
-    fixture::{FixtureSpec, Measurement, PopupFixture},
-    home_page::verdict,
+    fixture::{FixtureSpec, PopupFixture},
     load_loop::{LoadModel, StopCondition},
     mix::{HomePageMix, MixConfig, MixPhase},
     output,
     wire::ConnectionUse,
 };
 use crate::{
-    Finished, LabError, Verdict, process,
+    LabError, process, report,
+    result::{RunResult, filled},
     server::{OwnServer, Target},
 };
 use serde_json::{Value, json};
@@ -23,38 +22,27 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// The most users who become due per second; the gap between popups follows from it, within limits.
 const DUE_PER_SECOND: u64 = 30_000;
 const GAP_S: (u64, u64) = (3, 30);
+/// Users who are due and nevertheless shown nothing, of those asked for, at most.
+const NOTHING_SHARE: f64 = 0.01;
 
-pub(crate) fn run(args: &PopupGrowthArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &PopupGrowthArgs) -> Result<RunResult, LabError> {
     if args.connections == 0 || args.users == 0 || args.known.contains(&0) {
         return Err(LabError::Usage("--connections, --users and --known must be at least 1".into()));
     }
-    let mut verdict = Verdict::Passed;
+    let mut result = RunResult::of("popup-growth");
     let mut run = |popups: usize, users: u32| -> Result<Value, LabError> {
-        let case = run_case(args, popups, users)?;
-        verdict = verdict.and(case.verdict);
-        case.print();
-        Ok(case.json())
+        let figures = run_case(args, popups, users, &mut result)?;
+        report::print_new(&mut result);
+        Ok(figures)
     };
     let by_popups =
         args.popups.iter().map(|popups| run(*popups, args.users)).collect::<Result<Vec<Value>, LabError>>()?;
     let by_users = args.known.iter().map(|users| run(POPUPS, *users)).collect::<Result<Vec<Value>, LabError>>()?;
-    let value = json!({ "bench": "popup-growth", "popups": by_popups, "users": by_users });
-    Ok(Finished { verdict, figures: value })
+    result.set_all(json!({ "popups": by_popups, "users": by_users }));
+    Ok(result)
 }
 
-struct GrowthCase {
-    popups: usize,
-    users: u32,
-    gap_s: u64,
-    rss_before: u64,
-    first_contact: Measurement,
-    measured: Measurement,
-    answer_counts: AnswerCounts,
-    balance: Balance,
-    verdict: Verdict,
-}
-
-fn run_case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<GrowthCase, LabError> {
+fn run_case(args: &PopupGrowthArgs, popups: usize, users: u32, result: &mut RunResult) -> Result<Value, LabError> {
     let title = format!("{popups} popups, {users} users");
     let own = OwnServer::start_on_core(args.settings.clone(), args.server_core)?;
     let gap_s = (u64::from(users) / DUE_PER_SECOND).clamp(GAP_S.0, GAP_S.1);
@@ -93,42 +81,26 @@ fn run_case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<GrowthC
     let measured = fixture.run_load(&title, &mut mix, LoadModel::ClosedLoop, StopCondition::Elapsed(args.duration))?;
     let balance = Balance::reconcile(fixture.http(), &catalogue, &mix.counts, PATIENCE)?;
     let check = fixture.finish()?;
-    let mut verdict = verdict(&mix.answer_counts, &balance, 0.01);
-    if check.is_some_and(|check| !check.passed) {
-        verdict = Verdict::Failed;
-    } else if measured.lab_is_the_limit(LoadModel::ClosedLoop) {
-        verdict = verdict.and(Verdict::LabFellBehind);
+    let counts = mix.answer_counts.since(&warm);
+    let after = measured.server_rss_bytes.unwrap_or_default();
+    // After the mix, when the store has freed the buffers that it used while all users were written.
+    let bytes_per_user = after.saturating_sub(rss_before) as f64 / f64::from(users);
+    let figures = json!({
+        "popups": popups, "users": users, "gap_s": gap_s, "decisions_per_second": measured.decisions_per_second(&counts),
+        "rss_before": rss_before, "bytes_per_user": bytes_per_user, "introduced": first_contact, "tally": counts, "balance": balance,
+    });
+    result.note("", format!("{popups} live popups, {users} known users, a gap of {gap_s} s"));
+    output::tell_first_contact(result, users, &first_contact);
+    let line = "{rss_before:MiB} before the first user, {bytes_per_user:0} bytes a user in the end";
+    result.note("memory", filled(line, &figures));
+    let of_load = measured.measured(&title, Some(&counts), LoadModel::ClosedLoop);
+    let measured = result.record(of_load);
+    output::tell_balance(result, &balance, &counts);
+    for check in output::checks_of(&mix.answer_counts, &balance, NOTHING_SHARE) {
+        result.check(check.part(&*title));
     }
-    let answer_counts = mix.answer_counts.since(&warm);
-    Ok(GrowthCase { popups, users, gap_s, rss_before, first_contact, measured, answer_counts, balance, verdict })
-}
-
-impl GrowthCase {
-    fn bytes_per_user(&self) -> f64 {
-        // After the mix, when the store has freed the buffers that it used while all users were written.
-        let after = self.measured.server_rss_bytes.unwrap_or_default();
-        after.saturating_sub(self.rss_before) as f64 / f64::from(self.users)
-    }
-
-    fn print(&self) {
-        println!("{} live popups, {} known users, a gap of {} s", self.popups, self.users, self.gap_s);
-        output::print_first_contact(self.users, &self.first_contact);
-        println!(
-            "  memory       {:.0} MiB before the first user, {} in the end: {:.0} bytes a user",
-            self.rss_before as f64 / 1048576.0,
-            output::format_memory(&self.measured),
-            self.bytes_per_user()
-        );
-        output::print_mix("as fast as it goes", &self.measured, &self.answer_counts);
-        output::print_balance(&self.balance, &self.answer_counts);
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "popups": self.popups, "users": self.users, "gap_s": self.gap_s,
-            "decisions_per_second": output::decisions_per_second(&self.measured, &self.answer_counts),
-            "rss_before": self.rss_before, "bytes_per_user": self.bytes_per_user(), "introduced": self.first_contact,
-            "measured": self.measured, "tally": self.answer_counts, "balance": self.balance,
-        })
-    }
+    result.store_check(check);
+    let mut figures = figures;
+    figures["measured"] = measured;
+    Ok(figures)
 }

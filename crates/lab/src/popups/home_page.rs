@@ -1,7 +1,6 @@
 //! `bench popup`: the traffic of a home page with a million users, compared with nginx on the same core with the same client.
 
 use super::{
-    answer_verifier::AnswerCounts,
     args::PopupArgs,
     balance::Balance,
     catalogue::{Catalogue, ConfiguredPopup},
@@ -13,19 +12,20 @@ use super::{
     user_profiles::UserProfiles,
 };
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     options::Rate,
-    process, report,
+    process,
+    result::RunResult,
     server::{OwnServer, Target},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// The rate of the open loop, as a share of the rate that the closed loop reached.
 const OPEN_LOOP_SHARE: f64 = 0.7;
 const NGINX_DURATION: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(args: &PopupArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &PopupArgs) -> Result<RunResult, LabError> {
     if args.users == 0 || args.connections == 0 || args.gap.as_secs() < 3 {
         let why = "--users and --connections must be at least 1, --gap at least 3s";
         return Err(LabError::Usage(why.into()));
@@ -34,11 +34,12 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Finished, LabError> {
     let mut nginx = Vec::new();
     if args.nginx || args.only_nginx {
         nginx.push(measure_nginx(args, client_core)?);
-        output::print_nginx("nginx, before", &nginx[0]);
     }
+    let mut result = RunResult::of("popup");
     if args.only_nginx {
-        let value = json!({ "bench": "popup", "nginx": nginx });
-        return Ok(Finished { verdict: Verdict::Passed, figures: value });
+        let measured = nginx.iter().map(|measured| record_nginx(&mut result, measured, "nginx")).collect::<Vec<_>>();
+        result.set("nginx", measured);
+        return Ok(result);
     }
     let target = match args.target.url {
         Some(_) => Target::resolve(&args.target)?,
@@ -110,45 +111,35 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Finished, LabError> {
         nginx.push(measure_nginx(args, client_core)?);
     }
 
-    output::print_first_contact(args.users, &first_contact);
-    output::print_mix("closed loop", &closed, &closed_counts);
-    if let Some((_, open)) = &open {
-        output::print_mix(
-            &format!("open loop at {:.0} requests/s", per_second.unwrap_or_default()),
-            open,
-            &open_counts,
-        );
+    for (measured, title) in nginx.iter().zip(["nginx, before", "nginx, after"]) {
+        record_nginx(&mut result, measured, title);
     }
-    output::print_balance(&balance, &mix.answer_counts);
-    let ratio = output::print_ratio_to_nginx(&closed, &closed_counts, &nginx);
-    report::print_check(&check);
-
-    let mut verdict = verdict(&mix.answer_counts, &balance, args.nothing_share);
-    let limited = closed.lab_is_the_limit(LoadModel::ClosedLoop)
-        || open.as_ref().is_some_and(|(model, measured)| measured.lab_is_the_limit(*model));
-    if limited {
-        verdict = verdict.and(Verdict::LabFellBehind);
-    }
-    if check.as_ref().is_some_and(|check| !check.passed) {
-        verdict = Verdict::Failed;
-    }
-    let value = json!({
-        "bench": "popup", "users": args.users, "popups": args.popups, "connections": args.connections, "gap_s": gap_s,
-        "one_request_per_connection": args.one_request_per_connection, "introduced": first_contact, "closed": { "measured": closed, "tally": closed_counts },
-        "open": open.map(|(_, measured)| json!({ "rate": per_second, "measured": measured, "tally": open_counts })),
-        "whole_run": mix.answer_counts, "balance": balance, "nginx": nginx, "ratio_to_nginx": ratio, "check": check,
+    output::tell_first_contact(&mut result, args.users, &first_contact);
+    let measured = closed.measured("closed loop", Some(&closed_counts), LoadModel::ClosedLoop);
+    let closed_figures = result.record(measured);
+    let open = open.map(|(model, open)| {
+        let title = format!("open loop at {:.0} requests/s", per_second.unwrap_or_default());
+        let figures = result.record(open.measured(&title, Some(&open_counts), model));
+        json!({ "rate": per_second, "measured": figures, "tally": open_counts })
     });
-    Ok(Finished { verdict, figures: value })
+    output::tell_balance(&mut result, &balance, &mix.answer_counts);
+    let ratio = output::tell_ratio_to_nginx(&mut result, &closed, &closed_counts, &nginx);
+    for check in output::checks_of(&mix.answer_counts, &balance, args.nothing_share) {
+        result.check(check);
+    }
+    result.store_check(check);
+    result.set_all(json!({
+        "users": args.users, "popups": args.popups, "connections": args.connections, "gap_s": gap_s,
+        "one_request_per_connection": args.one_request_per_connection, "introduced": first_contact,
+        "closed": { "measured": closed_figures, "tally": closed_counts }, "open": open,
+        "whole_run": mix.answer_counts, "balance": balance, "nginx": nginx, "ratio_to_nginx": ratio,
+    }));
+    Ok(result)
 }
 
-/// Passed if all answers were right and all counts balance.
-pub(super) fn verdict(answer_counts: &AnswerCounts, balance: &Balance, nothing_share: f64) -> Verdict {
-    let nothing = answer_counts.due_but_nothing as f64 / (answer_counts.asked_due as f64).max(1.0);
-    if answer_counts.is_clean() && balance.wrong == 0 && nothing <= nothing_share {
-        Verdict::Passed
-    } else {
-        Verdict::Failed
-    }
+/// Nginx is what is compared with: nothing is asked of it.
+fn record_nginx(result: &mut RunResult, measured: &Measurement, title: &str) -> Value {
+    result.record(measured.measured(title, None, LoadModel::ClosedLoop).without_checks())
 }
 
 /// Measures nginx on the server's core with the same requests and the same client.

@@ -18,6 +18,6 @@ pub(crate) mod load_loop;
 mod metrics;
 pub(crate) mod mix;
 mod nginx;
-mod output;
+pub(crate) mod output;
 pub(crate) mod user_profiles;
 pub(crate) mod wire;

@@ -1,14 +1,18 @@
-//! The report as one JSON document: the figures of the bench, and beside them the verdict with its reasons, the machine, the commit
+//! The report as one JSON document: the figures of the run, and beside them the verdict with its reasons, the machine, the commit
 //! and the command.
 
 use super::{
     files,
+    junit::TestSuite,
     machine::{self, MachineCounters},
     output_args::OutputArgs,
-    parts::{Part, parts_of},
-    thresholds::{Criterion, Threshold},
+    parts::parts_of,
+    terminal, thresholds,
 };
-use crate::{Finished, LabError, Verdict, interrupt};
+use crate::{
+    LabError, interrupt,
+    result::{RunResult, Verdict},
+};
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -41,30 +45,32 @@ impl<'a> RunReport<'a> {
         })
     }
 
-    /// Judges the figures, and writes the report.
-    pub(crate) fn finish(self, finished: Finished) -> Result<Verdict, LabError> {
-        let Finished { verdict, mut figures } = finished;
+    /// Prints what was not printed yet, holds the figures to the user's bounds, and writes the report.
+    pub(crate) fn finish(self, mut result: RunResult) -> Result<(Verdict, TestSuite), LabError> {
         let (kernel, mut doubts) = MachineCounters::read().since(&self.before);
         if cfg!(debug_assertions) {
             doubts.push("The program was built without optimisation: compare these figures with nothing.".into());
         }
-        let criteria = criteria(&figures, self.output);
-        let mut verdict = verdict;
-        if criteria.iter().any(|criterion| criterion.name == "threshold" && !criterion.met) {
-            verdict = verdict.and(Verdict::ThresholdMissed);
-        }
+        terminal::print_new(&mut result);
+        let (mut figures, mut checks) = result.into_parts();
+        checks.extend(thresholds::judge_all(&self.output.thresholds, &parts_of(&figures)));
+        let mut verdict = checks.iter().fold(Verdict::Passed, |verdict, check| verdict.and(check.verdict));
         if interrupt::requested() {
             verdict = verdict.and(Verdict::Interrupted);
         }
-        for criterion in criteria.iter().filter(|criterion| criterion.name == "threshold") {
-            let answer = if criterion.met { "met" } else { "MISSED" };
-            println!("threshold      {}: {} ({}), {answer}", criterion.bound, criterion.value, criterion.part);
+        for check in checks.iter().filter(|check| check.is_threshold()) {
+            let answer = if check.is_met() { "met" } else { "MISSED" };
+            println!("threshold      {}: {} ({}), {answer}", check.bound, check.value, check.part);
         }
+        let is_comparison = figures["bench"] == "compare";
+        let (sentence, seconds) =
+            (if is_comparison { comparison_sentence(verdict) } else { verdict.sentence() }, self.started.elapsed());
+        let command = command_line(std::env::args());
         figures["run"] = json!({
-            "verdict": name(verdict), "exit_code": verdict as u8, "sentence": if figures["bench"] == "compare" { comparison_sentence(verdict) } else { sentence(verdict) }, "partial": interrupt::requested(),
-            "criteria": criteria, "doubts": doubts,
-            "started_at": self.started_at_ms, "seconds": self.started.elapsed().as_secs_f64(),
-            "command": command_line(std::env::args()), "version": env!("CARGO_PKG_VERSION"), "commit": machine::commit(),
+            "verdict": verdict.name(), "exit_code": verdict as u8, "sentence": sentence, "partial": interrupt::requested(),
+            "criteria": checks, "doubts": doubts,
+            "started_at": self.started_at_ms, "seconds": seconds.as_secs_f64(),
+            "command": command, "version": env!("CARGO_PKG_VERSION"), "commit": machine::commit(),
             "machine": self.machine, "kernel": kernel,
         });
         if let Some(file) = &self.output.json {
@@ -74,30 +80,28 @@ impl<'a> RunReport<'a> {
             files::write_report(folder, &figures)?;
             println!("report         {}", folder.join(files::PAGE).display());
         }
-        Ok(verdict)
+        let name = figures["scenario"].as_str().or(figures["bench"].as_str()).unwrap_or("run");
+        let suite = TestSuite {
+            name: name.to_owned(),
+            checks,
+            seconds: seconds.as_secs_f64(),
+            started_at_ms: self.started_at_ms,
+            command,
+            broken_off: (verdict == Verdict::Interrupted).then(|| verdict.sentence().to_owned()),
+        };
+        Ok((verdict, suite))
     }
-}
 
-/// The verdict in a word.
-pub(crate) fn name(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Passed => "passed",
-        Verdict::ThresholdMissed => "threshold missed",
-        Verdict::LabFellBehind => "invalid",
-        Verdict::Interrupted => "partial",
-        Verdict::Failed => "failed",
-    }
-}
-
-fn sentence(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Passed => "Every count balances and every threshold is met.",
-        Verdict::ThresholdMissed => "Every count balances, but a figure missed its threshold.",
-        Verdict::LabFellBehind => {
-            "The lab could not keep its own schedule, so the figures are the lab's limit and say nothing about the server."
+    /// What is told of a run that ended with an error.
+    pub(crate) fn break_off(&self, name: &str, error: &LabError) -> TestSuite {
+        TestSuite {
+            name: name.to_owned(),
+            checks: Vec::new(),
+            seconds: self.started.elapsed().as_secs_f64(),
+            started_at_ms: self.started_at_ms,
+            command: command_line(std::env::args()),
+            broken_off: Some(error.to_string()),
         }
-        Verdict::Interrupted => "The run was ended early: what was planned until then is counted and verified.",
-        Verdict::Failed => "The server failed: a count does not balance, or an answer was wrong.",
     }
 }
 
@@ -107,75 +111,6 @@ fn comparison_sentence(verdict: Verdict) -> &'static str {
         Verdict::LabFellBehind => "Some rounds are invalid or partial, and left out.",
         _ => "Every round that is compared passed.",
     }
-}
-
-/// What the run was held to, in the order of the report: counts, the folder, thresholds, the lab's own lag.
-fn criteria(figures: &Value, output: &OutputArgs) -> Vec<Criterion> {
-    let parts = parts_of(figures);
-    let mut criteria: Vec<Criterion> = parts.iter().filter_map(balance_criterion).collect();
-    if let Some(passed) = figures["check"]["passed"].as_bool() {
-        criteria.push(Criterion {
-            name: "stored data".into(),
-            part: "the server's folder".into(),
-            bound: "passes `tidings check`".into(),
-            value: if passed { "passed" } else { "failed" }.into(),
-            met: passed,
-        });
-    }
-    for threshold in &output.thresholds {
-        criteria.extend(parts.iter().map(|part| threshold.judge(part)));
-        if parts.is_empty() {
-            criteria.push(Criterion {
-                name: "threshold".into(),
-                part: String::new(),
-                bound: threshold.to_string(),
-                value: "not measured".into(),
-                met: false,
-            });
-        }
-    }
-    for part in &parts {
-        let own = part.get("thresholds").and_then(Value::as_array).into_iter().flatten();
-        let own = own.filter_map(|bound| bound.as_str()?.parse::<Threshold>().ok());
-        criteria.extend(own.map(|threshold| threshold.judge(part)));
-    }
-    criteria.extend(parts.iter().filter_map(lag_criterion));
-    criteria.extend(parts.iter().flat_map(agent_criteria));
-    criteria
-}
-
-fn balance_criterion(part: &Part<'_>) -> Option<Criterion> {
-    let (value, met) = part.balance()?;
-    let bound = "every receiver has every entry once, in order, unaltered".into();
-    Some(Criterion { name: "deliveries".into(), part: part.title.clone(), bound, value, met })
-}
-
-fn lag_criterion(part: &Part<'_>) -> Option<Criterion> {
-    let (lag, bound) = (part.number(&["lateness", "p99"])?, part.number(&["lag_max_ms"])?);
-    Some(Criterion {
-        name: "the lab's own lag".into(),
-        part: part.title.clone(),
-        bound: format!("p99 ≤ {bound} ms"),
-        value: format!("{lag:.2} ms"),
-        met: lag <= bound,
-    })
-}
-
-/// With agents each is held to the same bound, so that one that could not keep up is not hidden behind the others.
-fn agent_criteria(part: &Part<'_>) -> Vec<Criterion> {
-    let bound = part.number(&["lag_max_ms"]);
-    let agents = part.get("agents").and_then(Value::as_array).into_iter().flatten();
-    let criterion = |agent: &Value| {
-        let lag = ["lateness", "loop_lag"].iter().filter_map(|name| agent[name]["p99"].as_f64()).fold(0.0, f64::max);
-        Some(Criterion {
-            name: "the agent's own lag".into(),
-            part: agent["address"].as_str()?.to_owned(),
-            bound: format!("p99 ≤ {} ms", bound?),
-            value: format!("{lag:.2} ms"),
-            met: !agent["lagged"].as_bool()?,
-        })
-    };
-    agents.filter_map(criterion).collect()
 }
 
 /// The command as it was given, without secrets.
@@ -225,42 +160,5 @@ mod tests {
         }
         assert!(told.starts_with("tidings bench group --url http://h:1 --api-key *** --token-key=*** "), "{told}");
         assert!(told.contains("'p99<7'"), "{told}");
-    }
-
-    #[test]
-    fn a_part_is_held_to_its_own_thresholds_and_others_are_not() {
-        let part = |title: &str| json!({ "title": title, "latency": { "p50": 1.0, "p99": 80.0 } });
-        let mut figures = json!({ "works": [part("a"), part("b")] });
-        figures["works"][1]["thresholds"] = json!(["p99<70", "p50<2"]);
-        let judged: Vec<_> = criteria(&figures, &OutputArgs::default())
-            .into_iter()
-            .map(|criterion| (criterion.part, criterion.bound, criterion.met))
-            .collect();
-        let expected = [("b", "p99 < 70 ms", false), ("b", "p50 < 2 ms", true)];
-        assert_eq!(judged, expected.map(|(part, bound, met)| (part.to_owned(), bound.to_owned(), met)));
-    }
-
-    #[test]
-    fn counts_lag_and_thresholds_are_what_a_run_is_held_to() {
-        let figures = json!({ "outcome": {
-            "title": "group", "latency": { "p50": 1.0, "p99": 80.0 }, "expected": 10, "delivered": 9, "lost": 1,
-            "lateness": { "p99": 60.0 }, "lag_max_ms": 50.0,
-            "agents": [{ "address": "a:1", "lateness": { "p99": 1.0 }, "loop_lag": { "p99": 70.0 }, "lagged": true }],
-        }, "check": { "passed": true } });
-        let output = OutputArgs {
-            thresholds: vec!["p99<70".parse().unwrap_or_else(|why| panic!("{why}"))],
-            ..OutputArgs::default()
-        };
-        let criteria = criteria(&figures, &output);
-        assert_eq!(criteria.last().map(|last| (last.part.as_str(), last.value.as_str())), Some(("a:1", "70.00 ms")));
-        let met: Vec<(String, bool)> = criteria.into_iter().map(|c| (c.name, c.met)).collect();
-        let expected = [
-            ("deliveries", false),
-            ("stored data", true),
-            ("threshold", false),
-            ("the lab's own lag", false),
-            ("the agent's own lag", false),
-        ];
-        assert_eq!(met, expected.map(|(name, met)| (name.to_owned(), met)));
     }
 }

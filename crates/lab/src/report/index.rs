@@ -1,7 +1,7 @@
 //! A page that leads to the reports of several runs, each in a folder beside it.
 
 use super::files::{PAGE, STYLE, escape};
-use crate::LabError;
+use crate::{LabError, result::Verdict};
 use std::{fmt::Write, path::Path};
 
 pub(crate) const INDEX: &str = "index.html";
@@ -12,7 +12,7 @@ pub(crate) struct IndexRow {
     /// Also the name of its folder.
     pub(crate) name: String,
     pub(crate) about: String,
-    pub(crate) passed: bool,
+    pub(crate) verdict: Verdict,
     /// The verdict, or why there is no report.
     pub(crate) sentence: String,
     pub(crate) seconds: f64,
@@ -24,6 +24,26 @@ pub(crate) fn write_index(folder: &Path, rows: &[IndexRow]) -> Result<(), LabErr
     Ok(std::fs::write(folder.join(INDEX), page(folder, rows))?)
 }
 
+/// The one verdict of all runs.
+fn verdict_box(rows: &[IndexRow]) -> String {
+    let verdict = rows.iter().fold(Verdict::Passed, |verdict, row| verdict.and(row.verdict));
+    let (tone, mark) = match verdict {
+        Verdict::Passed => ("is-good", '\u{2713}'),
+        Verdict::Failed => ("is-bad", '\u{2715}'),
+        _ => ("is-warn", '!'),
+    };
+    let passed = rows.iter().filter(|row| row.verdict == Verdict::Passed).count();
+    let name = verdict.name();
+    format!(
+        "<div class=\"verdict {tone}\"><span class=\"mark\" aria-hidden=\"true\">{mark}</span><div><strong>{}{}</strong>{passed} of {} \
+         passed. {}</div></div>\n",
+        name[..1].to_uppercase(),
+        &name[1..],
+        rows.len(),
+        verdict.sentence()
+    )
+}
+
 fn page(folder: &Path, rows: &[IndexRow]) -> String {
     let mut text = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -31,8 +51,9 @@ fn page(folder: &Path, rows: &[IndexRow]) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <title>Scenarios \u{2013} Tidings lab</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main id=\"report\">\n\
-         <p class=\"eyebrow\">Tidings lab</p>\n<h1>Scenarios</h1>\n<div class=\"scroll\"><table>\n\
-         <thead><tr><th></th><th>Scenario</th><th>About</th><th class=\"number\">Took</th></tr></thead>\n<tbody>\n"
+         <p class=\"eyebrow\">Tidings lab</p>\n<h1>Scenarios</h1>\n{}<div class=\"scroll\"><table>\n\
+         <thead><tr><th></th><th>Scenario</th><th>About</th><th class=\"number\">Took</th></tr></thead>\n<tbody>\n",
+        verdict_box(rows)
     );
     for row in rows {
         let name = escape(&row.name);
@@ -42,7 +63,7 @@ fn page(folder: &Path, rows: &[IndexRow]) -> String {
         } else {
             name
         };
-        let (tone, mark) = if row.passed { ("met", '\u{2713}') } else { ("missed", '\u{2715}') };
+        let (tone, mark) = if row.verdict == Verdict::Passed { ("met", '\u{2713}') } else { ("missed", '\u{2715}') };
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
@@ -62,21 +83,26 @@ mod tests {
 
     #[test]
     #[allow(clippy::unwrap_used)]
-    fn a_run_with_a_report_is_linked_and_one_without_is_told() {
+    fn one_verdict_stands_above_runs_of_which_each_report_is_linked() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("good")).unwrap();
         std::fs::write(folder.path().join("good").join(PAGE), "x").unwrap();
-        let row = |name: &str, passed, sentence: &str| IndexRow {
+        let row = |name: &str, verdict, sentence: &str| IndexRow {
             name: name.into(),
             about: "A <b>.".into(),
-            passed,
+            verdict,
             sentence: sentence.into(),
             seconds: 1.5,
         };
-        write_index(folder.path(), &[row("good", true, "passed"), row("bad", false, "no PostgreSQL")]).unwrap();
+        write_index(
+            folder.path(),
+            &[row("good", Verdict::Passed, "passed"), row("bad", Verdict::Failed, "no PostgreSQL")],
+        )
+        .unwrap();
         let page = std::fs::read_to_string(folder.path().join(INDEX)).unwrap();
         assert!(page.contains("<a href=\"good/report.html\">good</a>"), "{page}");
         assert!(page.contains("no PostgreSQL") && !page.contains("href=\"bad"), "{page}");
         assert!(page.contains("A &lt;b&gt;."), "text stays text");
+        assert!(page.contains("<strong>Failed</strong>1 of 2 passed."), "{page}");
     }
 }

@@ -1,28 +1,30 @@
-//! What a run leaves behind: tables on the terminal, and with `--report DIR` a page, JSON and CSV.
+//! What a run leaves behind: lines on the terminal, and with `--report DIR` a page, JSON and CSV, with `--junit FILE` JUnit's XML.
 //!
-//! A bench knows nothing of pages: it hands its figures back as JSON, and whatever in them has a latency is a measured part. In
-//! reading order:
-//! - `printed`: tables;
-//! - `parts`: the measured parts in the figures of any bench;
+//! All are written from the one [result](crate::result) of the run. In reading order:
+//! - `terminal`: the printer of lines and tables;
+//! - `parts`: the measured parts among the figures of any run, as reports and comparisons read them;
 //! - `output_args`: the options of every command about all this;
-//! - `thresholds`: what they are held to;
+//! - `thresholds`: bounds that users set;
 //! - `machine`: where the run took place, and whether it had the machine to itself;
 //! - `document`: the report as one JSON document;
+//! - `junit`: its checks as test cases, for what runs builds;
 //! - `index`: a page that leads to the reports of several runs;
 //! - `files`: the page, CSV, and where they are written; `page/` has the page's style and script, and uPlot.
 
 pub(crate) mod document;
 pub(crate) mod files;
 mod index;
+mod junit;
 mod machine;
 mod output_args;
 pub(crate) mod parts;
-mod printed;
+mod terminal;
 pub(crate) mod thresholds;
 
 pub use output_args::OutputArgs;
 
-pub(crate) use document::{RunReport, name};
+pub(crate) use document::RunReport;
 pub(crate) use index::{INDEX, IndexRow, write_index};
-pub(crate) use printed::{outcome_json, print_check, print_outcome};
+pub(crate) use junit::TestSuite;
+pub(crate) use terminal::print_new;
 pub(crate) use thresholds::Threshold;

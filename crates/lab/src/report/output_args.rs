@@ -13,6 +13,9 @@ pub struct OutputArgs {
     /// Write report.html, report.json and CSV files into this folder
     #[arg(long, value_name = "DIR", global = true)]
     pub report: Option<PathBuf>,
+    /// Write what the run was held to into this file as JUnit's XML, which servers that run builds read
+    #[arg(long, value_name = "FILE", global = true)]
+    pub junit: Option<PathBuf>,
     /// Show nothing on the terminal while it runs
     #[arg(long, short, global = true)]
     pub quiet: bool,
@@ -27,6 +30,6 @@ pub struct OutputArgs {
 
 impl Default for OutputArgs {
     fn default() -> Self {
-        OutputArgs { json: None, report: None, quiet: false, repeat: 1, thresholds: Vec::new() }
+        OutputArgs { json: None, report: None, junit: None, quiet: false, repeat: 1, thresholds: Vec::new() }
     }
 }

@@ -11,6 +11,14 @@ pub(crate) struct Part<'a> {
     around: Option<&'a Map<String, Value>>,
 }
 
+impl<'a> Part<'a> {
+    /// These figures, which a measured part has.
+    pub(crate) fn of(title: &str, figures: &'a Map<String, Value>) -> Self {
+        let load = figures.get("stretch").and_then(Value::as_object);
+        Part { title: title.to_owned(), figures: load.unwrap_or(figures), around: load.map(|_| figures) }
+    }
+}
+
 /// All parts, in the order in which they stand.
 pub(crate) fn parts_of(figures: &Value) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
@@ -22,23 +30,15 @@ fn gather<'a>(value: &'a Value, path: &str, parts: &mut Vec<Part<'a>>) {
     let inner = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     match value {
         Value::Object(object) => {
-            let load = object.get("stretch").and_then(Value::as_object);
-            let (figures, around) = match load {
-                Some(load) => (load, Some(object)),
-                None => (object, None),
-            };
             // The report's own part of the document is no part of the run, and those of a comparison belong to other runs.
             if path == "run" || path == "sides" || path == "compared" {
                 return;
             }
-            if figures.get("latency").and_then(|latency| latency.get("p50")).is_some() {
-                let title = figures.get("title").or_else(|| object.get("title"));
-                let title = title.and_then(Value::as_str).filter(|title| !title.is_empty());
-                parts.push(Part {
-                    title: title.unwrap_or(path.trim_end_matches(".measured")).to_owned(),
-                    figures,
-                    around,
-                });
+            let part = Part::of("", object);
+            if part.number(&["latency", "p50"]).is_some() {
+                let title = part.get("title").and_then(Value::as_str).filter(|title| !title.is_empty());
+                let title = title.unwrap_or(path.trim_end_matches(".measured")).to_owned();
+                parts.push(Part { title, ..part });
                 return;
             }
             // What the bench is about comes first, then what it is compared with.
@@ -132,8 +132,8 @@ impl Part<'_> {
         Some(100.0 * (refused / planned.max(1.0)).max(faults / expected.max(1.0)))
     }
 
-    /// What must balance, in words, and whether it does; `None` if this part counts no deliveries.
-    pub(crate) fn balance(&self) -> Option<(String, bool)> {
+    /// What was delivered, and what is wrong with it, in words; `None` if this part counts no deliveries.
+    pub(crate) fn balance(&self) -> Option<String> {
         let (delivered, expected) = (self.number(&["delivered"])?, self.number(&["expected"])?);
         let named = ["lost", "doubled", "out_of_order", "altered", "gaps"]
             .iter()
@@ -141,9 +141,7 @@ impl Part<'_> {
         let faults: Vec<_> = named.filter(|(_, count)| *count > 0.0).collect();
         let words: Vec<String> =
             faults.iter().map(|(name, count)| format!(", {} {count:.0}", name.replace('_', " "))).collect();
-        let balances =
-            self.get("balances").and_then(Value::as_bool).unwrap_or(delivered == expected && faults.is_empty());
-        Some((format!("{delivered:.0} of {expected:.0}{}", words.concat()), balances))
+        Some(format!("{delivered:.0} of {expected:.0}{}", words.concat()))
     }
 }
 

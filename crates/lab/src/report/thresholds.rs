@@ -1,7 +1,7 @@
 //! Thresholds: what a run's figures must keep beside the counts that always must balance.
 
 use super::parts::Part;
-use serde::Serialize;
+use crate::result::Check;
 use std::str::FromStr;
 
 /// A bound of one figure, such as `p99<70`.
@@ -87,20 +87,9 @@ impl std::fmt::Display for Threshold {
     }
 }
 
-/// One line of what the run was held to.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Criterion {
-    pub(crate) name: String,
-    /// The part of the run, where it has several.
-    pub(crate) part: String,
-    pub(crate) bound: String,
-    pub(crate) value: String,
-    pub(crate) met: bool,
-}
-
 impl Threshold {
     /// Holds a part of the run to it. A figure that the part does not have misses it: what was not measured was not kept.
-    pub(crate) fn judge(&self, part: &Part<'_>) -> Criterion {
+    pub(crate) fn judge(&self, part: &Part<'_>) -> Check {
         let value = match self.figure {
             Figure::Latency(name) => part.number(&["latency", name]),
             Figure::Errors => part.error_percent(),
@@ -116,14 +105,19 @@ impl Threshold {
             Relation::Above => value > self.value,
             Relation::AtLeast => value >= self.value,
         });
-        Criterion {
-            name: "threshold".into(),
-            part: part.title.clone(),
-            bound: self.to_string(),
-            value: value.map_or("not measured".into(), |value| format!("{value:.2}")),
-            met,
-        }
+        Check::of_threshold(self.to_string(), met)
+            .part(&*part.title)
+            .value(value.map_or("not measured".into(), |value| format!("{value:.2}")))
     }
+}
+
+/// Holds every part to these bounds. A run that measured nothing has kept none of them.
+pub(crate) fn judge_all(thresholds: &[Threshold], parts: &[Part<'_>]) -> Vec<Check> {
+    let judge = |threshold: &Threshold| match parts {
+        [] => vec![Check::of_threshold(threshold.to_string(), false).value("not measured")],
+        parts => parts.iter().map(|part| threshold.judge(part)).collect(),
+    };
+    thresholds.iter().flat_map(judge).collect()
 }
 
 #[cfg(test)]
@@ -140,7 +134,7 @@ mod tests {
         }});
         #[allow(clippy::unwrap_used)]
         let threshold: Threshold = threshold.parse().unwrap();
-        threshold.judge(&parts_of(&figures)[0]).met
+        threshold.judge(&parts_of(&figures)[0]).is_met()
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod trouble;
 mod values;
 mod works;
 
-use crate::{Finished, LabError, driver};
+use crate::{LabError, driver, result::RunResult};
 use args::{RunArgs, ScenarioAction, ScenarioArgs};
 use plan::Plan;
 use std::{
@@ -38,7 +38,7 @@ fn with_about(list: &'static [(&'static str, &'static str)]) -> impl Iterator<It
 }
 
 /// Runs the scenario that is named, or that is in the file.
-pub(crate) fn run(args: &RunArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &RunArgs) -> Result<RunResult, LabError> {
     let mut plan = read(&args.scenario, &args.options)?;
     if let Some(nodes) = args.nodes {
         let is_own = args.target.url.is_none();

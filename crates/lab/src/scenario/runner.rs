@@ -12,12 +12,13 @@ use super::{
     works::{Job, Surroundings, WorkResult, WorkerClient},
 };
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     driver::Driver,
     interrupt, offline_push,
     options::TargetArgs,
     rate_profile::RateProfile,
-    report::{self, Threshold, parts::retitle},
+    report,
+    result::{RunResult, Verdict, filled},
 };
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -36,42 +37,31 @@ pub(crate) fn run(
     plan: &Plan,
     args: &TargetArgs,
     driver: Option<(Arc<Driver>, Option<&Path>)>,
-) -> Result<Finished, LabError> {
+) -> Result<RunResult, LabError> {
     check_options(plan, args, driver.is_some())?;
     println!("{}: {}", plan.name, plan.about);
-    let mut figures = json!({ "bench": "run", "scenario": plan.name, "about": plan.about });
-    let mut verdict = Verdict::Passed;
+    let mut result = RunResult::of("run");
+    result.set_all(json!({ "scenario": plan.name, "about": plan.about }));
     if !plan.phases.is_empty() {
         let server = match driver {
             None => ScenarioServer::start(&plan.server, args)?,
             Some((driver, ca)) => {
-                figures["driver"] = json!({ "name": driver.name, "about": driver.about });
+                result.set("driver", json!({ "name": driver.name, "about": driver.about }));
                 println!("driver         {}", driver.about);
                 ScenarioServer::of_others(&plan.server, args, driver, ca)?
             }
         };
-        let mut stage = Stage { plan, args, server, open: BTreeMap::new() };
+        let mut stage = Stage { plan, args, server, open: BTreeMap::new(), result: &mut result };
         let mut phases = Vec::new();
         for number in 0..plan.phases.len() {
             if interrupt::requested() {
                 break;
             }
-            let (one, value) = stage.run_phase(number)?;
-            verdict = verdict.and(one);
-            phases.push(value);
+            phases.push(stage.run_phase(number)?);
+            report::print_new(stage.result);
         }
-        let ScenarioServer { target, offline_push, .. } = &stage.server;
-        let counts = offline_push::conclude(offline_push.as_ref(), target, args.patience)?;
-        stage.open.clear();
-        verdict = verdict.and(offline_push::verdict(&counts));
-        figures["offline_push"] = json!(counts);
-        let check = stage.server.finish()?;
-        report::print_check(&check);
-        if check.as_ref().is_some_and(|check| !check.passed) {
-            verdict = Verdict::Failed;
-        }
-        figures["phases"] = json!(phases);
-        figures["check"] = json!(check);
+        stage.end()?;
+        result.set("phases", phases);
     }
     let mut commands = Vec::new();
     for command in &plan.commands {
@@ -79,25 +69,21 @@ pub(crate) fn run(
             break;
         }
         println!("\n{}: bench {}", command.name, command.line);
-        let finished = command.parsed.run()?;
-        verdict = verdict.and(finished.verdict);
-        let mut value = finished.figures;
+        let part = command.parsed.run()?;
         // Parts of several commands stand beside each other: each says which command it is of.
-        retitle(&mut value, &|title| match (plan.commands.len(), title) {
+        let rename = |title: &str| match (plan.commands.len(), title) {
             (1, title) if !title.is_empty() => title.to_owned(),
             (_, "") => command.name.clone(),
             (_, title) => format!("{}: {title}", command.name),
-        });
-        set_thresholds(&mut value, plan.thresholds.iter().chain(command.parsed.thresholds()));
-        if value["check"]["passed"] == json!(false) {
-            verdict = Verdict::Failed;
-        }
-        commands.push(json!({ "name": command.name, "command": command.line, "figures": value }));
+        };
+        let figures = result.take_over(part, rename, plan.thresholds.iter().chain(command.parsed.thresholds()));
+        report::print_new(&mut result);
+        commands.push(json!({ "name": command.name, "command": command.line, "figures": figures }));
     }
     if !commands.is_empty() {
-        figures["commands"] = json!(commands);
+        result.set("commands", commands);
     }
-    Ok(Finished { verdict, figures })
+    Ok(result)
 }
 
 /// Refuses options that a part of the scenario would ignore.
@@ -126,41 +112,39 @@ fn check_options(plan: &Plan, args: &TargetArgs, has_driver: bool) -> Result<(),
     }
 }
 
-/// Writes the bounds into each measured part, where the report finds them.
-fn set_thresholds<'a>(value: &mut Value, thresholds: impl Iterator<Item = &'a Threshold>) {
-    let bounds: Vec<String> = thresholds.map(ToString::to_string).collect();
-    if !bounds.is_empty() {
-        report::parts::for_each_part(value, &mut |part| {
-            part.insert("thresholds".into(), json!(bounds));
-        });
-    }
-}
-
 /// The server, and the clients that are open.
 struct Stage<'a> {
     plan: &'a Plan,
     args: &'a TargetArgs,
     server: ScenarioServer,
     open: BTreeMap<Worker, WorkerClient>,
+    result: &'a mut RunResult,
 }
 
 impl Stage<'_> {
-    fn run_phase(&mut self, number: usize) -> Result<(Verdict, Value), LabError> {
+    fn run_phase(&mut self, number: usize) -> Result<Value, LabError> {
         let phase = &self.plan.phases[number];
         println!("\nphase {}", phase.name);
         self.open_clients(number)?;
-        let mut verdict = Verdict::Passed;
         if !phase.warm_up.is_zero() {
-            verdict = self.warm_up(phase)?;
+            self.warm_up(phase)?;
         }
-        let (one, value) = match &phase.search {
-            Some(search) => self.search(phase, search)?,
+        match &phase.search {
+            Some(search) => self.search(phase, search),
             None => {
                 let faults: Vec<&Fault> = self.plan.faults.iter().filter(|fault| fault.phase == number).collect();
-                self.run_works(phase, &faults)?
+                self.run_works(phase, &faults)
             }
-        };
-        Ok((verdict.and(one), value))
+        }
+    }
+
+    /// Waits for what is still due, closes the clients, and stops and checks the server.
+    fn end(self) -> Result<(), LabError> {
+        let Stage { args, server, open, result, .. } = self;
+        offline_push::conclude(server.offline_push.as_ref(), &server.target, args.patience, result)?;
+        drop(open);
+        result.store_check(server.finish()?);
+        Ok(())
     }
 
     /// Opens the clients of this phase, and closes those that this phase and later ones do not need.
@@ -195,7 +179,7 @@ impl Stage<'_> {
     }
 
     /// Runs what can be repeated at the rate with which it begins. Nothing is measured; the counts must balance all the same.
-    fn warm_up(&mut self, phase: &Phase) -> Result<Verdict, LabError> {
+    fn warm_up(&mut self, phase: &Phase) -> Result<(), LabError> {
         let seconds = phase.warm_up.as_secs_f64();
         let mut works = Vec::new();
         for work in &phase.works {
@@ -216,13 +200,12 @@ impl Stage<'_> {
         }
         let (results, _) = self.run_at_once(&works, &[])?;
         // A lab that lags while it warms up has not measured anything yet.
-        let failed = results.iter().any(|result| result.verdict == Verdict::Failed);
-        if failed {
-            for (result, (_, _, title)) in results.into_iter().zip(&works) {
-                (result.print)(title);
+        for WorkResult { measured, .. } in results {
+            if measured.verdict() == Verdict::Failed {
+                self.result.record(measured);
             }
         }
-        Ok(if failed { Verdict::Failed } else { Verdict::Passed })
+        Ok(())
     }
 
     fn can_warm_up(&self, worker: &Worker) -> bool {
@@ -233,34 +216,25 @@ impl Stage<'_> {
         )
     }
 
-    fn run_works(&mut self, phase: &Phase, faults: &[&Fault]) -> Result<(Verdict, Value), LabError> {
+    fn run_works(&mut self, phase: &Phase, faults: &[&Fault]) -> Result<Value, LabError> {
         let works: Vec<(&Work, Load, String)> = (phase.works.iter())
             .map(|work| (work, work.load.clone(), format!("{}: {}", phase.name, work.name)))
             .collect();
         let (results, marks) = self.run_at_once(&works, faults)?;
-        let mut verdict = Verdict::Passed;
         let mut values = Vec::new();
-        for (result, (work, load, title)) in results.into_iter().zip(&works) {
-            (result.print)(title);
-            verdict = verdict.and(result.verdict);
-            let mut value = result.figures;
-            value["marks"] = json!(marks.iter().cloned().chain(rate_marks(load)).collect::<Vec<_>>());
-            set_thresholds(&mut value, self.plan.thresholds.iter().chain(&work.thresholds));
-            values.push(value);
+        for (WorkResult { measured, .. }, (work, load, _)) in results.into_iter().zip(&works) {
+            let marks: Vec<Value> = marks.iter().cloned().chain(rate_marks(load)).collect();
+            let measured = measured.set("marks", marks).thresholds(self.plan.thresholds.iter().chain(&work.thresholds));
+            values.push(self.result.record(measured));
         }
         for mark in &marks {
-            println!(
-                "  {:>6.1} s  {}",
-                mark["at"].as_f64().unwrap_or_default(),
-                mark["name"].as_str().unwrap_or_default()
-            );
+            self.result.note("fault", filled("{at:1} s  {name}", mark));
         }
-        Ok((verdict, json!({ "name": phase.name, "works": values })))
+        Ok(json!({ "name": phase.name, "works": values }))
     }
 
     /// Raises the rate step by step until something breaks, and says what, and which step was the last good one.
-    fn search(&mut self, phase: &Phase, search: &Search) -> Result<(Verdict, Value), LabError> {
-        let mut verdict = Verdict::Passed;
+    fn search(&mut self, phase: &Phase, search: &Search) -> Result<Value, LabError> {
         let (mut steps, mut good, mut broke) = (Vec::new(), None, None);
         for (number, rate) in search.rates.iter().enumerate() {
             let works: Vec<(&Work, Load, String)> = (phase.works.iter())
@@ -271,21 +245,15 @@ impl Stage<'_> {
                 .collect();
             let (results, _) = self.run_at_once(&works, &[])?;
             let mut values = Vec::new();
-            for (result, (work, _, title)) in results.into_iter().zip(&works) {
-                let missed = || Trouble::of_thresholds(&search.thresholds, &result.figures);
-                let trouble = result.trouble.clone().or_else(missed);
-                if let (Some(trouble), None) = (trouble, &broke) {
-                    broke = Some(json!({ "step": number + 1, "rate": rate, "work": work.name, "by": trouble,
-                        "sentence": trouble.to_string() }));
+            for (WorkResult { measured, trouble }, (work, ..)) in results.into_iter().zip(&works) {
+                let told = trouble.clone().or_else(|| Trouble::of_thresholds(&search.thresholds, &measured));
+                if let (Some(told), None) = (told, &broke) {
+                    broke = Some(json!({ "step": number + 1, "rate": rate, "work": work.name, "by": told,
+                        "sentence": told.to_string() }));
                 }
                 // What ends a search is its result. Only what must never happen fails the run.
-                verdict = verdict.and(match (result.verdict, &result.trouble) {
-                    (Verdict::Failed, Some(Trouble::Balance(_)) | None) => Verdict::Failed,
-                    (Verdict::Failed, Some(_)) => Verdict::Passed,
-                    (other, _) => other,
-                });
-                (result.print)(title);
-                values.push(result.figures);
+                let ends_search = matches!(&trouble, Some(trouble) if !matches!(trouble, Trouble::Balance(_)));
+                values.push(self.result.record(if ends_search { measured.without_failures() } else { measured }));
             }
             steps.push(json!({ "rate": rate, "works": values }));
             if broke.is_some() || interrupt::requested() {
@@ -293,14 +261,15 @@ impl Stage<'_> {
             }
             good = Some(json!({ "step": number + 1, "rate": rate }));
         }
-        match (&good, &broke) {
+        let sentence = match (&good, &broke) {
             (Some(good), Some(broke)) => {
-                println!("  last good step {} at {}/s; broke by {}", good["step"], good["rate"], broke["sentence"])
+                format!("last good step {} at {}/s; broke by {}", good["step"], good["rate"], broke["sentence"])
             }
-            (None, Some(broke)) => println!("  no step was good; broke by {}", broke["sentence"]),
-            (_, None) => println!("  nothing broke"),
-        }
-        Ok((verdict, json!({ "name": phase.name, "steps": steps, "last_good": good, "broke": broke })))
+            (None, Some(broke)) => format!("no step was good; broke by {}", broke["sentence"]),
+            (_, None) => "nothing broke".to_owned(),
+        };
+        self.result.note("the search", sentence);
+        Ok(json!({ "name": phase.name, "steps": steps, "last_good": good, "broke": broke }))
     }
 
     /// Runs all works at once, each with its client, and injects faults meanwhile. Returns the results in the works' order,

@@ -1,8 +1,7 @@
 //! What broke at a step of a search.
 
-use crate::report::{Threshold, parts::parts_of};
+use crate::{report::Threshold, result::Measurement};
 use serde::Serialize;
-use serde_json::Value;
 
 /// The reason why a step is not a good one. The first that applies is told, in this order.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -34,10 +33,9 @@ impl std::fmt::Display for Trouble {
 
 impl Trouble {
     /// The first of these bounds that the figures miss.
-    pub(crate) fn of_thresholds(thresholds: &[Threshold], figures: &Value) -> Option<Trouble> {
-        let parts = parts_of(figures);
-        let missed = thresholds.iter().flat_map(|threshold| parts.iter().map(|part| threshold.judge(part)));
-        let missed = missed.into_iter().find(|criterion| !criterion.met)?;
+    pub(crate) fn of_thresholds(thresholds: &[Threshold], measured: &Measurement) -> Option<Trouble> {
+        let part = measured.part();
+        let missed = thresholds.iter().map(|threshold| threshold.judge(&part)).find(|check| !check.is_met())?;
         Some(Trouble::Threshold(format!("{}, was {}", missed.bound, missed.value)))
     }
 }

@@ -9,12 +9,12 @@ mod session;
 mod texts;
 
 use crate::{
-    Finished, LabError, Verdict,
+    LabError,
     direct::{DirectFixture, Pairs},
     latency::{Curve, Percentiles, curve_of},
     options::{SendProtocol, TargetArgs, parse_duration},
     process,
-    report::{self, outcome_json},
+    result::{Layout, Measurement, RunResult},
     sampler::{Sampler, Samples, Watched},
     series::Series,
     server::{OwnServer, Target},
@@ -24,7 +24,7 @@ use crate::{
 use clap::Args;
 use load_loop::{Cast, LoadLoop, Sizes};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 use texts::{CHUNK_BYTES_MIN, Chunks};
 use tidings_client::http::{HttpClient, path_segment};
@@ -98,45 +98,34 @@ impl StreamsOutcome {
             && self.stored_whole == self.streams as u64
     }
 
-    fn verdict(&self) -> Verdict {
-        match (self.balances(), self.lateness.p99 > self.lag_max_ms) {
-            (false, _) => Verdict::Failed,
-            (true, true) => Verdict::LabFellBehind,
-            (true, false) => Verdict::Passed,
-        }
-    }
-
-    fn print(&self, title: &str) {
-        println!("{title}");
-        println!(
-            "  chunks       written {}  delivered {} of {}  in {} frames  gaps {}  altered {}  refused {}",
-            self.chunks, self.delivered, self.expected, self.frames, self.gaps, self.altered, self.refused
-        );
-        println!(
-            "  texts        whole at {} of {} readers  stored whole {} of {}",
-            self.complete,
-            self.streams * self.readers,
-            self.stored_whole,
-            self.streams
-        );
-        let server = self.server_cpu_seconds.map_or("?".into(), |seconds| format!("{seconds:.2} s"));
-        println!(
-            "  rate         {:.0} chunks/s  {:.0} deliveries/s  over {:.2} s  CPU client {:.2} s  server {server}",
-            self.chunks as f64 / self.seconds.max(1e-9),
-            self.delivered as f64 / self.seconds.max(1e-9),
-            self.seconds,
-            self.client_cpu_seconds
-        );
-        println!("  ms             p50       p99      p100");
-        let named = [("last reader", self.latency), ("begin, end", self.committed), ("client late", self.lateness)];
-        for (name, p) in named {
-            println!("  {name:<12}{:>8.2}  {:>8.2}  {:>8.2}", p.p50, p.p99, p.max);
-        }
-        for problem in &self.problems {
-            println!("  ! {problem}");
-        }
+    fn measured(&self, title: &str) -> Measurement {
+        let per_second = |count: u64| count as f64 / self.seconds.max(1e-9);
+        Measurement::of(title, self)
+            .layout(&LAYOUT)
+            .set("chunks_per_second", per_second(self.chunks))
+            .set("deliveries_per_second", per_second(self.delivered))
+            .set("texts", self.streams * self.readers)
+            .balance(self.balances())
+            .punctual(&self.lateness, self.lag_max_ms)
     }
 }
+
+const LAYOUT: Layout = Layout {
+    lines: &[
+        (
+            "chunks",
+            "written {chunks}  delivered {delivered} of {expected}  in {frames} frames  gaps {gaps}  altered {altered}  \
+             refused {refused}",
+        ),
+        ("texts", "whole at {complete} of {texts} readers  stored whole {stored_whole} of {streams}"),
+        (
+            "rate",
+            "{chunks_per_second:0} chunks/s  {deliveries_per_second:0} deliveries/s  over {seconds:2} s  CPU client \
+             {client_cpu_seconds:2} s  server {server_cpu_seconds:2} s",
+        ),
+    ],
+    percentiles: &[("last reader", "latency"), ("begin, end", "committed"), ("client late", "lateness")],
+};
 
 fn sizes(args: &StreamsArgs) -> Result<Sizes, LabError> {
     let count = (args.rate * args.duration.as_secs_f64()) as usize;
@@ -178,7 +167,7 @@ fn create_cast(http: &mut HttpClient, sizes: &Sizes, token_key: &str) -> Result<
     Ok(cast)
 }
 
-pub(crate) fn run(args: &StreamsArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &StreamsArgs) -> Result<RunResult, LabError> {
     let sizes = sizes(args)?;
     let target = match args.target.url {
         Some(_) => Target::resolve(&args.target)?,
@@ -281,27 +270,23 @@ fn finish(
     target: Target,
     outcome: &StreamsOutcome,
     [alone, beside]: [Option<Outcome>; 2],
-) -> Result<Finished, LabError> {
-    let check = target.finish()?;
-    let mut verdict = outcome.verdict();
-    for (title, chat) in [("direct messages, nothing else", &alone), ("direct messages, beside the streams", &beside)] {
-        if let Some(chat) = chat {
-            report::print_outcome(title, chat);
-            verdict = verdict.and(Verdict::of(chat));
+) -> Result<RunResult, LabError> {
+    let mut result = RunResult::of("streams");
+    result.set_all(json!({ "rate": args.rate, "chunk_bytes": args.chunk_bytes, "balances": outcome.balances() }));
+    for (name, title, chat) in [
+        ("chat_alone", "direct messages, nothing else", &alone),
+        ("chat_beside", "direct messages, beside the streams", &beside),
+    ] {
+        match chat {
+            Some(chat) => result.measure(name, chat.measured(title)),
+            None => result.set(name, Value::Null),
         }
     }
-    outcome.print(&format!(
+    let title = format!(
         "{} streams with {} readers each, {} chunks of {} bytes a second each",
         args.streams, args.readers, args.rate, args.chunk_bytes
-    ));
-    report::print_check(&check);
-    if check.as_ref().is_some_and(|check| !check.passed) {
-        verdict = Verdict::Failed;
-    }
-    let value = json!({
-        "bench": "streams", "rate": args.rate, "chunk_bytes": args.chunk_bytes, "balances": outcome.balances(),
-        "outcome": outcome, "chat_alone": alone.as_ref().map(outcome_json),
-        "chat_beside": beside.as_ref().map(outcome_json), "check": check,
-    });
-    Ok(Finished { verdict, figures: value })
+    );
+    result.measure("outcome", outcome.measured(&title));
+    result.store_check(target.finish()?);
+    Ok(result)
 }

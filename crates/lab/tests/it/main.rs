@@ -10,6 +10,7 @@ mod agents_share_a_load;
 mod broker_faults_fail_a_run;
 mod comparisons_say_what_rounds_allow;
 mod device_faults_fail_a_run;
+mod junit_has_what_a_run_was_held_to;
 mod message_faults_fail_a_run;
 mod popup_faults_fail_a_run;
 mod the_live_view_follows_a_run;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         broker_faults_fail_a_run::trials(),
         comparisons_say_what_rounds_allow::trials(),
         device_faults_fail_a_run::trials(),
+        junit_has_what_a_run_was_held_to::trials(),
         message_faults_fail_a_run::trials(),
         popup_faults_fail_a_run::trials(),
         the_live_view_follows_a_run::trials(),

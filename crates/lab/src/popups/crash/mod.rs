@@ -10,7 +10,7 @@ use super::{
     args::PopupCrashArgs,
     catalogue::{put_popup, variant},
 };
-use crate::{Finished, LabError, Verdict, report, server::OwnServer};
+use crate::{LabError, result::RunResult, server::OwnServer};
 use clients::{Exposure, Incarnations, decide_until_stopped, report_until_stopped};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 pub(super) const POPUPS: [(&str, bool); 2] = [("relaxed", false), ("strict", true)];
 
-pub(crate) fn run(args: &PopupCrashArgs) -> Result<Finished, LabError> {
+pub(crate) fn run(args: &PopupCrashArgs) -> Result<RunResult, LabError> {
     let seed = args.seed.unwrap_or_else(rand::random);
     println!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -88,12 +88,10 @@ pub(crate) fn run(args: &PopupCrashArgs) -> Result<Finished, LabError> {
     drop(http);
     server.stop()?;
     let check = server.check()?;
-    verifier.print(args.kills, seconds);
-    report::print_check(&Some(check.clone()));
-    Ok(Finished {
-        verdict: if verifier.is_clean() && check.passed { Verdict::Passed } else { Verdict::Failed },
-        figures: verifier.json(args.kills, seed, seconds, &check),
-    })
+    let mut result = RunResult::of("popup-crash");
+    result.measure_whole(verifier.measured(args.kills, seed, seconds));
+    result.store_check(Some(check));
+    Ok(result)
 }
 
 /// Lets the server run, kills it and starts it again; then verifies the exposures of the killed incarnation and of earlier ones.

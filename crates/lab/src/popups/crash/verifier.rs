@@ -5,9 +5,12 @@ use super::{
     POPUPS,
     clients::{Exposure, Incarnations, ReportedEvent, ReporterLog, decide_request},
 };
-use crate::{LabError, server::StoreCheck};
+use crate::{
+    LabError,
+    result::{Check, Layout, Measurement, filled},
+};
 use rand::{RngExt, rngs::StdRng};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
     collections::{BTreeMap, HashMap},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -228,7 +231,7 @@ impl CrashVerifier {
         }
     }
 
-    pub(super) fn is_clean(&self) -> bool {
+    fn is_clean(&self) -> bool {
         let forgotten = self.forgotten_late + self.forgotten_strict + self.forgotten_stored;
         let events = self.lost + self.doubled + self.altered + self.miscounted + self.contradictions + self.unexpected;
         // A run without verified exposures and accepted events proves nothing.
@@ -239,42 +242,9 @@ impl CrashVerifier {
         self.oldest_forgotten.iter().map(|oldest| oldest.as_secs_f64() * 1000.0).collect()
     }
 
-    pub(super) fn print(&self, kills: usize, seconds: f64) {
-        println!("{kills} kills in {seconds:.1} s");
-        println!(
-            "  decisions    asked again {}  forgotten: within {:?} of a kill {}, longer before {}, strict {}, of earlier lives \
-             or before a clean stop {}",
-            self.asked_again,
-            self.bound,
-            self.forgotten_within,
-            self.forgotten_late,
-            self.forgotten_strict,
-            self.forgotten_stored
-        );
-        let oldest = self.oldest_ms();
-        println!("  oldest       forgotten at each kill, in ms before it: {oldest:.0?}");
-        println!(
-            "  events       accepted {}  exported {} ({} without an answer)  lost {}  doubled {}  altered {}  miscounted {}  \
-             contradictions {}  sent again {}  other answers {}",
-            self.accepted,
-            self.exported,
-            self.unanswered_exported,
-            self.lost,
-            self.doubled,
-            self.altered,
-            self.miscounted,
-            self.contradictions,
-            self.retries,
-            self.unexpected
-        );
-        for problem in &self.problems {
-            println!("  ! {problem}");
-        }
-    }
-
-    pub(super) fn json(&self, kills: usize, seed: u64, seconds: f64, check: &StoreCheck) -> Value {
-        json!({
-            "bench": "popup-crash", "kills": kills, "seed": seed, "seconds": seconds,
+    pub(super) fn measured(&self, kills: usize, seed: u64, seconds: f64) -> Measurement {
+        let figures = json!({
+            "kills": kills, "seed": seed, "seconds": seconds,
             "bound_ms": self.bound.as_millis() as u64, "asked_again": self.asked_again,
             "forgotten": {
                 "within_bound": self.forgotten_within, "oldest_ms": self.oldest_ms(),
@@ -286,10 +256,37 @@ impl CrashVerifier {
                 "lost": self.lost, "doubled": self.doubled, "altered": self.altered, "miscounted": self.miscounted,
                 "contradictions": self.contradictions, "retries": self.retries, "other_answers": self.unexpected,
             },
-            "passed": self.is_clean(), "problems": self.problems, "check": check,
-        })
+            "passed": self.is_clean(), "problems": self.problems,
+        });
+        let bound =
+            "every accepted event is stored once, and no exposure is forgotten that was answered longer before a kill";
+        let check = Check::of_server("events and exposures", bound, self.is_clean());
+        let value = filled(
+            "events {events.accepted}, lost {events.lost}, doubled {events.doubled}; forgotten {forgotten}",
+            &figures,
+        );
+        let title = format!("{kills} kills in {seconds:.1} s");
+        Measurement::of(&title, &figures).layout(&LAYOUT).check(check.value(value))
     }
 }
+
+const LAYOUT: Layout = Layout {
+    lines: &[
+        (
+            "decisions",
+            "asked again {asked_again}  forgotten: within {bound_ms} ms of a kill {forgotten.within_bound}, longer before \
+             {forgotten.longer_before}, strict {forgotten.strict}, of earlier lives or before a clean stop {forgotten.stored}",
+        ),
+        ("oldest", "forgotten at each kill, in ms before it: {forgotten.oldest_ms}"),
+        (
+            "events",
+            "accepted {events.accepted}  exported {events.exported} ({events.unanswered_exported} without an answer)  lost \
+             {events.lost}  doubled {events.doubled}  altered {events.altered}  miscounted {events.miscounted}  contradictions \
+             {events.contradictions}  sent again {events.retries}  other answers {events.other_answers}",
+        ),
+    ],
+    percentiles: &[],
+};
 
 /// Repeats the request of an exposure; returns whether the popup is shown once more.
 fn ask_again(http: &mut HttpClient, one: &Exposure) -> Result<bool, LabError> {

@@ -194,12 +194,7 @@ impl ConnectionWorker {
             let late = figures.lateness.p99;
             (late > figures.lag_max_ms).then(|| Trouble::Lab(format!("began {late:.0} ms late at the 99th percentile")))
         });
-        Ok(WorkResult {
-            verdict: figures.verdict(),
-            trouble,
-            figures: serde_json::to_value(&figures).unwrap_or_default(),
-            print: Box::new(move |title| figures.print(title, "connections")),
-        })
+        Ok(WorkResult { trouble, measured: figures.measured("connections") })
     }
 
     /// One thread: opens the connections that fall to it, and closes them when their time is over.

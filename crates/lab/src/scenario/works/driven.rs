@@ -3,11 +3,10 @@
 
 use super::{Job, WorkResult, messages};
 use crate::{
-    LabError, Verdict,
+    LabError,
     delivery_ledger::Audience,
     driver::{Driver, DriverClient, DriverClients, DriverTarget},
     process,
-    report::{outcome_json, print_outcome},
     scenario::plan::population::{Members, Population},
     worker_protocol::{LoadModel, Outcome},
 };
@@ -102,12 +101,7 @@ impl DrivenWorker {
             let _ = jobs.send(command);
         }
         let outcome = Outcome { lag_max_ms: self.lag_max.as_secs_f64() * 1e3, ..self.result()? };
-        Ok(WorkResult {
-            verdict: Verdict::of(&outcome),
-            trouble: messages::trouble_of(&outcome, false),
-            figures: outcome_json(&outcome),
-            print: Box::new(move |title| print_outcome(title, &outcome)),
-        })
+        Ok(WorkResult { trouble: messages::trouble_of(&outcome, false), measured: outcome.measured(&job.title) })
     }
 }
 

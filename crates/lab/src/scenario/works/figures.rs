@@ -1,10 +1,10 @@
 //! Figures of the workers that drive their clients in threads of this process.
 
 use crate::{
-    Verdict,
     latency::{Curve, Percentiles, curve_of, new_histogram, record},
     live::{LiveBlock, LiveCounts},
     process::{self, ServerProcesses},
+    result::{Check, Layout, Measurement},
     sampler::{Sampler, Samples, Watched},
     series::{Series, SeriesRecorder},
 };
@@ -146,35 +146,36 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub(super) fn verdict(&self) -> Verdict {
-        match (self.wrong + self.broken, self.lateness.p99 > self.lag_max_ms) {
-            (0, false) => Verdict::Passed,
-            (0, true) => Verdict::LabFellBehind,
-            _ => Verdict::Failed,
-        }
-    }
-
-    pub(super) fn print(&self, title: &str, what: &str) {
-        println!("{title}");
-        let codes: Vec<String> = self.refused_by_code.iter().map(|(code, count)| format!("{code} {count}")).collect();
-        let codes = if codes.is_empty() { String::new() } else { format!(" ({})", codes.join(", ")) };
-        println!(
-            "  {what:<12} planned {}  done {}  refused {}{codes}  broken {}  wrong {}",
-            self.planned, self.answers, self.refused, self.broken, self.wrong
-        );
-        println!("  rate         {:.0}/s over {:.2} s", self.answers as f64 / self.seconds.max(1e-9), self.seconds);
-        println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
-        for (name, p) in [("done", &self.latency), ("client late", &self.lateness)] {
-            println!(
-                "  {name:<12}{:>8.2}  {:>8.2}  {:>8.2}  {:>8.2}  {:>8.2}  {:>8.2}",
-                p.p50, p.p90, p.p99, p.p99_9, p.p99_99, p.max
-            );
-        }
-        for problem in &self.problems {
-            println!("  ! {problem}");
-        }
+    /// As a measured part of the run; `what` is done.
+    pub(super) fn measured(&self, what: &str) -> Measurement {
+        let value = format!("broken {}, wrong {}", self.broken, self.wrong);
+        Measurement::of(&self.title, self)
+            .set("what", what)
+            .set("done_per_second", self.answers as f64 / self.seconds.max(1e-9))
+            .layout(&LAYOUT)
+            .check(
+                Check::of_server(
+                    "clients",
+                    "everything comes true, and no connection breaks",
+                    self.wrong + self.broken == 0,
+                )
+                .value(value),
+            )
+            .punctual(&self.lateness, self.lag_max_ms)
     }
 }
+
+const LAYOUT: Layout = Layout {
+    lines: &[
+        (
+            "done",
+            "{answers} of {planned} {what}  refused {refused} ({refused_by_code})  broken {broken}  wrong {wrong}",
+        ),
+        ("rate", "{done_per_second:0}/s over {seconds:2} s"),
+        ("seed", "{seed}"),
+    ],
+    percentiles: &[("done", "latency"), ("client late", "lateness")],
+};
 
 /// What the server used while a worker worked.
 pub(super) struct ServerUse {

@@ -2,12 +2,11 @@
 
 use super::{Job, Surroundings, WorkResult};
 use crate::{
-    LabError, Verdict,
+    LabError,
     load_client::{LoadClient, Participants},
     offline_push::OfflinePush,
     options::SendProtocol,
     process,
-    report::outcome_json,
     scenario::{
         plan::{
             phase::Load,
@@ -68,12 +67,7 @@ impl MessageWorker {
             // The process whose time was measured is gone.
             (outcome.server_cpu_seconds, outcome.server_rss_bytes) = (None, None);
         }
-        Ok(WorkResult {
-            verdict: Verdict::of(&outcome),
-            trouble: trouble_of(&outcome, self.outlives_faults),
-            figures: outcome_json(&outcome),
-            print: Box::new(move |title| crate::report::print_outcome(title, &outcome)),
-        })
+        Ok(WorkResult { trouble: trouble_of(&outcome, self.outlives_faults), measured: outcome.measured(&job.title) })
     }
 
     fn phase(&self, job: &Job<'_>) -> Phase {

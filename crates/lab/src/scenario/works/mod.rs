@@ -21,11 +21,12 @@ use super::{
     trouble::Trouble,
 };
 use crate::{
-    LabError, Verdict,
+    LabError,
     driver::{Driver, DriverTarget},
     offline_push::OfflinePush,
     options::TargetArgs,
     process::ServerProcesses,
+    result::Measurement,
     server::Target,
 };
 use connections::ConnectionWorker;
@@ -34,7 +35,6 @@ use messages::MessageWorker;
 use popups::PopupWorker;
 use pushes::PushWorker;
 use scripted::ScriptedWorker;
-use serde_json::Value;
 use std::{net::SocketAddr, sync::Arc};
 
 /// What is to be done now.
@@ -51,12 +51,9 @@ pub(crate) struct Job<'a> {
 
 /// What came of it.
 pub(crate) struct WorkResult {
-    pub(crate) verdict: Verdict,
+    pub(crate) measured: Measurement,
     /// Why this is not a good step of a search.
     pub(crate) trouble: Option<Trouble>,
-    pub(crate) figures: Value,
-    /// Prints the figures under a title.
-    pub(crate) print: Box<dyn FnOnce(&str) + Send>,
 }
 
 /// The server as workers see it.

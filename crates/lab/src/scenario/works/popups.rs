@@ -2,23 +2,23 @@
 
 use super::{Job, Surroundings, WorkResult};
 use crate::{
-    LabError, Verdict,
+    LabError,
     options::TargetArgs,
     popups::{
-        answer_verifier::AnswerCounts,
         balance::Balance,
         catalogue::Catalogue,
         fixture::{FixtureSpec, Measurement, PopupFixture},
         load_loop::{LoadModel, StopCondition},
         mix::{HomePageMix, MixConfig, MixPhase},
+        output::checks_of,
         user_profiles::UserProfiles,
         wire::ConnectionUse,
     },
     process,
+    result::Verdict,
     scenario::{plan::phase::Load, trouble::Trouble},
     server::Target,
 };
-use serde_json::json;
 use std::time::Duration;
 
 /// Between two popups of a user: the shortest that the mix allows.
@@ -95,42 +95,16 @@ impl PopupWorker {
         measured.server_cpu_seconds = job.server.cpu_seconds().zip(before).map(|(now, before)| now - before);
         measured.server_rss_bytes = job.server.resident_bytes();
         let balance = Balance::reconcile(self.fixture.http(), &self.catalogue, &mix.counts, self.patience)?;
-        let limited = measured.lab_is_the_limit(model);
         let counts = mix.answer_counts.clone();
-        let verdict = match verdict_of(&counts, &balance) {
-            Verdict::Passed if limited => Verdict::LabFellBehind,
-            verdict => verdict,
-        };
-        let trouble = trouble_of(verdict, &measured);
-        let value = json!({
-            "title": job.title, "stretch": measured.stretch, "server_cpu_seconds": measured.server_cpu_seconds,
-            "server_rss_bytes": measured.server_rss_bytes, "samples": measured.samples, "metrics": measured.metrics, "tally": counts,
-            "balance": balance,
-        });
-        let print = move |title: &str| {
-            let stretch = &measured.stretch;
-            let p = &stretch.latency;
-            println!("{title}");
-            println!(
-                "  popups       {} answers, {:.0}/s over {:.2} s  broken {}  unsent {}  wrong {}  due but nothing {} of {}",
-                stretch.answers,
-                stretch.per_second(),
-                stretch.seconds,
-                stretch.broken,
-                stretch.unsent,
-                balance.wrong,
-                counts.due_but_nothing,
-                counts.asked_due,
-            );
-            println!("  ms           p50 {:.2}  p99 {:.2}  p100 {:.2}", p.p50, p.p99, p.max);
-        };
-        Ok(WorkResult { verdict, trouble, figures: value, print: Box::new(print) })
+        let mut figures = measured
+            .measured(&job.title, Some(&counts), model)
+            .set("balance", &balance)
+            .set("problems", &balance.problems);
+        for check in checks_of(&counts, &balance, NOTHING_SHARE) {
+            figures = figures.check(check);
+        }
+        Ok(WorkResult { trouble: trouble_of(figures.verdict(), &measured), measured: figures })
     }
-}
-
-fn verdict_of(counts: &AnswerCounts, balance: &Balance) -> Verdict {
-    let nothing = counts.due_but_nothing as f64 / (counts.asked_due as f64).max(1.0);
-    if counts.is_clean() && balance.wrong == 0 && nothing <= NOTHING_SHARE { Verdict::Passed } else { Verdict::Failed }
 }
 
 fn trouble_of(verdict: Verdict, measured: &Measurement) -> Option<Trouble> {

@@ -5,11 +5,11 @@ use super::{
     figures::{Figures, ServerUse},
 };
 use crate::{
-    LabError, Verdict,
+    LabError,
     devices::{
         args::{DeviceArgs, DeviceProtocol, Gateways},
-        device_counts::DeviceCounts,
         fixture::DeviceFixture,
+        output,
         push_round::PushRound,
     },
     interrupt,
@@ -17,9 +17,9 @@ use crate::{
     options::{Rate, TargetArgs},
     process::monotonic_ns,
     rate_profile::PlannedTimes,
+    result::Verdict,
     scenario::{plan::phase::Load, trouble::Trouble},
 };
-use serde_json::json;
 use std::{
     net::SocketAddr,
     time::{Duration, Instant},
@@ -117,19 +117,17 @@ impl PushWorker {
             ..Figures::default()
         };
         used.end(&mut figures);
-        let verdict = verdict_of(&rounds, &end);
-        let trouble = match verdict {
-            Verdict::Failed => Some(Trouble::Balance("a push did not reach every device once".into())),
-            _ => None,
-        };
-        let mut value = serde_json::to_value(&figures).unwrap_or_default();
-        value["pushes"] = json!(rounds);
-        value["latest_push_ms"] = json!(late_ms);
-        let print = move |title: &str| {
-            figures.print(title, "pushes");
-            rounds.iter().for_each(PushRound::print);
-        };
-        Ok(WorkResult { verdict, trouble, figures: value, print: Box::new(print) })
+        let mut measured = figures.measured("pushes").set("pushes", &rounds).set("latest_push_ms", late_ms);
+        let checks = rounds.iter().map(PushRound::check);
+        for check in checks.chain([output::check_bodies(&end), output::check_heartbeats(&end)]) {
+            measured = measured.check(check);
+        }
+        for round in &rounds {
+            measured = measured.remark(round.in_words());
+        }
+        let failed = measured.verdict() == Verdict::Failed;
+        let trouble = failed.then(|| Trouble::Balance("a push did not reach every device once".into()));
+        Ok(WorkResult { trouble, measured })
     }
 
     fn round(&mut self) -> Result<PushRound, LabError> {
@@ -137,9 +135,4 @@ impl PushWorker {
         self.rounds += 1;
         round
     }
-}
-
-fn verdict_of(rounds: &[PushRound], end: &DeviceCounts) -> Verdict {
-    let verdict = rounds.iter().map(PushRound::verdict).fold(Verdict::Passed, Verdict::and);
-    if end.altered > 0 || !end.heartbeats_balance() { Verdict::Failed } else { verdict }
 }
