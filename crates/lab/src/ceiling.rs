@@ -4,9 +4,8 @@
 use crate::{
     LabError,
     bare_load::BareLoad,
-    group::{GroupFixture, GroupSpec},
-    mix::share::MixShare,
-    options::{Rate, SendProtocol, TargetArgs, parse_duration},
+    message_clients::{GroupSpec, MessageClients},
+    options::{Rate, TargetArgs, parse_duration},
     result::{Check, RunResult},
     server::Target,
     worker_protocol::{LoadModel, Outcome},
@@ -60,16 +59,8 @@ pub(crate) fn run(args: &CeilingArgs) -> Result<RunResult, LabError> {
         Rate::Max => LoadModel::ClosedLoop { window: args.window, duration_ms },
     };
     let target = Target::resolve(&args.target)?;
-    let spec = GroupSpec {
-        members: args.members,
-        group_size: args.members,
-        senders: args.senders,
-        via: SendProtocol::Http,
-        low_priority: false,
-        mix: MixShare::default(),
-        receipts_interval: None,
-    };
-    let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
+    let spec = GroupSpec::of(args.members, args.members, args.senders);
+    let mut fixture = MessageClients::group(&target, &args.target, &spec)?;
     let phase = fixture.phase(model(1.0), args.body_bytes, 1, 1);
     let tidings = fixture.load.run(&format!("Tidings: a group of {}", args.members), phase)?;
     drop(fixture);

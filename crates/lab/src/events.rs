@@ -2,17 +2,15 @@
 //! conversation must be in order and whole; shown is how far others lag behind their commits.
 
 use crate::{
-    LabError,
-    group::{GroupFixture, GroupSpec},
-    interrupt,
+    LabError, interrupt,
     latency::{Percentiles, new_histogram, record},
-    mix::share::MixShare,
+    message_clients::{GroupSpec, MessageClients},
     offline_push::{
         http1::{Answer, Handler, HttpServer, Request},
         notice::NoticeSink,
         tally::NoticeTally,
     },
-    options::{SendProtocol, TargetArgs, parse_duration, parse_share},
+    options::{TargetArgs, parse_duration, parse_share},
     result::{Check, RunResult, Table},
     server::Target,
     setup::{create_users, numbered_ids},
@@ -194,18 +192,10 @@ pub(crate) fn run(args: &EventsArgs) -> Result<RunResult, LabError> {
     let target = Target::resolve(&args.target)?;
     let mut http = target.http();
     create_users(&mut http, &numbered_ids("pair", USERS))?;
-    let spec = GroupSpec {
-        members: args.members,
-        group_size: args.members,
-        senders: SENDERS,
-        via: SendProtocol::Http,
-        low_priority: true,
-        mix: MixShare::default(),
-        receipts_interval: None,
-    };
-    let mut group = GroupFixture::set_up(&target, &args.target, &spec)?;
+    let spec = GroupSpec { low_priority: true, ..GroupSpec::of(args.members, args.members, SENDERS) };
+    let mut group = MessageClients::group(&target, &args.target, &spec)?;
     let taken = Taken {
-        group: group.fresh_conversation().id,
+        group: group.conversations[0].id.clone(),
         failing: args.failing,
         measures: false,
         others: new_histogram(),

@@ -2,9 +2,8 @@
 
 use crate::{
     LabError,
-    group::{GroupFixture, GroupSpec},
-    mix::share::MixShare,
-    options::{SendProtocol, TargetArgs, parse_duration},
+    message_clients::{GroupSpec, MessageClients},
+    options::{TargetArgs, parse_duration},
     process, report,
     result::{RunResult, filled},
     server::{OwnServer, Target},
@@ -73,16 +72,8 @@ fn measure_group_sizes(args: &GrowthArgs, result: &mut RunResult) -> Result<(), 
     let mut rates = Vec::new();
     let mut outcomes = Vec::new();
     for size in [args.members, args.group_size] {
-        let spec = GroupSpec {
-            members: args.members,
-            group_size: size,
-            senders: 32,
-            via: SendProtocol::Http,
-            low_priority: false,
-            mix: MixShare::default(),
-            receipts_interval: None,
-        };
-        let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
+        let spec = GroupSpec::of(size, args.members, 32);
+        let mut fixture = MessageClients::group(&target, &args.target, &spec)?;
         let model = LoadModel::ClosedLoop { window: 1000, duration_ms: args.duration.as_millis() as u64 };
         let phase = fixture.phase(model, 200, 1, 1);
         let outcome = fixture.load.run(&format!("group of {size}"), phase)?;

@@ -8,7 +8,8 @@
 //! - `reach`: whether every message reaches every member by exactly the channels that are due;
 //! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;
 //! - `compare`: reports of several versions or steps beside each other;
-//! - `server`, `setup`, `load_client`: the server under test, its users and groups, the load client's process as the bench sees it;
+//! - `server`, `setup`, `load_client`, `message_clients`: the server under test, its users and groups, the load client's process as the bench
+//!   sees it, and who sends and receives messages;
 //! - `worker_protocol`: the commands and reports between a bench and its load client;
 //! - `fleet`: load clients on several machines as one; `agent`: such a machine; `phase_part`, `clock`: what both agree on;
 //! - [`worker`]: the load client itself, on one core;
@@ -59,6 +60,7 @@ mod latency;
 mod leader;
 mod live;
 mod load_client;
+mod message_clients;
 mod mix;
 mod notifications;
 pub mod offline_push;
@@ -257,7 +259,7 @@ impl ParsedCommand {
         run_bench(&self.0.bench)
     }
 
-    pub(crate) fn thresholds(&self) -> &[report::Threshold] {
+    pub(crate) fn thresholds(&self) -> &[result::Threshold] {
         &self.0.output.thresholds
     }
 }

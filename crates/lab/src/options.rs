@@ -82,6 +82,16 @@ impl std::fmt::Display for SendProtocol {
     }
 }
 
+impl SendProtocol {
+    /// As scenarios have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            SendProtocol::Http => "http",
+            SendProtocol::Ws => "ws",
+        }
+    }
+}
+
 /// The protocol over which messages are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SendProtocol {
@@ -94,6 +104,16 @@ pub enum SendProtocol {
 pub enum Rate {
     Max,
     PerSecond(f64),
+}
+
+/// As scenarios have it.
+impl From<Rate> for toml::Value {
+    fn from(rate: Rate) -> Self {
+        match rate {
+            Rate::Max => "max".into(),
+            Rate::PerSecond(rate) => rate.into(),
+        }
+    }
 }
 
 impl std::fmt::Display for Rate {
@@ -117,6 +137,11 @@ impl FromStr for Rate {
             },
         }
     }
+}
+
+/// A duration as [`parse_duration`] reads it.
+pub(crate) fn duration_text(duration: Duration) -> String {
+    format!("{}ms", duration.as_secs_f64() * 1e3)
 }
 
 /// Parses `500ms`, `10s`, `2m`, or a number of seconds.

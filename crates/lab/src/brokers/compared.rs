@@ -9,10 +9,9 @@ use crate::{
     LabError,
     delivery_ledger::Audience,
     driver::{self, Driver, DriverClient, DriverClients, DriverTarget},
-    group::{GroupFixture, GroupSpec},
     load_client::{LoadClient, Participants},
-    mix::share::MixShare,
-    options::{SendProtocol, TargetArgs},
+    message_clients::{GroupSpec, MessageClients},
+    options::TargetArgs,
     process,
     server::Target,
     setup,
@@ -199,16 +198,8 @@ fn on_tidings(args: &BrokersArgs) -> Result<Figures, LabError> {
     let own = TargetArgs { url: None, ..args.target.clone() };
     let measure = |members: usize, senders: usize, model: LoadModel| {
         let target = Target::resolve(&own)?;
-        let spec = GroupSpec {
-            members,
-            group_size: members,
-            senders,
-            via: SendProtocol::Http,
-            low_priority: false,
-            mix: MixShare::default(),
-            receipts_interval: None,
-        };
-        let mut fixture = GroupFixture::set_up(&target, &own, &spec)?;
+        let spec = GroupSpec::of(members, members, senders);
+        let mut fixture = MessageClients::group(&target, &own, &spec)?;
         let phase = fixture.phase(model, args.body_bytes, 1, 1);
         let outcome = fixture.load.run(&format!("tidings, {members} members"), phase)?;
         drop(fixture);

@@ -15,10 +15,9 @@ mod wire;
 use crate::{
     LabError,
     bare_load::BareLoad,
-    broadcast::Summary,
     driver::DriverArgs,
     options::{TargetArgs, parse_duration},
-    result::RunResult,
+    result::{RunResult, Summary},
     worker_protocol::{LoadModel, Outcome},
 };
 use clap::{Args, ValueEnum};
@@ -153,7 +152,7 @@ pub(crate) fn run(args: &BrokersArgs) -> Result<RunResult, LabError> {
         for (step, members) in args.ladder.iter().enumerate() {
             let model = LoadModel::Rounds { rounds: args.broadcasts, pause_ms: PAUSE.as_millis() as u64 };
             let bare_outcome = BareLoad::rounds(*members, model, args.body_bytes).run(&args.target)?;
-            bare[step].push(Summary::of(&bare_outcome).median);
+            bare[step].push(Summary::of(&bare_outcome.rounds).median);
         }
     }
     let servers: Vec<ServerRounds<'_>> = (compared.iter().zip(&versions).zip(&rounds))

@@ -2,9 +2,8 @@
 
 use super::{BrokersArgs, Figures, compared::Compared};
 use crate::{
-    broadcast::Summary,
     latency::Percentiles,
-    result::{RunResult, Table},
+    result::{RunResult, Summary, Table},
     worker_protocol::Outcome,
 };
 use serde_json::{Value, json};
@@ -82,7 +81,7 @@ fn ladder_table(args: &BrokersArgs, servers: &[ServerRounds<'_>], bare: &[Vec<f6
         table.row(name, figures.map(|figure| format!("{figure:.2}")));
     };
     for ServerRounds { server, rounds, .. } in servers {
-        let at = |step: usize| median(rounds, |figures| Summary::of(&figures.broadcasts[step]).median).0;
+        let at = |step: usize| median(rounds, |figures| Summary::of(&figures.broadcasts[step].rounds).median).0;
         row(server.name(), &mut (0..args.ladder.len()).map(at));
     }
     row("bare loop", &mut bare.iter().map(|rounds| spread(rounds.clone()).0));
@@ -112,7 +111,7 @@ pub(super) fn record(result: &mut RunResult, ServerRounds { server, version, rou
             broadcasts.iter().for_each(|outcome| drop(record(outcome)));
             json!({
                 "group": record(group),
-                "broadcasts": broadcasts.iter().map(|outcome| Summary::of(outcome).json()).collect::<Vec<_>>(),
+                "broadcasts": broadcasts.iter().map(|outcome| Summary::of(&outcome.rounds).json()).collect::<Vec<_>>(),
                 "idle": { "connected_per_second": idle.per_second, "bytes_each": idle.bytes_each },
             })
         })

@@ -5,7 +5,7 @@
 //! [`guests`] are users whose devices connect and disconnect meanwhile, [`push_requester`] requests pushes to them, and
 //! [`feature_traffic`] has them react, pin and write messages that grow.
 //! [`presence_verifier`] (with [`expected_presence`] and [`presence_bounds`]) and [`push_verifier`] verify what nodes answer
-//! and deliver; [`step`] is one step with all of it, [`output`] prints its figures.
+//! and deliver; [`step`] is one step with all of it, [`observations`] what is seen of it and what that is held to, [`output`] what is printed.
 //! Every step ends with counts that must balance: no acknowledged message is lost, duplicated or reordered for any member,
 //! whichever nodes the member was connected to meanwhile.
 
@@ -17,6 +17,7 @@ pub(crate) mod fault_kind;
 mod fault_plan;
 mod feature_traffic;
 mod guests;
+mod observations;
 mod output;
 mod presence_bounds;
 mod presence_verifier;
@@ -26,8 +27,8 @@ mod step;
 
 use crate::{
     LabError,
-    group::{GroupFixture, GroupSpec},
-    options::{SendProtocol, TargetArgs},
+    message_clients::{GroupSpec, MessageClients},
+    options::TargetArgs,
     process, report,
     result::{Check, RunResult, Verdict},
     server::Target,
@@ -111,16 +112,8 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<RunResult, LabError> {
         lag_max: std::time::Duration::MAX,
         ..TargetArgs::default()
     };
-    let spec = GroupSpec {
-        members: args.members,
-        group_size: args.members,
-        senders: args.senders,
-        via: SendProtocol::Http,
-        low_priority: false,
-        mix: args.mix,
-        receipts_interval: None,
-    };
-    let fixture = GroupFixture::set_up(&target, &load, &spec)?;
+    let spec = GroupSpec { mix: args.mix, ..GroupSpec::of(args.members, args.members, args.senders) };
+    let fixture = MessageClients::group(&target, &load, &spec)?;
     let tag = process::run_tag();
     let config = Arc::new(GuestConfig {
         nodes: topology.nodes.iter().map(|node| (node.http(), node.miop())).collect(),
@@ -142,7 +135,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<RunResult, LabError> {
             break;
         }
     }
-    let conversation = run.fixture.conversation.clone();
+    let conversation = run.fixture.conversations[0].id.clone();
     drop(run);
     let order = compare_timelines(&topology, &conversation)?;
     let value = match &order {

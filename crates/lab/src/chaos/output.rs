@@ -1,6 +1,6 @@
 //! What is printed of a step.
 
-use super::{presence_verifier::PresenceResult, step::Observations};
+use super::observations::Observations;
 use crate::{
     mix::counts,
     result::{Layout, Measurement, RunResult, filled},
@@ -50,27 +50,6 @@ pub(super) fn measured(title: &str, outcome: &Outcome, observations: &Observatio
     outcome.measured(title).set("noticed", noticed).layout(&LAYOUT)
 }
 
-pub(super) fn presence_in_words(presence: &PresenceResult) -> String {
-    let right = match (presence.right_s, presence.since_ready_s) {
-        (Some(right), Some(since_ready)) => {
-            let within = if since_ready <= presence.bound_s { "within" } else { "NOT within" };
-            format!(
-                "right again after {right:.1} s, {since_ready:.1} s after every part was ready, {within} {:.1} s",
-                presence.bound_s
-            )
-        }
-        _ if presence.two_versions => "not exact between the two versions".to_owned(),
-        _ => format!("NOT right again within {:.1} s", presence.bound_s),
-    };
-    let count = presence.told_offline.len();
-    let told_offline = match (count, presence.offline_forbidden) {
-        (0, _) => "nobody who stayed was told offline".to_owned(),
-        (_, true) => format!("TOLD OFFLINE though they stayed: {count} times"),
-        (_, false) => format!("told offline though they stayed: {count} times, their node's lease being over"),
-    };
-    format!("{right}  {told_offline} (sessions were told {} changes)", presence.told_changes)
-}
-
 /// Has everything beside the messages printed.
 pub(super) fn tell(
     result: &mut RunResult,
@@ -88,7 +67,7 @@ pub(super) fn tell(
                   {left_out}  again {copies.again}  repeated {copies.repeated}  doubled {copies.doubled}  altered {copies.altered}";
     let of_features = "reactions {reactions}  pins {pins}  messages grown {grown}  cut short {cut_short}  wrong on a node {problem_count}";
     let lines = [
-        ("presence", presence_in_words(presence)),
+        ("presence", presence.in_words()),
         ("pushes", filled(&pushed.replace("LATE", late), pushes) + &without),
         ("features", filled(of_features, features)),
         ("clients", filled("lost connections: {disconnects}", &json!({ "disconnects": disconnects }))),

@@ -117,6 +117,27 @@ impl PresenceResult {
         let in_time = self.since_ready_s.is_some_and(|seconds| seconds <= self.bound_s);
         (in_time || self.two_versions) && (self.told_offline.is_empty() || !self.offline_forbidden)
     }
+
+    pub(super) fn in_words(&self) -> String {
+        let right = match (self.right_s, self.since_ready_s) {
+            (Some(right), Some(since_ready)) => {
+                let within = if since_ready <= self.bound_s { "within" } else { "NOT within" };
+                format!(
+                    "right again after {right:.1} s, {since_ready:.1} s after every part was ready, {within} {:.1} s",
+                    self.bound_s
+                )
+            }
+            _ if self.two_versions => "not exact between the two versions".to_owned(),
+            _ => format!("NOT right again within {:.1} s", self.bound_s),
+        };
+        let count = self.told_offline.len();
+        let told_offline = match (count, self.offline_forbidden) {
+            (0, _) => "nobody who stayed was told offline".to_owned(),
+            (_, true) => format!("TOLD OFFLINE though they stayed: {count} times"),
+            (_, false) => format!("told offline though they stayed: {count} times, their node's lease being over"),
+        };
+        format!("{right}  {told_offline} (sessions were told {} changes)", self.told_changes)
+    }
 }
 
 impl PresenceVerifier {

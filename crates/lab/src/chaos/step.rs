@@ -3,26 +3,22 @@
 
 use super::{
     args::ChaosArgs,
-    client_monitor::{ClientImpact, ClientMonitor},
+    client_monitor::ClientMonitor,
     expected_presence::{ExpectedPresence, ExpectedUser},
     fault_injector,
     fault_kind::FaultKind,
     fault_plan::ChaosStep,
-    feature_traffic::{FeatureResult, FeatureTraffic},
+    feature_traffic::FeatureTraffic,
     guests::{GuestConfig, Guests},
+    observations::{Observations, checks_of},
     output,
     presence_bounds::PresenceBounds,
-    presence_verifier::{PresenceResult, PresenceVerifier},
+    presence_verifier::PresenceVerifier,
     push_requester::PushRequester,
     push_verifier::{PushResult, PushVerifier},
 };
 use crate::{
-    LabError,
-    group::GroupFixture,
-    live,
-    result::{Check, RunResult, filled},
-    topology::Topology,
-    worker_protocol::{LoadModel, Outcome},
+    LabError, live, message_clients::MessageClients, result::RunResult, topology::Topology, worker_protocol::LoadModel,
 };
 use serde_json::{Value, json};
 use std::{
@@ -51,21 +47,11 @@ pub(super) struct ChaosRun<'a> {
     pub(super) args: &'a ChaosArgs,
     pub(super) seed: u64,
     pub(super) bounds: PresenceBounds,
-    pub(super) fixture: GroupFixture,
+    pub(super) fixture: MessageClients,
     pub(super) config: Arc<GuestConfig>,
     pub(super) push_verifier: Arc<PushVerifier>,
     pub(super) guests: Guests,
     pub(super) features: FeatureTraffic,
-}
-
-/// The results of a step beside the outcome of the group's messages.
-pub(super) struct Observations {
-    pub(super) impact: ClientImpact,
-    pub(super) healed: bool,
-    pub(super) presence: PresenceResult,
-    pub(super) pushes: PushResult,
-    pub(super) without_pushes: usize,
-    pub(super) features: FeatureResult,
 }
 
 /// Signals that stop the threads of a step.
@@ -156,25 +142,6 @@ impl ChaosRun<'_> {
             "outcome": messages,
         }))
     }
-}
-
-/// What a step is held to beside the messages' counts.
-fn checks_of(outcome: &Outcome, observations: &Observations, ended: &[String]) -> [Check; 6] {
-    let Observations { healed, presence, pushes, features, .. } = observations;
-    let value = |ok: bool| if ok { "so it was" } else { "not so" };
-    [
-        Check::of_server("recovery", "the cluster is well again in time", *healed).value(value(*healed)),
-        Check::of_server("processes", "no process ends that the step did not kill", ended.is_empty())
-            .value(ended.join("; ")),
-        Check::of_server("answers", "no message is refused for good", outcome.refused == 0)
-            .value(format!("refused {}", outcome.refused)),
-        Check::of_server("presence", "every node is right again in time", presence.passes())
-            .value(output::presence_in_words(presence)),
-        Check::of_server("pushes", "every push reaches each of its devices once", pushes.passes())
-            .value(filled("reached {reached} of {expected}, lost {lost}, left out {left_out}", pushes)),
-        Check::of_server("features", "every node has what was acknowledged", features.passes())
-            .value(filled("wrong on a node {problem_count}", features)),
-    ]
 }
 
 /// The threads of a step beside the group's load, with what they share.
@@ -319,60 +286,5 @@ impl<'a> StepRun<'a> {
             last = now;
         }
         last
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn observations() -> Observations {
-        Observations {
-            impact: ClientMonitor::default().impact(Instant::now(), Instant::now()),
-            healed: true,
-            presence: PresenceResult {
-                right_s: Some(20.0),
-                since_ready_s: Some(1.0),
-                bound_s: 9.5,
-                told_offline: Vec::new(),
-                told_changes: 0,
-                offline_forbidden: true,
-                wrong: Vec::new(),
-                two_versions: false,
-            },
-            pushes: PushResult { asked: 1, accepted: 1, expected: 2, reached: 2, ..PushResult::default() },
-            without_pushes: 0,
-            features: FeatureResult::default(),
-        }
-    }
-
-    #[test]
-    fn a_step_passes_only_if_every_result_passes() {
-        let outcome = Outcome::default();
-        let is_failed = |change: &dyn Fn(&mut Observations)| {
-            let mut observations = observations();
-            change(&mut observations);
-            !checks_of(&outcome, &observations, &[]).iter().all(Check::is_met)
-        };
-        assert!(!is_failed(&|_| {}));
-        assert!(is_failed(&|observations| observations.healed = false));
-        assert!(is_failed(&|observations| observations.presence.since_ready_s = None), "a wrong answer at the end");
-        assert!(is_failed(&|observations| observations.presence.since_ready_s = Some(9.6)), "later than the bound");
-        assert!(is_failed(&|observations| observations.presence.told_offline.push("ann".into())));
-        let with_two_versions = |observations: &mut Observations| {
-            (observations.presence.two_versions, observations.pushes.two_versions) = (true, true);
-            (observations.presence.since_ready_s, observations.pushes.lost) = (None, 1);
-        };
-        assert!(!is_failed(&with_two_versions), "what is only told between nodes may wait for one version");
-        assert!(is_failed(&|observations| {
-            with_two_versions(observations);
-            observations.presence.told_offline.push("ann".into());
-        }));
-        assert!(is_failed(&|observations| observations.pushes.lost = 1));
-        assert!(is_failed(&|observations| observations.pushes.accepted = 0));
-        assert!(is_failed(&|observations| observations.pushes.copies.doubled = 1));
-        assert!(is_failed(&|observations| observations.features.problem_count = 1));
-        let ended = checks_of(&outcome, &observations(), &["a node".to_owned()]);
-        assert!(!ended.iter().all(Check::is_met), "a process ended");
     }
 }

@@ -9,9 +9,8 @@ mod inbox_per_member;
 
 use crate::{
     LabError,
-    group::{GroupFixture, GroupSpec},
-    mix::share::MixShare,
-    options::{SendProtocol, TargetArgs},
+    message_clients::{GroupSpec, MessageClients},
+    options::TargetArgs,
     report,
     result::{RunResult, Table, filled},
     server::Target,
@@ -66,16 +65,8 @@ fn run_size(
 ) -> Result<Value, LabError> {
     let online = size.min(args.online);
     let load = TargetArgs { patience: args.patience, client_core: args.client_core, ..TargetArgs::default() };
-    let spec = GroupSpec {
-        members: online,
-        group_size: size,
-        senders: args.senders,
-        via: SendProtocol::Http,
-        low_priority: false,
-        mix: MixShare::default(),
-        receipts_interval: None,
-    };
-    let mut fixture = GroupFixture::set_up(target, &load, &spec)?;
+    let spec = GroupSpec::of(size, online, args.senders);
+    let mut fixture = MessageClients::group(target, &load, &spec)?;
     let before = ComponentCounters::read(topology)?;
     std::thread::sleep(IDLE);
     let idle_per_second = ComponentCounters::read(topology)?.cost_since(&before, IDLE.as_secs());

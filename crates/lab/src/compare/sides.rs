@@ -2,7 +2,7 @@
 
 use crate::{
     LabError,
-    report::parts::{Part, parts_of},
+    result::parts::{Part, parts_of},
 };
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

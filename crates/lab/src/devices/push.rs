@@ -4,8 +4,7 @@ use super::args::DevicePushArgs;
 use super::{device_counts::PUSHES_MAX, fixture::DeviceFixture, output, push_round::PushRound};
 use crate::{
     LabError,
-    direct::{DirectFixture, Pairs},
-    options::SendProtocol,
+    message_clients::{MessageClients, PairSpec},
     result::RunResult,
     worker_protocol::{LoadModel, Outcome},
 };
@@ -78,9 +77,8 @@ fn push_beside_chat(
     rate: f64,
 ) -> Result<(Vec<PushRound>, Option<ChatOutcomes>), LabError> {
     let target = &fixture.server.target;
-    let pairs = Pairs { count: args.pairs, offline: 0 };
-    let mut direct_fixture =
-        DirectFixture::set_up(target, &args.devices.target, pairs, SendProtocol::Http, CHAT_CONNECTIONS)?;
+    let pairs = PairSpec::of(args.pairs, CHAT_CONNECTIONS);
+    let mut direct_fixture = MessageClients::pairs(target, &args.devices.target, &pairs)?;
     let model = LoadModel::OpenLoop { per_second: rate, duration_ms: args.chat_duration.as_millis() as u64 };
     let phase = direct_fixture.phase(model, 200, 1, 1);
     let alone = direct_fixture.load.run("direct, no push", phase.clone())?;

@@ -30,7 +30,8 @@ const FLOOD_BATCH: usize = 50;
 const FLOOD_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the lab's hook does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum HookMode {
     /// It is asked before each send, and allows it at once.
     Allows,

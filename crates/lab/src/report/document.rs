@@ -6,12 +6,11 @@ use super::{
     junit::TestSuite,
     machine::{self, MachineCounters},
     output_args::OutputArgs,
-    parts::parts_of,
-    terminal, thresholds,
+    terminal,
 };
 use crate::{
     LabError, interrupt,
-    result::{RunResult, Verdict},
+    result::{RunResult, Verdict, parts::parts_of, thresholds},
 };
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

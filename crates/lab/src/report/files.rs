@@ -1,7 +1,9 @@
 //! The files of a report: `report.html`, one page that needs no other file and no network; `report.json`; CSV of what is plotted.
 
-use super::parts::{Part, parts_of};
-use crate::LabError;
+use crate::{
+    LabError,
+    result::parts::{Part, parts_of},
+};
 use serde_json::Value;
 use std::{fmt::Write, path::Path};
 

@@ -2,9 +2,7 @@
 //!
 //! All are written from the one [result](crate::result) of the run. In reading order:
 //! - `terminal`: the printer of lines and tables;
-//! - `parts`: the measured parts among the figures of any run, as reports and comparisons read them;
 //! - `output_args`: the options of every command about all this;
-//! - `thresholds`: bounds that users set;
 //! - `machine`: where the run took place, and whether it had the machine to itself;
 //! - `document`: the report as one JSON document;
 //! - `junit`: its checks as test cases, for what runs builds;
@@ -17,9 +15,7 @@ mod index;
 mod junit;
 mod machine;
 mod output_args;
-pub(crate) mod parts;
 mod terminal;
-pub(crate) mod thresholds;
 
 pub use output_args::OutputArgs;
 
@@ -27,4 +23,3 @@ pub(crate) use document::RunReport;
 pub(crate) use index::{INDEX, IndexRow, write_index};
 pub(crate) use junit::TestSuite;
 pub(crate) use terminal::print_new;
-pub(crate) use thresholds::Threshold;

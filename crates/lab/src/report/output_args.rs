@@ -1,6 +1,6 @@
 //! The options that say where figures are written, and what they are held to.
 
-use super::thresholds::Threshold;
+use crate::result::Threshold;
 use clap::Args;
 use std::path::PathBuf;
 

@@ -30,7 +30,9 @@ impl Display for Block {
 
 impl Display for PrintedMeasurement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "{}", self.title)?;
+        if !self.title.is_empty() {
+            writeln!(f, "{}", self.title)?;
+        }
         for (about, text) in &self.lines {
             writeln!(f, "  {about:<12} {text}")?;
         }

@@ -43,20 +43,22 @@ impl Table {
 }
 
 /// Puts figures into a line such as `planned {planned}  late {lateness.p99:2} ms`: a name, or a path of names, and how it is written: with
-/// so many decimals, as `MiB`, as a share in `%`. A figure that is unknown is `?`; a line all of whose figures are missing is none.
+/// so many decimals, as `MiB`, as a share in `%`. A figure that is unknown is `?`; a line whose first figure is unknown is none.
 pub(super) fn fill(line: &str, figures: &Map<String, Value>) -> Option<String> {
-    let (mut text, mut rest, mut is_known) = (String::new(), line, !line.contains('{'));
+    let (mut text, mut rest, mut is_first) = (String::new(), line, true);
     while let Some((before, behind)) = rest.split_once('{') {
         let (place, behind) = behind.split_once('}')?;
         let (path, form) = place.split_once(':').unwrap_or((place, ""));
         let value = find(figures, path);
-        is_known |= value.is_some();
+        if std::mem::take(&mut is_first) && value.is_none() {
+            return None;
+        }
         text.push_str(before);
         text.push_str(&value.map_or_else(|| "?".to_owned(), |value| write(value, form)));
         rest = behind;
     }
     text.push_str(rest);
-    is_known.then_some(text)
+    Some(text)
 }
 
 /// The same with the figures of anything that has some.
@@ -110,6 +112,7 @@ mod tests {
             ("sent {sent} in {seconds:2} s", Some("sent 5 in 1.50 s")),
             ("rate {share:%}  memory {bytes:MiB}", Some("rate 25.0 %  memory 3 MiB")),
             ("late {late.p99:1}  CPU {cpu}", Some("late 2.2  CPU ?")),
+            ("CPU {cpu}  late {late.p99:1}", None),
             ("refused {codes}, broken {none}", Some("refused full 2, gone 1, broken none")),
             ("mix {mix.edits}  {mix.recalls}", None),
             ("no figure", Some("no figure")),

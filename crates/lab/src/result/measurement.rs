@@ -1,10 +1,11 @@
 //! One measured part of a run: its figures, and what it is held to.
 
 use super::{
-    Check, Verdict,
+    Check, Threshold, Verdict,
     line::{PrintedMeasurement, fill, find},
+    parts::Part,
 };
-use crate::{latency::Percentiles, report::Threshold, report::parts::Part};
+use crate::latency::Percentiles;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -78,6 +79,12 @@ impl Measurement {
         self
     }
 
+    /// Of a load that only keeps the server busy, with the lowest priority: that it is late is no fault of what is measured beside it.
+    pub(crate) fn may_be_late(mut self) -> Self {
+        self.checks.retain(|check| check.verdict != Verdict::LabFellBehind);
+        self
+    }
+
     /// Entries must reach every receiver once, in order and unaltered. `balances`: whether they did, by the verifier's own account.
     pub(crate) fn balance(self, balances: bool) -> Self {
         let value = self.part().balance().unwrap_or_default();
@@ -105,6 +112,11 @@ impl Measurement {
 
     pub(crate) fn title(&self) -> &str {
         self.figures.get("title").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// A line with figures of it.
+    pub(crate) fn filled(&self, line: &str) -> String {
+        fill(line, &self.figures).unwrap_or_default()
     }
 
     pub(crate) fn part(&self) -> Part<'_> {

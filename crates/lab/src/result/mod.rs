@@ -3,18 +3,26 @@
 //! A command or a task of a scenario fills it, and decides nothing else: a [`Measurement`] has the figures of one part of the run, a
 //! [`Check`] one thing that the run was held to. The verdict is the worst of all checks. What is printed, written and
 //! compared afterwards is read from here ([`report`](crate::report)).
+//!
+//! In reading order: [`verdict`], [`check`], [`measurement`] with the [`line`]s that are printed of it; [`parts`], how reports and
+//! comparisons read measurements; [`thresholds`], bounds that users set.
 
 mod check;
 mod line;
 mod measurement;
+pub(crate) mod parts;
+mod summary;
+pub(crate) mod thresholds;
 mod verdict;
 
 pub(crate) use check::Check;
 pub(crate) use line::{Block, PrintedMeasurement, Table, filled};
 pub(crate) use measurement::{Layout, Measurement};
+pub(crate) use summary::Summary;
+pub(crate) use thresholds::Threshold;
 pub(crate) use verdict::Verdict;
 
-use crate::{report::Threshold, server::StoreCheck};
+use crate::server::StoreCheck;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -84,6 +92,20 @@ impl RunResult {
         }));
     }
 
+    /// The result of a scenario as that of a command, which is its only phase: under `phase` are the figures of that.
+    pub(crate) fn of_command(mut self, name: &str) -> Self {
+        let phase = self.figures.remove("phases").and_then(|mut phases| Some(phases.get_mut(0)?.take()));
+        self.figures.retain(|name, _| !["scenario", "about"].contains(&name.as_str()));
+        self.set("bench", name);
+        self.set("phase", phase);
+        self
+    }
+
+    /// Takes out what is under a name.
+    pub(crate) fn take(&mut self, name: &str) -> Value {
+        self.figures.remove(name).unwrap_or_default()
+    }
+
     pub(crate) fn check(&mut self, check: Check) {
         self.checks.push(check);
     }
@@ -125,13 +147,13 @@ impl RunResult {
         thresholds: impl Iterator<Item = &'a Threshold> + Clone,
     ) -> Value {
         let mut figures = Value::Object(part.figures);
-        crate::report::parts::retitle(&mut figures, &rename);
+        parts::retitle(&mut figures, &rename);
         self.blocks.extend(part.blocks);
         self.checks.extend(part.checks.into_iter().map(|check| {
             let renamed = rename(&check.part);
             check.part(renamed)
         }));
-        for part in crate::report::parts::parts_of(&figures) {
+        for part in parts::parts_of(&figures) {
             self.checks.extend(thresholds.clone().map(|threshold| threshold.judge(&part)));
         }
         figures

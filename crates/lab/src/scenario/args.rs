@@ -13,6 +13,10 @@ pub struct RunArgs {
     pub target: TargetArgs,
     #[command(flatten)]
     pub described: DriverArgs,
+    /// Another value in some place of the scenario, such as `population.group.members=500` or `phase.0.duration=5s`; may be repeated.
+    /// Phases and works by their number from 0, or by their name
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
     /// On a cluster of so many nodes instead of the server that the scenario wants, with PostgreSQL and Redis; 1 is one server
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=9))]
     pub nodes: Option<u8>,

@@ -5,7 +5,10 @@ use super::{
     script_file::ScriptFile,
     values::{Bound, RateFile, Via},
 };
-use crate::{offline_push::OfflineVia, toml_file::Time};
+use crate::{
+    offline_push::{OfflineVia, hook_double::HookMode},
+    toml_file::Time,
+};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -39,6 +42,7 @@ pub(crate) struct ServerFile {
     pub(crate) nodes: Option<Spanned<usize>>,
     pub(crate) descriptors: Option<Spanned<u64>>,
     pub(crate) offline_via: Option<Spanned<OfflineVia>>,
+    pub(crate) hook: Option<Spanned<HookMode>>,
     #[serde(default)]
     pub(crate) settings: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
 }
@@ -74,6 +78,7 @@ pub(crate) struct PopulationFile {
     pub(crate) stay: Option<Spanned<Time>>,
     pub(crate) keep_alive: Option<Spanned<bool>>,
     pub(crate) background: Option<Spanned<bool>>,
+    pub(crate) receipts: Option<Spanned<Time>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -101,6 +106,8 @@ pub(crate) struct WorkFile {
     pub(crate) pause: Option<Spanned<Time>>,
     pub(crate) window: Option<Spanned<usize>>,
     pub(crate) batch: Option<Spanned<usize>>,
+    pub(crate) may_be_refused: Option<bool>,
+    pub(crate) beside_bare_loop: Option<Spanned<bool>>,
     #[serde(default)]
     pub(crate) thresholds: Vec<Bound>,
 }

@@ -2,22 +2,28 @@
 //! the figures must keep.
 //!
 //! In reading order: [`args`], the options; [`library`], the scenarios that ship with the program; [`mod@file`] with [`values`] and
-//! [`script_file`], a scenario as it is written; [`plan`], what it does once all of it goes together; [`server`], the server and
-//! its faults; [`works`], who does the work; [`trouble`], what breaks at a step of a search; [`runner`], which runs the phases.
+//! [`script_file`], a scenario as it is written; [`overrides`], one with other values in some places, which commands such as `bench group`
+//! are; [`plan`], what it does once all of it goes together; [`server`], the server and its faults; [`works`], who does the work;
+//! [`trouble`], what breaks at a step of a search; [`search`], which rate is tried next; [`baseline`], what rounds are compared with;
+//! [`runner`], which runs the phases.
 
 pub mod args;
+mod baseline;
 mod file;
 mod library;
+pub(crate) mod overrides;
 mod plan;
 mod runner;
 mod script_file;
+mod search;
 mod server;
 mod trouble;
 mod values;
 mod works;
 
-use crate::{LabError, driver, result::RunResult};
+use crate::{LabError, driver, options::TargetArgs, result::RunResult};
 use args::{RunArgs, ScenarioAction, ScenarioArgs};
+use overrides::OverriddenScenario;
 use plan::Plan;
 use std::{
     io::{ErrorKind, Write},
@@ -39,7 +45,7 @@ fn with_about(list: &'static [(&'static str, &'static str)]) -> impl Iterator<It
 
 /// Runs the scenario that is named, or that is in the file.
 pub(crate) fn run(args: &RunArgs) -> Result<RunResult, LabError> {
-    let mut plan = read(&args.scenario, &args.options)?;
+    let mut plan = read_set(args)?;
     if let Some(nodes) = args.nodes {
         let is_own = args.target.url.is_none();
         plan.run_on(nodes.into(), is_own).map_err(|why| LabError::Usage(format!("--nodes: {why}")))?;
@@ -50,12 +56,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<RunResult, LabError> {
     let named = named.or(plan.server.driver.as_ref().map(|name| (name, beside)));
     let driver = named.map(|(name, folder)| driver::read(name, folder)).transpose()?;
     let driver = driver.map(|driver| (Arc::new(driver), args.described.ca.as_deref()));
+    println!("{}: {}", plan.name, plan.about);
     runner::run(&plan, &args.target, driver)
 }
 
 /// The settings of the scenario's own server; none if it cannot be read, which [`run`] tells.
 pub(crate) fn settings(args: &RunArgs) -> Vec<(String, String)> {
-    read(&args.scenario, &args.options).map(|plan| plan.server.settings).unwrap_or_default()
+    read_set(args).map(|plan| plan.server.settings).unwrap_or_default()
 }
 
 /// `bench scenario list` and `bench scenario show`.
@@ -76,17 +83,40 @@ pub(crate) fn show(args: &ScenarioArgs) -> Result<(), LabError> {
     }
 }
 
+/// The scenario of `bench run` with what `--set` sets.
+fn read_set(args: &RunArgs) -> Result<Plan, LabError> {
+    if args.set.is_empty() {
+        return read(&args.scenario, &args.options);
+    }
+    let (name, text) = text_of(&args.scenario)?;
+    let mut scenario = OverriddenScenario::of(&name, &text)?;
+    for line in &args.set {
+        scenario.set_line(line)?;
+    }
+    scenario.plan(&args.options)
+}
+
 fn read(scenario: &str, options: &[String]) -> Result<Plan, LabError> {
+    let (name, text) = text_of(scenario)?;
+    Plan::read(&text, options).map_err(|mistake| LabError::Usage(mistake.show(&name, &text)))
+}
+
+/// Runs a scenario that is a command.
+pub(crate) fn run_command(scenario: &OverriddenScenario, target: &TargetArgs) -> Result<RunResult, LabError> {
+    runner::run(&scenario.plan(&[])?, target, None)
+}
+
+/// A scenario's name, and its text.
+fn text_of(scenario: &str) -> Result<(String, String), LabError> {
     let is_file = scenario.ends_with(".toml") || scenario.contains('/') || Path::new(scenario).is_file();
-    let (name, text) = match library::find(scenario) {
-        Some(text) if !is_file => (scenario.to_owned(), text.to_owned()),
-        None if !is_file => return Err(unknown(scenario)),
+    match library::find(scenario) {
+        Some(text) if !is_file => Ok((scenario.to_owned(), text.to_owned())),
+        None if !is_file => Err(unknown(scenario)),
         _ => {
             let text = std::fs::read_to_string(scenario);
-            (scenario.to_owned(), text.map_err(|error| LabError::Usage(format!("{scenario}: {error}")))?)
+            Ok((scenario.to_owned(), text.map_err(|error| LabError::Usage(format!("{scenario}: {error}")))?))
         }
-    };
-    Plan::read(&text, options).map_err(|mistake| LabError::Usage(mistake.show(&name, &text)))
+    }
 }
 
 fn unknown(name: &str) -> LabError {

@@ -1,15 +1,17 @@
 //! Runs a scenario: its phases one after another, in each phase all its work at once, then its commands.
 
 use super::{
+    baseline::Baseline,
     plan::{
         Plan,
         fault::Fault,
-        phase::{Load, Phase, Search, Work, Worker},
+        phase::{Goal, Load, Phase, Search, Work, Worker},
         population::Members,
     },
+    search::{HighestRate, Next},
     server::ScenarioServer,
     trouble::Trouble,
-    works::{Job, Surroundings, WorkResult, WorkerClient},
+    works::{Job, Surroundings, WorkResult, WorkerClient, model_of},
 };
 use crate::{
     LabError,
@@ -39,7 +41,6 @@ pub(crate) fn run(
     driver: Option<(Arc<Driver>, Option<&Path>)>,
 ) -> Result<RunResult, LabError> {
     check_options(plan, args, driver.is_some())?;
-    println!("{}: {}", plan.name, plan.about);
     let mut result = RunResult::of("run");
     result.set_all(json!({ "scenario": plan.name, "about": plan.about }));
     if !plan.phases.is_empty() {
@@ -61,6 +62,12 @@ pub(crate) fn run(
             report::print_new(stage.result);
         }
         stage.end()?;
+        for (phase, figures) in plan.phases.iter().zip(&mut phases) {
+            for (number, work) in phase.works.iter().enumerate().filter(|(_, work)| work.beside_bare_loop) {
+                let figures = &mut figures["works"][number];
+                figures["beside_bare_loop"] = baseline_of(plan, work).compare(args, figures, &mut result)?;
+            }
+        }
         result.set("phases", phases);
     }
     let mut commands = Vec::new();
@@ -84,6 +91,21 @@ pub(crate) fn run(
         result.set("commands", commands);
     }
     Ok(result)
+}
+
+/// A work that has no name is all that its phase does.
+fn title_of(phase: &Phase, work: &Work) -> String {
+    if work.name.is_empty() { phase.name.clone() } else { format!("{}: {}", phase.name, work.name) }
+}
+
+fn baseline_of(plan: &Plan, work: &Work) -> Baseline {
+    let members = plan.populations.get(work.worker.name()).map(|population| &population.members);
+    let (receivers, body_bytes) = match members {
+        Some(Members::Conversation { online, texts, .. }) => (*online, texts.body_bytes),
+        // The plan refuses others.
+        _ => (1, 1),
+    };
+    Baseline { receivers, model: model_of(&work.load), body_bytes }
 }
 
 /// Refuses options that a part of the scenario would ignore.
@@ -124,13 +146,18 @@ struct Stage<'a> {
 impl Stage<'_> {
     fn run_phase(&mut self, number: usize) -> Result<Value, LabError> {
         let phase = &self.plan.phases[number];
-        println!("\nphase {}", phase.name);
+        if self.plan.phases.len() > 1 {
+            println!("\nphase {}", phase.name);
+        }
         self.open_clients(number)?;
         if !phase.warm_up.is_zero() {
             self.warm_up(phase)?;
         }
         match &phase.search {
-            Some(search) => self.search(phase, search),
+            Some(search) => match &search.goal {
+                Goal::Break(rates) => self.search_break(phase, search, rates),
+                Goal::Highest { from, proof } => self.search_highest(phase, search, *from, *proof),
+            },
             None => {
                 let faults: Vec<&Fault> = self.plan.faults.iter().filter(|fault| fault.phase == number).collect();
                 self.run_works(phase, &faults)
@@ -141,6 +168,10 @@ impl Stage<'_> {
     /// Waits for what is still due, closes the clients, and stops and checks the server.
     fn end(self) -> Result<(), LabError> {
         let Stage { args, server, open, result, .. } = self;
+        for client in open.values() {
+            client.conclude(&server.target, result)?;
+        }
+        // Sessions stay until all are told: without one a recipient is told of what came last.
         offline_push::conclude(server.offline_push.as_ref(), &server.target, args.patience, result)?;
         drop(open);
         result.store_check(server.finish()?);
@@ -188,7 +219,7 @@ impl Stage<'_> {
                 Load::Planned(profile) => Load::Planned(RateProfile::constant(profile.first(), seconds)),
                 Load::Max { window, .. } => Load::Max { window: *window, lasts: phase.warm_up },
                 Load::Searched { share } => {
-                    let first = phase.search.as_ref().and_then(|search| search.rates.first()).copied();
+                    let first = phase.search.as_ref().map(Search::first_rate);
                     Load::Planned(RateProfile::constant(first.unwrap_or_default() * share, seconds))
                 }
                 Load::Rounds { .. } | Load::Script => continue,
@@ -217,9 +248,13 @@ impl Stage<'_> {
     }
 
     fn run_works(&mut self, phase: &Phase, faults: &[&Fault]) -> Result<Value, LabError> {
-        let works: Vec<(&Work, Load, String)> = (phase.works.iter())
-            .map(|work| (work, work.load.clone(), format!("{}: {}", phase.name, work.name)))
-            .collect();
+        let works: Vec<(&Work, Load, String)> =
+            (phase.works.iter()).map(|work| (work, work.load.clone(), title_of(phase, work))).collect();
+        // Users who send to a group of which the hook does not answer.
+        let _flood = match &self.server.hook {
+            Some(hook) => hook.flood(&self.server.target)?,
+            None => None,
+        };
         let (results, marks) = self.run_at_once(&works, faults)?;
         let mut values = Vec::new();
         for (WorkResult { measured, .. }, (work, load, _)) in results.into_iter().zip(&works) {
@@ -234,9 +269,9 @@ impl Stage<'_> {
     }
 
     /// Raises the rate step by step until something breaks, and says what, and which step was the last good one.
-    fn search(&mut self, phase: &Phase, search: &Search) -> Result<Value, LabError> {
+    fn search_break(&mut self, phase: &Phase, search: &Search, rates: &[f64]) -> Result<Value, LabError> {
         let (mut steps, mut good, mut broke) = (Vec::new(), None, None);
-        for (number, rate) in search.rates.iter().enumerate() {
+        for (number, rate) in rates.iter().enumerate() {
             let works: Vec<(&Work, Load, String)> = (phase.works.iter())
                 .map(|work| {
                     let title = format!("{}, step {} at {rate:.0}/s: {}", phase.name, number + 1, work.name);
@@ -272,6 +307,67 @@ impl Stage<'_> {
         Ok(json!({ "name": phase.name, "steps": steps, "last_good": good, "broke": broke }))
     }
 
+    /// Searches the highest rate that keeps the bounds, and proves it at full length.
+    fn search_highest(
+        &mut self,
+        phase: &Phase,
+        search: &Search,
+        from: f64,
+        proof: Duration,
+    ) -> Result<Value, LabError> {
+        let (mut state, mut next) = (HighestRate::default(), Next::Trial(from));
+        let mut trials = Vec::new();
+        let mut found = json!({ "name": phase.name });
+        loop {
+            let (rate, lasts, is_proof) = match next {
+                Next::Trial(rate) => (rate, search.each, false),
+                Next::Proof(rate) => (rate, proof, true),
+                Next::Over => break,
+            };
+            let works: Vec<(&Work, Load, String)> = (phase.works.iter())
+                .map(|work| (work, work.load.at_step(rate, lasts), title_of(phase, work)))
+                .collect();
+            let (results, _) = self.run_at_once(&works, &[])?;
+            let keeps = |WorkResult { measured, trouble }: &WorkResult| {
+                !matches!(trouble, Some(Trouble::Refusals(_) | Trouble::Balance(_)))
+                    && Trouble::of_thresholds(&search.thresholds, measured).is_none()
+            };
+            let is_broken = results.iter().any(|result| matches!(result.trouble, Some(Trouble::Balance(_))));
+            // A trial that was cut short has not met anything.
+            let met = results.iter().all(keeps) && !interrupt::requested();
+            next = match is_proof {
+                false => state.after_trial(rate, met),
+                true => HighestRate::after_proof(rate, met),
+            };
+            if is_broken || interrupt::requested() {
+                next = Next::Over;
+            }
+            let is_last = is_proof && next == Next::Over;
+            let mut figures = Vec::new();
+            for WorkResult { measured, .. } in results {
+                let line = "{latency.p99:2} ms  max {latency.max:2} ms  refused {refused}";
+                let (length, met) = (lasts.as_secs_f64(), if met { "met" } else { "missed" });
+                println!("  {rate:>9.0}/s  {length:.0} s  p99 {}  {met}", measured.filled(line));
+                // What a trial misses is what it is for. Only what must never happen fails the run.
+                figures.push(match (is_last, is_broken) {
+                    (true, _) => {
+                        let title = format!("{}, highest rate that keeps the bounds: {rate:.0}/s", measured.title());
+                        self.result.record(measured.titled(&title))
+                    }
+                    (false, true) => self.result.record(measured),
+                    (false, false) => measured.into_parts().0,
+                });
+            }
+            if is_last {
+                (found["rate"], found["works"]) = (json!(rate), json!(figures));
+            } else if !is_proof {
+                trials.push(json!({ "rate": rate, "met": met, "works": figures }));
+            }
+        }
+        found["trials"] = json!(trials);
+        Ok(found)
+    }
+
     /// Runs all works at once, each with its client, and injects faults meanwhile. Returns the results in the works' order,
     /// and the faults as marks.
     fn run_at_once(
@@ -293,7 +389,8 @@ impl Stage<'_> {
             let running: Vec<_> = (clients.iter_mut().zip(works))
                 .map(|(client, (work, load, title))| {
                     let server = server_processes.clone();
-                    let job = Job { title: title.clone(), load, batch: work.batch, server, server_is_replaced };
+                    let Work { batch, may_be_refused, .. } = **work;
+                    let job = Job { title: title.clone(), load, batch, may_be_refused, server, server_is_replaced };
                     scope.spawn(move || client.run(&job))
                 })
                 .collect();

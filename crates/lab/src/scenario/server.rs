@@ -8,7 +8,7 @@ use crate::{
     LabError,
     chaos::{self, FaultKind},
     driver::{Driver, DriverTarget},
-    offline_push::OfflinePush,
+    offline_push::{OfflinePush, hook_double::HookDouble},
     options::TargetArgs,
     process::{self, ServerProcesses},
     server::{OwnServer, StoreCheck, Target},
@@ -25,6 +25,8 @@ pub(crate) struct ScenarioServer {
     pub(crate) driven: Option<Driven>,
     /// Whom it tells of messages to members who are offline.
     pub(crate) offline_push: Option<OfflinePush>,
+    /// The hook that it asks.
+    pub(crate) hook: Option<HookDouble>,
 }
 
 impl ScenarioServer {
@@ -32,15 +34,20 @@ impl ScenarioServer {
     pub(crate) fn start(wanted: &Server, args: &TargetArgs) -> Result<Self, LabError> {
         if args.url.is_some() || wanted.url.is_some() {
             let url = args.url.clone().or_else(|| wanted.url.clone());
+            if wanted.hook.is_some() {
+                return Err(LabError::Usage("--url: this server does not ask the lab's hook".into()));
+            }
             if wanted.offline_via.is_some() {
                 return Err(LabError::Usage("--url: this server does not tell the lab's doubles of anything".into()));
             }
             let target = Target::resolve(&TargetArgs { url, ..args.clone() })?;
-            return Ok(ScenarioServer { target, topology: None, driven: None, offline_push: None });
+            return Ok(ScenarioServer { target, topology: None, driven: None, offline_push: None, hook: None });
         }
+        let hook = wanted.hook.map(HookDouble::start).transpose()?;
         let offline_push = wanted.offline_via.map(OfflinePush::start).transpose()?;
         let mut environment = wanted.settings.clone();
         environment.extend(offline_push.iter().flat_map(OfflinePush::settings));
+        environment.extend(hook.iter().flat_map(HookDouble::settings));
         let Some(nodes) = wanted.nodes else {
             let own = OwnServer::start_with(environment, wanted.descriptors)?;
             return Ok(ScenarioServer {
@@ -48,6 +55,7 @@ impl ScenarioServer {
                 topology: None,
                 driven: None,
                 offline_push,
+                hook,
             });
         };
         let spec = TopologySpec { nodes, with_partitions: false, folder: None, environment, program: None };
@@ -57,7 +65,7 @@ impl ScenarioServer {
             api_key: topology.api_key.clone(),
             token_key: topology.token_key.clone(),
         };
-        Ok(ScenarioServer { target, topology: Some(topology), driven: None, offline_push })
+        Ok(ScenarioServer { target, topology: Some(topology), driven: None, offline_push, hook })
     }
 
     /// A server that others wrote, and that runs already.
@@ -77,7 +85,7 @@ impl ScenarioServer {
             token_key: args.token_key.clone().unwrap_or_default(),
         };
         let driven = Driven { driver, target };
-        Ok(ScenarioServer { target: running, topology: None, driven: Some(driven), offline_push: None })
+        Ok(ScenarioServer { target: running, topology: None, driven: Some(driven), offline_push: None, hook: None })
     }
 
     /// Where devices connect: of a server that runs already, nothing is known.

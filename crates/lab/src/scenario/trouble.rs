@@ -1,6 +1,6 @@
 //! What broke at a step of a search.
 
-use crate::{report::Threshold, result::Measurement};
+use crate::result::{Measurement, Threshold};
 use serde::Serialize;
 
 /// The reason why a step is not a good one. The first that applies is told, in this order.

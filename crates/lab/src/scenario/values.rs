@@ -1,6 +1,6 @@
 //! Values of a scenario's file that are more than a number or a text: times, rates, thresholds.
 
-use crate::{options::parse_duration, report::Threshold, toml_file::Time};
+use crate::{options::parse_duration, result::Threshold, toml_file::Time};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
@@ -70,6 +70,7 @@ pub(crate) enum RateFile {
     Steps(Vec<f64>),
     Burst(BurstFile),
     UntilItBreaks(UntilItBreaksFile),
+    Highest(HighestFile),
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -106,6 +107,17 @@ pub(crate) struct UntilItBreaksFile {
     pub(crate) thresholds: Vec<Bound>,
 }
 
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HighestFile {
+    /// The first rate that is tried.
+    pub(crate) from: f64,
+    /// How long each trial lasts; the rate that was found is proved for as long as the phase.
+    pub(crate) each: Time,
+    /// What a rate must keep.
+    pub(crate) thresholds: Vec<Bound>,
+}
+
 fn default_factor() -> f64 {
     1.5
 }
@@ -118,6 +130,7 @@ struct RateTable {
     steps: Option<Vec<f64>>,
     burst: Option<BurstFile>,
     until_it_breaks: Option<UntilItBreaksFile>,
+    highest: Option<HighestFile>,
 }
 
 impl<'de> Deserialize<'de> for RateFile {
@@ -127,7 +140,9 @@ impl<'de> Deserialize<'de> for RateFile {
             type Value = RateFile;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number a second, \"max\", or a table with `ramp`, `steps`, `burst` or `until_it_breaks`")
+                f.write_str(
+                    "a number a second, \"max\", or a table with `ramp`, `steps`, `burst`, `until_it_breaks` or `highest`",
+                )
             }
 
             fn visit_i64<E: Error>(self, rate: i64) -> Result<RateFile, E> {
@@ -147,12 +162,19 @@ impl<'de> Deserialize<'de> for RateFile {
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RateFile, A::Error> {
                 let table = RateTable::deserialize(MapAccessDeserializer::new(map))?;
-                match (table.ramp, table.steps, table.burst, table.until_it_breaks) {
-                    (Some(ramp), None, None, None) => Ok(RateFile::Ramp(ramp)),
-                    (None, Some(steps), None, None) => Ok(RateFile::Steps(steps)),
-                    (None, None, Some(burst), None) => Ok(RateFile::Burst(burst)),
-                    (None, None, None, Some(search)) => Ok(RateFile::UntilItBreaks(search)),
-                    _ => Err(A::Error::custom("must have one of `ramp`, `steps`, `burst` and `until_it_breaks`")),
+                let shapes = [
+                    table.ramp.map(RateFile::Ramp),
+                    table.steps.map(RateFile::Steps),
+                    table.burst.map(RateFile::Burst),
+                    table.until_it_breaks.map(RateFile::UntilItBreaks),
+                    table.highest.map(RateFile::Highest),
+                ];
+                let mut given = shapes.into_iter().flatten();
+                match (given.next(), given.next()) {
+                    (Some(shape), None) => Ok(shape),
+                    _ => Err(A::Error::custom(
+                        "must have one of `ramp`, `steps`, `burst`, `until_it_breaks` and `highest`",
+                    )),
                 }
             }
         }

@@ -10,9 +10,9 @@ mod texts;
 
 use crate::{
     LabError,
-    direct::{DirectFixture, Pairs},
     latency::{Curve, Percentiles, curve_of},
-    options::{SendProtocol, TargetArgs, parse_duration},
+    message_clients::{MessageClients, PairSpec},
+    options::{TargetArgs, parse_duration},
     process,
     result::{Layout, Measurement, RunResult},
     sampler::{Sampler, Samples, Watched},
@@ -179,10 +179,10 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<RunResult, LabError> {
     };
     let mut http = target.http();
     let cast = create_cast(&mut http, &sizes, target.keys().1)?;
-    let pairs = Pairs { count: CHAT_PAIRS, offline: 0 };
-    let chat = |target: &Target| DirectFixture::set_up(target, &args.target, pairs, SendProtocol::Http, CHAT_SENDERS);
+    let pairs = PairSpec::of(CHAT_PAIRS, CHAT_SENDERS);
+    let chat = |target: &Target| MessageClients::pairs(target, &args.target, &pairs);
     let mut chat = if args.chat_rate > 0.0 { Some(chat(&target)?) } else { None };
-    let phase = |fixture: &DirectFixture, duration: Duration| -> Phase {
+    let phase = |fixture: &MessageClients, duration: Duration| -> Phase {
         let duration_ms = duration.as_millis() as u64;
         fixture.phase(LoadModel::OpenLoop { per_second: args.chat_rate, duration_ms }, CHAT_BODY_BYTES, 1, 1)
     };

@@ -9,7 +9,13 @@ pub(crate) mod population;
 pub(crate) mod script;
 
 use super::file::{CommandFile, ScenarioFile, ServerFile};
-use crate::{ParsedCommand, offline_push::OfflineVia, options, report::Threshold, toml_file::Mistake};
+use crate::{
+    ParsedCommand,
+    offline_push::{OfflineVia, hook_double::HookMode},
+    options,
+    result::Threshold,
+    toml_file::Mistake,
+};
 use fault::Fault;
 use phase::{Phase, Worker};
 use population::{Members, Population};
@@ -42,6 +48,8 @@ pub(crate) struct Server {
     pub(crate) nodes: Option<usize>,
     /// Who tells members who are offline: doubles of the lab's own, which count. Unset: nobody.
     pub(crate) offline_via: Option<OfflineVia>,
+    /// A hook of the lab's own, which the server asks. Unset: it asks none.
+    pub(crate) hook: Option<HookMode>,
     /// Files that the server may open.
     pub(crate) descriptors: Option<u64>,
     /// As environment variables.
@@ -204,7 +212,11 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     }
     let driver = file.driver.as_ref().map(|driver| driver.get_ref().clone());
     let offline_via = file.offline_via.as_ref().map(|via| *via.get_ref());
-    Ok(Server { url, driver, nodes, offline_via, descriptors, settings })
+    let hook = file.hook.as_ref().map(|hook| *hook.get_ref());
+    if let (Some(hook), true) = (&file.hook, url.is_some() || driver.is_some() || nodes.is_some()) {
+        return Err(Mistake::at(hook.span(), "a hook is asked by one server of the lab's own"));
+    }
+    Ok(Server { url, driver, nodes, offline_via, hook, descriptors, settings })
 }
 
 /// Has the server tell the doubles if a population has members who are to be told.

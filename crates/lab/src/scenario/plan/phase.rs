@@ -3,12 +3,12 @@
 use super::population::{Members, Population};
 use crate::{
     rate_profile::{BurstTimes, RateProfile},
-    report::Threshold,
+    result::Threshold,
     scenario::{
         file::{PhaseFile, WorkFile},
         values::{Bound, RateFile, UntilItBreaksFile},
     },
-    toml_file::Mistake,
+    toml_file::{Mistake, Time},
 };
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 use toml::Spanned;
@@ -23,12 +23,30 @@ pub(crate) struct Phase {
     pub(crate) search: Option<Search>,
 }
 
-/// Rates one after another, until something breaks.
+/// Rates one after another.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Search {
-    pub(crate) rates: Vec<f64>,
+    pub(crate) goal: Goal,
     pub(crate) each: Duration,
     pub(crate) thresholds: Vec<Threshold>,
+}
+
+/// What is searched for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Goal {
+    /// The first of these rates at which something breaks.
+    Break(Vec<f64>),
+    /// The highest rate that keeps the bounds; the first one is tried first. The rate that is found is proved for so long.
+    Highest { from: f64, proof: Duration },
+}
+
+impl Search {
+    pub(crate) fn first_rate(&self) -> f64 {
+        match &self.goal {
+            Goal::Break(rates) => rates.first().copied().unwrap_or_default(),
+            Goal::Highest { from, .. } => *from,
+        }
+    }
 }
 
 /// Who does a task.
@@ -53,6 +71,10 @@ pub(crate) struct Work {
     pub(crate) load: Load,
     /// Messages in one request.
     pub(crate) batch: usize,
+    /// Otherwise a message that is refused fails the run.
+    pub(crate) may_be_refused: bool,
+    /// The same rounds are run on a loop that only writes, too.
+    pub(crate) beside_bare_loop: bool,
     pub(crate) thresholds: Vec<Threshold>,
 }
 
@@ -134,7 +156,7 @@ fn profile_of(rate: &RateFile, span: &Range<usize>, seconds: f64) -> Result<Rate
             let (base, peak) = (not_negative(burst.base, span)?, positive(burst.peak, span)?);
             RateProfile::bursts(base, peak, BurstTimes { every, lasts }, seconds)
         }
-        RateFile::Max | RateFile::UntilItBreaks(_) => RateProfile::default(),
+        RateFile::Max | RateFile::UntilItBreaks(_) | RateFile::Highest(_) => RateProfile::default(),
     };
     match profile.messages() {
         0 => Err(Mistake::at(span.clone(), "nothing is due at this rate while the phase lasts")),
@@ -143,25 +165,46 @@ fn profile_of(rate: &RateFile, span: &Range<usize>, seconds: f64) -> Result<Rate
 }
 
 impl Search {
-    fn of(file: &UntilItBreaksFile, span: &Range<usize>) -> Result<Self, Mistake> {
-        let mistake = |what: &str| Err(Mistake::at(span.clone(), what));
-        let from = positive(file.from, span)?;
-        if file.to.is_nan() || file.to < from || file.factor.is_nan() || file.factor <= 1.0 {
-            return mistake("`to` must not be below `from`, and `factor` must be above 1");
-        }
-        if file.each.0.is_zero() {
-            return mistake("`each` must be above 0");
-        }
-        let mut rates = vec![from];
-        // The last step is at `to` itself.
-        while let Some(last) = rates.last().copied().filter(|last| *last < file.to) {
-            rates.push((last * file.factor).min(file.to));
-            if rates.len() > STEPS_MAX {
-                return mistake("this makes more than 200 steps: choose a greater `factor`");
+    /// `duration`: of the phase.
+    fn of(rate: &Spanned<RateFile>, duration: Option<&Spanned<Time>>) -> Result<Self, Mistake> {
+        let span = &rate.span();
+        let (each, goal, bounds) = match (rate.get_ref(), duration) {
+            (RateFile::UntilItBreaks(file), duration) => {
+                let rates = rising(file, span)?;
+                if let Some(duration) = duration {
+                    let what = "a phase that runs until it breaks lasts as long as its steps";
+                    return Err(Mistake::at(duration.span(), what));
+                }
+                (file.each.0, Goal::Break(rates), &file.thresholds)
             }
+            (RateFile::Highest(file), Some(duration)) => {
+                let (from, proof) = (positive(file.from, span)?, duration.get_ref().0);
+                (file.each.0, Goal::Highest { from, proof }, &file.thresholds)
+            }
+            _ => return Err(Mistake::at(span.clone(), "the highest rate is proved for the `duration` of the phase")),
+        };
+        if each.is_zero() {
+            return Err(Mistake::at(span.clone(), "`each` must be above 0"));
         }
-        Ok(Search { rates, each: file.each.0, thresholds: thresholds(&file.thresholds) })
+        Ok(Search { goal, each, thresholds: thresholds(bounds) })
     }
+}
+
+fn rising(file: &UntilItBreaksFile, span: &Range<usize>) -> Result<Vec<f64>, Mistake> {
+    let mistake = |what: &str| Err(Mistake::at(span.clone(), what));
+    let from = positive(file.from, span)?;
+    if file.to.is_nan() || file.to < from || file.factor.is_nan() || file.factor <= 1.0 {
+        return mistake("`to` must not be below `from`, and `factor` must be above 1");
+    }
+    let mut rates = vec![from];
+    // The last step is at `to` itself.
+    while let Some(last) = rates.last().copied().filter(|last| *last < file.to) {
+        rates.push((last * file.factor).min(file.to));
+        if rates.len() > STEPS_MAX {
+            return mistake("this makes more than 200 steps: choose a greater `factor`");
+        }
+    }
+    Ok(rates)
 }
 
 /// What the works of a phase are checked against.
@@ -175,12 +218,8 @@ struct PhaseFrame<'a> {
     searches: bool,
 }
 
-fn searched(rate: &Option<Spanned<RateFile>>) -> Option<(&UntilItBreaksFile, Range<usize>)> {
-    let rate = rate.as_ref()?;
-    match rate.get_ref() {
-        RateFile::UntilItBreaks(file) => Some((file, rate.span())),
-        _ => None,
-    }
+fn searched(rate: &Option<Spanned<RateFile>>) -> Option<&Spanned<RateFile>> {
+    rate.as_ref().filter(|rate| matches!(rate.get_ref(), RateFile::UntilItBreaks(_) | RateFile::Highest(_)))
 }
 
 impl Phase {
@@ -196,12 +235,9 @@ impl Phase {
         }
         let mut searches =
             searched(&file.rate).into_iter().chain(file.work.iter().filter_map(|work| searched(&work.get_ref().rate)));
-        let search = searches.next().map(|(search, span)| Search::of(search, &span)).transpose()?;
-        if let Some((_, span)) = searches.next() {
-            return Err(Mistake::at(span, "one rate of a phase can run until it breaks, and here are two"));
-        }
-        if let (Some(_), Some(duration)) = (&search, &file.duration) {
-            return Err(Mistake::at(duration.span(), "a phase that runs until it breaks lasts as long as its steps"));
+        let search = searches.next().map(|rate| Search::of(rate, file.duration.as_ref())).transpose()?;
+        if let Some(other) = searches.next() {
+            return Err(Mistake::at(other.span(), "one rate of a phase can be searched for, and here are two"));
         }
         let duration = file.duration.as_ref().map(|duration| duration.get_ref().0);
         if let Some(duration) = &file.duration
@@ -286,7 +322,22 @@ impl PhaseFrame<'_> {
             batch => batch.as_ref().map_or(1, |batch| *batch.get_ref()),
         };
         let name = file.name.clone().unwrap_or_else(|| worker.name().to_owned());
-        Ok(Work { name, worker, load, batch, thresholds: thresholds(&file.thresholds) })
+        let beside_bare_loop = file.beside_bare_loop.as_ref().is_some_and(|beside| *beside.get_ref());
+        if let Some(beside) = file.beside_bare_loop.as_ref().filter(|_| beside_bare_loop)
+            && !self.can_run_on_bare_loop(&worker, &load)
+        {
+            let what = "only `rounds` of a group or an official account can be run on the loop that only writes";
+            return Err(Mistake::at(beside.span(), what));
+        }
+        let may_be_refused = file.may_be_refused.unwrap_or(true);
+        let thresholds = thresholds(&file.thresholds);
+        Ok(Work { name, worker, load, batch, may_be_refused, beside_bare_loop, thresholds })
+    }
+
+    fn can_run_on_bare_loop(&self, worker: &Worker, load: &Load) -> bool {
+        let Worker::Population(name) = worker else { return false };
+        let members = self.populations.get(name).map(|population| &population.members);
+        matches!((members, load), (Some(Members::Conversation { .. }), Load::Rounds { .. }))
     }
 
     fn load(&self, written: &Spanned<WorkFile>, phase: &Spanned<String>) -> Result<Load, Mistake> {
@@ -318,7 +369,7 @@ impl PhaseFrame<'_> {
             (None, None, Some(rate)) if self.works == 1 => (rate, 1.0),
             (None, None, _) => return Err(Mistake::at(written.span(), "work needs `rate`, `share` or `rounds`")),
         };
-        if let RateFile::UntilItBreaks(_) = rate.get_ref() {
+        if let RateFile::UntilItBreaks(_) | RateFile::Highest(_) = rate.get_ref() {
             return Ok(Load::Searched { share });
         }
         let Some(lasts) = self.lasts else {

@@ -27,6 +27,8 @@ pub(crate) enum Members {
         online: usize,
         senders: usize,
         via: SendProtocol,
+        /// Every member online says once in this interval what it has stored and read.
+        receipts: Option<Duration>,
         texts: Texts,
     },
     Direct {
@@ -79,9 +81,17 @@ const POPUP_CONNECTIONS: usize = 32;
 /// The keys of each kind.
 fn keys_of(kind: PopulationKind) -> &'static [&'static str] {
     match kind {
-        PopulationKind::Group | PopulationKind::Official => {
-            &["members", "online", "offline_share", "senders", "via", "body_bytes", "pipeline", "background"]
-        }
+        PopulationKind::Group | PopulationKind::Official => &[
+            "members",
+            "online",
+            "offline_share",
+            "senders",
+            "via",
+            "receipts",
+            "body_bytes",
+            "pipeline",
+            "background",
+        ],
         PopulationKind::Direct => &["pairs", "offline_share", "senders", "via", "body_bytes", "pipeline", "background"],
         PopulationKind::NewConversations => &["pairs", "senders", "body_bytes", "background"],
         PopulationKind::Devices => &["devices", "via"],
@@ -158,7 +168,9 @@ impl Population {
                     return Err(Mistake::at(span, format!("there are {members} members: no more can be online")));
                 }
                 let official = kind == PopulationKind::Official;
-                Members::Conversation { official, members, online, senders, via: send_protocol(&file.via)?, texts }
+                let (via, receipts) =
+                    (send_protocol(&file.via)?, file.receipts.as_ref().map(|every| every.get_ref().0));
+                Members::Conversation { official, members, online, senders, via, receipts, texts }
             }
             PopulationKind::Direct => {
                 let pairs = needed(&file.pairs, "pairs", written)?;
@@ -216,6 +228,7 @@ fn refuse_other_keys(file: &PopulationFile, known: &[&str]) -> Result<(), Mistak
         ("stay", span_of::<Time>(&file.stay)),
         ("keep_alive", span_of(&file.keep_alive)),
         ("background", span_of(&file.background)),
+        ("receipts", span_of::<Time>(&file.receipts)),
     ];
     for (name, span) in given {
         if let Some(span) = span

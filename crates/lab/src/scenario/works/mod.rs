@@ -26,9 +26,11 @@ use crate::{
     offline_push::OfflinePush,
     options::TargetArgs,
     process::ServerProcesses,
-    result::Measurement,
+    result::{Measurement, RunResult},
     server::Target,
 };
+pub(crate) use messages::model_of;
+
 use connections::ConnectionWorker;
 use driven::DrivenWorker;
 use messages::MessageWorker;
@@ -44,6 +46,8 @@ pub(crate) struct Job<'a> {
     pub(crate) load: &'a Load,
     /// Messages in one request.
     pub(crate) batch: usize,
+    /// Otherwise a message that is refused fails the run.
+    pub(crate) may_be_refused: bool,
     pub(crate) server: ServerProcesses,
     /// The server's process ends in this phase, and another takes its place.
     pub(crate) server_is_replaced: bool,
@@ -137,6 +141,14 @@ impl WorkerClient {
     pub(crate) fn close(self) -> Result<(), LabError> {
         match self {
             WorkerClient::Popups(worker) => worker.close(),
+            _ => Ok(()),
+        }
+    }
+
+    /// What can be asked only when all work is done, while the server runs.
+    pub(crate) fn conclude(&self, target: &Target, result: &mut RunResult) -> Result<(), LabError> {
+        match self {
+            WorkerClient::Messages(worker) => worker.conclude(target, result),
             _ => Ok(()),
         }
     }

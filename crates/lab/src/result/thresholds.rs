@@ -1,7 +1,6 @@
 //! Thresholds: what a run's figures must keep beside the counts that always must balance.
 
-use super::parts::Part;
-use crate::result::Check;
+use super::{Check, parts::Part};
 use std::str::FromStr;
 
 /// A bound of one figure, such as `p99<70`.
@@ -123,7 +122,7 @@ pub(crate) fn judge_all(thresholds: &[Threshold], parts: &[Part<'_>]) -> Vec<Che
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::parts::parts_of;
+    use crate::result::parts::parts_of;
     use serde_json::json;
 
     fn met(threshold: &str) -> bool {
