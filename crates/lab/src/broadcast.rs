@@ -44,8 +44,8 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<RunResult, LabError> {
         .set("phase.0.work.0.rounds", args.rounds as i64)?
         .set("phase.0.work.0.pause", duration_text(args.pause))?
         .set("phase.0.name", title)?;
-    let mut result = scenario::run_command(&scenario, &args.target)?.of_command("broadcast");
-    let mut outcome = result.take("phase")["works"][0].take();
+    let (mut result, mut phases) = scenario::run_command(&scenario, &args.target)?.of_command("broadcast");
+    let mut outcome = phases[0]["works"][0].take();
     let compared = outcome.as_object_mut().and_then(|outcome| outcome.remove("beside_bare_loop"));
     result.set_all(json!({ "members": args.members, "online": online, "rounds": args.rounds, "outcome": outcome }));
     result.set_all(compared.unwrap_or_default());

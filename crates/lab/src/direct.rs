@@ -78,8 +78,7 @@ pub(crate) fn run(args: &DirectArgs) -> Result<RunResult, LabError> {
         .set("phase.0.work.0.window", args.window as i64)?
         .set("phase.0.work.0.rate", args.rate)?
         .set("phase.0.name", title)?;
-    let mut result = scenario::run_command(&scenario, &args.target)?.of_command("direct");
-    let found = result.take("phase");
-    result.set_all(json!({ "via": args.via.to_string(), "pairs": args.pairs, "outcome": found["works"][0] }));
+    let (mut result, phases) = scenario::run_command(&scenario, &args.target)?.of_command("direct");
+    result.set_all(json!({ "via": args.via.to_string(), "pairs": args.pairs, "outcome": phases[0]["works"][0] }));
     Ok(result)
 }

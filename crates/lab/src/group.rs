@@ -80,8 +80,8 @@ pub(crate) fn run(args: &GroupArgs) -> Result<RunResult, LabError> {
         .set("phase.0.work.0.window", args.window as i64)?
         .set("phase.0.work.0.rate", rate_of(args))?
         .set("phase.0.name", title)?;
-    let mut result = scenario::run_command(&scenario, &args.target)?.of_command("group");
-    let found = result.take("phase");
+    let (mut result, phases) = scenario::run_command(&scenario, &args.target)?.of_command("group");
+    let found = &phases[0];
     if args.search {
         let trial = |trial: &Value| json!({ "rate": trial["rate"], "met": trial["met"], "outcome": trial["works"][0] });
         let trials = found["trials"].as_array().into_iter().flatten().map(trial).collect::<Vec<_>>();

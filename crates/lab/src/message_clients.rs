@@ -3,6 +3,7 @@
 
 use crate::{
     LabError,
+    corpus::{self, Author},
     load_client::{LoadClient, Participants},
     mix::share::MixShare,
     offline_push::OfflinePush,
@@ -13,12 +14,12 @@ use crate::{
     setup,
     worker_protocol::{Content, Conversation, LoadModel, Phase, Receiver},
 };
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 use tidings_client::{ClientError, http::path_segment};
 use tidings_protocol::{
     entry::Entry,
     error::ErrorCode,
-    http::{ConversationKind, MessageReceipts},
+    http::{ConversationKind, MessageReceipts, UserUpsert},
     ids::direct_id,
 };
 
@@ -86,6 +87,29 @@ impl PairSpec {
     }
 }
 
+/// A recorded chat: its authors, in one room.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ChatSpec {
+    pub(crate) file: PathBuf,
+    /// Only the first so many messages.
+    pub(crate) limit: Option<usize>,
+    /// Unset: all authors. More than there are: members who only read.
+    pub(crate) online: Option<usize>,
+    /// In place of `online`.
+    pub(crate) offline_share: Option<f64>,
+    pub(crate) mix: MixShare,
+}
+
+impl ChatSpec {
+    /// How many of so many authors are online.
+    pub(crate) fn online_of(&self, authors: usize) -> usize {
+        match self.offline_share {
+            Some(share) => authors - (authors as f64 * share).round() as usize,
+            None => self.online.unwrap_or(authors),
+        }
+    }
+}
+
 /// The conversations, with a connected load client.
 pub(crate) struct MessageClients {
     pub(crate) load: LoadClient,
@@ -98,6 +122,8 @@ pub(crate) struct MessageClients {
     senders: Vec<String>,
     /// To whom first messages are sent; empty: the conversations are open.
     recipients: Vec<String>,
+    /// What is replayed, and how many messages it has.
+    chat: Option<(ChatSpec, u64)>,
     says_receipts: bool,
     /// Refused and interrupted sends are sent again, also in an open loop: another node takes them, or the server comes back.
     pub(crate) outlives_faults: bool,
@@ -140,6 +166,7 @@ impl MessageClients {
             offline: vec![(0, offline)],
             senders,
             recipients: Vec::new(),
+            chat: None,
             says_receipts: spec.receipts_interval.is_some(),
             outlives_faults: spec.server_returns || target.addresses().len() > 1,
         })
@@ -183,9 +210,58 @@ impl MessageClients {
             offline,
             senders,
             recipients: if spec.are_open { Vec::new() } else { recipients },
+            chat: None,
             says_receipts: false,
             outlives_faults: spec.server_returns || target.addresses().len() > 1,
         })
+    }
+
+    /// Creates the authors of a chat, and connects the load client. It has one connection with one request at a time: messages are sent in
+    /// the recorded order.
+    pub(crate) fn chat(target: &Target, args: &TargetArgs, spec: &ChatSpec) -> Result<Self, LabError> {
+        let corpus = corpus::read(&spec.file, spec.limit)
+            .map_err(|error| LabError::Usage(format!("{}: {error}", spec.file.display())))?;
+        if corpus.messages.is_empty() {
+            return Err(LabError::Usage(format!("{} holds no message", spec.file.display())));
+        }
+        let mut http = target.http();
+        let user = |author: &Author| UserUpsert {
+            id: author.id.clone(),
+            name: Some(author.nick.clone()),
+            ..UserUpsert::default()
+        };
+        setup::upsert_users(&mut http, corpus.authors.iter().map(user).collect())?;
+        let mut members: Vec<String> = corpus.authors.iter().map(|author| author.id.clone()).collect();
+        let online = spec.online_of(members.len());
+        // With fewer authors than members to be online, the rest are members who only read.
+        let lurkers = setup::numbered_ids("lurker", online.saturating_sub(members.len()));
+        setup::create_users(&mut http, &lurkers)?;
+        members.extend(lurkers);
+        let mut conversation = setup::create_group(&mut http, &format!("replay-{}", process::run_tag()), &members)?;
+        // Members online are chosen over the whole list, not only among those who wrote first.
+        let count = members.len();
+        let (online, offline): (Vec<_>, Vec<_>) =
+            members.into_iter().enumerate().partition(|(number, _)| setup::is_among(*number, online, count));
+        let [online, offline] =
+            [online, offline].map(|users| users.into_iter().map(|(_, user)| user).collect::<Vec<_>>());
+        let mix = setup::prepare_mix(&mut http, &mut conversation, &online, spec.mix)?;
+        let participants =
+            Participants { http_senders: 1, mix, ..Participants::of_group(conversation.clone(), &online) };
+        Ok(MessageClients {
+            load: LoadClient::open(target, args, participants)?,
+            conversations: vec![conversation],
+            online,
+            offline: if spec.offline_share.is_some() { vec![(0, offline)] } else { Vec::new() },
+            senders: Vec::new(),
+            recipients: Vec::new(),
+            chat: Some((spec.clone(), corpus.messages.len() as u64)),
+            says_receipts: false,
+            outlives_faults: true,
+        })
+    }
+
+    pub(crate) fn messages_of_chat(&self) -> Option<u64> {
+        self.chat.as_ref().map(|(_, messages)| *messages)
     }
 
     /// Counts what those who are offline are notified of, if they are to be.
@@ -200,9 +276,10 @@ impl MessageClients {
 
     pub(crate) fn phase(&self, model: LoadModel, body_bytes: usize, batch: usize, pipeline: usize) -> Phase {
         let senders = self.senders.clone();
-        let content = match self.recipients.is_empty() {
-            true => Content::Generated { body_bytes, senders },
-            false => Content::FirstMessages { body_bytes, senders, recipients: self.recipients.clone() },
+        let content = match &self.chat {
+            Some((chat, _)) => Content::Corpus { file: chat.file.clone(), limit: chat.limit },
+            None if self.recipients.is_empty() => Content::Generated { body_bytes, senders },
+            None => Content::FirstMessages { body_bytes, senders, recipients: self.recipients.clone() },
         };
         // A closed loop retries refused sends; an open loop counts them as refused.
         let retry =

@@ -5,19 +5,16 @@
 
 use crate::{
     LabError, corpus,
-    load_client::{LoadClient, Participants},
     mix::share::MixShare,
-    offline_push::{self, OfflinePushArgs},
+    offline_push::OfflinePushArgs,
     options::{Rate, TargetArgs},
-    process,
-    result::{Check, RunResult},
-    setup,
-    worker_protocol::{Content, LoadModel, Phase},
+    result::RunResult,
+    scenario::{self, overrides::OverriddenScenario},
 };
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
-use tidings_protocol::{http::UserUpsert, limits::SEND_BATCH_MAX};
+use tidings_protocol::limits::SEND_BATCH_MAX;
 
 #[derive(Debug, Clone, Args)]
 pub struct ReplayArgs {
@@ -48,74 +45,56 @@ pub struct ReplayArgs {
     pub mix: MixShare,
 }
 
+/// What it is, before the options.
+const SCENARIO: &str = r#"
+name = "replay"
+about = "A recorded chat, sent by its authors in its order."
+
+[population.chat]
+kind = "chat"
+file = ""
+
+[[phase]]
+name = "replay"
+[[phase.work]]
+name = ""
+population = "chat"
+replay = "max"
+"#;
+
 pub(crate) fn run(args: &ReplayArgs) -> Result<RunResult, LabError> {
     if !(1..=SEND_BATCH_MAX).contains(&args.batch) || args.online == 0 {
         return Err(LabError::Usage(format!("--batch must be 1 to {SEND_BATCH_MAX}, --online at least 1")));
     }
     let corpus = corpus::read(&args.file, args.limit)?;
-    if corpus.messages.is_empty() {
-        return Err(LabError::Usage(format!("{} holds no message", args.file.display())));
-    }
-    let wanted_online = match args.offline.offline_of(corpus.authors.len())? {
+    let (messages, authors) = (corpus.messages.len(), corpus.authors.len());
+    let online = match args.offline.offline_of(authors)? {
         0 => args.online,
-        offline => corpus.authors.len() - offline,
+        offline => authors - offline,
     };
-    let (target, push) = args.offline.start(&args.target)?;
-    let mut http = target.http();
-    let users: Vec<UserUpsert> = corpus
-        .authors
-        .iter()
-        .map(|author| UserUpsert { id: author.id.clone(), name: Some(author.nick.clone()), ..UserUpsert::default() })
-        .collect();
-    let mut members: Vec<String> = corpus.authors.iter().map(|author| author.id.clone()).collect();
-    // With fewer authors than members to be online, the rest are members who only read.
-    let lurkers = setup::numbered_ids("lurker", wanted_online.saturating_sub(members.len()));
-    members.extend(lurkers.iter().cloned());
-    setup::upsert_users(&mut http, users)?;
-    setup::create_users(&mut http, &lurkers)?;
-    let mut conversation = setup::create_group(&mut http, &format!("replay-{}", process::run_tag()), &members)?;
-    // Members online are chosen over the whole list, not only among those who wrote first.
-    let is_online = |number: &usize| setup::is_among(*number, wanted_online, members.len());
-    let (online, offline): (Vec<usize>, Vec<usize>) = (0..members.len()).partition(is_online);
-    let [online, offline] =
-        [online, offline].map(|numbers| numbers.iter().map(|n| members[*n].clone()).collect::<Vec<_>>());
-    if let Some(push) = &push {
-        push.watch(&mut http, &conversation, &offline)?;
-    }
-    let mix = setup::prepare_mix(&mut http, &mut conversation, &online, args.mix)?;
-    // One connection with one request at a time: messages are sent in the recorded order.
-    let participants = Participants { http_senders: 1, mix, ..Participants::of_group(conversation, &online) };
-    let mut load = LoadClient::open(&target, &args.target, participants)?;
-    let phase = Phase {
-        model: match args.speed {
-            Rate::Max => LoadModel::ClosedLoopOnce { window: args.window },
-            Rate::PerSecond(speed) => LoadModel::Recorded { speed },
-        },
-        content: Content::Corpus { file: args.file.clone(), limit: args.limit },
-        batch: args.batch,
-        pipeline: 1,
-        retry: true,
-        tell_series: false,
-    };
-    let outcome = load.run("replay", phase)?;
-    let mut result = RunResult::of("replay");
     let title = format!(
-        "replay of {} messages by {} authors, {} online{}{}",
-        corpus.messages.len(),
-        members.len(),
-        online.len(),
+        "replay of {messages} messages by {} authors, {online} online{}{}",
+        authors.max(online),
         args.offline.suffix(),
         args.mix.suffix()
     );
-    let (committed, all) = (outcome.committed, corpus.messages.len() as u64);
-    let whole = Check::of_server("answers", "every message of the chat is committed", committed == all);
-    result.measure("outcome", outcome.measured(&title).check(whole.value(format!("{committed} of {all}"))));
-    offline_push::conclude(push.as_ref(), &target, args.target.patience, &mut result)?;
-    drop(load);
-    result.store_check(target.finish()?);
+    let (share, via) = (args.offline.offline_share, args.offline.offline_via);
+    let mut scenario = OverriddenScenario::of("replay", SCENARIO)?;
+    scenario
+        .set("population.chat.file", args.file.display().to_string())?
+        .set_if("population.chat.limit", args.limit.map(|limit| limit as i64))?
+        .set_if("population.chat.online", share.is_none().then_some(online as i64))?
+        .set_if("population.chat.offline_share", share)?
+        .set("population.chat.mix", args.mix.to_string())?
+        .set_if("server.offline_via", share.map(|_| via.to_string()))?
+        .set("phase.0.work.0.replay", args.speed)?
+        .set("phase.0.work.0.window", args.window as i64)?
+        .set("phase.0.work.0.batch", args.batch as i64)?
+        .set("phase.0.name", title)?;
+    let (mut result, phases) = scenario::run_command(&scenario, &args.target)?.of_command("replay");
     result.set_all(json!({
-        "messages": corpus.messages.len(), "authors": corpus.authors.len(), "online": online.len(),
-        "mix_share": args.mix.to_string(),
+        "messages": messages, "authors": authors, "online": online, "mix_share": args.mix.to_string(),
+        "outcome": phases[0]["works"][0],
     }));
     Ok(result)
 }

@@ -17,11 +17,7 @@ mod web_push_double;
 pub(crate) mod webhook_double;
 
 use crate::{
-    LabError,
-    options::{TargetArgs, parse_share},
-    result::RunResult,
-    server::{OwnServer, Target},
-    timeline::read_timeline,
+    LabError, options::parse_share, result::RunResult, server::Target, timeline::read_timeline,
     worker_protocol::Conversation,
 };
 use clap::{Args, ValueEnum};
@@ -91,21 +87,6 @@ impl OfflinePushArgs {
             None => String::new(),
             Some(share) => format!(", {:.0}% offline, notified via {}", 100.0 * share, self.offline_via),
         }
-    }
-
-    /// The server under test, with doubles if members are to be offline.
-    pub(crate) fn start(self, target: &TargetArgs) -> Result<(Target, Option<OfflinePush>), LabError> {
-        if self.offline_share.is_none() {
-            return Ok((Target::resolve(target)?, None));
-        }
-        if target.url.is_some() {
-            let why =
-                "--offline-share is of a server that the bench starts: it must be set to call the bench's doubles";
-            return Err(LabError::Usage(why.into()));
-        }
-        let push = OfflinePush::start(self.offline_via)?;
-        let own = OwnServer::start_with(push.settings(), None)?;
-        Ok((Target::Own(Box::new(own)), Some(push)))
     }
 }
 

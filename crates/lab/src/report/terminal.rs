@@ -44,7 +44,11 @@ impl Display for PrintedMeasurement {
             let decimals = if *p50 < FINE_BELOW_MS { 3 } else { 2 };
             write!(f, "  {name:<12}")?;
             for (place, value) in [p50, p90, p99, p99_9, p99_99, max].into_iter().enumerate() {
-                write!(f, "{}{value:>8.decimals$}", if place == 0 { "" } else { "  " })?;
+                // A latency of many seconds is wider, and stands apart from the name all the same.
+                match place {
+                    0 => write!(f, " {value:>7.decimals$}")?,
+                    _ => write!(f, "  {value:>8.decimals$}")?,
+                }
             }
             f.write_char('\n')?;
         }

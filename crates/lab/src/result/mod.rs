@@ -92,18 +92,12 @@ impl RunResult {
         }));
     }
 
-    /// The result of a scenario as that of a command, which is its only phase: under `phase` are the figures of that.
-    pub(crate) fn of_command(mut self, name: &str) -> Self {
-        let phase = self.figures.remove("phases").and_then(|mut phases| Some(phases.get_mut(0)?.take()));
+    /// The result of a scenario as that of a command that is one, apart from the figures of its phases.
+    pub(crate) fn of_command(mut self, name: &str) -> (Self, Value) {
+        let phases = self.figures.remove("phases").unwrap_or_default();
         self.figures.retain(|name, _| !["scenario", "about"].contains(&name.as_str()));
         self.set("bench", name);
-        self.set("phase", phase);
-        self
-    }
-
-    /// Takes out what is under a name.
-    pub(crate) fn take(&mut self, name: &str) -> Value {
-        self.figures.remove(name).unwrap_or_default()
+        (self, phases)
     }
 
     pub(crate) fn check(&mut self, check: Check) {

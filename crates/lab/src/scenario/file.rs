@@ -10,7 +10,7 @@ use crate::{
     toml_file::Time,
 };
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 use toml::Spanned;
 
 #[derive(Debug, Deserialize)]
@@ -57,6 +57,7 @@ pub(crate) enum PopulationKind {
     Devices,
     Connections,
     PopupUsers,
+    Chat,
 }
 
 #[derive(Debug, Deserialize)]
@@ -79,6 +80,9 @@ pub(crate) struct PopulationFile {
     pub(crate) keep_alive: Option<Spanned<bool>>,
     pub(crate) background: Option<Spanned<bool>>,
     pub(crate) receipts: Option<Spanned<Time>>,
+    pub(crate) file: Option<Spanned<PathBuf>>,
+    pub(crate) limit: Option<Spanned<usize>>,
+    pub(crate) mix: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,10 +107,12 @@ pub(crate) struct WorkFile {
     pub(crate) rate: Option<Spanned<RateFile>>,
     pub(crate) share: Option<Spanned<f64>>,
     pub(crate) rounds: Option<Spanned<usize>>,
+    pub(crate) replay: Option<Spanned<RateFile>>,
     pub(crate) pause: Option<Spanned<Time>>,
     pub(crate) window: Option<Spanned<usize>>,
     pub(crate) batch: Option<Spanned<usize>>,
     pub(crate) may_be_refused: Option<bool>,
+    pub(crate) around: Option<Spanned<Time>>,
     pub(crate) beside_bare_loop: Option<Spanned<bool>>,
     #[serde(default)]
     pub(crate) thresholds: Vec<Bound>,

@@ -4,7 +4,8 @@
 //! In reading order: [`args`], the options; [`library`], the scenarios that ship with the program; [`mod@file`] with [`values`] and
 //! [`script_file`], a scenario as it is written; [`overrides`], one with other values in some places, which commands such as `bench group`
 //! are; [`plan`], what it does once all of it goes together; [`server`], the server and its faults; [`works`], who does the work;
-//! [`trouble`], what breaks at a step of a search; [`search`], which rate is tried next; [`baseline`], what rounds are compared with;
+//! [`trouble`], what breaks at a step of a search; [`search`], which rate is tried next; [`baseline`], what rounds are compared with; [`overview`],
+//! the same work in several phases;
 //! [`runner`], which runs the phases.
 
 pub mod args;
@@ -12,6 +13,7 @@ mod baseline;
 mod file;
 mod library;
 pub(crate) mod overrides;
+pub(crate) mod overview;
 mod plan;
 mod runner;
 mod script_file;
@@ -202,7 +204,7 @@ mod tests {
             (work("share = 0.5"), "a.toml:11:9: the phase has no `rate` to share", "share = 0.5"),
             (
                 work("rate = 5\nrounds = 2"),
-                "a.toml:9:1: work has one of `rate`, `share` and `rounds`",
+                "a.toml:9:1: work has one of `rate`, `share`, `rounds` and `replay`",
                 "[[phase.work]]",
             ),
             (work("rate = 5\nthresholds = [\"p98<3\"]"), "a.toml:12:14: no such figure; there are p50", "p98<3"),

@@ -19,7 +19,7 @@ impl OverriddenScenario {
         OverriddenScenario::of(name, text)
     }
 
-    pub(super) fn of(name: &str, text: &str) -> Result<Self, LabError> {
+    pub(crate) fn of(name: &str, text: &str) -> Result<Self, LabError> {
         let file = text.parse::<Table>().map_err(|error| usage(name, error))?;
         Ok(OverriddenScenario { name: name.to_owned(), file })
     }
@@ -43,6 +43,21 @@ impl OverriddenScenario {
     pub(crate) fn only_first_phase(&mut self) -> &mut Self {
         if let Some(Value::Array(phases)) = self.file.get_mut("phase") {
             phases.truncate(1);
+        }
+        self
+    }
+
+    /// Leaves out the phases that are not named, and who then has no work.
+    pub(crate) fn only_phases(&mut self, names: &[&str]) -> &mut Self {
+        let name_of = |table: &Value, key: &str| table.get(key).and_then(Value::as_str).map(str::to_owned);
+        let mut workers = Vec::new();
+        if let Some(Value::Array(phases)) = self.file.get_mut("phase") {
+            phases.retain(|phase| name_of(phase, "name").is_some_and(|name| names.contains(&name.as_str())));
+            let works = phases.iter().filter_map(|phase| phase.get("work")?.as_array()).flatten();
+            workers.extend(works.filter_map(|work| name_of(work, "population")));
+        }
+        if let Some(Value::Table(populations)) = self.file.get_mut("population") {
+            populations.retain(|name, _| workers.iter().any(|worker| worker == name));
         }
         self
     }

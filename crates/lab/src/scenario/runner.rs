@@ -2,6 +2,7 @@
 
 use super::{
     baseline::Baseline,
+    overview,
     plan::{
         Plan,
         fault::Fault,
@@ -62,6 +63,7 @@ pub(crate) fn run(
             report::print_new(stage.result);
         }
         stage.end()?;
+        overview::tables(plan, &phases).into_iter().for_each(|table| result.table(table));
         for (phase, figures) in plan.phases.iter().zip(&mut phases) {
             for (number, work) in phase.works.iter().enumerate().filter(|(_, work)| work.beside_bare_loop) {
                 let figures = &mut figures["works"][number];
@@ -222,7 +224,7 @@ impl Stage<'_> {
                     let first = phase.search.as_ref().map(Search::first_rate);
                     Load::Planned(RateProfile::constant(first.unwrap_or_default() * share, seconds))
                 }
-                Load::Rounds { .. } | Load::Script => continue,
+                Load::ShareOfMax { .. } | Load::Rounds { .. } | Load::Replay { .. } | Load::Script => continue,
             };
             let has_load = !matches!(&load, Load::Planned(profile) if profile.messages() == 0);
             if has_load {
@@ -248,8 +250,10 @@ impl Stage<'_> {
     }
 
     fn run_works(&mut self, phase: &Phase, faults: &[&Fault]) -> Result<Value, LabError> {
-        let works: Vec<(&Work, Load, String)> =
-            (phase.works.iter()).map(|work| (work, work.load.clone(), title_of(phase, work))).collect();
+        let mut works: Vec<(&Work, Load, String)> = Vec::new();
+        for work in &phase.works {
+            works.push((work, self.known_load(phase, work)?, title_of(phase, work)));
+        }
         // Users who send to a group of which the hook does not answer.
         let _flood = match &self.server.hook {
             Some(hook) => hook.flood(&self.server.target)?,
@@ -266,6 +270,21 @@ impl Stage<'_> {
             self.result.note("fault", filled("{at:1} s  {name}", mark));
         }
         Ok(json!({ "name": phase.name, "works": values }))
+    }
+
+    /// The load of a work, after it has run alone if its rate is a share of what it then reaches.
+    fn known_load(&mut self, phase: &Phase, work: &Work) -> Result<Load, LabError> {
+        let Load::ShareOfMax { share, window, alone, lasts } = work.load else { return Ok(work.load.clone()) };
+        let title = format!("{}: {}, alone", phase.name, work.name);
+        let (results, _) = self.run_at_once(&[(work, Load::Max { window, lasts: alone }, title)], &[])?;
+        let mut reached = 0.0;
+        for WorkResult { measured, .. } in results {
+            reached = measured.part().rate().unwrap_or_default();
+            if measured.verdict() == Verdict::Failed {
+                self.result.record(measured);
+            }
+        }
+        Ok(Load::Planned(RateProfile::constant(share * reached, lasts.as_secs_f64())))
     }
 
     /// Raises the rate step by step until something breaks, and says what, and which step was the last good one.
@@ -383,6 +402,8 @@ impl Stage<'_> {
         }
         let server_processes = self.server.processes();
         let server_is_replaced = faults.iter().any(|fault| fault.ends_a_process());
+        let lead = works.iter().map(|(work, ..)| work.around).max().unwrap_or_default();
+        let lead = if works.len() > 1 { lead } else { Duration::ZERO };
         let server = &mut self.server;
         let (results, marks) = std::thread::scope(|scope| {
             let began = Instant::now();
@@ -391,7 +412,11 @@ impl Stage<'_> {
                     let server = server_processes.clone();
                     let Work { batch, may_be_refused, .. } = **work;
                     let job = Job { title: title.clone(), load, batch, may_be_refused, server, server_is_replaced };
-                    scope.spawn(move || client.run(&job))
+                    let wait = lead.saturating_sub(work.around);
+                    scope.spawn(move || {
+                        std::thread::sleep(wait);
+                        client.run(&job)
+                    })
                 })
                 .collect();
             let marks = inject(server, faults, began);

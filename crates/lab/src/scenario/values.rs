@@ -71,6 +71,7 @@ pub(crate) enum RateFile {
     Burst(BurstFile),
     UntilItBreaks(UntilItBreaksFile),
     Highest(HighestFile),
+    ShareOfMax(ShareOfMaxFile),
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -118,6 +119,15 @@ pub(crate) struct HighestFile {
     pub(crate) thresholds: Vec<Bound>,
 }
 
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ShareOfMaxFile {
+    /// Of the rate that the work reaches alone.
+    pub(crate) share: f64,
+    /// How long it runs alone, before the phase.
+    pub(crate) each: Time,
+}
+
 fn default_factor() -> f64 {
     1.5
 }
@@ -131,6 +141,7 @@ struct RateTable {
     burst: Option<BurstFile>,
     until_it_breaks: Option<UntilItBreaksFile>,
     highest: Option<HighestFile>,
+    share_of_max: Option<ShareOfMaxFile>,
 }
 
 impl<'de> Deserialize<'de> for RateFile {
@@ -141,7 +152,7 @@ impl<'de> Deserialize<'de> for RateFile {
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
-                    "a number a second, \"max\", or a table with `ramp`, `steps`, `burst`, `until_it_breaks` or `highest`",
+                    "a number a second, \"max\", or a table with `ramp`, `steps`, `burst`, `until_it_breaks`, `highest` or `share_of_max`",
                 )
             }
 
@@ -168,12 +179,13 @@ impl<'de> Deserialize<'de> for RateFile {
                     table.burst.map(RateFile::Burst),
                     table.until_it_breaks.map(RateFile::UntilItBreaks),
                     table.highest.map(RateFile::Highest),
+                    table.share_of_max.map(RateFile::ShareOfMax),
                 ];
                 let mut given = shapes.into_iter().flatten();
                 match (given.next(), given.next()) {
                     (Some(shape), None) => Ok(shape),
                     _ => Err(A::Error::custom(
-                        "must have one of `ramp`, `steps`, `burst`, `until_it_breaks` and `highest`",
+                        "must have one of `ramp`, `steps`, `burst`, `until_it_breaks`, `highest` and `share_of_max`",
                     )),
                 }
             }

@@ -173,7 +173,7 @@ fn check_use(name: &str, population: &Population, used: &[&Worker]) -> Result<()
     let uses = used.iter().filter(|worker| **worker == &Worker::Population(name.to_owned())).count();
     match (uses, &population.members) {
         (0, _) => Err(format!("no phase has work for the population `{name}`")),
-        (2.., Members::NewConversations { .. } | Members::PopupUsers { .. }) => {
+        (2.., Members::NewConversations { .. } | Members::PopupUsers { .. } | Members::Chat(_)) => {
             Err("these users do their work once: each task needs a population of its own".into())
         }
         _ => Ok(()),

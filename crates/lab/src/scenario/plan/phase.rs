@@ -6,7 +6,7 @@ use crate::{
     result::Threshold,
     scenario::{
         file::{PhaseFile, WorkFile},
-        values::{Bound, RateFile, UntilItBreaksFile},
+        values::{Bound, RateFile, ShareOfMaxFile, UntilItBreaksFile},
     },
     toml_file::{Mistake, Time},
 };
@@ -71,6 +71,8 @@ pub(crate) struct Work {
     pub(crate) load: Load,
     /// Messages in one request.
     pub(crate) batch: usize,
+    /// It begins so much before the other work of its phase, and ends as much later.
+    pub(crate) around: Duration,
     /// Otherwise a message that is refused fails the run.
     pub(crate) may_be_refused: bool,
     /// The same rounds are run on a loop that only writes, too.
@@ -87,6 +89,13 @@ pub(crate) enum Load {
         window: usize,
         lasts: Duration,
     },
+    /// A share of the rate that it reaches alone, as fast as it goes, for so long.
+    ShareOfMax {
+        share: f64,
+        window: usize,
+        alone: Duration,
+        lasts: Duration,
+    },
     Rounds {
         rounds: usize,
         pause: Duration,
@@ -94,6 +103,11 @@ pub(crate) enum Load {
     /// This share of the rate that is searched for.
     Searched {
         share: f64,
+    },
+    /// A recorded chat, once: so many times as fast as it was, or as fast as it goes.
+    Replay {
+        speed: Option<f64>,
+        window: usize,
     },
     /// All steps of a script, once.
     Script,
@@ -156,7 +170,9 @@ fn profile_of(rate: &RateFile, span: &Range<usize>, seconds: f64) -> Result<Rate
             let (base, peak) = (not_negative(burst.base, span)?, positive(burst.peak, span)?);
             RateProfile::bursts(base, peak, BurstTimes { every, lasts }, seconds)
         }
-        RateFile::Max | RateFile::UntilItBreaks(_) | RateFile::Highest(_) => RateProfile::default(),
+        RateFile::Max | RateFile::UntilItBreaks(_) | RateFile::Highest(_) | RateFile::ShareOfMax(_) => {
+            RateProfile::default()
+        }
     };
     match profile.messages() {
         0 => Err(Mistake::at(span.clone(), "nothing is due at this rate while the phase lasts")),
@@ -331,7 +347,8 @@ impl PhaseFrame<'_> {
         }
         let may_be_refused = file.may_be_refused.unwrap_or(true);
         let thresholds = thresholds(&file.thresholds);
-        Ok(Work { name, worker, load, batch, may_be_refused, beside_bare_loop, thresholds })
+        let around = file.around.as_ref().map_or(Duration::ZERO, |around| around.get_ref().0);
+        Ok(Work { name, worker, load, batch, around, may_be_refused, beside_bare_loop, thresholds })
     }
 
     fn can_run_on_bare_loop(&self, worker: &Worker, load: &Load) -> bool {
@@ -342,9 +359,9 @@ impl PhaseFrame<'_> {
 
     fn load(&self, written: &Spanned<WorkFile>, phase: &Spanned<String>) -> Result<Load, Mistake> {
         let file = written.get_ref();
-        let given = [file.rate.is_some(), file.share.is_some(), file.rounds.is_some()];
+        let given = [file.rate.is_some(), file.share.is_some(), file.rounds.is_some(), file.replay.is_some()];
         if given.iter().filter(|given| **given).count() > 1 {
-            return Err(Mistake::at(written.span(), "work has one of `rate`, `share` and `rounds`"));
+            return Err(Mistake::at(written.span(), "work has one of `rate`, `share`, `rounds` and `replay`"));
         }
         if let Some(rounds) = &file.rounds {
             if *rounds.get_ref() == 0 {
@@ -353,10 +370,22 @@ impl PhaseFrame<'_> {
             let pause = file.pause.as_ref().map_or(PAUSE, |pause| pause.get_ref().0);
             return Ok(Load::Rounds { rounds: *rounds.get_ref(), pause });
         }
+        if let Some(replay) = &file.replay {
+            let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
+            return match replay.get_ref() {
+                RateFile::Max => Ok(Load::Replay { speed: None, window }),
+                RateFile::Constant(speed) => {
+                    Ok(Load::Replay { speed: Some(positive(*speed, &replay.span())?), window })
+                }
+                _ => {
+                    Err(Mistake::at(replay.span(), "a chat is replayed at \"max\", or so many times as fast as it was"))
+                }
+            };
+        }
         if let Some(pause) = &file.pause {
             return Err(Mistake::at(pause.span(), "`pause` stands between `rounds`"));
         }
-        let (rate, share) = match (&file.rate, &file.share, self.rate) {
+        let (rate, work_share) = match (&file.rate, &file.share, self.rate) {
             (Some(rate), ..) => (rate, 1.0),
             (None, Some(share), Some(rate)) => {
                 if *share.get_ref() > 0.0 && *share.get_ref() <= 1.0 {
@@ -370,17 +399,32 @@ impl PhaseFrame<'_> {
             (None, None, _) => return Err(Mistake::at(written.span(), "work needs `rate`, `share` or `rounds`")),
         };
         if let RateFile::UntilItBreaks(_) | RateFile::Highest(_) = rate.get_ref() {
-            return Ok(Load::Searched { share });
+            return Ok(Load::Searched { share: work_share });
         }
         let Some(lasts) = self.lasts else {
             return Err(Mistake::at(phase.span(), "a phase with a rate needs `duration`"));
         };
+        let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
+        let around = file.around.as_ref().map_or(Duration::ZERO, |around| around.get_ref().0);
+        if let Some(around) = &file.around
+            && !matches!(rate.get_ref(), RateFile::Max | RateFile::ShareOfMax(_))
+        {
+            let what = "only work at a rate of `\"max\"`, or of a share of it, begins before other work";
+            return Err(Mistake::at(around.span(), what));
+        }
         match rate.get_ref() {
-            RateFile::Max => {
-                let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
-                Ok(Load::Max { window, lasts })
+            RateFile::Max => Ok(Load::Max { window, lasts: lasts + 2 * around }),
+            RateFile::ShareOfMax(ShareOfMaxFile { share, each }) => {
+                if *share > 0.0 && *share <= 1.0 && !each.0.is_zero() {
+                    let (share, alone) = (share * work_share, each.0);
+                    Ok(Load::ShareOfMax { share, window, alone, lasts: lasts + 2 * around })
+                } else {
+                    Err(Mistake::at(rate.span(), "`share` is above 0 and at most 1, `each` above 0"))
+                }
             }
-            rate_file => Ok(Load::Planned(profile_of(rate_file, &rate.span(), lasts.as_secs_f64())?.scaled(share))),
+            rate_file => {
+                Ok(Load::Planned(profile_of(rate_file, &rate.span(), lasts.as_secs_f64())?.scaled(work_share)))
+            }
         }
     }
 }
@@ -434,6 +478,8 @@ fn check_load(
         (Members::PopupUsers { .. }, Load::Max { .. }) => Ok(()),
         (Members::PopupUsers { .. }, Load::Planned(profile)) if profile.is_constant() => Ok(()),
         (Members::PopupUsers { .. }, _) => refuse("popups are asked for at a constant rate, or `max`".into()),
+        (Members::Chat(_), Load::Replay { .. }) => Ok(()),
+        (Members::Chat(_), _) | (_, Load::Replay { .. }) => refuse("a chat, and nothing else, takes `replay`".into()),
         (Members::Conversation { .. } | Members::Direct { .. }, _) => Ok(()),
     }
 }

@@ -1,6 +1,8 @@
 //! The populations of a scenario: who takes part, and how many.
 
 use crate::{
+    message_clients::ChatSpec,
+    mix::share::MixShare,
     options::SendProtocol,
     scenario::{
         file::{PopulationFile, PopulationKind},
@@ -56,6 +58,8 @@ pub(crate) enum Members {
         over_websocket: bool,
         stay: Option<Duration>,
     },
+    /// The authors of a recorded chat, all in one group.
+    Chat(ChatSpec),
     PopupUsers {
         users: u32,
         popups: usize,
@@ -96,6 +100,7 @@ fn keys_of(kind: PopulationKind) -> &'static [&'static str] {
         PopulationKind::NewConversations => &["pairs", "senders", "body_bytes", "background"],
         PopulationKind::Devices => &["devices", "via"],
         PopulationKind::Connections => &["users", "via", "stay"],
+        PopulationKind::Chat => &["file", "limit", "online", "offline_share", "mix", "background"],
         PopulationKind::PopupUsers => &["users", "popups", "connections", "keep_alive"],
     }
 }
@@ -140,7 +145,10 @@ fn over_websocket(via: &Option<Spanned<Via>>) -> Result<bool, Mistake> {
 impl Population {
     /// Whether its work is done by load clients for messages, which agents can start.
     pub(crate) fn sends_messages(&self) -> bool {
-        matches!(self.members, Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. })
+        matches!(
+            self.members,
+            Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. } | Members::Chat(_)
+        )
     }
 
     /// Whether a driver can load it: conversations that there are from the beginning.
@@ -189,6 +197,22 @@ impl Population {
                 over_websocket: over_websocket(&file.via)?,
                 stay: file.stay.as_ref().map(|stay| stay.get_ref().0),
             },
+            PopulationKind::Chat => {
+                let Some(path) = &file.file else {
+                    return Err(Mistake::at(file.kind.span(), "a population of this kind needs `file`"));
+                };
+                let mix = file
+                    .mix
+                    .as_ref()
+                    .map(|mix| mix.get_ref().parse::<MixShare>().map_err(|why| Mistake::at(mix.span(), why)));
+                Members::Chat(ChatSpec {
+                    file: path.get_ref().clone(),
+                    limit: file.limit.as_ref().map(|limit| *limit.get_ref()),
+                    online: file.online.as_ref().map(|online| *online.get_ref()),
+                    offline_share: file.offline_share.as_ref().map(|share| *share.get_ref()),
+                    mix: mix.transpose()?.unwrap_or_default(),
+                })
+            }
             PopulationKind::PopupUsers => Members::PopupUsers {
                 users: u32::try_from(needed(&file.users, "users", written)?).unwrap_or(u32::MAX),
                 popups: count(&file.popups, POPUPS)?,
@@ -229,6 +253,9 @@ fn refuse_other_keys(file: &PopulationFile, known: &[&str]) -> Result<(), Mistak
         ("keep_alive", span_of(&file.keep_alive)),
         ("background", span_of(&file.background)),
         ("receipts", span_of::<Time>(&file.receipts)),
+        ("file", span_of(&file.file)),
+        ("limit", span_of(&file.limit)),
+        ("mix", span_of(&file.mix)),
     ];
     for (name, span) in given {
         if let Some(span) = span

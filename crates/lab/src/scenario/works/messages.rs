@@ -52,6 +52,10 @@ impl MessageWorker {
                 let spec = PairSpec { are_open: false, low_priority, server_returns, ..of };
                 (MessageClients::pairs(target, args, &spec)?, *texts)
             }
+            Members::Chat(chat) => {
+                let clients = MessageClients::chat(target, args, chat)?;
+                (clients, Texts { body_bytes: 1, pipeline: 1 })
+            }
             _ => return Err(LabError::Usage("this population sends no messages".into())),
         };
         clients.watch(target, around.offline_push)?;
@@ -68,6 +72,11 @@ impl MessageWorker {
             (outcome.server_cpu_seconds, outcome.server_rss_bytes) = (None, None);
         }
         let mut measured = outcome.measured(&job.title);
+        if let Some(all) = clients.messages_of_chat() {
+            let committed = outcome.committed;
+            let check = Check::of_server("answers", "every message of the chat is committed", committed == all);
+            measured = measured.check(check.value(format!("{committed} of {all}")));
+        }
         if *is_background {
             measured = measured.may_be_late();
         }
@@ -95,9 +104,11 @@ pub(crate) fn model_of(load: &Load) -> LoadModel {
         }
         Load::Planned(profile) => LoadModel::Varying { profile: profile.clone() },
         Load::Max { window, lasts } => LoadModel::ClosedLoop { window: *window, duration_ms: milliseconds(*lasts) },
+        Load::Replay { speed: None, window } => LoadModel::ClosedLoopOnce { window: *window },
+        Load::Replay { speed: Some(speed), .. } => LoadModel::Recorded { speed: *speed },
         Load::Rounds { rounds, pause } => LoadModel::Rounds { rounds: *rounds, pause_ms: milliseconds(*pause) },
-        // A plan has these for other workers, and for searches whose steps are planned.
-        Load::Searched { .. } | Load::Script => LoadModel::Rounds { rounds: 1, pause_ms: 0 },
+        // A plan has these for other workers, and for loads that are planned when their rate is known.
+        Load::Searched { .. } | Load::ShareOfMax { .. } | Load::Script => LoadModel::Rounds { rounds: 1, pause_ms: 0 },
     }
 }
 

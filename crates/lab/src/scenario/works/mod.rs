@@ -117,7 +117,10 @@ impl WorkerClient {
             return Ok(WorkerClient::Driven(worker));
         }
         Ok(match &population.members {
-            Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. } => {
+            Members::Conversation { .. }
+            | Members::Direct { .. }
+            | Members::NewConversations { .. }
+            | Members::Chat(_) => {
                 let worker = MessageWorker::open(around, population)?;
                 WorkerClient::Messages(Box::new(worker))
             }
