@@ -3,7 +3,7 @@
 
 use crate::{
     LabError,
-    offline_push::{OfflinePushArgs, hook_double::HookMode},
+    offline_push::{OfflinePushArgs, fake_hook::HookMode},
     options::{Rate, SendProtocol, TargetArgs, duration_text, parse_duration},
     result::RunResult,
     scenario::{self, overrides::OverriddenScenario},

@@ -16,7 +16,7 @@
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
 //! - [`devices`], `device_worker`: benches with devices, and their load client;
 //! - [`popups`]: benches with popup decisions and events, with a load client of their own;
-//! - `offline_push`: doubles of the app's webhook and of providers' services, and counts of what members who are offline are told;
+//! - `offline_push`: fakes of the app's webhook and of providers' services, and counts of what members who are offline are told;
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
 //! - `bare_server`: a loop that only writes, the baseline of messages; `bare_load`: a load on it; `ceiling`: how much of it the lab keeps up;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cast ──▶ stage ──▶ rounds: some move; messages; some change attention or read; the server is killed, a provider goes away
-//!                       │ sessions: clients           │ webhook and providers: doubles
+//!                       │ sessions: clients           │ webhook and providers: fakes
 //!                       └────────▶ records ◀──────────┘ ──▶ audit, message by message, against the model
 //! ```
 //! [`cast`] draws who takes part from a seed, [`stage`] creates them, [`clients`] holds the sessions, [`senders`] sends, [`records`] is
@@ -27,7 +27,7 @@ pub use planted_fault::PlantedKind;
 
 use crate::{
     LabError,
-    offline_push::{notice::OfflineChannel, provider_doubles::ProviderDoubles, webhook_double::WebhookDouble},
+    offline_push::{fake_providers::FakeProviders, fake_webhook::FakeWebhook, notice::OfflineChannel},
     options::{LAG_MAX, parse_duration},
     process,
     result::{Check, Layout, Measurement, RunResult, filled},
@@ -81,7 +81,7 @@ pub struct NotificationArgs {
     /// Repeats an earlier run's cast, messages and changes
     #[arg(long)]
     pub seed: Option<u64>,
-    /// The doubles report falsely now and then: the run must fail. Shows that faults of this kind are found
+    /// The fakes report falsely now and then: the run must fail. Shows that faults of this kind are found
     #[arg(long, value_enum)]
     pub plant: Option<PlantedKind>,
 }
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &NotificationArgs) -> Result<RunResult, LabError> {
     let size = CastSize { users: args.users, group_size: args.group_size };
     let cast = Arc::new(Cast::draw(&process::run_tag(), size, &mut random));
     let recorder = Arc::new(Recorder::new(cast.clone(), args.plant.map(PlantedFault::new)));
-    let (webhook, providers) = (WebhookDouble::start(recorder.clone())?, ProviderDoubles::start(recorder.clone())?);
+    let (webhook, providers) = (FakeWebhook::start(recorder.clone())?, FakeProviders::start(recorder.clone())?);
     let mut settings = [webhook.settings(), providers.settings()].concat();
     let of_notifications = [
         ("ACK_TIMEOUT_MS", args.ack_timeout.as_millis() as u64),

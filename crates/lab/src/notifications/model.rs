@@ -33,7 +33,7 @@ pub(crate) struct ChannelTimes {
     pub(crate) webhook_after_ns: u64,
 }
 
-/// Whether providers have reached a user with a message, as their doubles saw it.
+/// Whether providers have reached a user with a message, as their fakes saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotifiedByProviders {
     /// No device was notified.

@@ -1,4 +1,4 @@
-//! Faults that the doubles are notified to report, so that it is known that the bench finds them. Once in a while a notice is reported
+//! Faults that the fakes are notified to report, so that it is known that the bench finds them. Once in a while a notice is reported
 //! wrongly; the server under test did nothing wrong.
 
 use super::{

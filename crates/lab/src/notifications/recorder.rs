@@ -1,4 +1,4 @@
-//! Takes the records of a run: from the clients, the senders and the doubles.
+//! Takes the records of a run: from the clients, the senders and the fakes.
 
 use super::{
     cast::Cast,

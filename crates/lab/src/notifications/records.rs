@@ -1,4 +1,4 @@
-//! What happened, as the lab saw it: messages, deliveries to sessions, notices of the doubles, and who looked when. All times are
+//! What happened, as the lab saw it: messages, deliveries to sessions, notices of the fakes, and who looked when. All times are
 //! nanoseconds of the monotonic clock.
 
 use crate::offline_push::notice::OfflineChannel;
@@ -29,7 +29,7 @@ pub(crate) struct Delivery {
     pub(crate) connection: u32,
 }
 
-/// A notice of a double.
+/// A notice of a fake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(crate) channel: OfflineChannel,

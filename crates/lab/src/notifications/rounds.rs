@@ -12,8 +12,8 @@ use crate::{
     LabError, interrupt,
     latency::{Percentiles, new_histogram},
     offline_push::{
+        fake_providers::FakeProviders,
         notice::OfflineChannel,
-        provider_doubles::ProviderDoubles,
         provider_state::{ProviderState, ProviderStates},
     },
     process,
@@ -70,7 +70,7 @@ impl<'a> Run<'a> {
         args: &'a NotificationArgs,
         target: &Target,
         recorder: &Arc<Recorder>,
-        providers: &ProviderDoubles,
+        providers: &FakeProviders,
     ) -> Result<Run<'a>, LabError> {
         let (api_key, token_key) = target.keys();
         let listener = Listener { address: target.address(), api_key: api_key.to_owned() };
@@ -238,7 +238,7 @@ impl<'a> Run<'a> {
             if missing == 0 || progress.1.elapsed() > patience || interrupt::requested() {
                 return;
             }
-            // Doubles wait for the records while they are looked at.
+            // Fakes wait for the records while they are looked at.
             std::thread::sleep(AUDIT_INTERVAL.max(3 * began.elapsed()));
         }
     }

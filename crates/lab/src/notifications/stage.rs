@@ -3,7 +3,7 @@
 use super::cast::{Cast, device_name};
 use crate::{
     LabError,
-    offline_push::{provider_doubles::ProviderDoubles, register},
+    offline_push::{fake_providers::FakeProviders, register},
     server::Target,
     setup,
 };
@@ -14,7 +14,7 @@ use tidings_client::http::{HttpClient, path_segment};
 const CONNECTIONS: usize = 8;
 
 /// Creates everything. Requests that do not depend on each other go out on several connections.
-pub(crate) fn set_up(target: &Target, cast: &Cast, providers: &ProviderDoubles) -> Result<(), LabError> {
+pub(crate) fn set_up(target: &Target, cast: &Cast, providers: &FakeProviders) -> Result<(), LabError> {
     let ids: Vec<String> = cast.users.iter().map(|user| user.id.clone()).collect();
     setup::create_users(&mut target.http(), &ids)?;
     in_parts(target, cast.conversations.len(), |http, number| {

@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 server for the doubles: a thread for each connection, requests one after another.
+//! A small HTTP/1.1 server for the fakes: a thread for each connection, requests one after another.
 
 use super::tally::fault_of;
 use crate::{LabError, offline_push::notice::NoticeSink};
@@ -17,7 +17,7 @@ const HEADERS_MAX: usize = 32;
 /// The body of a request: the server under test closes a delivery at a megabyte.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A request as far as doubles read it.
+/// A request as far as fakes read it.
 pub(crate) struct Request<'a> {
     pub(crate) path: &'a str,
     pub(crate) body: &'a [u8],
@@ -72,12 +72,12 @@ fn accept(listener: &TcpListener, name: &str, handler: &Arc<dyn Handler>, stop: 
         if stop.load(Ordering::Acquire) {
             return;
         }
-        let (handler, double) = (handler.clone(), name.to_owned());
+        let (handler, fake) = (handler.clone(), name.to_owned());
         let serve = move || {
             // A connection ends when the server closes it, or is killed.
             let Err(error) = connection.and_then(|connection| serve(&connection, &*handler)) else { return };
             if error.kind() == io::ErrorKind::InvalidData {
-                handler.sink().fault(fault_of(&double, &error.to_string()));
+                handler.sink().fault(fault_of(&fake, &error.to_string()));
             }
         };
         let _ = std::thread::Builder::new().name(name.to_owned()).spawn(serve);

@@ -1,28 +1,29 @@
-//! Offline push as a bench sees it: doubles of the app's webhook and of providers' services, which the server under test is set to
+//! Offline push as a bench sees it: fakes of the app's webhook and of providers' services, which the server under test is set to
 //! call, and the counts of what they are notified of messages to members who are offline.
 //!
-//! [`notice`] is what a double is notified, [`tally`] counts it; `webhook_double`, `apns_double`, `fcm_double` and `web_push_double`
-//! each speak one protocol, and know nothing of who is to be notified of what. `hook_double` is asked before, and allows everything.
+//! [`notice`] is what a fake is notified, [`tally`] counts it; `fake_webhook`, `fake_apns`, `fake_fcm` and `fake_web_push`
+//! each speak one protocol, and know nothing of who is to be notified of what. `fake_hook` is asked before, and allows everything.
 
-mod apns_double;
-mod fcm_double;
-pub(crate) mod hook_double;
+mod fake_apns;
+mod fake_fcm;
+pub(crate) mod fake_hook;
+pub(crate) mod fake_providers;
+mod fake_web_push;
+pub(crate) mod fake_webhook;
 pub(crate) mod http1;
 pub(crate) mod notice;
-pub(crate) mod provider_doubles;
 pub(crate) mod provider_state;
 pub(crate) mod tally;
 mod token_book;
-mod web_push_double;
-pub(crate) mod webhook_double;
 
 use crate::{
     LabError, options::parse_share, result::RunResult, server::Target, timeline::read_timeline,
     worker_protocol::Conversation,
 };
 use clap::{Args, ValueEnum};
+use fake_providers::FakeProviders;
+use fake_webhook::FakeWebhook;
 use notice::OfflineChannel;
-use provider_doubles::ProviderDoubles;
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -31,12 +32,11 @@ use std::{
 use tally::{Expectation, NoticeTally, OfflineCounts};
 use tidings_client::http::{HttpClient, path_segment};
 use tidings_protocol::entry::EntryKind;
-use webhook_double::WebhookDouble;
 
 /// The options of benches with members who are offline.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct OfflinePushArgs {
-    /// This share of the members is offline, and doubles of the lab's own, which the server is set to call, count what they are notified of
+    /// This share of the members is offline, and fakes of the lab's own, which the server is set to call, count what they are notified of
     /// their messages, such as 50%
     #[arg(long, value_parser = parse_share)]
     pub offline_share: Option<f64>,
@@ -90,12 +90,12 @@ impl OfflinePushArgs {
     }
 }
 
-/// The doubles of a run, and what they count.
+/// The fakes of a run, and what they count.
 pub(crate) struct OfflinePush {
     via: OfflineVia,
     tally: Arc<NoticeTally>,
-    webhook: Option<WebhookDouble>,
-    providers: Option<ProviderDoubles>,
+    webhook: Option<FakeWebhook>,
+    providers: Option<FakeProviders>,
     /// What is to be notified.
     watched: Mutex<Vec<WatchedConversation>>,
 }
@@ -109,8 +109,8 @@ struct WatchedConversation {
 impl OfflinePush {
     pub(crate) fn start(via: OfflineVia) -> Result<OfflinePush, LabError> {
         let tally = Arc::new(NoticeTally::default());
-        let webhook = (via != OfflineVia::Providers).then(|| WebhookDouble::start(tally.clone())).transpose()?;
-        let providers = (via != OfflineVia::Webhook).then(|| ProviderDoubles::start(tally.clone())).transpose()?;
+        let webhook = (via != OfflineVia::Providers).then(|| FakeWebhook::start(tally.clone())).transpose()?;
+        let providers = (via != OfflineVia::Webhook).then(|| FakeProviders::start(tally.clone())).transpose()?;
         Ok(OfflinePush { via, tally, webhook, providers, watched: Mutex::default() })
     }
 
@@ -118,10 +118,10 @@ impl OfflinePush {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The settings that have a server call the doubles.
+    /// The settings that have a server call the fakes.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
-        let webhook = self.webhook.as_ref().map(WebhookDouble::settings);
-        let providers = self.providers.as_ref().map(ProviderDoubles::settings);
+        let webhook = self.webhook.as_ref().map(FakeWebhook::settings);
+        let providers = self.providers.as_ref().map(FakeProviders::settings);
         webhook.into_iter().chain(providers).flatten().collect()
     }
 
@@ -191,7 +191,7 @@ const DEVICE: &str = "phone";
 /// Registers a device of the user with a provider.
 pub(crate) fn register(
     http: &mut HttpClient,
-    providers: &ProviderDoubles,
+    providers: &FakeProviders,
     provider: OfflineChannel,
     user: &str,
     device: &str,

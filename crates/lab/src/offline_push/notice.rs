@@ -1,4 +1,4 @@
-//! What a double was notified: one message, for one user or one of the user's devices.
+//! What a fake was notified: one message, for one user or one of the user's devices.
 
 use serde::Serialize;
 use std::fmt;
@@ -58,7 +58,7 @@ pub(crate) struct Notice<'a> {
     pub(crate) sent_at_ms: Option<u64>,
 }
 
-/// Who counts what the doubles are notified. Called from the threads of the doubles.
+/// Who counts what the fakes are notified. Called from the threads of the fakes.
 pub(crate) trait NoticeSink: Send + Sync {
     /// The notices of one request that is about to be accepted.
     fn note(&self, notices: &[Notice<'_>]);

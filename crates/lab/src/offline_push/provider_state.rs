@@ -1,4 +1,4 @@
-//! How the doubles of providers answer: they accept, refuse, or keep requests waiting, each until it is notified otherwise.
+//! How the fakes of providers answer: they accept, refuse, or keep requests waiting, each until it is notified otherwise.
 
 use super::notice::OfflineChannel;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -20,8 +20,8 @@ const POLL: Duration = Duration::from_millis(100);
 const EXAMPLES_MAX: usize = 3;
 
 /// A request that no notice can be read from, in words.
-pub(super) fn fault_of(double: &str, why: &str) -> String {
-    format!("a request to the {double} double: {why}")
+pub(super) fn fault_of(fake: &str, why: &str) -> String {
+    format!("a request to the {fake} fake: {why}")
 }
 
 /// Messages of one conversation: a bit for each `seq`.
@@ -103,7 +103,7 @@ struct Tallies {
     problems: Vec<String>,
 }
 
-/// Counts notices. The doubles' threads and the bench share it.
+/// Counts notices. The fakes' threads and the bench share it.
 #[derive(Debug, Default)]
 pub(crate) struct NoticeTally {
     tallies: Mutex<Tallies>,

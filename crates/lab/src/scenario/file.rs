@@ -6,7 +6,7 @@ use super::{
     values::{Bound, RateFile, Via},
 };
 use crate::{
-    offline_push::{OfflineVia, hook_double::HookMode},
+    offline_push::{OfflineVia, fake_hook::HookMode},
     toml_file::Time,
 };
 use serde::Deserialize;

@@ -8,7 +8,7 @@ use crate::{
     LabError,
     chaos::{self, FaultKind},
     driver::{Driver, DriverTarget},
-    offline_push::{OfflinePush, hook_double::HookDouble},
+    offline_push::{OfflinePush, fake_hook::FakeHook},
     options::TargetArgs,
     process::{self, ServerProcesses},
     server::{OwnServer, StoreCheck, Target},
@@ -26,7 +26,7 @@ pub(crate) struct ScenarioServer {
     /// Whom it tells of messages to members who are offline.
     pub(crate) offline_push: Option<OfflinePush>,
     /// The hook that it asks.
-    pub(crate) hook: Option<HookDouble>,
+    pub(crate) hook: Option<FakeHook>,
 }
 
 impl ScenarioServer {
@@ -38,16 +38,16 @@ impl ScenarioServer {
                 return Err(LabError::Usage("--url: this server does not ask the lab's hook".into()));
             }
             if wanted.offline_via.is_some() {
-                return Err(LabError::Usage("--url: this server does not tell the lab's doubles of anything".into()));
+                return Err(LabError::Usage("--url: this server does not tell the lab's fakes of anything".into()));
             }
             let target = Target::resolve(&TargetArgs { url, ..args.clone() })?;
             return Ok(ScenarioServer { target, topology: None, driven: None, offline_push: None, hook: None });
         }
-        let hook = wanted.hook.map(HookDouble::start).transpose()?;
+        let hook = wanted.hook.map(FakeHook::start).transpose()?;
         let offline_push = wanted.offline_via.map(OfflinePush::start).transpose()?;
         let mut environment = wanted.settings.clone();
         environment.extend(offline_push.iter().flat_map(OfflinePush::settings));
-        environment.extend(hook.iter().flat_map(HookDouble::settings));
+        environment.extend(hook.iter().flat_map(FakeHook::settings));
         let Some(nodes) = wanted.nodes else {
             let own = OwnServer::start_with(environment, wanted.descriptors)?;
             return Ok(ScenarioServer {

@@ -11,7 +11,7 @@ pub(crate) mod script;
 use super::file::{CommandFile, ScenarioFile, ServerFile};
 use crate::{
     ParsedCommand,
-    offline_push::{OfflineVia, hook_double::HookMode},
+    offline_push::{OfflineVia, fake_hook::HookMode},
     options,
     result::Threshold,
     toml_file::Mistake,
@@ -46,7 +46,7 @@ pub(crate) struct Server {
     pub(crate) driver: Option<String>,
     /// The nodes of a cluster; unset: one server.
     pub(crate) nodes: Option<usize>,
-    /// Who tells members who are offline: doubles of the lab's own, which count. Unset: nobody.
+    /// Who tells members who are offline: fakes of the lab's own, which count. Unset: nobody.
     pub(crate) offline_via: Option<OfflineVia>,
     /// A hook of the lab's own, which the server asks. Unset: it asks none.
     pub(crate) hook: Option<HookMode>,
@@ -219,7 +219,7 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     Ok(Server { url, driver, nodes, offline_via, hook, descriptors, settings })
 }
 
-/// Has the server tell the doubles if a population has members who are to be told.
+/// Has the server tell the fakes if a population has members who are to be told.
 fn set_offline_push(file: &ScenarioFile, server: &mut Server) -> Result<(), Mistake> {
     let shares = file.population.values().filter_map(|written| written.get_ref().offline_share.as_ref());
     let Some(share) = shares.into_iter().next() else {
@@ -230,7 +230,7 @@ fn set_offline_push(file: &ScenarioFile, server: &mut Server) -> Result<(), Mist
         };
     };
     if server.url.is_some() || server.driver.is_some() {
-        return Err(Mistake::at(share.span(), "a server with `url` runs already: it does not tell the lab's doubles"));
+        return Err(Mistake::at(share.span(), "a server with `url` runs already: it does not tell the lab's fakes"));
     }
     if let Some(fault) = file.fault.first() {
         let what = "a fault may repeat what members who are offline are told: `tidings bench notifications --kill` allows for it";

@@ -9,13 +9,13 @@ use serde::Deserialize;
 use std::{borrow::Cow, sync::Arc};
 
 /// The webhook. It ends with this handle.
-pub(crate) struct WebhookDouble {
+pub(crate) struct FakeWebhook {
     server: HttpServer,
 }
 
-impl WebhookDouble {
-    pub(crate) fn start(sink: Arc<dyn NoticeSink>) -> Result<WebhookDouble, LabError> {
-        Ok(WebhookDouble { server: HttpServer::start("webhook", Arc::new(Calls { sink }))? })
+impl FakeWebhook {
+    pub(crate) fn start(sink: Arc<dyn NoticeSink>) -> Result<FakeWebhook, LabError> {
+        Ok(FakeWebhook { server: HttpServer::start("webhook", Arc::new(Calls { sink }))? })
     }
 
     /// The settings that have a server call this webhook.
@@ -93,7 +93,7 @@ mod tests {
     };
 
     /// Calls the webhook as a server does, with events of these messages for these members.
-    fn call(webhook: &WebhookDouble, events: &[(u64, &[&str])]) -> String {
+    fn call(webhook: &FakeWebhook, events: &[(u64, &[&str])]) -> String {
         let event = |(seq, recipients): &(u64, &[&str])| {
             serde_json::json!({ "event": "message", "recipients": recipients,
                 "entry": { "conversation": "house", "seq": seq, "at": 1, "body": {} } })
@@ -101,7 +101,7 @@ mod tests {
         post(webhook, &serde_json::json!({ "events": events.iter().map(event).collect::<Vec<_>>() }).to_string())
     }
 
-    fn post(webhook: &WebhookDouble, body: &str) -> String {
+    fn post(webhook: &FakeWebhook, body: &str) -> String {
         let mut connection = TcpStream::connect(webhook.server.address).unwrap();
         write!(connection, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
         connection.shutdown(std::net::Shutdown::Write).unwrap();
@@ -112,7 +112,7 @@ mod tests {
 
     fn tally_of(calls: &[&[(u64, &[&str])]]) -> Arc<NoticeTally> {
         let tally = Arc::new(NoticeTally::default());
-        let webhook = WebhookDouble::start(tally.clone()).unwrap();
+        let webhook = FakeWebhook::start(tally.clone()).unwrap();
         for events in calls {
             assert!(call(&webhook, events).starts_with("HTTP/1.1 204 "));
         }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_call_that_cannot_be_read_fails_the_run() {
         let tally = Arc::new(NoticeTally::default());
-        let webhook = WebhookDouble::start(tally.clone()).unwrap();
+        let webhook = FakeWebhook::start(tally.clone()).unwrap();
         assert_eq!(post(&webhook, "nope"), "", "the connection ends");
         let end = std::time::Instant::now() + Duration::from_secs(60);
         while tally.problems() == 0 {

@@ -29,8 +29,8 @@ const HANG_POLL: Duration = Duration::from_millis(50);
 /// A notification holds at most 4 KiB.
 const BODY_BYTES_MAX: usize = 4 * 1024;
 
-/// The double. It ends with this handle.
-pub(super) struct ApnsDouble {
+/// The fake. It ends with this handle.
+pub(super) struct FakeApns {
     pub(super) address: SocketAddr,
     /// Its end ends the thread.
     _alive: watch::Sender<()>,
@@ -43,12 +43,12 @@ struct Service {
     states: Arc<ProviderStates>,
 }
 
-impl ApnsDouble {
+impl FakeApns {
     pub(super) fn start(
         sink: Arc<dyn NoticeSink>,
         book: Arc<TokenBook>,
         states: Arc<ProviderStates>,
-    ) -> Result<ApnsDouble, LabError> {
+    ) -> Result<FakeApns, LabError> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -58,7 +58,7 @@ impl ApnsDouble {
         std::thread::Builder::new()
             .name("apns".into())
             .spawn(move || runtime.block_on(accept(listener, service, ended)))?;
-        Ok(ApnsDouble { address, _alive: alive })
+        Ok(FakeApns { address, _alive: alive })
     }
 }
 
@@ -91,7 +91,7 @@ async fn serve(connection: TcpStream, service: Arc<Service>) {
     }
 }
 
-/// What the double reads of a notification.
+/// What the fake reads of a notification.
 #[derive(Deserialize)]
 struct Payload<'a> {
     #[serde(borrow)]

@@ -1,21 +1,21 @@
 //! The services of all providers for the lab: their addresses and keys as settings of the server under test, and tokens at them.
 
 use super::{
-    apns_double::ApnsDouble,
-    fcm_double::FcmDouble,
+    fake_apns::FakeApns,
+    fake_fcm::FakeFcm,
+    fake_web_push::{BrowserKeys, ENDPOINT_PATH, FakeWebPush},
     http1::HttpServer,
     notice::{NoticeSink, OfflineChannel},
     provider_state::ProviderStates,
     token_book::{TokenBook, TokenOwner},
-    web_push_double::{BrowserKeys, ENDPOINT_PATH, WebPushDouble},
 };
 use crate::LabError;
 use serde_json::json;
 use std::sync::Arc;
 use tidings_protocol::http::{PushToken, WebPushKeys, WebPushSubscription};
 
-/// The key of a service account that only the double knows: it opens nothing.
-const ACCOUNT_KEY: &str = include_str!("double_account.pem");
+/// The key of a service account that only the fake knows: it opens nothing.
+const ACCOUNT_KEY: &str = include_str!("fake_account.pem");
 
 /// A pair of keys for VAPID, private and public: those of an example in RFC 8291.
 const VAPID_PAIR: [&str; 2] = [
@@ -23,11 +23,11 @@ const VAPID_PAIR: [&str; 2] = [
     "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
 ];
 
-/// The doubles. They end with this handle.
-pub(crate) struct ProviderDoubles {
+/// The fakes. They end with this handle.
+pub(crate) struct FakeProviders {
     pub(crate) states: Arc<ProviderStates>,
     book: Arc<TokenBook>,
-    apns: ApnsDouble,
+    apns: FakeApns,
     fcm: HttpServer,
     web_push: HttpServer,
     /// The public key and the secret of subscriptions.
@@ -36,14 +36,14 @@ pub(crate) struct ProviderDoubles {
     folder: tempfile::TempDir,
 }
 
-impl ProviderDoubles {
-    pub(crate) fn start(sink: Arc<dyn NoticeSink>) -> Result<ProviderDoubles, LabError> {
+impl FakeProviders {
+    pub(crate) fn start(sink: Arc<dyn NoticeSink>) -> Result<FakeProviders, LabError> {
         let (book, states) = (Arc::new(TokenBook::default()), Arc::new(ProviderStates::default()));
         let keys = BrowserKeys::new();
         let subscription_keys = keys.subscription_keys();
-        let apns = ApnsDouble::start(sink.clone(), book.clone(), states.clone())?;
-        let fcm = FcmDouble { sink: sink.clone(), book: book.clone(), states: states.clone() };
-        let web_push = WebPushDouble { sink, book: book.clone(), states: states.clone(), keys };
+        let apns = FakeApns::start(sink.clone(), book.clone(), states.clone())?;
+        let fcm = FakeFcm { sink: sink.clone(), book: book.clone(), states: states.clone() };
+        let web_push = FakeWebPush { sink, book: book.clone(), states: states.clone(), keys };
         let (fcm, web_push) =
             (HttpServer::start("fcm", Arc::new(fcm))?, HttpServer::start("web-push", Arc::new(web_push))?);
         let folder = tempfile::Builder::new().prefix("tidings-providers-").tempdir()?;
@@ -54,10 +54,10 @@ impl ProviderDoubles {
             "client_email": "lab@example.com", "token_uri": format!("http://{}/token", fcm.address),
         });
         std::fs::write(folder.path().join("account.json"), account.to_string())?;
-        Ok(ProviderDoubles { states, book, apns, fcm, web_push, subscription_keys, folder })
+        Ok(FakeProviders { states, book, apns, fcm, web_push, subscription_keys, folder })
     }
 
-    /// The settings that have a server notify by these doubles.
+    /// The settings that have a server notify by these fakes.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         let file = |name: &str| self.folder.path().join(name).display().to_string();
         let url = |address: std::net::SocketAddr| format!("http://{address}");

@@ -40,15 +40,15 @@ pub enum HookMode {
 }
 
 /// The hook. It ends with this handle.
-pub(crate) struct HookDouble {
+pub(crate) struct FakeHook {
     server: HttpServer,
     mode: HookMode,
 }
 
-impl HookDouble {
-    pub(crate) fn start(mode: HookMode) -> Result<HookDouble, LabError> {
+impl FakeHook {
+    pub(crate) fn start(mode: HookMode) -> Result<FakeHook, LabError> {
         let calls = Calls { mode, sink: NoticeTally::default() };
-        Ok(HookDouble { server: HttpServer::start("hook", Arc::new(calls))?, mode })
+        Ok(FakeHook { server: HttpServer::start("hook", Arc::new(calls))?, mode })
     }
 
     /// The settings that have a server ask this hook, also about what an app server sends; without an answer it is refused.

@@ -1,7 +1,7 @@
 //! The push service of a browser, and the browser behind it: takes notifications (RFC 8030) and decrypts them (RFC 8291).
 
 use super::{
-    fcm_double::HANG_POLL,
+    fake_fcm::HANG_POLL,
     http1::{Answer, Handler, Request},
     notice::{Notice, NoticeSink, OfflineChannel},
     provider_state::{ProviderState, ProviderStates},
@@ -20,7 +20,7 @@ pub(super) const ENDPOINT_PATH: &str = "/push/";
 /// Salt, record size, and the length of the key that follows (RFC 8188, 2.1).
 const HEADER_BYTES: usize = 16 + 4 + 1;
 
-pub(super) struct WebPushDouble {
+pub(super) struct FakeWebPush {
     pub(super) sink: Arc<dyn NoticeSink>,
     pub(super) book: Arc<TokenBook>,
     pub(super) states: Arc<ProviderStates>,
@@ -30,7 +30,7 @@ pub(super) struct WebPushDouble {
 /// The keys of a subscription. All subscriptions of a run have the same.
 ///
 /// The private key is the number 1, so that the public key is the curve's base point, and what both sides share is the sender's
-/// own public key: the double needs no arithmetic on curves to decrypt what the server encrypts as for any other browser.
+/// own public key: the fake needs no arithmetic on curves to decrypt what the server encrypts as for any other browser.
 pub(super) struct BrowserKeys {
     auth: [u8; 16],
 }
@@ -101,7 +101,7 @@ struct Shown<'a> {
     removed: bool,
 }
 
-impl Handler for WebPushDouble {
+impl Handler for FakeWebPush {
     fn answer(&self, request: Request<'_>) -> Result<Option<Answer>, String> {
         match self.states.get(OfflineChannel::WebPush) {
             ProviderState::Accepts => {}

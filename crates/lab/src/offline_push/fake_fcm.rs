@@ -12,7 +12,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 /// How often a request that is kept waiting looks whether the provider answers again.
 pub(super) const HANG_POLL: Duration = Duration::from_millis(50);
 
-pub(super) struct FcmDouble {
+pub(super) struct FakeFcm {
     pub(super) sink: Arc<dyn NoticeSink>,
     pub(super) book: Arc<TokenBook>,
     pub(super) states: Arc<ProviderStates>,
@@ -40,7 +40,7 @@ struct MessageData<'a> {
     removed: Option<&'a str>,
 }
 
-impl Handler for FcmDouble {
+impl Handler for FakeFcm {
     fn answer(&self, request: Request<'_>) -> Result<Option<Answer>, String> {
         if request.path == "/token" {
             let body = r#"{"access_token":"lab","token_type":"Bearer","expires_in":3600}"#.to_owned();
