@@ -4,7 +4,7 @@
 //! [`Check`] one thing that the run was held to. The verdict is the worst of all checks. What is printed, written and
 //! compared afterwards is read from here ([`report`](crate::report)).
 //!
-//! In reading order: [`verdict`], [`check`], [`measurement`] with the [`line`]s that are printed of it; [`parts`], how reports and
+//! In reading order: [`verdict`], [`check`], [`measurement`] with the [lines](mod@line) that are printed of it; [`parts`], how reports and
 //! comparisons read measurements; [`thresholds`], bounds that users set.
 
 mod check;

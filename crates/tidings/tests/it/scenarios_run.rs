@@ -8,6 +8,11 @@ use std::{path::Path, process::Command};
 
 /// Runs a scenario of this text: its exit code, its figures, and what it printed.
 fn run(text: &str) -> (i32, Value, String) {
+    run_set(text, &[])
+}
+
+/// The same with other values in some places.
+fn run_set(text: &str, set: &[&str]) -> (i32, Value, String) {
     let folder = tempfile::tempdir().unwrap();
     let (file, figures) = (folder.path().join("scenario.toml"), folder.path().join("figures.json"));
     std::fs::write(&file, text).unwrap();
@@ -18,6 +23,7 @@ fn run(text: &str) -> (i32, Value, String) {
         .args(["--lag-max", "1m"])
         .arg("--json")
         .arg(&figures)
+        .args(set.iter().flat_map(|line| ["--set", line]))
         .output()
         .unwrap();
     let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -60,6 +66,78 @@ fn works_share_a_rate_and_are_held_to_their_thresholds() {
     let criteria = figures["run"]["criteria"].as_array().unwrap();
     let of_threshold = |bound: &str| criteria.iter().filter(|one| one["bound"] == bound).count();
     assert_eq!((of_threshold("errors < 5 %"), of_threshold("p50 < 5000 ms")), (4, 1), "{criteria:?}");
+}
+
+#[test]
+fn a_flood_runs_at_a_share_of_what_it_reaches_alone_around_what_is_measured() {
+    let figures = passed(&example("beside-a-flood"));
+    let (alone, beside) = (&works(&figures, 0)[0], works(&figures, 1));
+    assert_eq!((&alone["delivered"], &beside[0]["delivered"]), (&Value::from(20), &Value::from(20)));
+    let flood = &beside[1];
+    assert_eq!(flood["delivered"].as_u64().unwrap(), 5 * flood["committed"].as_u64().unwrap());
+    // It begins and ends half a second apart from what is measured: it is due for twice as long.
+    let due = flood["series"]["planned"].as_array().unwrap().iter().rposition(|bin| bin.as_u64() > Some(0)).unwrap();
+    assert!(due >= 6, "due in the first {due} quarters of a second: {}", flood["series"]["planned"]);
+}
+
+#[test]
+fn values_are_set_from_outside_and_the_highest_rate_is_proved() {
+    let text = r#"
+        name = "highest"
+        about = "How many messages a second two friends can send."
+        [population.friends]
+        kind = "direct"
+        pairs = 9
+        [[phase]]
+        name = "rising"
+        duration = "1s"
+        [[phase.work]]
+        population = "friends"
+        rate = { highest = { from = 40, each = "500ms", thresholds = ["p99<0"] } }
+        "#;
+    // No rate keeps this bound, down to the lowest.
+    let figures = passed(text);
+    let found = &figures["phases"][0];
+    assert_eq!((&found["works"], found["trials"].as_array().unwrap().len()), (&Value::Null, 7), "{found}");
+    // Set from outside, every rate keeps the bound up to one at which fewer are planned than there are.
+    let (code, figures, printed) = run_set(text, &["population.friends.pairs=2", "phase.rising.work.0.rate=10"]);
+    assert!(balances(Some(code)), "exit code {code}: {printed}");
+    assert_eq!(works(&figures, 0)[0]["delivered"], 10);
+}
+
+#[test]
+fn a_recorded_chat_is_replayed_and_receipts_agree() {
+    let chat = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/fixtures/ubuntu-irc-sample.jsonl");
+    let figures = passed(&format!(
+        r#"
+        name = "a-chat"
+        about = "A recorded chat beside a group whose members say what they have read."
+        [population.chat]
+        kind = "chat"
+        file = "{}"
+        limit = 40
+        online = 10
+        [population.family]
+        kind = "group"
+        members = 5
+        receipts = "200ms"
+        [[phase]]
+        name = "both"
+        duration = "1s"
+        [[phase.work]]
+        population = "chat"
+        replay = "max"
+        batch = 10
+        [[phase.work]]
+        population = "family"
+        rate = 20
+        "#,
+        chat.display()
+    ));
+    assert_eq!((&works(&figures, 0)[0]["committed"], &works(&figures, 0)[1]["delivered"]), (&40.into(), &100.into()));
+    let criteria = figures["run"]["criteria"].as_array().unwrap();
+    let receipts = criteria.iter().find(|one| one["name"] == "receipts").unwrap();
+    assert_eq!(receipts["met"], true, "{receipts}");
 }
 
 #[test]
