@@ -79,7 +79,7 @@ impl Measurement {
         self
     }
 
-    /// Of a load that only keeps the server busy, with the lowest priority: that it is late is no fault of what is measured beside it.
+    /// That the lab is late is no fault here: the load only keeps the server busy, or nothing of it is measured in time.
     pub(crate) fn may_be_late(mut self) -> Self {
         self.checks.retain(|check| check.verdict != Verdict::LabFellBehind);
         self

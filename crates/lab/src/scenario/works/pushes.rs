@@ -114,6 +114,8 @@ impl PushWorker {
             latency: end.push.percentiles(),
             seconds,
             problems: end.problems.clone(),
+            // How late a push was asked for stands apart.
+            lag_max_ms: f64::INFINITY,
             ..Figures::default()
         };
         used.end(&mut figures);
