@@ -29,6 +29,7 @@ pub(super) const SHIPPED: &[(&str, &str)] = shipped!["":
     "ramp-until-it-breaks",
     "coming-and-going",
     "scripted-device",
+    "scripted-device-in-lua",
     "popup",
     "popup-short-connections",
     "popup-thresholds",

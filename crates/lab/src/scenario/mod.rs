@@ -12,6 +12,7 @@ pub mod args;
 mod baseline;
 mod file;
 mod library;
+mod lua;
 pub(crate) mod overrides;
 pub(crate) mod overview;
 mod plan;

@@ -15,7 +15,9 @@ pub(crate) struct ScriptFile {
     pub(crate) sessions: Spanned<usize>,
     pub(crate) via: Option<Spanned<Via>>,
     pub(crate) seed: Option<u64>,
-    pub(crate) steps: Vec<Spanned<StepFile>>,
+    pub(crate) steps: Option<Vec<Spanned<StepFile>>>,
+    /// In place of steps: a program in Lua that takes them.
+    pub(crate) lua: Option<Spanned<String>>,
 }
 
 /// To whom a scripted client sends.

@@ -273,6 +273,46 @@ fn a_step_that_does_not_come_true_is_told_with_what_came_instead() {
 }
 
 #[test]
+fn a_script_in_lua_decides_by_what_came_and_draws_from_its_seed() {
+    let steps = || {
+        let figures = passed(&example("a-device-in-lua"));
+        let script = &works(&figures, 0)[0];
+        assert_eq!(script["wrong"], 0, "{script}");
+        script["planned"].as_u64().unwrap()
+    };
+    // Each of 6 sessions: three stays with two steps and four more for each of one to three pushes.
+    let first = steps();
+    assert!((6 * 18..=6 * 42).contains(&first), "{first}");
+    assert_eq!(steps(), first);
+}
+
+#[test]
+fn a_fault_of_a_script_in_lua_is_told_with_its_line() {
+    let script = |program: &str| {
+        run(&format!(
+            "name = \"in-vain\"\nabout = \"A program that goes wrong.\"\n[script.phone]\nsessions = 1\nlua = \"\"\"\n{program}\n\"\"\"\n\
+             [[phase]]\nname = \"in vain\"\n[[phase.work]]\nscript = \"phone\"\n"
+        ))
+    };
+    for (program, why) in [
+        (
+            "bind()\npush { body = 'one' }\nexpect { kind = 'push', body = 'two', within = '500ms' }",
+            "session 0, line 3 (expect): 0 of 1 came",
+        ),
+        ("bind()\nlocal text = nothing.body", "session 0, 2: attempt to index a nil value"),
+        ("push { text = 'one' }", "session 0, line 1: unknown field `text`"),
+    ] {
+        let (code, figures, printed) = script(program);
+        assert_eq!(code, 1, "{printed}");
+        let problems = works(&figures, 0)[0]["problems"].as_array().unwrap();
+        assert!(problems.len() == 1 && problems[0].as_str().unwrap().contains(why), "{problems:?}");
+    }
+    let (code, _, printed) = script("bind(");
+    assert_eq!(code, 2);
+    assert!(printed.contains("scenario.toml:5:7: "), "{printed}");
+}
+
+#[test]
 fn faults_are_survived_and_marked() {
     let figures = passed(&example("bad-minute"));
     let work = &works(&figures, 0)[0];

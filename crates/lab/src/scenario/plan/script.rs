@@ -2,6 +2,7 @@
 
 use crate::{
     scenario::{
+        lua,
         script_file::{ExpectFile, ScriptFile, SendFile, StepFile},
         values::{ThinkTime, Via},
     },
@@ -10,14 +11,21 @@ use crate::{
 use std::time::Duration;
 use toml::Spanned;
 
-/// A script whose steps can be taken one after another.
+/// What each session of a scripted client does.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Script {
     pub(crate) sessions: usize,
     pub(crate) over_websocket: bool,
     /// The think times are drawn from it; unset: from a random one, which is printed.
     pub(crate) seed: Option<u64>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Steps,
+}
+
+/// Steps that are known beforehand, one after another, or that a program in Lua decides about.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Steps {
+    Listed(Vec<Step>),
+    Lua(String),
 }
 
 /// A step, with its name in figures and faults.
@@ -48,7 +56,7 @@ pub(crate) enum Action {
 /// Each session is a thread.
 const SESSIONS_MAX: usize = 2_000;
 /// Steps with all repetitions.
-const STEPS_MAX: usize = 100_000;
+pub(crate) const STEPS_MAX: usize = 100_000;
 /// How long a scripted client waits for the answer to a send, unless it says so.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -66,9 +74,21 @@ impl Script {
                 return Err(Mistake::at(span, "a scripted client connects by `ws` or `miop`"));
             }
         };
+        let steps = match (&file.steps, &file.lua) {
+            (Some(listed), None) => Steps::Listed(Script::listed(listed, written)?),
+            (None, Some(program)) => {
+                lua::check(program.get_ref()).map_err(|why| Mistake::at(program.span(), why))?;
+                Steps::Lua(program.get_ref().clone())
+            }
+            _ => return Err(Mistake::at(written.span(), "a script has either `steps` or `lua`")),
+        };
+        Ok(Script { sessions, over_websocket, seed: file.seed, steps })
+    }
+
+    fn listed(listed: &[Spanned<StepFile>], written: &Spanned<ScriptFile>) -> Result<Vec<Step>, Mistake> {
         let mut steps = Vec::new();
-        add_steps(&file.steps, "", &mut steps)?;
-        let Some(first) = file.steps.first() else {
+        add_steps(listed, "", &mut steps)?;
+        let Some(first) = listed.first() else {
             return Err(Mistake::at(written.span(), "a script needs at least one step"));
         };
         let mut is_bound = false;
@@ -83,34 +103,39 @@ impl Script {
                 _ => is_bound,
             };
         }
-        Ok(Script { sessions, over_websocket, seed: file.seed, steps })
+        Ok(steps)
     }
+}
+
+/// A step's word and what it does; `None`: it is a repetition of others.
+pub(crate) fn action_of(step: StepFile) -> Option<(&'static str, Action)> {
+    Some(match step {
+        StepFile::Bind => ("bind", Action::Bind),
+        StepFile::Acknowledge => ("acknowledge", Action::Acknowledge),
+        StepFile::Disconnect => ("disconnect", Action::Disconnect),
+        StepFile::Wait(time) => ("wait", Action::Wait(time)),
+        StepFile::Send(file) => {
+            let within = file.within.map_or(ANSWER_WITHIN, |within| within.0);
+            ("send", Action::Send { file, within })
+        }
+        StepFile::Push(file) => ("push", Action::Push { body: file.body }),
+        StepFile::Expect(file) => ("expect", Action::Expect(file)),
+        StepFile::Repeat { .. } => return None,
+    })
 }
 
 /// Adds the steps with their repetitions.
 fn add_steps(written: &[Spanned<StepFile>], prefix: &str, steps: &mut Vec<Step>) -> Result<(), Mistake> {
     for (number, step) in written.iter().enumerate() {
-        let (word, action) = match step.get_ref().clone() {
-            StepFile::Bind => ("bind", Action::Bind),
-            StepFile::Acknowledge => ("acknowledge", Action::Acknowledge),
-            StepFile::Disconnect => ("disconnect", Action::Disconnect),
-            StepFile::Wait(time) => ("wait", Action::Wait(time)),
-            StepFile::Send(file) => {
-                let within = file.within.map_or(ANSWER_WITHIN, |within| within.0);
-                ("send", Action::Send { file, within })
-            }
-            StepFile::Push(file) => ("push", Action::Push { body: file.body }),
-            StepFile::Expect(file) => ("expect", Action::Expect(file)),
-            StepFile::Repeat { times, steps: inner } => {
-                for _ in 0..times {
-                    add_steps(&inner, &format!("{prefix}{}.", number + 1), steps)?;
-                    if steps.len() > STEPS_MAX {
-                        return Err(Mistake::at(step.span(), format!("there are more than {STEPS_MAX} steps")));
-                    }
+        if let StepFile::Repeat { times, steps: inner } = step.get_ref() {
+            for _ in 0..*times {
+                add_steps(inner, &format!("{prefix}{}.", number + 1), steps)?;
+                if steps.len() > STEPS_MAX {
+                    return Err(Mistake::at(step.span(), format!("there are more than {STEPS_MAX} steps")));
                 }
-                continue;
             }
-        };
+        }
+        let Some((word, action)) = action_of(step.get_ref().clone()) else { continue };
         steps.push(Step { name: format!("step {prefix}{} ({word})", number + 1), action });
     }
     Ok(())

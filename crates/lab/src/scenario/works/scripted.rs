@@ -13,7 +13,8 @@ use crate::{
     process,
     process::monotonic_ns,
     scenario::{
-        plan::script::{Action, Script, Step},
+        lua::LuaScript,
+        plan::script::{Action, Script, Step, Steps},
         script_file::{ExpectFile, Recipient},
         trouble::Trouble,
     },
@@ -113,25 +114,15 @@ impl ScriptedWorker {
             sends: 0,
             http: None,
         };
-        for step in &self.script.steps {
-            if interrupt::requested() {
-                return;
-            }
-            let began_ns = monotonic_ns();
-            let result = player.take(step);
-            let now_ns = monotonic_ns();
+        let fault = match &self.script.steps {
+            Steps::Listed(steps) => steps.iter().try_for_each(|step| player.timed(step, recorder).map(drop)),
+            Steps::Lua(program) => player.run(program, recorder),
+        };
+        if let Err(why) = fault
+            && !interrupt::requested()
+        {
             let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
-            recorder.begun(began_ns, began_ns, 0);
-            match result {
-                Ok(()) if matches!(step.action, Action::Bind | Action::Send { .. } | Action::Expect(_)) => {
-                    recorder.done(began_ns, now_ns);
-                }
-                Ok(()) => {}
-                Err(why) => {
-                    recorder.wrong(format!("script {}, session {number}, {}: {why}", self.name, step.name));
-                    return;
-                }
-            }
+            recorder.wrong(format!("script {}, session {number}, {why}", self.name));
         }
     }
 
@@ -162,30 +153,53 @@ impl Player<'_> {
         &self.worker.users[self.number]
     }
 
-    fn take(&mut self, step: &Step) -> Result<(), Fault> {
+    /// Takes the steps of a program, which decides about the next when it knows what came of the one before.
+    fn run(&mut self, program: &str, recorder: &Mutex<Recorder>) -> Result<(), Fault> {
+        let mut script = LuaScript::new(program, self.number, self.random.random())?;
+        let mut came = None;
+        while let Some(step) = script.next(came)? {
+            came = self.timed(&step, recorder)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a step, and records how long it took; answers with the text that came.
+    fn timed(&mut self, step: &Step, recorder: &Mutex<Recorder>) -> Result<Option<String>, Fault> {
+        if interrupt::requested() {
+            return Err("interrupted".into());
+        }
+        let began_ns = monotonic_ns();
+        let result = self.take(step);
+        let now_ns = monotonic_ns();
+        let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        recorder.begun(began_ns, began_ns, 0);
+        if result.is_ok() && matches!(step.action, Action::Bind | Action::Send { .. } | Action::Expect(_)) {
+            recorder.done(began_ns, now_ns);
+        }
+        result.map_err(|why| format!("{}: {why}", step.name))
+    }
+
+    fn take(&mut self, step: &Step) -> Result<Option<String>, Fault> {
         match &step.action {
-            Action::Bind => self.bind(),
+            Action::Bind => self.bind()?,
             Action::Wait(time) => {
                 let (least, most) = (time.least.as_nanos() as u64, time.most.as_nanos() as u64);
                 let drawn = self.random.random_range(least..=most);
-                self.wait(Duration::from_nanos(drawn))
+                self.wait(Duration::from_nanos(drawn))?;
             }
-            Action::Send { file, within } => self.send(file.to, &file.body, *within),
-            Action::Push { body } => self.push(body),
-            Action::Expect(expected) => self.expect(expected),
+            Action::Send { file, within } => self.send(file.to, &file.body, *within)?,
+            Action::Push { body } => self.push(body)?,
+            Action::Expect(expected) => return self.expect(expected),
             Action::Acknowledge => {
                 let pushes = std::mem::take(&mut self.unacknowledged);
                 if pushes.is_empty() {
-                    Err("no push has come that could be acknowledged".into())
-                } else {
-                    self.open_session()?.acknowledge(&pushes).map_err(|error| error.to_string())
+                    return Err("no push has come that could be acknowledged".into());
                 }
+                self.open_session()?.acknowledge(&pushes).map_err(|error| error.to_string())?;
             }
-            Action::Disconnect => {
-                self.cursor = self.session.take().and_then(|session| session.cursor());
-                Ok(())
-            }
+            Action::Disconnect => self.cursor = self.session.take().and_then(|session| session.cursor()),
         }
+        Ok(None)
     }
 
     fn open_session(&mut self) -> Result<&mut ScriptSession, Fault> {
@@ -281,27 +295,28 @@ impl Player<'_> {
         answer.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    fn expect(&mut self, expected: &ExpectFile) -> Result<(), Fault> {
+    /// Waits until it has come; answers with the text of the last.
+    fn expect(&mut self, expected: &ExpectFile) -> Result<Option<String>, Fault> {
         let wanted = expected.count.unwrap_or(1);
         let until = Instant::now() + expected.within.0;
-        let mut came = 0;
+        let (mut came, mut text) = (0, None);
         loop {
             // Without a count the first is taken, and what comes beside it is left to later steps.
             while (expected.count.is_some() || came == 0)
                 && let Some(place) = self.inbox.iter().position(|one| one.is_expected(expected))
             {
-                self.inbox.remove(place);
+                text = self.inbox.remove(place).text();
                 came += 1;
             }
             if came > wanted {
                 return Err(format!("{came} came instead of {wanted}"));
             }
             if wanted > 0 && came == wanted {
-                return Ok(());
+                return Ok(text);
             }
             let left = until.saturating_duration_since(Instant::now());
             match (left.is_zero(), wanted) {
-                (true, 0) => return Ok(()),
+                (true, 0) => return Ok(None),
                 (true, _) => {
                     let within = expected.within.0;
                     return Err(format!("{came} of {wanted} came within {within:?}; instead came {}", self.seen()));

@@ -53,6 +53,14 @@ impl std::fmt::Display for Received {
 }
 
 impl Received {
+    /// What a message or push says.
+    pub(super) fn text(self) -> Option<String> {
+        match self {
+            Received::Message { text, .. } | Received::Push { text, .. } => Some(text),
+            Received::Sent(_) | Received::Refused { .. } => None,
+        }
+    }
+
     pub(super) fn is_expected(&self, expected: &ExpectFile) -> bool {
         let text = match (self, expected.kind) {
             (Received::Message { text, .. }, ExpectedKind::Message) => text,
