@@ -232,7 +232,7 @@ pub(crate) fn run(args: &EventsArgs) -> Result<RunResult, LabError> {
     let taken = hook.taken();
     let (others, of_group) = (Percentiles::of(&taken.others), Percentiles::of(&taken.of_group));
     let mut result = RunResult::of("events");
-    result.measure("group", flooding.measured("the group at its share"));
+    result.measure("group", flooding.measured("the group at its share").may_be_late());
     let faults = taken.faults.len();
     result.note("events", format!("taken {}, aside {}, faults of order {faults}", taken.events, consumer.aside));
     let last_error = consumer.last_error.as_ref().map_or("no error", |error| &error.detail);

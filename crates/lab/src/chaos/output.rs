@@ -47,7 +47,8 @@ pub(super) fn measured(title: &str, outcome: &Outcome, observations: &Observatio
         "refused": impact.refused, "pause_s": impact.pause_ms / 1e3, "reconnects": impact.reconnects,
         "disturbed_s": impact.disturbed_s, "healed": healed,
     });
-    outcome.measured(title).set("noticed", noticed).layout(&LAYOUT)
+    let measured = outcome.measured(title).set("noticed", noticed).layout(&LAYOUT);
+    if outcome.balances() && outcome.refused == 0 { measured.hide_problems() } else { measured }
 }
 
 /// Has everything beside the messages printed.

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<RunResult, LabError> {
     let (got, due) = (sum_push_counts(&end, pushes), (pushes * all) as u64);
     let told = json!({
         "bound_again_ms": end.bind.percentiles(), "push_ms": end.push.percentiles(), "failures": end.failures,
-        "bound_again_seconds": after.bound_s, "seen_seconds": after.seen_s, "ghosts_seconds": after.ghosts_s.json(),
+        "bound_again_seconds": after.bound_s, "seen_seconds": after.seen_s, "ghosts": after.ghosts_s.in_words(args.lease),
         "got": got, "due": due, "lost": due - got.devices.min(due), "asked_again": after.refused, "all": all,
     });
     let broken: u64 = end.disconnects.values().sum();
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<RunResult, LabError> {
     let measured = output::measured_devices("gateway killed", &end, told.clone())
         .layout(&AFTER)
         .check(back.value(filled("{live} of {devices}, broken: {disconnects}", &end)))
-        .check(ghosts.value(filled("{ghosts_seconds}", &told)))
+        .check(ghosts.value(after.ghosts_s.in_words(args.lease)))
         .check(once.value(filled("{got.devices} of {due}, doubled {got.doubled}", &told)))
         .check(acknowledged)
         .check(output::check_bodies(&end));
@@ -99,7 +99,7 @@ const AFTER: Layout = Layout {
         ("bound again", "after {bound_again_seconds:2} s, known after {seen_seconds:2} s"),
         ("failures", "{failures}"),
         ("broken", "{broken}"),
-        ("ghosts", "gone after {ghosts_seconds} s"),
+        ("ghosts", "{ghosts}"),
         (
             "pushes",
             "{due} due to {all} devices, asked for again {asked_again}: got {got.devices}  lost {lost}  again {got.again}  \
@@ -126,6 +126,13 @@ enum GhostSessions {
 }
 
 impl GhostSessions {
+    fn in_words(self, lease: Duration) -> String {
+        match self {
+            GhostSessions::GoneAfter(seconds) => format!("gone after {seconds:.1} s"),
+            GhostSessions::Stayed => format!("still there after {:.0} s", lease.as_secs_f64()),
+        }
+    }
+
     fn json(self) -> Value {
         match self {
             GhostSessions::GoneAfter(seconds) => json!(seconds),

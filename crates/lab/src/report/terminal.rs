@@ -21,6 +21,7 @@ impl Display for Block {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Block::Measured(measurement) => write!(f, "{measurement}"),
+            Block::Note { about, text } if about.is_empty() => writeln!(f, "{text}"),
             Block::Note { about, text } => writeln!(f, "{about:<14} {text}"),
             Block::Problem(text) => writeln!(f, "  ! {text}"),
             Block::Table(table) => write!(f, "{table}"),

@@ -25,6 +25,8 @@ pub(crate) struct Measurement {
     layout: Layout,
     remarks: Vec<String>,
     checks: Vec<Check>,
+    /// Connections that break, and the like, are what this run is about, and are not printed.
+    hides_problems: bool,
 }
 
 impl Measurement {
@@ -60,6 +62,11 @@ impl Measurement {
     pub(crate) fn remark(mut self, text: impl Into<String>) -> Self {
         self.remarks.push(text.into());
         self
+    }
+
+    /// Prints what is wrong only if it is a fault.
+    pub(crate) fn hide_problems(self) -> Self {
+        Measurement { hides_problems: true, ..self }
     }
 
     pub(crate) fn check(mut self, check: Check) -> Self {
@@ -135,7 +142,8 @@ impl Measurement {
             let percentiles: Percentiles = serde_json::from_value(find(&self.figures, path)?.clone()).ok()?;
             (percentiles != Percentiles::default()).then(|| ((*name).to_owned(), percentiles))
         });
-        let problems = find(&self.figures, "problems").and_then(Value::as_array).into_iter().flatten();
+        let problems = find(&self.figures, "problems").filter(|_| !self.hides_problems);
+        let problems = problems.and_then(Value::as_array).into_iter().flatten();
         PrintedMeasurement {
             title: self.title().to_owned(),
             lines: lines.collect(),
