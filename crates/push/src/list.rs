@@ -2,7 +2,11 @@
 
 use crate::{PushHandle, worker::state_of};
 use tidings_domain::{push_store::*, refusals::store_refusal, store::StoreResult};
-use tidings_protocol::{error::Refusal, http::*, limits::{LIST_EXAMINED_MAX, PUSHES_PAGE_MAX}};
+use tidings_protocol::{
+    error::Refusal,
+    http::*,
+    limits::{LIST_EXAMINED_MAX, PUSHES_PAGE_MAX},
+};
 
 impl PushHandle {
     /// A page of pushes, the newest first. Of a query that wants some of them, a page examines a bounded number. Blocks.

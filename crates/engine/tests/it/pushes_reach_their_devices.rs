@@ -516,7 +516,8 @@ fn the_list_of_pushes_has_each_once_and_the_newest_first_over_any_gaps() {
     let listed = |shard: &Shard, limit: usize| {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
-            let page = shard.world.engine.push.pushes(&PushListQuery { after, limit, ..PushListQuery::default() }).unwrap();
+            let page =
+                shard.world.engine.push.pushes(&PushListQuery { after, limit, ..PushListQuery::default() }).unwrap();
             assert!(page.pushes.len() == limit || page.next.is_none(), "only the last page is short");
             all.extend(page.pushes);
             match page.next {

@@ -223,8 +223,10 @@ impl Notifications {
             has_device = true;
             if is_decided {
                 let waiting = provider_push.waiting_for(provider, message, user.no)?;
-                let of_device =
-                    |waiting: WaitingDevice| NotificationStep { device: Some(waiting.device), ..step(Waiting, channel) };
+                let of_device = |waiting: WaitingDevice| NotificationStep {
+                    device: Some(waiting.device),
+                    ..step(Waiting, channel)
+                };
                 steps.extend(waiting.into_iter().map(of_device));
             } else {
                 steps.push(step(Waiting, channel));
