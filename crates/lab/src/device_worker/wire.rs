@@ -1,17 +1,20 @@
 //! Frames between a device and a listener, in the bytes of MIOP or WebSocket.
 
-use crate::devices::worker_protocol::DeviceProtocol;
+use crate::{
+    client_engine::{
+        ConnectionError,
+        session::{put_frame, put_ping},
+        websocket::{Message, WebSocket},
+    },
+    devices::worker_protocol::DeviceProtocol,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
-use tidings_client::{
-    session::{CONNECT_PATH, SERVER_FRAME_BYTES_MAX, random_mask},
-    wire::{parse_response_head, put_upgrade},
-};
+use tidings_client::session::SERVER_FRAME_BYTES_MAX;
 use tidings_protocol::{
     frames::{Attention, ClientFrame},
     miop::{self, Frame, HEARTBEAT, decode, take_head, wants},
-    ws::{Control, Data, OpCode, put_client_frame, take_frame},
 };
 
 /// A message of the server, of either protocol.
@@ -41,20 +44,8 @@ pub(crate) enum ServerMessage<'a> {
         address: Option<&'a str>,
         after_ms: u64,
     },
-    /// A WebSocket ping, to be answered with the same payload (RFC 6455, 5.5.2).
-    Ping {
-        payload: &'a [u8],
-    },
     /// A message that a device of the lab ignores.
     Ignored,
-}
-
-/// Appends the WebSocket upgrade; returns false for MIOP, whose connections begin with the bind.
-pub(crate) fn put_handshake(via: DeviceProtocol, out: &mut Vec<u8>) -> bool {
-    if via == DeviceProtocol::Ws {
-        put_upgrade(out, CONNECT_PATH);
-    }
-    via == DeviceProtocol::Ws
 }
 
 pub(crate) fn put_bind(via: DeviceProtocol, out: &mut Vec<u8>, token: &str, device_id: &str, heartbeat_s: u64) {
@@ -69,7 +60,7 @@ pub(crate) fn put_bind(via: DeviceProtocol, out: &mut Vec<u8>, token: &str, devi
             ..miop::Bind::default()
         })
         .put(out),
-        DeviceProtocol::Ws => put_json(
+        DeviceProtocol::Ws => put_frame(
             out,
             &ClientFrame::Bind(tidings_protocol::frames::Bind {
                 token: token.into(),
@@ -87,47 +78,52 @@ pub(crate) fn put_bind(via: DeviceProtocol, out: &mut Vec<u8>, token: &str, devi
 pub(crate) fn put_heartbeat(via: DeviceProtocol, out: &mut Vec<u8>) {
     match via {
         DeviceProtocol::Miop | DeviceProtocol::Miops => out.extend_from_slice(&HEARTBEAT),
-        DeviceProtocol::Ws => put_client_frame(out, OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", random_mask()),
+        DeviceProtocol::Ws => put_ping(out),
     }
 }
 
 pub(crate) fn put_ack(via: DeviceProtocol, out: &mut Vec<u8>, pushes: Vec<u64>) {
     match via {
         DeviceProtocol::Miop | DeviceProtocol::Miops => Frame::Ack { pushes }.put(out),
-        DeviceProtocol::Ws => put_json(out, &ClientFrame::Ack { pushes }),
+        DeviceProtocol::Ws => put_frame(out, &ClientFrame::Ack { pushes }),
     }
 }
 
-pub(crate) fn put_pong(out: &mut Vec<u8>, payload: &[u8]) {
-    put_client_frame(out, OpCode::Control(Control::Pong), payload, random_mask());
-}
-
-fn put_json(out: &mut Vec<u8>, frame: &ClientFrame) {
-    // These types hold nothing that does not serialize.
-    let payload = serde_json::to_vec(frame).unwrap_or_default();
-    put_client_frame(out, OpCode::Data(Data::Text), &payload, random_mask());
-}
-
-/// Reads the first whole frame of `bytes`, with its length; `None` when more bytes are needed.
-pub(crate) fn take_message(
+/// Reads the first message in `bytes`, with its length; `None` when more bytes are needed. `websocket` is the connection's, with
+/// that protocol.
+pub(crate) fn take_message<'a>(
     via: DeviceProtocol,
-    upgraded: bool,
-    bytes: &mut [u8],
-) -> Result<Option<(usize, ServerMessage<'_>)>, String> {
-    match via {
-        DeviceProtocol::Miop | DeviceProtocol::Miops => take_miop(bytes),
-        DeviceProtocol::Ws if upgraded => take_ws(bytes),
-        DeviceProtocol::Ws => match parse_response_head(bytes)? {
-            None => Ok(None),
-            Some(head) if head.status == 101 => Ok(Some((head.body_start, ServerMessage::Upgraded))),
-            Some(head) => {
-                let code = Cow::Owned(format!("http_{}", head.status));
-                let retry_after_ms = head.retry_after.map(|seconds| seconds * 1000);
-                let retry = matches!(head.status, 429 | 503);
-                Ok(Some((bytes.len(), ServerMessage::Refused { code, retry, retry_after_ms, fatal: true })))
-            }
-        },
+    websocket: &mut WebSocket,
+    bytes: &'a mut [u8],
+    out: &mut Vec<u8>,
+) -> Result<Option<(usize, ServerMessage<'a>)>, String> {
+    if via != DeviceProtocol::Ws {
+        return take_miop(bytes);
     }
+    let length = bytes.len();
+    let (taken, message) = match websocket.take(bytes, out) {
+        Ok(taken) => taken,
+        Err(ConnectionError::NotUpgraded { status, retry_after }) => {
+            let (code, retry) = (format!("http_{status}").into(), matches!(status, 429 | 503));
+            let retry_after_ms = retry_after.map(|seconds| seconds * 1000);
+            return Ok(Some((length, ServerMessage::Refused { code, retry, retry_after_ms, fatal: true })));
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    Ok(match message {
+        None if taken == 0 => None,
+        None | Some(Message::Binary(_)) => Some((taken, ServerMessage::Ignored)),
+        Some(Message::Opened) => Some((taken, ServerMessage::Upgraded)),
+        Some(Message::Text(Cow::Borrowed(text))) => Some((taken, read_text(text)?)),
+        Some(Message::Text(Cow::Owned(_))) => {
+            return Err("a message in fragments, which the server never writes".into());
+        }
+        Some(Message::Closed(payload)) => {
+            let code = payload.get(..2).map_or(1005, |code| u16::from_be_bytes([code[0], code[1]]));
+            let code = Cow::Owned(format!("close_{code}"));
+            Some((taken, ServerMessage::Refused { code, retry: true, retry_after_ms: None, fatal: true }))
+        }
+    })
 }
 
 fn take_miop(bytes: &[u8]) -> Result<Option<(usize, ServerMessage<'_>)>, String> {
@@ -177,25 +173,10 @@ struct JsonFrame<'a> {
     after_ms: Option<u64>,
 }
 
-fn take_ws(bytes: &mut [u8]) -> Result<Option<(usize, ServerMessage<'_>)>, String> {
-    let Some(frame) = take_frame(bytes, false, SERVER_FRAME_BYTES_MAX).map_err(|error| error.to_string())? else {
-        return Ok(None);
-    };
-    let end = frame.payload.end;
-    let payload = &bytes[frame.payload];
-    match frame.opcode {
-        OpCode::Control(Control::Close) => {
-            let code = payload.get(..2).map_or(1005, |code| u16::from_be_bytes([code[0], code[1]]));
-            let code = Cow::Owned(format!("close_{code}"));
-            return Ok(Some((end, ServerMessage::Refused { code, retry: true, retry_after_ms: None, fatal: true })));
-        }
-        OpCode::Control(Control::Ping) => return Ok(Some((end, ServerMessage::Ping { payload }))),
-        OpCode::Data(Data::Text) => {}
-        _ => return Ok(Some((end, ServerMessage::Ignored))),
-    }
+fn read_text(payload: &[u8]) -> Result<ServerMessage<'_>, String> {
     let text: JsonFrame = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
     let missing = || format!("a {} frame without all of its fields", text.t);
-    let message = match text.t.as_ref() {
+    Ok(match text.t.as_ref() {
         "bound" => ServerMessage::Bound {
             user: text.user.clone().ok_or_else(missing)?,
             heartbeat_ms: text.heartbeat_ms.ok_or_else(missing)?,
@@ -213,20 +194,24 @@ fn take_ws(bytes: &mut [u8]) -> Result<Option<(usize, ServerMessage<'_>)>, Strin
             fatal: false,
         },
         _ => ServerMessage::Ignored,
-    };
-    Ok(Some((end, message)))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use tidings_protocol::ws::{Data, OpCode, put_server_frame};
 
     fn check(via: DeviceProtocol, bytes: &[u8], expected: ServerMessage<'_>) {
+        let take = |bytes: &mut [u8]| {
+            let taken = take_message(via, &mut WebSocket::without_upgrade(), bytes, &mut Vec::new());
+            taken.map(|taken| taken.map(|(length, message)| (length, message == expected)))
+        };
         for cut in 0..bytes.len() {
-            assert_eq!(take_message(via, true, &mut bytes[..cut].to_vec()), Ok(None), "cut at {cut}");
+            assert_eq!(take(&mut bytes[..cut].to_vec()), Ok(None), "cut at {cut}");
         }
-        assert_eq!(take_message(via, true, &mut bytes.to_vec()), Ok(Some((bytes.len(), expected))));
+        assert_eq!(take(&mut bytes.to_vec()), Ok(Some((bytes.len(), true))));
     }
 
     #[test]
@@ -239,21 +224,12 @@ mod tests {
         );
         let mut text = Vec::new();
         let json = br#"{"t":"bound","session":"s","user":"u","heartbeat_ms":60000,"cursor":"","resume":{}}"#;
-        tidings_protocol::ws::put_server_frame(&mut text, OpCode::Data(Data::Text), json);
+        put_server_frame(&mut text, OpCode::Data(Data::Text), json);
         check(DeviceProtocol::Ws, &text, ServerMessage::Bound { user: "u".into(), heartbeat_ms: 60_000 });
     }
 
     #[test]
-    fn a_ping_is_answered_with_its_payload() {
-        check(DeviceProtocol::Ws, b"\x89\x02hi", ServerMessage::Ping { payload: b"hi" });
-        let mut pong = Vec::new();
-        put_pong(&mut pong, b"hi");
-        assert_eq!(pong[..2], [0x8A, 0x82]);
-        assert_eq!([pong[6] ^ pong[2], pong[7] ^ pong[3]], *b"hi");
-    }
-
-    #[test]
     fn a_client_frame_from_a_server_is_an_error() {
-        assert!(take_message(DeviceProtocol::Miop, true, &mut Frame::Ack { pushes: vec![1] }.to_bytes()).is_err());
+        assert!(take_miop(&Frame::Ack { pushes: vec![1] }.to_bytes()).is_err());
     }
 }

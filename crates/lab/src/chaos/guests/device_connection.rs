@@ -1,20 +1,18 @@
 //! A device's connection, over MIOP or WebSocket.
 
 use super::device_handle::{DeviceHandle, GuestConfig, GuestProtocol};
+use crate::client_engine::session::user_token;
 use std::{io::ErrorKind, time::Duration};
 use tidings_client::{
     ClientError,
     device::{DeviceFrame, DeviceSession},
     session::Session,
-    token,
 };
 use tidings_protocol::{
     frames::{Attention, Bind, ClientFrame, ServerFrame},
     miop::{self, Frame, wants},
 };
 
-/// Longer than any run.
-const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// The longest wait for a connection: another node may answer sooner.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest wait for the answer to a bind; a node that cannot reach the leader refuses the bind itself.
@@ -47,7 +45,7 @@ pub(super) enum DeviceEvent {
 impl DeviceConnection {
     /// Connects and binds; also returns whether the session was bound with pushes.
     pub(super) fn open(handle: &DeviceHandle, config: &GuestConfig, node: usize) -> Result<(Self, bool), ClientError> {
-        let token = token::sign(&config.token_key, &handle.user, TOKEN_LIFETIME);
+        let token = user_token(&config.token_key, &handle.user);
         let (http, miop) = config.nodes[node];
         let mut connection = match handle.via {
             GuestProtocol::Miop { chats } => {
