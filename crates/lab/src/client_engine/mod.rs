@@ -5,11 +5,13 @@
 //! [`reactor::Clients`]. It knows neither the server under test nor what a run measures. In reading order:
 //! - [`reactor`]: the only event loop of clients; `socket`: one socket of it; [`timer_wheel`]: its timers;
 //! - [`websocket`]: the handshake and the messages of WebSocket; [`http`]: requests, and their answers read in place;
-//! - [`session`]: what Tidings' sessions have in common: tokens, binds, frames; [`tls`]: whom a server's certificate must be of.
+//! - [`session`]: what Tidings' sessions have in common: tokens, binds, frames; [`tls`]: whom a server's certificate must be of;
+//! - [`bench_link`]: the commands and reports of a load client that is a process of its own.
 //!
 //! Protocols that only one kind of client speaks are codecs beside it: MIOP in `device_worker`, MQTT and NATS in `brokers`, a
 //! driver file's in `driver`.
 
+pub(crate) mod bench_link;
 pub(crate) mod http;
 pub(crate) mod reactor;
 pub(crate) mod session;

@@ -181,6 +181,9 @@ impl Reactor {
     /// Sets a client's only timer; one that it had does not expire. At most some 160 s, in steps of 20 ms.
     pub(crate) fn set_timer(&mut self, number: usize, in_ms: u64) {
         let now_ms = (monotonic_ns() - self.started_ns) / 1_000_000;
+        if self.armed == 0 {
+            self.timers.skip_to(now_ms);
+        }
         let tick = self.timers.schedule(number as u32, now_ms, in_ms);
         let was = std::mem::replace(&mut self.slot(number).due_tick, tick);
         self.armed += usize::from(was == 0);

@@ -28,6 +28,11 @@ impl TimerWheel {
         tick
     }
 
+    /// Passes over the time in which there was no timer: a wheel that was not advanced meanwhile has no room for what is due later.
+    pub(crate) fn skip_to(&mut self, now_ms: u64) {
+        self.next = self.next.max((now_ms / TICK_MS) as u32);
+    }
+
     /// Moves the clients whose timers expire at the next tick to `due`, if that tick has come; returns the tick.
     pub(crate) fn advance(&mut self, now_ms: u64, due: &mut Vec<u32>) -> Option<u32> {
         let tick = self.next;
@@ -45,6 +50,14 @@ impl TimerWheel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wheel_that_stood_still_has_room_for_a_whole_round() {
+        let mut wheel = TimerWheel::new();
+        let now_ms = 10 * SLOTS as u64 * TICK_MS;
+        wheel.skip_to(now_ms);
+        assert!(u64::from(wheel.schedule(1, now_ms, 100_000)) * TICK_MS >= now_ms + 100_000);
+    }
 
     #[test]
     fn a_timer_expires_once_at_its_tick() {

@@ -7,7 +7,7 @@ use super::{
     connect_schedule::{ConnectSchedule, DueConnect},
     device::{Device, DeviceState},
     push_verifier::PushVerifier,
-    wire::{put_bind, put_heartbeat},
+    wire::{DeviceBind, put_bind, put_heartbeat},
 };
 use crate::{
     LabError,
@@ -237,7 +237,14 @@ impl DevicePool {
 
     fn put_bind(&self, index: usize, out: &mut Vec<u8>) {
         let id = user_id(&self.config, index);
-        put_bind(self.config.via, out, self.tokens.get(index), &id, self.config.heartbeat_s);
+        let bind = DeviceBind {
+            token: self.tokens.get(index),
+            device_id: &id,
+            device_kind: "bench",
+            chats: false,
+            heartbeat_s: Some(self.config.heartbeat_s),
+        };
+        put_bind(self.config.via, out, &bind);
     }
 
     /// Opening, Binding or Live => Waiting or GivenUp.

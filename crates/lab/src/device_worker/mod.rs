@@ -10,11 +10,14 @@ mod connect_schedule;
 mod device;
 mod device_pool;
 mod push_verifier;
-mod wire;
+pub(crate) mod wire;
 
 use crate::{
     LabError,
-    client_engine::reactor::Reactor,
+    client_engine::{
+        bench_link::{commands, report},
+        reactor::Reactor,
+    },
     clock::machine_ns,
     devices::worker_protocol::{DeviceCommand, DeviceReport},
     process,
@@ -22,7 +25,6 @@ use crate::{
 use connect_schedule::ConnectSchedule;
 use device_pool::DevicePool;
 use std::{
-    io::{self, BufRead, Write},
     process::ExitCode,
     sync::mpsc,
     time::{Duration, Instant},
@@ -44,13 +46,6 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Writes a line to the bench. If the bench has ended, standard input ends as well, so errors need no handling here.
-fn report(report: &DeviceReport) {
-    let mut out = io::stdout().lock();
-    let _ = serde_json::to_writer(&mut out, report);
-    let _ = out.write_all(b"\n").and_then(|()| out.flush());
-}
-
 /// The command that is being carried out.
 enum Task {
     None,
@@ -62,21 +57,7 @@ enum Task {
 
 fn run_commands() -> Result<(), LabError> {
     let mut reactor = Reactor::new()?;
-    let waker = reactor.waker()?;
-    // The bench waits for the answer to each command before it sends the next: a few places are enough.
-    let (commands, inbox) = mpsc::sync_channel(4);
-    std::thread::spawn(move || {
-        for line in io::stdin().lock().lines() {
-            let Some(command) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else { break };
-            if commands.send(command).is_err() {
-                break;
-            }
-            let _ = waker.wake();
-        }
-        // The loop below ends when it sees the closed channel.
-        drop(commands);
-        let _ = waker.wake();
-    });
+    let inbox = commands(&reactor)?;
     let Ok(DeviceCommand::Open(config)) = inbox.recv() else { return Ok(()) };
     if let Some(core) = config.core {
         process::pin_to_core(core)?;

@@ -3,7 +3,7 @@
 use crate::{
     client_engine::{
         ConnectionError,
-        session::{put_frame, put_ping},
+        session::{bind_of, put_frame, put_ping},
         websocket::{Message, WebSocket},
     },
     devices::worker_protocol::DeviceProtocol,
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use tidings_client::session::SERVER_FRAME_BYTES_MAX;
 use tidings_protocol::{
-    frames::{Attention, ClientFrame},
+    frames::{Bind, ClientFrame},
     miop::{self, Frame, HEARTBEAT, decode, take_head, wants},
 };
 
@@ -25,6 +25,8 @@ pub(crate) enum ServerMessage<'a> {
     Bound {
         user: Cow<'a, str>,
         heartbeat_ms: u64,
+        /// Whether pushes come over this session.
+        pushes: bool,
     },
     /// The answer to a heartbeat.
     Heartbeat,
@@ -39,6 +41,10 @@ pub(crate) enum ServerMessage<'a> {
         /// The server closes the connection after it.
         fatal: bool,
     },
+    /// How users whom the session watches are: the JSON of the changes.
+    Presence {
+        changes: &'a str,
+    },
     /// Connect again, at `address` if one is given.
     Redirect {
         address: Option<&'a str>,
@@ -48,30 +54,42 @@ pub(crate) enum ServerMessage<'a> {
     Ignored,
 }
 
-pub(crate) fn put_bind(via: DeviceProtocol, out: &mut Vec<u8>, token: &str, device_id: &str, heartbeat_s: u64) {
+/// What a device binds as.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceBind<'a> {
+    pub(crate) token: &'a str,
+    pub(crate) device_id: &'a str,
+    pub(crate) device_kind: &'a str,
+    /// Over MIOP: also what a chat's session gets.
+    pub(crate) chats: bool,
+    /// Over MIOP: the interval that it proposes.
+    pub(crate) heartbeat_s: Option<u64>,
+}
+
+pub(crate) fn put_bind(via: DeviceProtocol, out: &mut Vec<u8>, bind: &DeviceBind<'_>) {
+    let DeviceBind { token, device_id, device_kind, chats, heartbeat_s } = *bind;
     match via {
         DeviceProtocol::Miop | DeviceProtocol::Miops => Frame::Bind(miop::Bind {
             version: miop::VERSION,
             token,
             device_id,
-            device_kind: Some("bench"),
-            wants: Some(wants::PUSH),
-            heartbeat_s: Some(heartbeat_s),
+            device_kind: Some(device_kind),
+            wants: Some(if chats { wants::PUSH | wants::CHAT } else { wants::PUSH }),
+            heartbeat_s,
             ..miop::Bind::default()
         })
         .put(out),
-        DeviceProtocol::Ws => put_frame(
-            out,
-            &ClientFrame::Bind(tidings_protocol::frames::Bind {
-                token: token.into(),
-                device_id: device_id.into(),
-                device_kind: "bench".into(),
-                app_version: None,
-                cursor: None,
-                push: true,
-                attention: Attention::Foreground,
-            }),
-        ),
+        DeviceProtocol::Ws => {
+            let bind = Bind { device_kind: device_kind.into(), push: true, ..bind_of(token.into(), device_id) };
+            put_frame(out, &ClientFrame::Bind(bind));
+        }
+    }
+}
+
+pub(crate) fn put_unbind(via: DeviceProtocol, out: &mut Vec<u8>) {
+    match via {
+        DeviceProtocol::Miop | DeviceProtocol::Miops => Frame::Unbind { reason: None }.put(out),
+        DeviceProtocol::Ws => put_frame(out, &ClientFrame::Unbind),
     }
 }
 
@@ -132,9 +150,11 @@ fn take_miop(bytes: &[u8]) -> Result<Option<(usize, ServerMessage<'_>)>, String>
     };
     let end = head.payload.end;
     let message = match decode(head.kind, &bytes[head.payload]).map_err(|error| error.to_string())? {
-        Frame::Bound(bound) if bound.version == miop::VERSION && !bound.session.is_empty() => {
-            ServerMessage::Bound { user: Cow::Borrowed(bound.user), heartbeat_ms: bound.heartbeat_s * 1000 }
-        }
+        Frame::Bound(bound) if bound.version == miop::VERSION && !bound.session.is_empty() => ServerMessage::Bound {
+            user: Cow::Borrowed(bound.user),
+            heartbeat_ms: bound.heartbeat_s * 1000,
+            pushes: true,
+        },
         Frame::Bound(bound) => return Err(format!("bound with version {} and {:?}", bound.version, bound.session)),
         Frame::Heartbeat { .. } => ServerMessage::Heartbeat,
         Frame::Push(push) => ServerMessage::Push { id: push.push, body: push.body },
@@ -162,7 +182,10 @@ struct JsonFrame<'a> {
     #[serde(borrow)]
     user: Option<Cow<'a, str>>,
     heartbeat_ms: Option<u64>,
+    pushes: Option<bool>,
     push: Option<u64>,
+    #[serde(borrow)]
+    changes: Option<&'a RawValue>,
     #[serde(borrow)]
     body: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -180,7 +203,9 @@ fn read_text(payload: &[u8]) -> Result<ServerMessage<'_>, String> {
         "bound" => ServerMessage::Bound {
             user: text.user.clone().ok_or_else(missing)?,
             heartbeat_ms: text.heartbeat_ms.ok_or_else(missing)?,
+            pushes: text.pushes != Some(false),
         },
+        "presence" => ServerMessage::Presence { changes: text.changes.ok_or_else(missing)?.get() },
         "pong" => ServerMessage::Heartbeat,
         "push" => ServerMessage::Push {
             id: text.push.ok_or_else(missing)?,
@@ -220,12 +245,12 @@ mod tests {
         check(
             DeviceProtocol::Miop,
             &Frame::Bound(bound).to_bytes(),
-            ServerMessage::Bound { user: "u".into(), heartbeat_ms: 60_000 },
+            ServerMessage::Bound { user: "u".into(), heartbeat_ms: 60_000, pushes: true },
         );
         let mut text = Vec::new();
         let json = br#"{"t":"bound","session":"s","user":"u","heartbeat_ms":60000,"cursor":"","resume":{}}"#;
         put_server_frame(&mut text, OpCode::Data(Data::Text), json);
-        check(DeviceProtocol::Ws, &text, ServerMessage::Bound { user: "u".into(), heartbeat_ms: 60_000 });
+        check(DeviceProtocol::Ws, &text, ServerMessage::Bound { user: "u".into(), heartbeat_ms: 60_000, pushes: true });
     }
 
     #[test]

@@ -159,9 +159,7 @@ impl Connections {
             if monotonic_ns() - started > self.patience.as_nanos() as u64 {
                 return Err(LabError::Server(format!("accepted no connection within {:?}", self.patience)));
             }
-            let idle = &mut LoopState::new(started, u64::MAX, None, 0)?;
-            let mut turn = Turn { clients: &mut self.clients, traffic: &mut NoTraffic, state: idle };
-            self.reactor.turn(Duration::from_millis(5), &mut turn)?;
+            self.reactor.turn(Duration::from_millis(5), &mut self.clients)?;
         }
     }
 
@@ -287,6 +285,23 @@ fn no_connection(error: io::Error) -> LabError {
     LabError::Environment(format!("no connection for a request: {error}"))
 }
 
+/// While connections are opened: none may fail.
+impl Clients for HttpClients {
+    type Error = io::Error;
+
+    fn connected(&mut self, number: usize, _out: &mut Vec<u8>) {
+        self.connections[number].is_connected = true;
+    }
+
+    fn receive(&mut self, _: usize, _: &mut [u8], _: &mut Vec<u8>) -> io::Result<usize> {
+        Err(ErrorKind::InvalidData.into())
+    }
+
+    fn ended(&mut self, _: &mut Reactor, _: usize, why: io::Error) -> Result<(), LabError> {
+        Err(why.into())
+    }
+}
+
 /// A turn of the reactor: the connections, with what their requests come from and their answers go to.
 struct Turn<'a, T> {
     clients: &'a mut HttpClients,
@@ -297,8 +312,8 @@ struct Turn<'a, T> {
 impl<T: TrafficSource> Clients for Turn<'_, T> {
     type Error = io::Error;
 
-    fn connected(&mut self, number: usize, _out: &mut Vec<u8>) {
-        self.clients.connections[number].is_connected = true;
+    fn connected(&mut self, number: usize, out: &mut Vec<u8>) {
+        self.clients.connected(number, out);
     }
 
     fn receive(&mut self, number: usize, bytes: &mut [u8], out: &mut Vec<u8>) -> io::Result<usize> {
@@ -345,19 +360,6 @@ impl<T: TrafficSource> Clients for Turn<'_, T> {
         }
         Ok(())
     }
-}
-
-/// While connections are opened.
-struct NoTraffic;
-
-impl TrafficSource for NoTraffic {
-    fn next_request(&mut self, _: usize, _: u64, _: &mut Vec<u8>) -> bool {
-        false
-    }
-
-    fn handle_answer(&mut self, _: usize, _: u64, _: &HttpAnswer<'_>) {}
-
-    fn connection_lost(&mut self, _: usize) {}
 }
 
 /// The state of a running phase.

@@ -27,7 +27,10 @@ pub mod verifier;
 
 use crate::{
     LabError,
-    client_engine::reactor::Reactor,
+    client_engine::{
+        bench_link::{commands, report},
+        reactor::Reactor,
+    },
     process,
     worker_protocol::{WorkerCommand, WorkerConfig, WorkerReport},
 };
@@ -38,7 +41,7 @@ use sent_messages::SentMessages;
 use shared_state::SharedState;
 use std::{
     collections::HashSet,
-    io::{self, BufRead, Write},
+    io,
     process::ExitCode,
     sync::mpsc,
     time::{Duration, Instant},
@@ -62,32 +65,9 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Writes a line to the bench. If the bench has ended, standard input ends as well, so errors need no handling here.
-fn report(report: &WorkerReport) {
-    let mut out = io::stdout().lock();
-    let _ = serde_json::to_writer(&mut out, report);
-    let _ = out.write_all(b"\n").and_then(|()| out.flush());
-}
-
 fn run_commands() -> Result<(), LabError> {
     let reactor = Reactor::new()?;
-    let waker = reactor.waker()?;
-    // The bench waits for the answer to each command before it sends the next: a few places are enough.
-    let (commands, inbox) = mpsc::sync_channel(4);
-    std::thread::spawn(move || {
-        for line in io::stdin().lock().lines() {
-            let Some(command) = line.ok().and_then(|line| serde_json::from_str::<WorkerCommand>(&line).ok()) else {
-                break;
-            };
-            if commands.send(command).is_err() {
-                break;
-            }
-            let _ = waker.wake();
-        }
-        // The loop below ends when it sees the closed channel.
-        drop(commands);
-        let _ = waker.wake();
-    });
+    let inbox = commands(&reactor)?;
     let Ok(WorkerCommand::Open(config)) = inbox.recv() else { return Ok(()) };
     if let Some(core) = config.core {
         process::pin_to_core(core)?;

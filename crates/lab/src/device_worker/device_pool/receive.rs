@@ -77,7 +77,7 @@ impl DevicePool {
                 self.put_bind(index, out);
                 Ok(())
             }
-            ServerMessage::Bound { user, heartbeat_ms } if state == DeviceState::Binding => {
+            ServerMessage::Bound { user, heartbeat_ms, .. } if state == DeviceState::Binding => {
                 self.handle_bound(index, &user, heartbeat_ms)
             }
             ServerMessage::Bound { .. } => Err(self.protocol_violation(index, "bound, again")),
@@ -115,7 +115,7 @@ impl DevicePool {
                 let listener = address.and_then(|address| self.listener_index(address));
                 Err(ConnectionEnd::new("redirected", RetryTarget::After { ms: after_ms, listener }))
             }
-            ServerMessage::Ignored => Ok(()),
+            ServerMessage::Presence { .. } | ServerMessage::Ignored => Ok(()),
         }
     }
 
