@@ -56,8 +56,9 @@ pub(crate) trait Clients {
 pub(crate) struct Reactor {
     poll: Poll,
     events: Events,
-    /// Wakes the poll to the nanosecond: the poll's own time-out counts in milliseconds.
-    timer: OwnedFd,
+    /// Wakes the poll to the nanosecond: the poll's own time-out counts in milliseconds. Set where that is worth a system call
+    /// and a turn for every moment at which something is due.
+    timer: Option<OwnedFd>,
     slots: Vec<Slot>,
     buffer: Vec<u8>,
     /// What the client that reads has to say.
@@ -85,13 +86,11 @@ struct Slot {
 impl Reactor {
     pub(crate) fn new() -> io::Result<Self> {
         let poll = Poll::new()?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
         let now = monotonic_ns();
         Ok(Reactor {
             poll,
             events: Events::with_capacity(EVENTS_MAX),
-            timer,
+            timer: None,
             slots: Vec::new(),
             buffer: vec![0; BUFFER_BYTES],
             reply: Vec::new(),
@@ -103,6 +102,14 @@ impl Reactor {
             started_ns: now,
             woke_ns: now,
         })
+    }
+
+    /// Has turns wait to the nanosecond.
+    pub(crate) fn wait_precisely(&mut self) -> io::Result<()> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        self.poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
+        self.timer = Some(timer);
+        Ok(())
     }
 
     /// Ends a turn's wait from another thread; there is one of a reactor.
@@ -219,10 +226,12 @@ impl Reactor {
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         // For a time-out of whole milliseconds the poll needs no timer.
-        if !timeout.subsec_nanos().is_multiple_of(1_000_000) {
+        if let Some(timer) = &self.timer
+            && !timeout.subsec_nanos().is_multiple_of(1_000_000)
+        {
             let after = Timespec::try_from(timeout).unwrap_or_default();
-            let timer = Itimerspec { it_interval: Timespec::default(), it_value: after };
-            timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer)?;
+            let expiry = Itimerspec { it_interval: Timespec::default(), it_value: after };
+            timerfd_settime(timer, TimerfdTimerFlags::empty(), &expiry)?;
         }
         match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {

@@ -66,7 +66,8 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn run_commands() -> Result<(), LabError> {
-    let reactor = Reactor::new()?;
+    let mut reactor = Reactor::new()?;
+    reactor.wait_precisely()?;
     let inbox = commands(&reactor)?;
     let Ok(WorkerCommand::Open(config)) = inbox.recv() else { return Ok(()) };
     if let Some(core) = config.core {
