@@ -334,3 +334,6 @@ fn source_of(number: usize, address: SocketAddr) -> Option<SocketAddr> {
 /// What a client takes in the reactor while its connection is idle.
 #[cfg(test)]
 pub(crate) const IDLE_BYTES: usize = size_of::<Slot>();
+
+#[cfg(test)]
+mod tests;
