@@ -5,13 +5,14 @@
 //! [`reactor::Clients`]. It knows neither the server under test nor what a run measures. In reading order:
 //! - [`reactor`]: the only event loop of clients; `socket`: one socket of it; [`timer_wheel`]: its timers;
 //! - [`websocket`]: the handshake and the messages of WebSocket; [`http`]: requests, and their answers read in place;
-//! - [`session`]: what Tidings' sessions have in common: tokens, binds, frames; [`tls`]: whom a server's certificate must be of;
+//! - [`session`]: what Tidings' sessions have in common: tokens, binds, frames;
+//! - [`device`]: a device's session, over MIOP or WebSocket; [`tls`]: whom a server's certificate must be of;
 //! - [`bench_link`]: the commands and reports of a load client that is a process of its own.
 //!
-//! Protocols that only one kind of client speaks are codecs beside it: MIOP in `device_worker`, MQTT and NATS in `brokers`, a
-//! driver file's in `driver`.
+//! Protocols that only one kind of client speaks are codecs beside it: MQTT and NATS in `brokers`, a driver file's in `driver`.
 
 pub(crate) mod bench_link;
+pub(crate) mod device;
 pub(crate) mod http;
 pub(crate) mod reactor;
 pub(crate) mod session;
@@ -22,6 +23,14 @@ pub(crate) mod websocket;
 
 /// Handshakes under way at a time: as many as a server's accept queue holds without loss.
 pub(crate) const HANDSHAKES_MAX: usize = 200;
+
+/// Another server, at random, so that the connections of a failed server are spread over all others.
+pub(crate) fn other_than(server: usize, servers: usize) -> usize {
+    match servers {
+        0 | 1 => server,
+        _ => (server + rand::random_range(1..servers)) % servers,
+    }
+}
 
 /// Why a connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]

@@ -7,15 +7,19 @@ use super::{
     connect_schedule::{ConnectSchedule, DueConnect},
     device::{Device, DeviceState},
     push_verifier::PushVerifier,
-    wire::{DeviceBind, put_bind, put_heartbeat},
 };
 use crate::{
     LabError,
-    client_engine::{reactor::Reactor, session::user_token, tls::TlsTrust},
+    client_engine::{
+        device::{DeviceBind, DeviceProtocol, put_bind, put_heartbeat},
+        reactor::Reactor,
+        session::user_token,
+        tls::TlsTrust,
+    },
     clock::machine_ns,
     devices::{
         device_counts::{DeviceCounts, PROBLEMS_MAX, SerializedHistogram},
-        worker_protocol::{DeviceProtocol, DeviceWorkerConfig},
+        worker_protocol::DeviceWorkerConfig,
     },
     latency::{new_histogram, record},
     process,

@@ -2,7 +2,7 @@
 //! standard input.
 //!
 //! In reading order: `mod.rs` takes commands; `device_pool` drives the devices, `device_pool/receive` handles what they
-//! receive; `device` is one device, `wire` its frames; `connect_schedule` and `backoff` say when and where devices connect;
+//! receive; `device` is one device; `connect_schedule` and `backoff` say when and where devices connect;
 //! `push_verifier` counts which device got which push.
 
 mod backoff;
@@ -10,7 +10,6 @@ mod connect_schedule;
 mod device;
 mod device_pool;
 mod push_verifier;
-pub(crate) mod wire;
 
 use crate::{
     LabError,

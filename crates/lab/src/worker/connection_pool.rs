@@ -8,7 +8,7 @@ use super::{
 use crate::{
     LabError,
     client_engine::{
-        HANDSHAKES_MAX,
+        HANDSHAKES_MAX, other_than,
         reactor::{Clients, Reactor},
         session::put_ping,
         websocket::{WebSocket, put_text},
@@ -246,7 +246,7 @@ impl Turn<'_> {
             *self.opening -= 1;
         }
         connection.client.state = ConnectionState::Closed;
-        connection.server = another_server(connection.server, self.addresses.len());
+        connection.server = other_than(connection.server, self.addresses.len());
         let unanswered = connection.client.take_in_flight();
         shared.requeue(&unanswered);
         if let Role::Receiver { index, .. } = connection.client.role {
@@ -312,19 +312,11 @@ impl Clients for Turn<'_> {
             // Refused at once, as on the loopback: try another server, or the same one later.
             Err(_) if self.addresses.len() > 1 || self.server_returns => {
                 let connection = &mut self.connections[number];
-                connection.server = another_server(connection.server, self.addresses.len());
+                connection.server = other_than(connection.server, self.addresses.len());
                 self.reopen_later(reactor, number);
             }
             Err(error) => return Err(error.into()),
         }
         Ok(())
-    }
-}
-
-/// Another server, at random, so that the connections of a failed server are spread over all others.
-fn another_server(server: usize, servers: usize) -> usize {
-    match servers {
-        0 | 1 => server,
-        _ => (server + rand::random_range(1..servers)) % servers,
     }
 }

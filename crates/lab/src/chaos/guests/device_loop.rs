@@ -8,12 +8,14 @@ use super::{
 use crate::{
     LabError,
     client_engine::{
+        device::{
+            DeviceBind, DeviceProtocol, ServerMessage, put_ack, put_bind, put_heartbeat, put_unbind, take_message,
+        },
+        other_than,
         reactor::{Clients, Reactor},
         session::{put_frame, user_token},
         websocket::WebSocket,
     },
-    device_worker::wire::{DeviceBind, ServerMessage, put_ack, put_bind, put_heartbeat, put_unbind, take_message},
-    devices::worker_protocol::DeviceProtocol,
 };
 use std::{
     io,
@@ -228,7 +230,7 @@ impl DeviceLoop {
         }
         let delay = Duration::from_millis(rand::random_range(RECONNECT_DELAY_MS));
         (session.state, session.since) = (State::Closed, Instant::now() + delay);
-        session.node = another_node(session.node, self.context.config.nodes.len());
+        session.node = other_than(session.node, self.context.config.nodes.len());
     }
 
     fn handle_message(
@@ -302,9 +304,4 @@ impl Clients for DeviceLoop {
         self.end(reactor, number, &why.0);
         Ok(())
     }
-}
-
-/// Any other node.
-fn another_node(node: usize, nodes: usize) -> usize {
-    if nodes < 2 { node } else { (node + rand::random_range(1..nodes)) % nodes }
 }

@@ -3,12 +3,14 @@
 use super::{DevicePool, heartbeat_interval_ms, user_id};
 use crate::{
     LabError,
-    client_engine::reactor::{Clients, Reactor},
+    client_engine::{
+        device::{ServerMessage, put_ack, take_message},
+        reactor::{Clients, Reactor},
+    },
     clock::machine_ns,
     device_worker::{
         backoff::{ConnectionEnd, RetryTarget},
         device::DeviceState,
-        wire::{ServerMessage, put_ack, take_message},
     },
     latency::record,
 };

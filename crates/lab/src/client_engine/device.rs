@@ -1,14 +1,12 @@
 //! Frames between a device and a listener, in the bytes of MIOP or WebSocket.
 
-use crate::{
-    client_engine::{
-        ConnectionError,
-        session::{bind_of, put_frame, put_ping},
-        websocket::{Message, WebSocket},
-    },
-    devices::worker_protocol::DeviceProtocol,
+use super::{
+    ConnectionError,
+    session::{bind_of, put_frame, put_ping},
+    websocket::{Message, WebSocket},
 };
-use serde::Deserialize;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use tidings_client::session::SERVER_FRAME_BYTES_MAX;
@@ -16,6 +14,25 @@ use tidings_protocol::{
     frames::{Bind, ClientFrame},
     miop::{self, Frame, HEARTBEAT, decode, take_head, wants},
 };
+
+/// The protocol that devices connect by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceProtocol {
+    Miop,
+    Miops,
+    Ws,
+}
+
+impl std::fmt::Display for DeviceProtocol {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            DeviceProtocol::Miop => "miop",
+            DeviceProtocol::Miops => "miops",
+            DeviceProtocol::Ws => "ws",
+        })
+    }
+}
 
 /// A message of the server, of either protocol.
 #[derive(Debug, PartialEq, Eq)]
