@@ -11,7 +11,8 @@
 //! - `server`, `setup`, `load_client`: the server under test, its users and groups, the load client's process as the bench sees it;
 //! - `worker_protocol`: the commands and reports between a bench and its load client;
 //! - `fleet`: load clients on several machines as one; `agent`: such a machine; `phase_part`, `clock`: what both agree on;
-//! - [`worker`]: the load client itself, on one core;
+//! - `client_engine`: the event loop and the protocols that every load client is built on;
+//! - [`worker`]: the load client for messages, on one core;
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
 //! - [`devices`], `device_worker`: benches with devices, and their load client;
 //! - [`popups`]: benches with popup decisions and events, with a load client of their own;
@@ -37,6 +38,7 @@ mod broadcast;
 mod brokers;
 mod ceiling;
 mod chaos;
+mod client_engine;
 mod clock;
 mod cluster_cost;
 mod compare;

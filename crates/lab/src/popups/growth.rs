@@ -9,10 +9,11 @@ use super::{
     load_loop::{LoadModel, StopCondition},
     mix::{HomePageMix, MixConfig, MixPhase},
     output,
-    wire::ConnectionUse,
 };
 use crate::{
-    Finished, LabError, Verdict, process,
+    Finished, LabError, Verdict,
+    client_engine::http::ConnectionUse,
+    process,
     server::{OwnServer, Target},
 };
 use serde_json::{Value, json};

@@ -3,6 +3,7 @@
 use super::{Job, Surroundings, WorkResult};
 use crate::{
     LabError, Verdict,
+    client_engine::http::ConnectionUse,
     options::TargetArgs,
     popups::{
         answer_verifier::AnswerCounts,
@@ -12,7 +13,6 @@ use crate::{
         load_loop::{LoadModel, StopCondition},
         mix::{HomePageMix, MixConfig, MixPhase},
         user_profiles::UserProfiles,
-        wire::ConnectionUse,
     },
     process,
     scenario::{plan::phase::Load, trouble::Trouble},
