@@ -8,8 +8,7 @@
 //! - [`transfer`]: bodies that are longer than memory;
 //! - [`session`]: a blocking WebSocket session;
 //! - [`device`]: a blocking MIOP session;
-//! - [`wire`]: HTTP requests and responses as bytes, for the clients above and the lab;
-//! - [`nonblocking`]: a nonblocking socket that a poll loop drives, with buffers only while it needs them.
+//! - [`wire`]: HTTP requests and responses as bytes, for the clients above and the lab.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -27,7 +26,6 @@
 
 pub mod device;
 pub mod http;
-pub mod nonblocking;
 pub mod session;
 pub mod token;
 pub mod transfer;

@@ -2,7 +2,7 @@
 //! come meanwhile in it. It stores nothing and checks nothing: no server that writes to its receivers one after the other can
 //! reach them sooner, or take more.
 
-use crate::process;
+use crate::{client_engine::HANDSHAKES_MAX, process};
 use clap::Args;
 use mio::{Events, Interest, Poll, Token};
 use std::{
@@ -53,6 +53,8 @@ fn serve(args: &BareServerArgs) -> io::Result<()> {
     // Away from the client's core, or this would measure the scheduler.
     process::avoid_core(args.avoid_core)?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
+    // More than the handshakes that the load client has under way: one that is tried again would come after its turn.
+    socket2::SockRef::from(&listener).listen(4 * HANDSHAKES_MAX as i32)?;
     println!("{}", listener.local_addr()?);
     io::stdout().flush()?;
     // The receivers connect first, then the senders.

@@ -12,7 +12,8 @@
 //!   sees it, and who sends and receives messages;
 //! - `worker_protocol`: the commands and reports between a bench and its load client;
 //! - `fleet`: load clients on several machines as one; `agent`: such a machine; `phase_part`, `clock`: what both agree on;
-//! - [`worker`]: the load client itself, on one core;
+//! - `client_engine`: the event loop and the protocols that every load client is built on;
+//! - [`worker`]: the load client for messages, on one core;
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
 //! - [`devices`], `device_worker`: benches with devices, and their load client;
 //! - [`popups`]: benches with popup decisions and events, with a load client of their own;
@@ -39,6 +40,7 @@ mod broadcast;
 mod brokers;
 mod ceiling;
 mod chaos;
+mod client_engine;
 mod clock;
 mod cluster_cost;
 mod compare;

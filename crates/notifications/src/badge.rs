@@ -43,8 +43,8 @@ pub(crate) fn badge_with(context: &OfflinePushContext, user: &User, pages: &mut 
         let read = read_seq.max(joined_seq);
         if state.head.last_seq > read && !mute.is_muted(now_ms) {
             let preferences = context.directory.preferences(state.conversation, user.no)?;
-            let details = context.directory.conversation(state.conversation)?;
-            if !is_listed(&preferences, state.head.last_seq) || details.is_some_and(|details| details.is_importing()) {
+            let details = context.directory.readable_conversation(state.conversation)?;
+            if !is_listed(&preferences, state.head.last_seq) || details.is_none_or(|details| details.is_importing()) {
                 continue;
             }
             ranges.push(UnreadRange::behind(state, read.max(preferences.cleared_seq)));

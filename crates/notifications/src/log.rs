@@ -195,6 +195,7 @@ impl Record {
 }
 
 /// One outcome for one user, as it was recorded.
+#[derive(PartialEq, Eq)]
 pub(crate) struct Recorded {
     pub(crate) at: u64,
     pub(crate) channel: Option<Channel>,

@@ -274,14 +274,14 @@ impl OfflineRecipients {
         Some(ends.filter(|end| *end >= self.entry.seq).min().unwrap_or(u64::MAX))
     }
 
-    /// To ask of single users. `None` when there is nobody to be notified any more: the message was recalled, or retention removed
-    /// the entry.
+    /// To ask of single users. `None` when there is nobody to be notified any more: the message was recalled, retention removed
+    /// the entry, or the conversation is deleted.
     pub(crate) fn of(
         context: &OfflinePushContext,
         conversation: ConversationNo,
         seq: u64,
     ) -> StoreResult<Option<OfflineRecipients>> {
-        let Some(conversation) = context.directory.conversation(conversation)? else { return Ok(None) };
+        let Some(conversation) = context.directory.readable_conversation(conversation)? else { return Ok(None) };
         let found = context.store.entries(conversation.no, seq, seq, 1, End::Oldest)?;
         let entry = found.into_iter().next().filter(|entry| !is_recalled(entry));
         Ok(entry.map(|entry| OfflineRecipients::for_one(context, conversation, entry)))

@@ -2,23 +2,38 @@
 
 use crate::{PushHandle, worker::state_of};
 use tidings_domain::{push_store::*, refusals::store_refusal, store::StoreResult};
-use tidings_protocol::{error::Refusal, http::*, limits::PUSHES_PAGE_MAX};
+use tidings_protocol::{
+    error::Refusal,
+    http::*,
+    limits::{LIST_EXAMINED_MAX, PUSHES_PAGE_MAX},
+};
 
 impl PushHandle {
-    /// A page of pushes, the newest first: those with a lower number than `after`. Blocks.
+    /// A page of pushes, the newest first. Of a query that wants some of them, a page examines a bounded number. Blocks.
     ///
     /// # Errors
     /// `limit_exceeded` for too large a page; the store's own.
-    pub fn pushes(&self, after: Option<u64>, limit: usize) -> Result<PushPage, Refusal> {
-        let limit = if limit == 0 { PUSHES_PAGE_MAX } else { limit };
+    pub fn pushes(&self, query: &PushListQuery) -> Result<PushPage, Refusal> {
+        let limit = if query.limit == 0 { PUSHES_PAGE_MAX } else { query.limit };
         if limit > PUSHES_PAGE_MAX {
             return Err(Refusal::limit("limit (pushes)", PUSHES_PAGE_MAX as u64, limit as u64));
         }
-        let mut found = self.newest_pushes(after, limit + 1).map_err(store_refusal)?;
-        let has_more = found.len() > limit;
-        found.truncate(limit);
-        let next = found.last().filter(|_| has_more).map(|last| last.push);
-        Ok(PushPage { pushes: found.into_iter().map(listed).collect(), next })
+        let is_narrowed = query.state.is_some() || query.content_type.is_some() || query.since.is_some();
+        let examined_max = if is_narrowed { LIST_EXAMINED_MAX } else { limit };
+        let mut page = PushPage { pushes: Vec::new(), next: None };
+        let mut last = None;
+        let newest = self.newest_pushes(query.after, examined_max + 1).map_err(store_refusal)?;
+        for (examined, push) in newest.into_iter().map(listed).enumerate() {
+            if page.pushes.len() == limit || examined == examined_max {
+                page.next = last;
+                break;
+            }
+            last = Some(push.push);
+            if passes(query, &push) {
+                page.pushes.push(push);
+            }
+        }
+        Ok(page)
     }
 
     /// Rows are read in ascending order alone, and numbers have gaps where pushes were purged or a backup was restored: this
@@ -51,6 +66,12 @@ impl PushHandle {
         found.truncate(limit);
         Ok(found)
     }
+}
+
+fn passes(query: &PushListQuery, push: &PushListItem) -> bool {
+    query.state.is_none_or(|state| push.state == state)
+        && query.content_type.as_ref().is_none_or(|wanted| push.content_type == *wanted)
+        && query.since.is_none_or(|since| push.accepted_at >= since)
 }
 
 fn listed(stored: StoredPush) -> PushListItem {

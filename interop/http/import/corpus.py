@@ -88,9 +88,10 @@ def main():
     opener = gzip.open if arguments.file.suffix == ".gz" else open
     with opener(arguments.file, "rt", encoding="utf-8") as file:
         given = list(records(file))
-    env = {"TIDINGS_STORE__BACKEND": "postgres", "TIDINGS_STORE__POSTGRES__URL": arguments.postgres} if arguments.postgres else {}
-    with tempfile.TemporaryDirectory() as folder, Server(program=arguments.program, env=env) as one, Server(program=arguments.program) as other:
+    settings = {"store.url": arguments.postgres} if arguments.postgres else {}
+    with tempfile.TemporaryDirectory() as folder, Server(program=arguments.program, settings=settings) as one, Server(program=arguments.program) as other:
         file = write(Path(folder) / "corpus.jsonl.gz", given)
+        assert bool(arguments.postgres) != any(one.data.rglob("*.jnl")), "the first server's messages are not where they were asked for"
         first = imported(one, file, "import")
         assert first["messages"] == sum(record["type"] == "message" for record in given), first
         check(one, given, "the first server")

@@ -53,6 +53,32 @@ test("who is removed and added again before the first answer comes sees the conv
   assert.deepEqual(client.conversations.get().items.map(({ id }) => id), ["g"]);
 });
 
+test("a conversation that is deleted is gone with its last entry, and that is said once", async () => {
+  const { client, clock, server } = await start();
+  for (const id of ["g", "h"]) server.commit(id, { from: "ben", body: 1 });
+  await clock.pass(100);
+  const told: unknown[] = [];
+  client.on("membership", (change) => told.push(change));
+  const chat = client.conversation("g");
+  chat.messages.subscribe(() => undefined);
+  await clock.pass(10);
+  server.refuse = ({ t, conversation }) => (t === "history" && conversation === "g" ? { code: "not_found", retry: false } : undefined);
+  server.commit("g", { kind: "conversation_change", type: "conversation_change", body: { deleted: true } });
+  await clock.pass(100);
+  assert.deepEqual([client.conversations.get().items.map(({ id }) => id), chat.messages.get().items], [["h"], []]);
+  server.tell({ t: "membership", conversation: "g", member: false });
+  await clock.pass(100);
+  assert.deepEqual(told, [{ conversation: "g", member: false }]);
+  // The id may be that of another conversation later on.
+  server.refuse = () => undefined;
+  server.commit("g", { from: "ben", body: 2 });
+  server.tell({ t: "membership", conversation: "g", member: true });
+  await clock.pass(100);
+  server.tell({ t: "membership", conversation: "g", member: false });
+  await clock.pass(100);
+  assert.deepEqual(told.slice(1), [{ conversation: "g", member: true }, { conversation: "g", member: false }]);
+});
+
 test("a line that was told of while the list was read is not that of the list", async () => {
   const { client, clock, server } = await start();
   for (const id of ["a", "b"]) server.commit(id, { from: "ben", body: 0 });

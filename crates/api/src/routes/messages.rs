@@ -56,7 +56,8 @@ where
 
 /// Send up to 500 messages, in order.
 ///
-/// Each has its own result: some may be refused while others are stored.
+/// Each has its own result: some may be refused while others are stored. Behind one that is refused as `queue_full` or `rate_limited`,
+/// those of its sender in its conversation are refused likewise, so that a retry of what was refused keeps their order.
 #[utoipa::path(post, path = "/v1/messages/batch", tag = "messages", request_body = SendBatch,
     responses((status = 200, description = "A result for each, in the order of the request", body = SendBatchResults),
         Refusals, TakesBody))]

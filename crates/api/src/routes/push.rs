@@ -14,7 +14,8 @@ use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
 use tidings_protocol::http::{
-    DeviceDetails, DeviceState, PushAnswer, PushDevicePage, PushPage, PushRequest, PushStatus, SetTags, UserDevices,
+    DeviceDetails, DeviceState, PushAnswer, PushDevicePage, PushListQuery, PushPage, PushRequest, PushStatus, SetTags,
+    UserDevices,
 };
 
 /// Push to devices.
@@ -44,26 +45,15 @@ pub(super) async fn send_push(
     Ok(Answer(status, PushAnswer::Accepted(accepted)))
 }
 
-/// Where a page of pushes starts.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct PushesQuery {
-    /// The `next` of the page before; absent for the first.
-    pub after: Option<u64>,
-    /// At most so many; absent or 0: as many as the server sees fit.
-    pub limit: Option<usize>,
-}
-
 /// Pushes, the newest first; ended ones as long as they are kept (`push.kept_days`).
-#[utoipa::path(get, path = "/v1/push", tag = "push", params(PushesQuery),
+#[utoipa::path(get, path = "/v1/push", tag = "push", params(PushListQuery),
     responses((status = 200, description = "A page of pushes", body = PushPage), Refusals))]
 pub(super) async fn list_pushes(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Query(query): Query<PushesQuery>,
+    Query(query): Query<PushListQuery>,
 ) -> AnswerResult<PushPage> {
-    let read = move |engine: &Arc<tidings_engine::Engine>| engine.push.pushes(query.after, query.limit.unwrap_or(0));
-    Ok(Answer::ok(api.read(read).await?))
+    Ok(Answer::ok(api.read(move |engine| engine.push.pushes(&query)).await?))
 }
 
 /// A push's state, and its devices by what became of it on them.

@@ -353,7 +353,13 @@ fn every_described_operation_can_be_called() {
     app.check("GET /v1/push/{push}/devices", path, "", 200, r#"{"devices":[]}"#);
     let later = format!(r#"{{"to":{{"all":true}},"body":1,"send_at":{}}}"#, now_ms() + 3_600_000);
     app.check("POST /v1/push", "/v1/push", &later, 202, r#"{"push":2,"state":"scheduled""#);
-    app.check("GET /v1/push", "/v1/push?limit=1", "", 200, r#"{"pushes":[{"push":2,"state":"scheduled""#);
+    app.check(
+        "GET /v1/push",
+        "/v1/push?limit=1&state=scheduled&since=0",
+        "",
+        200,
+        r#"{"pushes":[{"push":2,"state":"scheduled""#,
+    );
     app.check("DELETE /v1/push/{push}", "/v1/push/2", "", 200, r#""state":"cancelled""#);
     server.register("alice", "a1");
     let reach = r#""devices":[{"device_id":"a1""#;

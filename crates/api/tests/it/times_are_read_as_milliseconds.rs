@@ -68,6 +68,7 @@ fn the_times_of_requests_are_known() {
         "?active_since",
         "?from",
         "?from_time",
+        "?since",
         "CreateApiKey.expires_at",
         "Mute.until",
         "NewInvite.expires_at",

@@ -10,11 +10,25 @@ use tidings_domain::{
 };
 
 impl Directory {
-    /// The details of these conversations, in this order; no conversation may be named twice.
+    /// The details of these conversations as readers see them, in this order; no conversation may be named twice.
     ///
     /// # Errors
     /// Those of the store.
     pub fn conversations(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Option<Arc<Conversation>>>> {
+        let mut all = self.all_details(nos)?;
+        all.iter_mut().for_each(|found| drop(found.take_if(|found| found.is_deleted())));
+        Ok(all)
+    }
+
+    /// The conversation, unless it is being deleted: it has no readers then.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn readable_conversation(&self, no: ConversationNo) -> StoreResult<Option<Arc<Conversation>>> {
+        Ok(self.conversation(no)?.filter(|found| !found.is_deleted()))
+    }
+
+    fn all_details(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Option<Arc<Conversation>>>> {
         let mut all_details = Vec::with_capacity(nos.len());
         let (mut missing, mut guards) = (Vec::new(), Vec::new());
         for (index, no) in nos.iter().enumerate() {

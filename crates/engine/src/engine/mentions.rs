@@ -175,7 +175,7 @@ impl Engine {
 
     /// The conversation of a place, and as whom the user reads it; `None`: the user may not read the message.
     fn reader_at(&self, user: &Arc<User>, place: MentionPlace) -> Result<Option<Reader>, Refusal> {
-        let found = self.directory.conversation(place.conversation).map_err(store_refusal)?;
+        let found = self.directory.readable_conversation(place.conversation).map_err(store_refusal)?;
         let Some(conversation) = found else { return Ok(None) };
         let reader = self.acting(user, &conversation.id)?;
         let view = self.view_if_member(&reader, &conversation)?;
@@ -270,7 +270,7 @@ impl<'a> Places<'a> {
             let first = self.engine.store.first_keys(RowSpace::Chat, &ranges).map_err(store_refusal)?;
             for (((_, conversation), (_, to)), key) in opened.into_iter().zip(ranges).zip(first) {
                 let Some(key) = key else { continue };
-                let details = self.engine.directory.conversation(conversation).map_err(store_refusal)?;
+                let details = self.engine.directory.readable_conversation(conversation).map_err(store_refusal)?;
                 let Some(details) = details else { continue };
                 let Some(view) = self.engine.view_if_member(self.user, &details)? else { continue };
                 let places = chat_rows::mention_in(&key).into_iter().collect();

@@ -140,7 +140,7 @@ impl Engine {
 
     fn report_view(&self, key: ReportKey, stored: StoredReport) -> Result<Option<ReportView>, Refusal> {
         let id_of = |no| Ok::<_, Refusal>(self.directory.user(no).map_err(store_refusal)?.map(|user| user.id.clone()));
-        let conversation = self.directory.conversation(key.conversation).map_err(store_refusal)?;
+        let conversation = self.directory.readable_conversation(key.conversation).map_err(store_refusal)?;
         let (Some(conversation), Some(reporter)) = (conversation, id_of(key.reporter)?) else { return Ok(None) };
         let StoredReport { reason, text, reported, at, state, changed } = stored;
         let (by, note, changed_at) =

@@ -9,7 +9,8 @@ use crate::{
     request_digests,
     shards::SessionReply,
 };
-use std::sync::Arc;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use std::{hash::BuildHasher, sync::Arc};
 use tidings_domain::{
     model::*,
     refusals::{store_refusal, unexpected_outcome},
@@ -117,15 +118,27 @@ impl Engine {
         Ok(self.send_all(&caller, requests, occasion).await)
     }
 
-    /// Sends messages in order; each has its own result.
+    /// Sends messages in order; each has its own result. Behind one that found no room, those of the same sender in the same
+    /// conversation find none either: they would overtake it.
     pub(crate) async fn send_all(
         &self,
         caller: &Caller,
         requests: Vec<SendRequest>,
         occasion: Occasion,
     ) -> Vec<Result<SendReceipt, Refusal>> {
-        let begun: Vec<_> =
-            requests.into_iter().map(|request| self.begin_send(caller, request, occasion, false)).collect();
+        let mut held_up: FxHashMap<u64, Refusal> = FxHashMap::default();
+        let begin = |request: SendRequest| {
+            let flow = FxBuildHasher.hash_one((&request.from, &request.conversation, &request.to));
+            if let Some(refusal) = held_up.get(&flow) {
+                return Err(refusal.clone());
+            }
+            self.begin_send(caller, request, occasion, false).inspect_err(|refusal| {
+                if matches!(refusal.code, ErrorCode::QueueFull | ErrorCode::RateLimited) {
+                    held_up.insert(flow, refusal.clone());
+                }
+            })
+        };
+        let begun: Vec<_> = requests.into_iter().map(begin).collect();
         let mut results = Vec::with_capacity(begun.len());
         for begun in begun {
             results.push(match begun {

@@ -91,14 +91,25 @@ impl Receipts {
         known.copied().unwrap_or_default()
     }
 
-    /// Takes the positions of at most so many users. Those of another epoch are dropped: they count another history.
-    pub(crate) fn take_stored(&self, most: usize, epoch: u64) -> Vec<(UserNo, [Position; LANES])> {
+    /// The positions of at most so many users, which wait until they are [done](Receipts::stored_done), so that a reader always finds them
+    /// here or in the store. Those of another epoch are dropped: they count another history.
+    pub(crate) fn waiting_stored(&self, most: usize, epoch: u64) -> Vec<(UserNo, [Position; LANES])> {
         let mut pending = self.stored.lock();
         if pending.epoch != epoch {
             pending.users.clear();
         }
-        let taken: Vec<UserNo> = pending.users.keys().take(most).copied().collect();
-        taken.into_iter().filter_map(|user| pending.users.remove_entry(&user)).collect()
+        pending.users.iter().take(most).map(|(user, positions)| (*user, *positions)).collect()
+    }
+
+    /// These positions are in the store.
+    pub(crate) fn stored_done(&self, stored: &[(UserNo, [Position; LANES])]) {
+        let mut pending = self.stored.lock();
+        for (user, positions) in stored {
+            // Unless the user has come farther meanwhile.
+            if pending.users.get(user) == Some(positions) {
+                pending.users.remove(user);
+            }
+        }
     }
 
     /// Takes note of a move that this node has committed, or, without the entry before it, another one.

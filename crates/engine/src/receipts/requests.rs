@@ -43,9 +43,10 @@ impl Engine {
 
     /// How far the clients of a user have come, in each lane.
     pub fn stored_positions(&self, user: UserNo) -> StoreResult<[Position; LANES]> {
+        // Before the row, into which they go.
+        let pending = self.receipts.pending_stored(user, self.store.epoch());
         let row = self.store.row(RowSpace::Chat, &stored_key(user))?;
         let mut stored = decode_stored(row.as_deref())?;
-        let pending = self.receipts.pending_stored(user, self.store.epoch());
         stored.iter_mut().zip(pending).for_each(|(stored, pending)| *stored = pending.max(*stored));
         Ok(stored)
     }

@@ -70,12 +70,13 @@ impl Worker {
         let mut lookups = LOOKUPS_PER_ROUND;
         for _ in 0..COMMITS_PER_ROUND {
             let epoch = self.core.store.epoch();
-            let part = self.receipts.take_stored(USERS_PER_COMMIT, epoch);
+            let part = self.receipts.waiting_stored(USERS_PER_COMMIT, epoch);
             if part.is_empty() {
                 return;
             }
             match self.core.committer.propose_blocking(Proposal::SetStored(part.clone())) {
                 Ok(Outcome::Stored(moved)) => {
+                    self.receipts.stored_done(&part);
                     for moved in moved.iter().take(lookups) {
                         if let Err(error) = self.note_delivered(moved) {
                             tracing::debug!(%error, "what a user has of direct conversations was not looked up");
@@ -83,12 +84,9 @@ impl Worker {
                     }
                     lookups = lookups.saturating_sub(moved.len());
                 }
-                Ok(_) => {}
+                Ok(_) => self.receipts.stored_done(&part),
                 Err(refusal) => {
                     tracing::debug!(%refusal, "positions of clients were not stored");
-                    for (user, positions) in part {
-                        self.receipts.note_stored(user, &Cursor { epoch, positions });
-                    }
                     return;
                 }
             }

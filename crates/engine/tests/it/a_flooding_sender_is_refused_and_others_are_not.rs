@@ -160,3 +160,47 @@ fn a_batch_of_many_senders_keeps_its_order() {
     let seqs: Vec<u64> = receipts.into_iter().map(|receipt| receipt.unwrap().seq).collect();
     assert!(seqs.is_sorted() && seqs.len() == 300, "{seqs:?}");
 }
+
+#[test]
+fn nothing_overtakes_a_message_of_its_batch_that_found_no_room() {
+    let world = World::new(small(10_000, 64), Arc::new(Troubled::default()));
+    world.users(&["u0", "u1"]);
+    world.conversation(ConversationKind::Group, "g", &["u0", "u1"]);
+    let batches = 200;
+    let send_all = || {
+        let (mut stored, mut refused) = (0, 0);
+        for batch in 0..batches {
+            let batch = (0..200).map(|n| message("u0", "g", &format!("{batch}-{n}"))).collect();
+            let results = world.wait(world.engine.send_batch(&Actor::App, batch)).unwrap();
+            let sent = results.iter().take_while(|result| result.is_ok()).count();
+            assert!(results[sent..].iter().all(|result| result.as_ref().is_err_and(is_full)), "{results:?}");
+            (stored, refused) = (stored + sent, refused + results.len() - sent);
+        }
+        (stored, refused)
+    };
+    let (stored, refused) = std::thread::scope(|scope| {
+        let sending = scope.spawn(send_all);
+        // Room comes free at any moment, also between two messages of a batch.
+        while !sending.is_finished() {
+            world.take_fanouts();
+        }
+        sending.join().unwrap()
+    });
+    assert!(stored > batches && refused > batches, "{stored} were stored and {refused} refused");
+}
+
+#[test]
+fn who_finds_no_room_in_one_conversation_of_a_batch_finds_it_in_another() {
+    let world = World::new(small(10_000, 400), Arc::new(Troubled::default()));
+    world.users(&["u0", "u1"]);
+    world.conversation(ConversationKind::Group, "g", &["u0", "u1"]);
+    let flood = (0..300).map(|n| message("u0", "g", &n.to_string()));
+    let batch = flood.chain([message("u0", &direct("u1"), "beside")]).collect();
+    let results = world.wait(world.engine.send_batch(&Actor::App, batch)).unwrap();
+    assert!(results[299].as_ref().is_err_and(is_full), "{:?}", results[299]);
+    assert!(results[300].is_ok(), "{:?}", results[300]);
+}
+
+fn is_full(refusal: &Refusal) -> bool {
+    refusal.code == ErrorCode::QueueFull
+}

@@ -15,6 +15,7 @@ use tidings_engine::{
     engine::erasure::leftovers::{leftovers, leftovers_of_conversation},
 };
 use tidings_protocol::{
+    cursor::{Cursor, LANES},
     error::{ErrorCode, Refusal},
     http::*,
 };
@@ -100,6 +101,22 @@ fn deleted_everywhere(world: &World) {
         assert_eq!(code(say(world, message("ann", id, "more"))), Some(ErrorCode::ConversationDeleted), "{id}");
         assert_eq!(engine.delete_conversation(id, "op").unwrap().id, begun.id);
     }
+    // Before anything of it is removed: neither do those who come back see anything of it.
+    let start = Cursor { epoch: engine.store.epoch(), positions: [0; LANES] }.to_string();
+    for user in ["ann", "ben"] {
+        let user = &world.user(user);
+        let seen = [
+            format!("{:?}", engine.sync(user, Some(&start)).unwrap()),
+            format!("{:?}", engine.conversations(user, None, None, 50).unwrap()),
+            format!("{:?}", engine.unread_total(user).unwrap()),
+            format!("{:?}", engine.mentions(user, None, 50).unwrap()),
+        ];
+        for what in &seen {
+            assert!(!what.contains("\"g\"") && !what.contains("ann~ben") && !what.contains("\"news\""), "{what}");
+        }
+    }
+    let reports = engine.reports(&ReportsQuery::default()).unwrap().reports;
+    assert_eq!(reports.iter().map(|report| &*report.conversation).collect::<Vec<_>>(), ["other"]);
     assert_eq!(code(say(world, to("ben", "ann", "more"))), Some(ErrorCode::ConversationDeleted));
     work(world);
 

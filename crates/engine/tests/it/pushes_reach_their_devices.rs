@@ -516,7 +516,8 @@ fn the_list_of_pushes_has_each_once_and_the_newest_first_over_any_gaps() {
     let listed = |shard: &Shard, limit: usize| {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
-            let page = shard.world.engine.push.pushes(after, limit).unwrap();
+            let page =
+                shard.world.engine.push.pushes(&PushListQuery { after, limit, ..PushListQuery::default() }).unwrap();
             assert!(page.pushes.len() == limit || page.next.is_none(), "only the last page is short");
             all.extend(page.pushes);
             match page.next {
@@ -555,5 +556,63 @@ fn the_list_of_pushes_has_each_once_and_the_newest_first_over_any_gaps() {
         let found: Vec<_> = listed(&shard, limit).into_iter().map(|one| (one.push, one.content_type)).collect();
         assert_eq!(found, expected, "in pages of {limit}");
     }
-    assert_eq!(shard.world.engine.push.pushes(None, 101).unwrap_err().code, ErrorCode::LimitExceeded);
+    let too_many = PushListQuery { limit: 101, ..PushListQuery::default() };
+    assert_eq!(shard.world.engine.push.pushes(&too_many).unwrap_err().code, ErrorCode::LimitExceeded);
+}
+
+#[test]
+fn the_list_of_pushes_is_narrowed_by_state_type_and_time() {
+    let config = EngineConfig { shards: 1, ..EngineConfig::default() };
+    let mut shard = Shard::new(config, Arc::new(MemoryStore::default()));
+    shard.world.users(&["ann"]);
+    shard.bind("ann/phone-1");
+    // Many of no interest stand before and behind those that are.
+    let mut sent = Vec::new();
+    for n in 0..2_500_u64 {
+        let content_type = if n % 1_100 == 7 { "rare" } else { "common" };
+        shard.at(NOON + n);
+        // Most have no device to wait for.
+        let user = if n % 3 == 0 { "ann" } else { "nobody" };
+        let push = shard.push(json!({"users": [user]}), json!({"type": content_type, "ttl_s": 3_600})).push;
+        sent.push((push, content_type, NOON + n));
+        if n % 900 == 0 {
+            shard.world.engine.push.cancel(push).unwrap();
+        }
+    }
+    shard.world.engine.push.settle().unwrap();
+    let engine = &shard.world.engine;
+    let states: Vec<PushState> = sent.iter().map(|(push, ..)| engine.push.status(*push).unwrap().state).collect();
+    let of_states = [None, Some(PushState::Running), Some(PushState::Cancelled), Some(PushState::Completed)];
+    let of_types = [None, Some("rare"), Some("none")];
+    for (state, content_type, since) in of_states
+        .into_iter()
+        .flat_map(|state| of_types.map(|content_type| (state, content_type)))
+        .flat_map(|(state, content_type)| [None, Some(NOON + 1_200)].map(|since| (state, content_type, since)))
+    {
+        let expected = sent.iter().zip(&states).rev().filter(|((_, known_type, at), known)| {
+            state.is_none_or(|state| state == **known)
+                && content_type.is_none_or(|wanted| wanted == *known_type)
+                && since.is_none_or(|since| *at >= since)
+        });
+        let expected: Vec<u64> = expected.map(|((push, ..), _)| *push).collect();
+        for limit in [1, 30, 100] {
+            if expected.len() > 500 && limit == 1 {
+                continue;
+            }
+            let (mut found, mut after, mut pages) = (Vec::new(), None, 0);
+            loop {
+                let content_type = content_type.map(str::to_owned);
+                let page = engine.push.pushes(&PushListQuery { state, content_type, since, after, limit }).unwrap();
+                assert!(page.pushes.len() <= limit);
+                found.extend(page.pushes.into_iter().map(|push| push.push));
+                pages += 1;
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(found, expected, "{state:?}, {content_type:?}, {since:?}, in pages of {limit}");
+            assert!(pages <= expected.len().div_ceil(limit) + 3, "{pages} pages");
+        }
+    }
 }

@@ -10,8 +10,23 @@ fn the_farthest_cursor_of_a_users_devices_counts_in_each_lane() {
     let receipts = Receipts::default();
     receipts.note_stored(ANN, &Cursor { epoch: 3, positions: [5, 1, 0] });
     receipts.note_stored(ANN, &Cursor { epoch: 3, positions: [4, 2, 0] });
-    assert_eq!(receipts.take_stored(10, 3), [(ANN, [5, 2, 0])]);
-    assert_eq!(receipts.take_stored(10, 3), []);
+    assert_eq!(receipts.waiting_stored(10, 3), [(ANN, [5, 2, 0])]);
+}
+
+#[test]
+fn positions_are_known_here_until_they_are_in_the_store() {
+    let receipts = Receipts::default();
+    receipts.note_stored(ANN, &Cursor { epoch: 3, positions: [5, 1, 0] });
+    let first = receipts.waiting_stored(10, 3);
+    assert_eq!(receipts.pending_stored(ANN, 3), [5, 1, 0], "while they are written");
+    // The user comes farther meanwhile.
+    receipts.note_stored(ANN, &Cursor { epoch: 3, positions: [6, 1, 0] });
+    receipts.stored_done(&first);
+    assert_eq!(receipts.pending_stored(ANN, 3), [6, 1, 0]);
+    let second = receipts.waiting_stored(10, 3);
+    assert_eq!(second, [(ANN, [6, 1, 0])]);
+    receipts.stored_done(&second);
+    assert_eq!((receipts.waiting_stored(10, 3), receipts.pending_stored(ANN, 3)), (vec![], [0, 0, 0]));
 }
 
 #[test]
@@ -19,9 +34,9 @@ fn positions_of_another_epoch_are_dropped() {
     let receipts = Receipts::default();
     receipts.note_stored(ANN, &Cursor { epoch: 3, positions: [9, 9, 9] });
     receipts.note_stored(UserNo(2), &Cursor { epoch: 4, positions: [1, 1, 1] });
-    assert_eq!(receipts.take_stored(10, 5), [], "the store has another history by now");
+    assert_eq!(receipts.waiting_stored(10, 5), [], "the store has another history by now");
     receipts.note_stored(ANN, &Cursor { epoch: 5, positions: [1, 0, 0] });
-    assert_eq!(receipts.take_stored(10, 5), [(ANN, [1, 0, 0])]);
+    assert_eq!(receipts.waiting_stored(10, 5), [(ANN, [1, 0, 0])]);
 }
 
 #[test]
@@ -47,6 +62,6 @@ fn users_and_moves_beyond_the_bounds_are_passed_over() {
     }
     assert_eq!(receipts.depths().map(|(_, depth, _)| depth), [STORED_USERS_MAX, MOVES_MAX]);
     receipts.note_stored(UserNo(0), &Cursor { epoch: 0, positions: [2, 1, 1] });
-    let stored = receipts.take_stored(usize::MAX, 0);
+    let stored = receipts.waiting_stored(usize::MAX, 0);
     assert!(stored.contains(&(UserNo(0), [2, 1, 1])), "a user who is known already goes on");
 }

@@ -4,17 +4,16 @@
 use super::wire::{Packet, Protocol};
 use crate::{
     LabError,
+    client_engine::{
+        ConnectionError, HANDSHAKES_MAX,
+        reactor::{Clients, Reactor},
+    },
     delivery_ledger::{BODY_BYTES_MIN, Ledger, Marking, SendTimes},
     process,
     worker_protocol::Outcome,
 };
-use mio::{Events, Interest, Poll, Token};
-use std::{io, net::SocketAddr, time::Duration};
-use tidings_client::nonblocking::{NonblockingSocket, ReadOutcome};
+use std::{net::SocketAddr, time::Duration};
 
-/// Concurrent handshakes, as of the load client for Tidings.
-const OPENING_MAX: usize = 200;
-const BUFFER_BYTES: usize = 1024 * 1024;
 /// A sender with so many unwritten bytes waits for the server.
 const UNWRITTEN_BYTES_MAX: usize = 64 * 1024;
 
@@ -27,27 +26,63 @@ pub(super) enum Plan {
     Rounds { rounds: usize, pause: Duration },
 }
 
-/// A connection to the server.
-struct Link {
-    socket: NonblockingSocket,
-    is_ready: bool,
-    has_greeted: bool,
-    /// The server ended the connection, as it may do with a slow reader: what its receiver lacks is lost.
-    has_ended: bool,
+pub(super) struct BrokerClient {
+    reactor: Reactor,
+    links: Links,
+    patience: Duration,
 }
 
-pub(super) struct BrokerClient {
+/// The connections without their sockets: the receivers, then the senders.
+struct Links {
     protocol: Protocol,
     /// Of this client alone, so that nothing of another run comes in.
     topic: String,
-    poll: Poll,
-    events: Option<Events>,
-    /// The receivers, then the senders.
-    links: Vec<Link>,
     receivers: usize,
-    buffer: Vec<u8>,
+    senders: usize,
+    /// By connection: whether the server has accepted it.
+    is_ready: Vec<bool>,
     ready: usize,
-    patience: Duration,
+}
+
+/// A turn of the reactor.
+struct Turn<'a> {
+    links: &'a mut Links,
+    ledger: &'a mut Ledger,
+}
+
+impl Clients for Turn<'_> {
+    type Error = ConnectionError;
+
+    fn receive(&mut self, number: usize, bytes: &mut [u8], out: &mut Vec<u8>) -> Result<usize, ConnectionError> {
+        let Links { protocol, receivers, is_ready, ready, .. } = self.links;
+        let is_receiver = number < *receivers;
+        let now = process::monotonic_ns();
+        let mut taken = 0;
+        loop {
+            let rest = &bytes[taken..];
+            let read = protocol.read(rest, is_receiver).map_err(ConnectionError::Protocol)?;
+            let Some((packet, length)) = read else { return Ok(taken) };
+            match packet {
+                Packet::Message(range) if is_receiver => self.ledger.deliver(number, &rest[range], now),
+                Packet::Ready if !is_ready[number] => {
+                    is_ready[number] = true;
+                    *ready += 1;
+                }
+                Packet::Ping => protocol.put_pong(out),
+                Packet::Message(_) | Packet::Ready | Packet::Other => {}
+            }
+            taken += length;
+        }
+    }
+
+    /// A server may end the connection of a slow reader: what its receiver lacks is lost.
+    fn ended(&mut self, _: &mut Reactor, number: usize, why: ConnectionError) -> Result<(), LabError> {
+        if !self.links.is_ready[number] || number >= self.links.receivers {
+            return Err(LabError::Server(format!("ended the connection of client {number}: {why}")));
+        }
+        self.ledger.note(format!("the connection of receiver {number} ended: {why}"));
+        Ok(())
+    }
 }
 
 impl BrokerClient {
@@ -59,30 +94,31 @@ impl BrokerClient {
         senders: usize,
         patience: Duration,
     ) -> Result<(Self, Duration), LabError> {
+        let all = receivers + senders;
         let mut client = BrokerClient {
-            protocol,
-            // Without a slash, which subjects of NATS may not have.
-            topic: format!("lab-{}", process::run_tag()),
-            poll: Poll::new()?,
-            events: Some(Events::with_capacity(4096)),
-            links: Vec::with_capacity(receivers + senders),
-            receivers,
-            buffer: vec![0; BUFFER_BYTES],
-            ready: 0,
+            reactor: Reactor::new()?,
+            links: Links {
+                protocol,
+                // Without a slash, which subjects of NATS may not have.
+                topic: format!("lab-{}", process::run_tag()),
+                receivers,
+                senders,
+                is_ready: vec![false; all],
+                ready: 0,
+            },
             patience,
         };
         let started = process::monotonic_ns();
         let mut nothing = Ledger::new(Marking::Bytes, started, receivers, senders.max(1), BODY_BYTES_MIN);
-        while client.ready < receivers + senders {
-            while client.links.len() < receivers + senders && client.links.len() - client.ready < OPENING_MAX {
-                let mut socket = NonblockingSocket::connect(address, None)?;
-                let token = Token(client.links.len());
-                client.poll.registry().register(socket.stream(), token, Interest::READABLE | Interest::WRITABLE)?;
-                client.links.push(Link { socket, is_ready: false, has_greeted: false, has_ended: false });
+        let mut begun = 0;
+        while client.links.ready < all {
+            while begun < all.min(client.links.ready + HANDSHAKES_MAX) {
+                client.connect(begun, address)?;
+                begun += 1;
             }
-            client.poll_once(Duration::from_millis(10), &mut nothing)?;
+            client.turn(Duration::from_millis(10), &mut nothing)?;
             if process::monotonic_ns() - started > patience.as_nanos() as u64 {
-                let why = format!("{} of {} connections were accepted in time", client.ready, receivers + senders);
+                let why = format!("{} of {all} connections were accepted in time", client.links.ready);
                 return Err(LabError::Environment(why));
             }
         }
@@ -90,13 +126,22 @@ impl BrokerClient {
         Ok((client, took))
     }
 
+    fn connect(&mut self, number: usize, address: SocketAddr) -> Result<(), LabError> {
+        let BrokerClient { reactor, links: Links { protocol, topic, receivers, .. }, .. } = self;
+        reactor.connect(number, address, None)?;
+        // A broker ends the older of two sessions of one name, so names differ between runs.
+        let name = format!("{}-{number}", topic.trim_start_matches("lab-"));
+        let subscribes_to = (number < *receivers).then_some(topic.as_str());
+        protocol.put_hello(&name, subscribes_to, reactor.out(number)).map_err(LabError::Worker)
+    }
+
     /// Publishes by the plan and waits for what was published.
     pub(super) fn run(&mut self, plan: Plan, body_bytes: usize) -> Result<Outcome, LabError> {
-        let senders = self.links.len() - self.receivers;
+        let Links { receivers, senders, .. } = self.links;
         let cpu = process::cpu_seconds(std::process::id());
         let start = process::monotonic_ns();
         let body_bytes = body_bytes.max(BODY_BYTES_MIN);
-        let mut ledger = Ledger::new(Marking::Bytes, start, self.receivers, senders, body_bytes);
+        let mut ledger = Ledger::new(Marking::Bytes, start, receivers, senders, body_bytes);
         let mut payload = Vec::new();
         let (mut planned, mut next_at) = (0, start);
         loop {
@@ -113,7 +158,7 @@ impl BrokerClient {
                     while ledger.outstanding < window
                         && self.publish(&mut ledger, &mut payload, process::monotonic_ns())?
                     {}
-                    self.poll_once(Duration::from_millis(1), &mut ledger)?;
+                    self.turn(Duration::from_millis(1), &mut ledger)?;
                 }
                 Plan::Rounds { pause, .. } => {
                     if now >= next_at && self.publish(&mut ledger, &mut payload, next_at.max(now))? {
@@ -121,7 +166,7 @@ impl BrokerClient {
                         self.settle(&mut ledger)?;
                         next_at = process::monotonic_ns() + pause.as_nanos() as u64;
                     }
-                    self.poll_once(Duration::from_millis(1), &mut ledger)?;
+                    self.turn(Duration::from_millis(1), &mut ledger)?;
                 }
             }
         }
@@ -134,13 +179,14 @@ impl BrokerClient {
     /// Publishes one message, unless its sender has too much that the server has not taken.
     fn publish(&mut self, ledger: &mut Ledger, payload: &mut Vec<u8>, planned: u64) -> Result<bool, LabError> {
         let sender = ledger.next_sender();
-        let link = &mut self.links[self.receivers + sender];
-        if link.socket.out().len() > UNWRITTEN_BYTES_MAX {
+        let number = self.links.receivers + sender;
+        if self.reactor.unsent(number) > UNWRITTEN_BYTES_MAX {
             return Ok(false);
         }
         ledger.publish(sender, SendTimes { planned, free_since: planned, now: process::monotonic_ns() }, payload);
-        self.protocol.put_publish(&self.topic, payload, link.socket.out()).map_err(LabError::Worker)?;
-        link.socket.flush()?;
+        let Links { protocol, topic, .. } = &self.links;
+        protocol.put_publish(topic, payload, self.reactor.out(number)).map_err(LabError::Worker)?;
+        self.reactor.flush();
         Ok(true)
     }
 
@@ -148,7 +194,7 @@ impl BrokerClient {
     fn settle(&mut self, ledger: &mut Ledger) -> Result<(), LabError> {
         let (mut had, mut since) = (ledger.outstanding, process::monotonic_ns());
         while ledger.outstanding > 0 {
-            self.poll_once(Duration::from_millis(1), ledger)?;
+            self.turn(Duration::from_millis(1), ledger)?;
             let now = process::monotonic_ns();
             if ledger.outstanding != had {
                 (had, since) = (ledger.outstanding, now);
@@ -159,67 +205,7 @@ impl BrokerClient {
         Ok(())
     }
 
-    fn poll_once(&mut self, timeout: Duration, ledger: &mut Ledger) -> Result<(), LabError> {
-        let Some(mut events) = self.events.take() else { return Ok(()) };
-        let polled = self.poll.poll(&mut events, Some(timeout));
-        for event in &events {
-            self.handle(event.token().0, ledger)?;
-        }
-        self.events = Some(events);
-        match polled {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
-            _ => Ok(()),
-        }
-    }
-
-    fn handle(&mut self, number: usize, ledger: &mut Ledger) -> Result<(), LabError> {
-        let (protocol, is_receiver) = (self.protocol, number < self.receivers);
-        let Link { socket, is_ready, has_greeted, has_ended } = &mut self.links[number];
-        if *has_ended {
-            return Ok(());
-        }
-        if !*has_greeted {
-            *has_greeted = true;
-            // A broker ends the older of two sessions of one name, so names differ between runs.
-            let name = format!("{}-{number}", self.topic.trim_start_matches("lab-"));
-            let subscribes_to = is_receiver.then_some(self.topic.as_str());
-            protocol.put_hello(&name, subscribes_to, socket.out()).map_err(LabError::Worker)?;
-        }
-        let (mut answers, mut has_become_ready) = (Vec::new(), false);
-        let read = socket.read(&mut self.buffer, |bytes| {
-            let now = process::monotonic_ns();
-            let mut taken = 0;
-            loop {
-                let rest = &bytes[taken..];
-                let Some((packet, length)) = protocol.read(rest, is_receiver).map_err(io::Error::other)? else {
-                    return Ok::<_, io::Error>(taken);
-                };
-                match packet {
-                    Packet::Message(range) if is_receiver => ledger.deliver(number, &rest[range], now),
-                    Packet::Ready => has_become_ready = true,
-                    Packet::Ping => protocol.put_pong(&mut answers),
-                    Packet::Message(_) | Packet::Other => {}
-                }
-                taken += length;
-            }
-        });
-        if has_become_ready && !*is_ready {
-            *is_ready = true;
-            self.ready += 1;
-        }
-        socket.out().extend_from_slice(&answers);
-        let wrote = socket.flush();
-        let why = match read.and_then(|outcome| wrote.map(|()| outcome)) {
-            Ok(ReadOutcome::Drained) => return Ok(()),
-            Ok(ReadOutcome::Ended) => "it was closed".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        if !*is_ready || !is_receiver {
-            return Err(LabError::Server(format!("ended the connection of client {number}: {why}")));
-        }
-        *has_ended = true;
-        self.poll.registry().deregister(socket.stream())?;
-        ledger.note(format!("the connection of receiver {number} ended: {why}"));
-        Ok(())
+    fn turn(&mut self, timeout: Duration, ledger: &mut Ledger) -> Result<(), LabError> {
+        self.reactor.turn(timeout, &mut Turn { links: &mut self.links, ledger })
     }
 }

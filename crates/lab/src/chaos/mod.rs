@@ -61,7 +61,7 @@ pub(crate) fn inject_one(
 
 /// The lowest rate: with several messages between two reports of the load client, a report without progress is a fault.
 const RATE_MIN: f64 = 10.0;
-/// The most guests: members of one group may watch each other up to this size, and each device takes a thread.
+/// The most guests: members of one group may watch each other up to this size.
 const GUESTS_MAX: usize = 500;
 
 fn check_options(args: &ChaosArgs) -> Result<(), LabError> {

@@ -4,6 +4,7 @@
 
 use super::senders::{ANSWER_TIMEOUT, ServerLocation};
 use crate::{
+    client_engine::session::user_token,
     latency::{new_histogram, record},
     mix::{
         REACTION_KEYS,
@@ -21,7 +22,7 @@ use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     time::{Duration, Instant},
 };
-use tidings_client::{ClientError, session::Session, token};
+use tidings_client::{ClientError, session::Session};
 use tidings_protocol::{
     entry::Entry,
     error::ErrorCode,
@@ -120,7 +121,7 @@ impl Mixer {
     /// Returns when all is over; fails when the connection does.
     fn run_session(&mut self, server: &ServerLocation, stopped_at: &mut Option<Instant>) -> Result<(), ClientError> {
         let asked_at = self.now();
-        let token = token::sign(server.token_key(), &self.config.user, Duration::from_secs(3600));
+        let token = user_token(server.token_key(), &self.config.user);
         let cursor = self.cursor.clone();
         let mut session = Session::open(server.address(), &token, &self.config.name, cursor.as_deref())?;
         let bound = session.bound.clone().ok_or_else(|| ClientError::Protocol("bound without a frame".into()))?;

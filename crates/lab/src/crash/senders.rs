@@ -1,6 +1,6 @@
 //! Senders that outlive their server: an unanswered send is repeated with the same `client_msg_id`.
 
-use crate::server::OwnServer;
+use crate::{client_engine::session::user_token, server::OwnServer};
 use serde_json::value::RawValue;
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use std::{
     },
     time::Duration,
 };
-use tidings_client::{ClientError, http::HttpClient, session::Session, token};
+use tidings_client::{ClientError, http::HttpClient, session::Session};
 use tidings_protocol::{
     frames::ServerFrame,
     http::{NewMessage, SendRequest},
@@ -159,7 +159,7 @@ fn run_session(
     number: &mut u64,
     unanswered: &mut Vec<u64>,
 ) -> Result<(), ClientError> {
-    let token = token::sign(&server.token_key, user, Duration::from_secs(3600));
+    let token = user_token(&server.token_key, user);
     let mut session = Session::open(server.address(), &token, name, None)?;
     let send = |session: &mut Session, reference: u64| {
         let id = format!("w{name}-{reference}");

@@ -45,6 +45,12 @@ impl ConnectionEnd {
     }
 }
 
+impl From<std::io::Error> for ConnectionEnd {
+    fn from(error: std::io::Error) -> Self {
+        ConnectionEnd::of(&error)
+    }
+}
+
 /// The wait before the next attempt; in part random, so that devices that failed together do not retry together.
 pub(crate) fn backoff_ms(failures: u16, next: RetryTarget) -> u64 {
     let usual = (FIRST_MS << failures.saturating_sub(1).min(16)).min(LONGEST_MS);

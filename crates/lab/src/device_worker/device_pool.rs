@@ -1,58 +1,51 @@
-//! The devices of one worker and the poll loop that drives them: connects, binds, heartbeats, pushes, reconnects.
+//! The devices of one worker: connects, binds, heartbeats, pushes, reconnects. The reactor drives their sockets.
 
 mod receive;
 
 use super::{
     backoff::{ConnectionEnd, RetryTarget, backoff_ms},
     connect_schedule::{ConnectSchedule, DueConnect},
-    device::{Device, DeviceState, TlsClient, connect},
+    device::{Device, DeviceState},
     push_verifier::PushVerifier,
-    timer_wheel::{TICK_MS, TimerWheel},
-    wire::{put_bind, put_handshake, put_heartbeat},
 };
 use crate::{
+    LabError,
+    client_engine::{
+        device::{DeviceBind, DeviceProtocol, put_bind, put_heartbeat},
+        reactor::Reactor,
+        session::user_token,
+        tls::TlsTrust,
+    },
     clock::machine_ns,
     devices::{
         device_counts::{DeviceCounts, PROBLEMS_MAX, SerializedHistogram},
-        worker_protocol::{DeviceProtocol, DeviceWorkerConfig},
+        worker_protocol::DeviceWorkerConfig,
     },
     latency::{new_histogram, record},
     process,
 };
 use hdrhistogram::Histogram;
-use mio::{Events, Interest, Poll, Token, event::Event};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
-use tidings_client::token;
+use tidings_client::session::CONNECT_PATH;
 
-/// The size of the buffer that all reads share.
-const BUFFER_BYTES: usize = 256 * 1024;
 /// Connects that are started before events are handled again.
 const CONNECTS_PER_TURN_MAX: usize = 64;
 /// The first source port on the loopback; device `n` uses this port plus `n`.
 const FIRST_PORT: usize = 2_000;
 /// The number of source addresses that a device uses in turn, one per connection.
 const GENERATIONS: u8 = 250;
-/// Longer than any run.
-const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Wakes the poll loop for a command.
-pub(crate) const WAKER: Token = Token(usize::MAX);
 
 pub(crate) struct DevicePool {
-    poll: Poll,
-    events: Option<Events>,
-    buffer: Vec<u8>,
-    scratch: Vec<u8>,
     config: DeviceWorkerConfig,
-    tls: Option<TlsClient>,
+    trust: Option<TlsTrust>,
     devices: Vec<Device>,
     tokens: Tokens,
-    timers: TimerWheel,
-    due: Vec<u32>,
-    started_ns: u64,
+    /// When the device that has just received something is to send its first heartbeat.
+    first_heartbeat_ms: Option<u64>,
     pub(crate) schedule: ConnectSchedule,
     connecting: usize,
     /// More devices are due than may connect at a time: late connects are then the server's delay, not the lab's.
@@ -80,29 +73,26 @@ impl Tokens {
 }
 
 impl DevicePool {
-    pub(crate) fn new(config: DeviceWorkerConfig, poll: Poll) -> io::Result<Self> {
-        let tls = match (config.via, &config.certificate) {
-            (DeviceProtocol::Miops, Some(certificate)) => Some(TlsClient::accepting_only(certificate)?),
+    pub(crate) fn new(config: DeviceWorkerConfig) -> io::Result<Self> {
+        let trust = match (config.via, &config.certificate) {
+            // Self-signed, and valid for this name.
+            (DeviceProtocol::Miops, Some(certificate)) => {
+                Some(TlsTrust::of("localhost", certificate.as_bytes()).map_err(io::Error::other)?)
+            }
             (DeviceProtocol::Miops, None) => return Err(io::Error::other("miops needs the server's certificate")),
             _ => None,
         };
         let mut tokens = Tokens { text: String::new(), ends: Vec::with_capacity(config.count) };
         for number in 0..config.count {
-            tokens.text += &token::sign(&config.token_key, &user_id(&config, number), TOKEN_LIFETIME);
+            tokens.text += &user_token(&config.token_key, &user_id(&config, number));
             tokens.ends.push(tokens.text.len() as u32);
         }
         let devices = (0..config.count).map(|number| Device::new(first_listener(&config, number))).collect();
         Ok(DevicePool {
-            poll,
-            events: Some(Events::with_capacity(4096)),
-            buffer: vec![0; BUFFER_BYTES],
-            scratch: Vec::new(),
-            tls,
+            trust,
             devices,
             tokens,
-            timers: TimerWheel::new(),
-            due: Vec::new(),
-            started_ns: machine_ns(),
+            first_heartbeat_ms: None,
             schedule: ConnectSchedule::default(),
             connecting: 0,
             limited_by_server: false,
@@ -140,11 +130,11 @@ impl DevicePool {
     }
 
     /// Closes every connection.
-    pub(crate) fn disconnect_all(&mut self) {
-        for device in &mut self.devices {
+    pub(crate) fn disconnect_all(&mut self, reactor: &mut Reactor) {
+        for (index, device) in self.devices.iter_mut().enumerate() {
+            reactor.close(index);
             self.counts.heartbeats_cut_off += u64::from(device.heartbeat_sent_ns != 0);
             device.heartbeat_sent_ns = 0;
-            device.close();
             device.state = DeviceState::Idle;
             device.attempts = 0;
         }
@@ -156,12 +146,11 @@ impl DevicePool {
         self.counts.live + self.counts.given_up == self.counts.devices
     }
 
-    /// Starts due connects, handles expired timers, and waits for events and handles them.
-    pub(crate) fn poll_once(&mut self, timeout_max: Duration) -> io::Result<()> {
-        let all_started = self.start_due_connects();
-        self.handle_timers();
+    /// Starts due connects, and has a turn of the reactor.
+    pub(crate) fn poll_once(&mut self, reactor: &mut Reactor, timeout_max: Duration) -> Result<(), LabError> {
+        let all_started = self.start_due_connects(reactor);
         let now = machine_ns();
-        let mut timeout = timeout_max.min(Duration::from_millis(TICK_MS));
+        let mut timeout = timeout_max;
         if !all_started {
             timeout = Duration::ZERO;
         } else if !self.is_at_connecting_max()
@@ -169,18 +158,7 @@ impl DevicePool {
         {
             timeout = timeout.min(Duration::from_nanos(wait));
         }
-        let Some(mut events) = self.events.take() else { return Ok(()) };
-        let polled = self.poll.poll(&mut events, Some(timeout));
-        if polled.is_ok() {
-            for event in events.iter().filter(|event| event.token() < WAKER) {
-                self.handle(event);
-            }
-        }
-        self.events = Some(events);
-        match polled {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
-            _ => Ok(()),
-        }
+        reactor.turn(timeout, self)
     }
 
     fn is_at_connecting_max(&self) -> bool {
@@ -188,7 +166,7 @@ impl DevicePool {
     }
 
     /// Starts connects that are due; returns whether no more can be started now.
-    fn start_due_connects(&mut self) -> bool {
+    fn start_due_connects(&mut self, reactor: &mut Reactor) -> bool {
         for _ in 0..CONNECTS_PER_TURN_MAX {
             let now = machine_ns();
             let is_due = self.schedule.wait_ns(now) == Some(0);
@@ -206,17 +184,17 @@ impl DevicePool {
                     self.counts.first_planned_ns = self.schedule.start_ns();
                 }
             }
-            self.start_connect(device);
+            self.start_connect(reactor, device);
         }
         false
     }
 
     /// Queued => Opening or Binding.
-    fn start_connect(&mut self, number: u32) {
+    fn start_connect(&mut self, reactor: &mut Reactor, number: u32) {
         self.counts.attempts += 1;
         self.connecting += 1;
         let index = number as usize;
-        let result = self.try_connect(index);
+        let result = self.try_connect(reactor, index);
         if let Err(error) = result {
             // A missing port or descriptor is the lab's failure; one of the server would show as an event.
             if !matches!(
@@ -226,15 +204,15 @@ impl DevicePool {
                 self.counts.client_failures += 1;
                 self.add_problem(format!("device {index} could not begin to connect: {error}"));
             }
-            self.handle_end(index, ConnectionEnd::of(&error));
+            self.handle_end(reactor, index, error.into());
         }
     }
 
-    fn try_connect(&mut self, index: usize) -> io::Result<()> {
+    fn try_connect(&mut self, reactor: &mut Reactor, index: usize) -> io::Result<()> {
         let device = &mut self.devices[index];
         device.state = DeviceState::Binding;
         device.received.new_connection();
-        device.due_tick = self.timers.schedule(index as u32, self.config.attempt_ms);
+        reactor.set_timer(index, self.config.attempt_ms);
         device.generation = device.generation % GENERATIONS + 1;
         let listener = self.config.listeners[usize::from(device.listener) % self.config.listeners.len()];
         let (a, b) = self.config.source;
@@ -245,42 +223,38 @@ impl DevicePool {
             }
             _ => None,
         };
-        let mut stream = connect(listener, source)?;
-        self.poll.registry().register(&mut stream, Token(index), Interest::READABLE | Interest::WRITABLE)?;
-        device.open(stream, self.tls.as_ref())?;
-        self.scratch.clear();
+        reactor.connect_from(index, listener, source, self.trust.as_ref())?;
         if self.config.never_binds {
             return Ok(());
         }
-        if put_handshake(self.config.via, &mut self.scratch) {
+        let out = reactor.out(index);
+        if self.config.via == DeviceProtocol::Ws {
             device.state = DeviceState::Opening;
+            device.websocket.begin(CONNECT_PATH, out);
         } else {
-            self.put_bind(index);
+            self.put_bind(index, out);
         }
         // On the loopback the connection is established already; elsewhere the bytes are kept until it is.
-        self.devices[index].send(&self.scratch)
+        reactor.flush();
+        Ok(())
     }
 
-    fn put_bind(&mut self, index: usize) {
+    fn put_bind(&self, index: usize, out: &mut Vec<u8>) {
         let id = user_id(&self.config, index);
-        put_bind(self.config.via, &mut self.scratch, self.tokens.get(index), &id, self.config.heartbeat_s);
-    }
-
-    fn handle(&mut self, event: &Event) {
-        let index = event.token().0;
-        let Some(device) = self.devices.get_mut(index) else { return };
-        if device.stream.is_none() {
-            return;
-        }
-        if let Err(ending) = self.handle_event(index, event) {
-            self.handle_end(index, ending);
-        }
+        let bind = DeviceBind {
+            token: self.tokens.get(index),
+            device_id: &id,
+            device_kind: "bench",
+            chats: false,
+            heartbeat_s: Some(self.config.heartbeat_s),
+        };
+        put_bind(self.config.via, out, &bind);
     }
 
     /// Opening, Binding or Live => Waiting or GivenUp.
-    fn handle_end(&mut self, index: usize, ending: ConnectionEnd) {
+    fn handle_end(&mut self, reactor: &mut Reactor, index: usize, ending: ConnectionEnd) {
+        reactor.close(index);
         let device = &mut self.devices[index];
-        device.close();
         self.counts.heartbeats_cut_off += u64::from(device.heartbeat_sent_ns != 0);
         device.heartbeat_sent_ns = 0;
         if device.state == DeviceState::Live {
@@ -308,52 +282,34 @@ impl DevicePool {
             self.add_problem(format!("device {index} gave up: {}", ending.cause));
         } else {
             device.state = DeviceState::Waiting;
-            device.due_tick = self.timers.schedule(index as u32, backoff_ms(device.attempts, ending.next));
+            reactor.set_timer(index, backoff_ms(device.attempts, ending.next));
         }
     }
 
-    fn handle_timers(&mut self) {
-        let now_ms = (machine_ns() - self.started_ns) / 1_000_000;
-        let mut due = std::mem::take(&mut self.due);
-        while let Some(tick) = self.timers.advance(now_ms, &mut due) {
-            for number in due.drain(..) {
-                if self.devices[number as usize].due_tick == tick {
-                    self.handle_timer(number);
-                }
-            }
-        }
-        self.due = due;
-    }
-
-    fn handle_timer(&mut self, number: u32) {
-        let index = number as usize;
+    fn handle_timer(&mut self, reactor: &mut Reactor, index: usize) {
         let device = &mut self.devices[index];
         match device.state {
             DeviceState::Waiting => {
                 device.state = DeviceState::Queued;
-                self.schedule.requeue(number);
+                self.schedule.requeue(index as u32);
             }
             DeviceState::Opening | DeviceState::Binding => {
-                self.handle_end(index, ConnectionEnd::new("timeout", RetryTarget::NextListener))
+                self.handle_end(reactor, index, ConnectionEnd::new("timeout", RetryTarget::NextListener))
             }
-            DeviceState::Live if self.heartbeats_stopped => {}
+            // The baseline gets no heartbeats.
+            DeviceState::Live if self.heartbeats_stopped || self.config.bare => {}
             DeviceState::Live if device.heartbeat_sent_ns != 0 => {
                 device.heartbeat_sent_ns = 0;
                 self.counts.heartbeats_unanswered += 1;
-                self.handle_end(index, ConnectionEnd::new("heartbeat unanswered", RetryTarget::SameListener));
+                let ending = ConnectionEnd::new("heartbeat unanswered", RetryTarget::SameListener);
+                self.handle_end(reactor, index, ending);
             }
-            DeviceState::Live if self.settling => {
-                device.due_tick = self.timers.schedule(number, heartbeat_interval_ms(device) / 10)
-            }
+            DeviceState::Live if self.settling => reactor.set_timer(index, heartbeat_interval_ms(device) / 10),
             DeviceState::Live => {
                 device.heartbeat_sent_ns = machine_ns();
-                device.due_tick = self.timers.schedule(number, heartbeat_interval_ms(device));
+                reactor.set_timer(index, heartbeat_interval_ms(device));
                 self.counts.heartbeats_sent += 1;
-                self.scratch.clear();
-                put_heartbeat(self.config.via, &mut self.scratch);
-                if let Err(error) = self.devices[index].send(&self.scratch) {
-                    self.handle_end(index, ConnectionEnd::of(&error));
-                }
+                put_heartbeat(self.config.via, reactor.out(index));
             }
             DeviceState::Idle | DeviceState::Queued | DeviceState::GivenUp => {}
         }

@@ -2,28 +2,30 @@
 //! standard input.
 //!
 //! In reading order: `mod.rs` takes commands; `device_pool` drives the devices, `device_pool/receive` handles what they
-//! receive; `device` is one device, `wire` its frames; `connect_schedule` and `backoff` say when and where devices connect,
-//! `timer_wheel` has their timers; `push_verifier` counts which device got which push.
+//! receive; `device` is one device; `connect_schedule` and `backoff` say when and where devices connect;
+//! `push_verifier` counts which device got which push.
 
 mod backoff;
 mod connect_schedule;
 mod device;
 mod device_pool;
 mod push_verifier;
-mod timer_wheel;
-mod wire;
 
 use crate::{
+    LabError,
+    client_engine::{
+        bench_link::{commands, report},
+        reactor::Reactor,
+    },
     clock::machine_ns,
     devices::worker_protocol::{DeviceCommand, DeviceReport},
     process,
 };
 use connect_schedule::ConnectSchedule;
-use device_pool::{DevicePool, WAKER};
+use device_pool::DevicePool;
 use std::{
-    io::{self, BufRead, Write},
     process::ExitCode,
-    sync::{Arc, mpsc},
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
@@ -43,13 +45,6 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Writes a line to the bench. If the bench has ended, standard input ends as well, so errors need no handling here.
-fn report(report: &DeviceReport) {
-    let mut out = io::stdout().lock();
-    let _ = serde_json::to_writer(&mut out, report);
-    let _ = out.write_all(b"\n").and_then(|()| out.flush());
-}
-
 /// The command that is being carried out.
 enum Task {
     None,
@@ -59,28 +54,14 @@ enum Task {
     AwaitPush { number: usize, patience: Duration, got: u64, changed: Instant },
 }
 
-fn run_commands() -> io::Result<()> {
-    let poll = mio::Poll::new()?;
-    let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    // The bench waits for the answer to each command before it sends the next: a few places are enough.
-    let (commands, inbox) = mpsc::sync_channel(4);
-    std::thread::spawn(move || {
-        for line in io::stdin().lock().lines() {
-            let Some(command) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else { break };
-            if commands.send(command).is_err() {
-                break;
-            }
-            let _ = waker.wake();
-        }
-        // The loop below ends when it sees the closed channel.
-        drop(commands);
-        let _ = waker.wake();
-    });
+fn run_commands() -> Result<(), LabError> {
+    let mut reactor = Reactor::new()?;
+    let inbox = commands(&reactor)?;
     let Ok(DeviceCommand::Open(config)) = inbox.recv() else { return Ok(()) };
     if let Some(core) = config.core {
         process::pin_to_core(core)?;
     }
-    let mut pool = DevicePool::new(*config, poll)?;
+    let mut pool = DevicePool::new(*config)?;
     report(&DeviceReport::Opened);
     let mut task = Task::None;
     let mut last_report = Instant::now();
@@ -90,8 +71,8 @@ fn run_commands() -> io::Result<()> {
             Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
             Err(mpsc::TryRecvError::Empty) => {}
         }
-        pool.poll_once(POLL_TIMEOUT)?;
-        task = advance_task(task, &mut pool);
+        pool.poll_once(&mut reactor, POLL_TIMEOUT)?;
+        task = advance_task(task, &mut pool, &mut reactor);
         if !matches!(task, Task::None) && last_report.elapsed() > PROGRESS_EVERY {
             last_report = Instant::now();
             let counts = &pool.counts;
@@ -131,11 +112,11 @@ fn start_task(command: DeviceCommand, pool: &mut DevicePool) -> Task {
     }
 }
 
-fn advance_task(task: Task, pool: &mut DevicePool) -> Task {
+fn advance_task(task: Task, pool: &mut DevicePool, reactor: &mut Reactor) -> Task {
     match task {
         Task::Storm { at_ns, within } if machine_ns() >= at_ns => {
             pool.reset_measurement();
-            pool.disconnect_all();
+            pool.disconnect_all(reactor);
             pool.schedule = ConnectSchedule::at_once(at_ns, pool.take_unconnected());
             Task::Connect { until: Instant::now() + within }
         }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     LabError,
+    client_engine::session::user_token,
     options::AgentsArgs,
     process,
     result::{Check, RunResult, filled},
@@ -23,15 +24,12 @@ use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
-use tidings_client::token;
 use tidings_protocol::miop::{Frame, HEARTBEAT};
 
 /// The memory that allocators may retain after a load, although it was freed.
 const RETAINED_BYTES_MAX: i64 = 32 * 1024 * 1024;
 /// The number of users of single connections; each connection takes the next one, so that no session replaces another.
 const USERS: usize = 2_000;
-/// Longer than any run.
-const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
 /// The interval at which the devices, or the server's gauge of connections, are read again.
 const COUNT_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest wait for the server's own time-outs: the bind deadline, and the longest silence.
@@ -113,7 +111,7 @@ impl FaultRun<'_> {
     fn next_bind(&mut self) -> Vec<u8> {
         let user = format!("{}-{}", self.tag, self.next_user % USERS);
         self.next_user += 1;
-        bind_frame(&token::sign(self.server.target.keys().1, &user, TOKEN_LIFETIME), &user)
+        bind_frame(&user_token(self.server.target.keys().1, &user), &user)
     }
 
     fn bind_new_device(&mut self) -> Result<RawConnection, LabError> {

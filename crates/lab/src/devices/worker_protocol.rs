@@ -1,28 +1,9 @@
 //! Commands and reports between a bench and its load clients with devices, which are worker processes: one JSON line each.
 
 use super::device_counts::DeviceCounts;
-use clap::ValueEnum;
+pub use crate::client_engine::device::DeviceProtocol;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-
-/// The protocol that devices connect by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeviceProtocol {
-    Miop,
-    Miops,
-    Ws,
-}
-
-impl std::fmt::Display for DeviceProtocol {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            DeviceProtocol::Miop => "miop",
-            DeviceProtocol::Miops => "miops",
-            DeviceProtocol::Ws => "ws",
-        })
-    }
-}
 
 /// A command to a worker. The worker answers with `Done`, and `Open` with `Opened`.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -3,15 +3,20 @@
 
 use super::{
     description::Driver,
-    link::{Client, Common, Link, Role, Stage, take_answer},
+    link::{Client, Common, Role, Stage},
     message::Message,
     schedule::Schedule,
-    socket::{LinkError, LinkSocket},
     target::{DriverTarget, ReadWrite},
     template::{Placeholder, Values},
 };
 use crate::{
     LabError,
+    client_engine::{
+        ConnectionError, HANDSHAKES_MAX,
+        http::parse_answer,
+        reactor::{Clients, Reactor},
+        session::user_token,
+    },
     delivery_ledger::{Audience, Ledger, Marking, SendTimes},
     interrupt,
     live::{LiveBlock, WorkLength},
@@ -19,16 +24,10 @@ use crate::{
     sampler::{Sampler, Watched},
     worker_protocol::{LoadModel, Outcome},
 };
-use mio::{Events, Interest, Poll, Token};
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
-use tidings_client::{nonblocking::ReadOutcome, token};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// Concurrent handshakes, as of the load client for Tidings.
-const OPENING_MAX: usize = 200;
-const BUFFER_BYTES: usize = 1024 * 1024;
 /// A sender with so many unwritten bytes waits for the server.
 const UNWRITTEN_BYTES_MAX: usize = 64 * 1024;
-const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// The longest sleep of the loop.
 const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(20);
 /// So long after the last delivery a second one of the same message is still looked for.
@@ -45,24 +44,71 @@ pub(crate) struct DriverClients {
 }
 
 pub(crate) struct DriverClient {
-    common: Common,
-    target: DriverTarget,
     run: String,
     phase: u32,
-    poll: Poll,
-    events: Option<Events>,
-    /// The receivers, then the senders.
-    links: Vec<Link>,
+    reactor: Reactor,
+    links: Links,
     clients: DriverClients,
     /// The sender whose turn it is.
     turn: usize,
     /// Of pairs: how many messages each sender has published, by which its conversations take turns.
     sent_by: Vec<usize>,
-    buffer: Vec<u8>,
     patience_ns: u64,
     next_heartbeat: u64,
     /// What comes between phases: nothing should.
     between: Ledger,
+}
+
+/// All clients, without their sockets.
+struct Links {
+    common: Common,
+    target: DriverTarget,
+    /// The receivers, then the senders.
+    clients: Vec<Client>,
+}
+
+/// A turn of the reactor.
+struct Turn<'a> {
+    links: &'a mut Links,
+    ledger: &'a mut Ledger,
+}
+
+impl Clients for Turn<'_> {
+    type Error = ConnectionError;
+
+    fn connected(&mut self, number: usize, out: &mut Vec<u8>) {
+        let Links { common, clients, .. } = &mut *self.links;
+        clients[number].greet(common);
+        out.append(&mut clients[number].out);
+    }
+
+    fn receive(&mut self, number: usize, bytes: &mut [u8], out: &mut Vec<u8>) -> Result<usize, ConnectionError> {
+        let Links { common, clients, .. } = &mut *self.links;
+        let taken = clients[number].receive(bytes, common, self.ledger, monotonic_ns());
+        out.append(&mut clients[number].out);
+        taken
+    }
+
+    fn ended(&mut self, reactor: &mut Reactor, number: usize, why: ConnectionError) -> Result<(), LabError> {
+        let client = &mut self.links.clients[number];
+        match (client.role, client.stage) {
+            (Role::Receiver(receiver), Stage::Ready) => {
+                client.stage = Stage::Ended;
+                self.ledger.note(format!("the connection of receiver {receiver} ended: {why}"));
+                Ok(())
+            }
+            // A server may close connections that it has answered on.
+            (Role::HttpSender, Stage::Ready) if client.in_flight.is_empty() => self.links.connect(reactor, number),
+            _ => Err(LabError::Server(format!("ended the connection of {}: {why}", client.user))),
+        }
+    }
+}
+
+impl Links {
+    fn connect(&self, reactor: &mut Reactor, number: usize) -> Result<(), LabError> {
+        let addresses = &self.target.addresses;
+        Ok(reactor.connect(number, addresses[number % addresses.len()], self.target.trust.as_ref())?)
+    }
 }
 
 impl DriverClients {
@@ -101,16 +147,12 @@ impl DriverClient {
         let common = Common { driver, host: target.host.clone(), api_key };
         let mut client = DriverClient {
             between: clients.ledger(Marking::Text { run: run.clone(), phase: 0 }, 0),
-            common,
-            target: target.clone(),
             phase: 0,
-            poll: Poll::new()?,
-            events: Some(Events::with_capacity(4096)),
-            links: Vec::with_capacity(receivers + senders),
+            reactor: Reactor::new()?,
+            links: Links { common, target: target.clone(), clients: Vec::with_capacity(receivers + senders) },
             clients,
             turn: 0,
             sent_by: vec![0; senders],
-            buffer: vec![0; BUFFER_BYTES],
             patience_ns: target.patience.as_nanos() as u64,
             next_heartbeat: u64::MAX,
             run,
@@ -122,21 +164,20 @@ impl DriverClient {
         let mut opened = users.into_iter().zip(tokens);
         let (all, started) = (receivers + senders, monotonic_ns());
         loop {
-            let ready = client.links.iter().filter(|link| link.client.stage == Stage::Ready).count();
+            let ready = client.links.clients.iter().filter(|client| client.stage == Stage::Ready).count();
             if ready == all {
                 break;
             }
-            for _ in client.links.len()..all.min(ready + OPENING_MAX) {
-                let number = client.links.len();
+            for number in client.links.clients.len()..all.min(ready + HANDSHAKES_MAX) {
                 let role = match number.checked_sub(receivers) {
                     None => Role::Receiver(number),
-                    Some(_) if client.common.driver.publishes_on_sessions() => Role::SessionSender,
+                    Some(_) if client.links.common.driver.publishes_on_sessions() => Role::SessionSender,
                     Some(_) => Role::HttpSender,
                 };
                 let Some(user) = opened.next() else { break };
-                let socket = client.connect(number)?;
+                client.links.connect(&mut client.reactor, number)?;
                 let channel = client.channel(if number < receivers { number } else { number - receivers });
-                client.links.push(Link { socket, client: Client::new(role, user, channel) });
+                client.links.clients.push(Client::new(role, user, channel));
             }
             client.wait(POLL_TIMEOUT_MAX)?;
             if monotonic_ns() - started > client.patience_ns.max(1) * (1 + all as u64 / 1_000) {
@@ -153,7 +194,7 @@ impl DriverClient {
 
     /// What a connection that does not get on waits for.
     fn stuck(&self) -> &'static str {
-        match self.links.iter().map(|link| link.client.stage).find(|stage| *stage != Stage::Ready) {
+        match self.links.clients.iter().map(|client| client.stage).find(|stage| *stage != Stage::Ready) {
             Some(Stage::LoggingIn) => ": no message is an answer to `login`",
             Some(Stage::Subscribing) => ": no message is an answer to `subscribe`",
             Some(Stage::Upgrading) => ": the upgrade is not answered",
@@ -169,17 +210,11 @@ impl DriverClient {
         }
     }
 
-    fn connect(&mut self, number: usize) -> io::Result<LinkSocket> {
-        let addresses = &self.target.addresses;
-        let mut socket = LinkSocket::connect(addresses[number % addresses.len()], self.target.trust.as_ref())?;
-        self.poll.registry().register(socket.stream(), Token(number), Interest::READABLE | Interest::WRITABLE)?;
-        Ok(socket)
-    }
-
     /// The token of each user: from the server, or signed here.
     fn tokens(&self, users: &[String], token_key: &str) -> Result<Vec<String>, LabError> {
-        let Some((request, place)) = &self.common.driver.token else {
-            return Ok(users.iter().map(|user| token::sign(token_key, user, TOKEN_LIFETIME)).collect());
+        let Links { common, target, .. } = &self.links;
+        let Some((request, place)) = &common.driver.token else {
+            return Ok(users.iter().map(|user| user_token(token_key, user)).collect());
         };
         let timeout = Duration::from_nanos(self.patience_ns);
         let mut stream: Option<Box<dyn ReadWrite>> = None;
@@ -187,18 +222,19 @@ impl DriverClient {
         for (number, user) in users.iter().enumerate() {
             let mut bytes = Vec::new();
             let channel = self.channel(number.checked_sub(self.clients.receivers).unwrap_or(number));
-            let values = Values { user, api_key: &self.common.api_key, channel: &channel, ..Values::default() };
-            request.put(&values, &self.common.host, &mut bytes);
+            let values = Values { user, api_key: &common.api_key, channel: &channel, ..Values::default() };
+            request.put(&values, &common.host, &mut bytes);
             let mut open = match stream.take() {
                 Some(open) => open,
-                None => self.target.connect_blocking(timeout)?,
+                None => target.connect_blocking(timeout)?,
             };
             open.write_all(&bytes)?;
             open.flush()?;
             let mut answer = Vec::new();
             let (status, body, closes) = loop {
-                if let Some(answer) = take_answer(&answer).map_err(LabError::Server)? {
-                    break answer;
+                if let Some(answer) = parse_answer(&answer).map_err(LabError::Server)? {
+                    let body = String::from_utf8_lossy(&answer.body).into_owned();
+                    break (answer.status, body, answer.closes);
                 }
                 let mut part = [0; 4096];
                 match open.read(&mut part)? {
@@ -226,7 +262,7 @@ impl DriverClient {
     fn wait(&mut self, timeout: Duration) -> Result<(), LabError> {
         let nobody = Ledger::new(Marking::Bytes, 0, 0, 0, 0);
         let mut between = std::mem::replace(&mut self.between, nobody);
-        let polled = self.poll_once(timeout, &mut between);
+        let polled = self.turn(timeout, &mut between);
         self.between = between;
         polled
     }
@@ -269,9 +305,9 @@ impl DriverClient {
                 since = now;
             }
             let until_due = schedule.next_due().map(|due| Duration::from_nanos((start + due).saturating_sub(now)));
-            self.poll_once(until_due.unwrap_or(POLL_TIMEOUT_MAX).min(POLL_TIMEOUT_MAX), &mut ledger)?;
+            self.turn(until_due.unwrap_or(POLL_TIMEOUT_MAX).min(POLL_TIMEOUT_MAX), &mut ledger)?;
         }
-        let unanswered: usize = self.links.iter_mut().map(|link| link.client.in_flight.drain(..).count()).sum();
+        let unanswered: usize = self.links.clients.iter_mut().map(|client| client.in_flight.drain(..).count()).sum();
         if unanswered > 0 {
             ledger.note(format!("{unanswered} publishes were never answered"));
         }
@@ -304,11 +340,14 @@ impl DriverClient {
             let (planned, now) = (start + due, monotonic_ns());
             let source = self.source_of(sender);
             let channel = self.channel(source);
-            let link = &mut self.links[self.clients.receivers + sender];
-            let could_send = planned.max(link.client.free_since).min(now);
+            let index = self.clients.receivers + sender;
+            let Links { common, clients, .. } = &mut self.links;
+            let client = &mut clients[index];
+            let could_send = planned.max(client.free_since).min(now);
             let number = ledger.publish(source, SendTimes { planned, free_since: could_send, now }, &mut marker);
-            link.client.publish(&self.common, number, &channel, &String::from_utf8_lossy(&marker));
-            link.flush()?;
+            client.publish(common, number, &channel, &String::from_utf8_lossy(&marker));
+            self.reactor.out(index).append(&mut client.out);
+            self.reactor.flush();
             self.turn = sender + 1;
             self.sent_by[sender] += 1;
         }
@@ -330,7 +369,7 @@ impl DriverClient {
 
     /// How many messages one sender may have under way.
     fn places(&self) -> usize {
-        match (self.common.driver.publishes_on_sessions(), self.common.driver.has_answers()) {
+        match (self.links.common.driver.publishes_on_sessions(), self.links.common.driver.has_answers()) {
             (true, true) => self.clients.pipeline,
             (true, false) => usize::MAX,
             (false, _) => 1,
@@ -339,86 +378,42 @@ impl DriverClient {
 
     fn room(&self) -> usize {
         let places = self.places();
-        let free =
-            self.links[self.clients.receivers..].iter().map(|link| places.saturating_sub(link.client.in_flight.len()));
+        let senders = &self.links.clients[self.clients.receivers..];
+        let free = senders.iter().map(|client| places.saturating_sub(client.in_flight.len()));
         free.fold(0, usize::saturating_add)
     }
 
     fn is_answered(&self) -> bool {
-        self.links[self.clients.receivers..].iter().all(|link| link.client.in_flight.is_empty())
+        self.links.clients[self.clients.receivers..].iter().all(|client| client.in_flight.is_empty())
     }
 
     /// The next sender in turn that can publish now.
     fn free_sender(&mut self) -> Option<usize> {
         let (places, senders) = (self.places(), self.clients.senders);
         (0..senders).map(|step| (self.turn + step) % senders).find(|sender| {
-            let link = &mut self.links[self.clients.receivers + sender];
-            let Client { stage, in_flight, .. } = &link.client;
-            *stage == Stage::Ready && in_flight.len() < places && link.has_room(UNWRITTEN_BYTES_MAX)
+            let number = self.clients.receivers + sender;
+            let Client { stage, in_flight, .. } = &self.links.clients[number];
+            let has_room = self.reactor.unsent(number) <= UNWRITTEN_BYTES_MAX;
+            *stage == Stage::Ready && in_flight.len() < places && has_room
         })
     }
 
     fn schedule_heartbeat(&mut self, now: u64) {
-        let every = self.common.driver.heartbeat.as_ref().map(|(every, _)| every.as_nanos() as u64);
+        let every = self.links.common.driver.heartbeat.as_ref().map(|(every, _)| every.as_nanos() as u64);
         self.next_heartbeat = every.map_or(u64::MAX, |every| now + every);
     }
 
-    fn poll_once(&mut self, timeout: Duration, ledger: &mut Ledger) -> Result<(), LabError> {
-        let Some(mut events) = self.events.take() else { return Ok(()) };
-        let polled = self.poll.poll(&mut events, Some(timeout));
-        let handled = events.iter().try_for_each(|event| self.handle(event.token().0, ledger));
-        self.events = Some(events);
-        handled?;
+    fn turn(&mut self, timeout: Duration, ledger: &mut Ledger) -> Result<(), LabError> {
+        self.reactor.turn(timeout, &mut Turn { links: &mut self.links, ledger })?;
         let now = monotonic_ns();
         if now >= self.next_heartbeat {
             self.schedule_heartbeat(now);
-            for link in &mut self.links {
-                link.client.heartbeat(&self.common);
-                // A broken connection is noticed when it is read.
-                let _ = link.flush();
+            let Links { common, clients, .. } = &mut self.links;
+            for (number, client) in clients.iter_mut().enumerate() {
+                client.heartbeat(common);
+                self.reactor.out(number).append(&mut client.out);
             }
         }
-        match polled {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
-            _ => Ok(()),
-        }
-    }
-
-    fn handle(&mut self, number: usize, ledger: &mut Ledger) -> Result<(), LabError> {
-        let common = &self.common;
-        let Some(link) = self.links.get_mut(number).filter(|link| link.client.stage != Stage::Ended) else {
-            return Ok(());
-        };
-        let Link { socket, client } = link;
-        if client.stage == Stage::Connecting {
-            client.greet(common);
-        }
-        let read = socket.read(&mut self.buffer, |bytes| client.receive(bytes, common, ledger, monotonic_ns()));
-        let wrote = link.flush();
-        let why = match read.and_then(|outcome| wrote.map(|()| outcome).map_err(LinkError::from)) {
-            Ok(ReadOutcome::Drained) if !link.client.closes => return Ok(()),
-            Ok(_) => LinkError::Protocol("it was closed".into()),
-            Err(error) => error,
-        };
-        match (link.client.role, link.client.stage) {
-            (Role::Receiver(receiver), Stage::Ready) => {
-                link.client.stage = Stage::Ended;
-                self.poll.registry().deregister(link.socket.stream())?;
-                ledger.note(format!("the connection of receiver {receiver} ended: {why}"));
-                Ok(())
-            }
-            // A server may close connections that it has answered on.
-            (Role::HttpSender, Stage::Ready) if link.client.in_flight.is_empty() => {
-                self.poll.registry().deregister(link.socket.stream())?;
-                let socket = self.connect(number)?;
-                let link = &mut self.links[number];
-                (link.socket, link.client.closes) = (socket, false);
-                Ok(())
-            }
-            _ => {
-                let user = &link.client.user;
-                Err(LabError::Server(format!("ended the connection of {user}: {why}")))
-            }
-        }
+        Ok(())
     }
 }

@@ -1,18 +1,20 @@
-//! One connection to a server that others wrote: a session over WebSocket, or requests over HTTP one at a time.
+//! One client of a server that others wrote, without its socket: a session over WebSocket, or requests over HTTP one at a time.
 
 use super::{
     description::{Driver, Exchange, Publish, put_head},
     message::{Matcher, Message},
-    socket::{LinkError, LinkSocket},
     template::{Template, Values},
 };
-use crate::delivery_ledger::Ledger;
-use std::{collections::VecDeque, io, sync::Arc};
-use tidings_client::{
-    session::{SERVER_FRAME_BYTES_MAX, closed_error, random_mask},
-    wire::{parse_response_head, take_chunks},
+use crate::{
+    client_engine::{
+        ConnectionError,
+        http::parse_answer,
+        websocket::{Message as Received, WebSocket, put_text},
+    },
+    delivery_ledger::Ledger,
 };
-use tidings_protocol::ws::{Assembly, Control, Data, OpCode, Received, generate_key, put_client_frame, take_frame};
+use std::{collections::VecDeque, sync::Arc};
+use tidings_protocol::ws::generate_key;
 
 /// Of a text that the server wrote, in a problem.
 const SHOWN_CHARS: usize = 200;
@@ -45,13 +47,6 @@ pub(super) enum Stage {
     Ended,
 }
 
-/// A connection: the socket, and the client's side of what is spoken over it.
-#[derive(Debug)]
-pub(super) struct Link {
-    pub(super) socket: LinkSocket,
-    pub(super) client: Client,
-}
-
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) role: Role,
@@ -60,44 +55,19 @@ pub(super) struct Client {
     pub(super) token: String,
     /// What it is subscribed to; of a sender with several conversations, the first of them.
     pub(super) channel: String,
-    /// Joins messages that come in several frames.
-    assembly: Assembly,
+    websocket: WebSocket,
     /// Frames that were sent.
     frames: u64,
     /// Published and not answered, in this order.
     pub(super) in_flight: VecDeque<u32>,
     /// When it could send again after it could not.
     pub(super) free_since: u64,
-    /// The server closes after this answer.
-    pub(super) closes: bool,
     /// To be written.
     pub(super) out: Vec<u8>,
 }
 
 fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).collect()
-}
-
-/// An answer over HTTP: its status, its body, and whether the connection ends with it. `Ok(None)`: more bytes are needed. With
-/// one request at a time the answer is all that comes.
-pub(super) fn take_answer(bytes: &[u8]) -> Result<Option<(u16, String, bool)>, String> {
-    let Some(head) = parse_response_head(bytes)? else { return Ok(None) };
-    let rest = &bytes[head.body_start..];
-    let body = if head.chunked { take_chunks(rest)? } else { rest.get(..head.body_length).map(<[u8]>::to_vec) };
-    Ok(body.map(|body| (head.status, String::from_utf8_lossy(&body).into_owned(), head.closes)))
-}
-
-impl Link {
-    /// Writes what the client has to say, as far as the kernel takes it.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.socket.write(&mut self.client.out)?;
-        self.socket.flush()
-    }
-
-    /// Whether less is unwritten than a sender may have.
-    pub(super) fn has_room(&mut self, bytes_max: usize) -> bool {
-        self.socket.unwritten() <= bytes_max
-    }
 }
 
 impl Client {
@@ -108,11 +78,10 @@ impl Client {
             user,
             token,
             channel,
-            assembly: Assembly::default(),
+            websocket: WebSocket::default(),
             frames: 0,
             in_flight: VecDeque::new(),
             free_since: 0,
-            closes: false,
             out: Vec::new(),
         }
     }
@@ -135,7 +104,7 @@ impl Client {
             .as_bytes(),
         );
         self.out.extend_from_slice(&head);
-        self.stage = Stage::Upgrading;
+        (self.stage, self.websocket) = (Stage::Upgrading, WebSocket::default());
     }
 
     fn put_frame(&mut self, common: &Common, template: &Template, (marker, id): (&str, &str)) {
@@ -155,7 +124,7 @@ impl Client {
             marker,
             id,
         });
-        put_client_frame(&mut self.out, OpCode::Data(Data::Text), text.as_bytes(), random_mask());
+        put_text(&mut self.out, text.as_bytes());
     }
 
     pub(super) fn heartbeat(&mut self, common: &Common) {
@@ -191,46 +160,32 @@ impl Client {
         common: &Common,
         ledger: &mut Ledger,
         now: u64,
-    ) -> Result<usize, LinkError> {
+    ) -> Result<usize, ConnectionError> {
         if self.role == Role::HttpSender {
             return self.receive_answer(bytes, common, ledger, now);
         }
         let mut taken = 0;
-        if self.stage == Stage::Upgrading {
-            let Some(head) = parse_response_head(bytes).map_err(LinkError::Protocol)? else { return Ok(0) };
-            if head.status != 101 {
-                return Err(LinkError::Protocol(format!("the upgrade was answered with {}", head.status)));
-            }
-            taken = head.body_start;
-            self.stage = Stage::LoggingIn;
-            self.begin(&common.driver.login, common);
-        }
-        while let Some(frame) = take_frame(&mut bytes[taken..], false, SERVER_FRAME_BYTES_MAX)
-            .map_err(|error| LinkError::Protocol(error.to_string()))?
-        {
-            let payload = taken + frame.payload.start..taken + frame.payload.end;
-            taken = payload.end;
-            let payload = &bytes[payload];
-            let received = self.assembly.take(&frame, payload, SERVER_FRAME_BYTES_MAX);
-            match received.map_err(|error| LinkError::Protocol(error.to_string()))? {
-                Received::Ping => {
-                    put_client_frame(&mut self.out, OpCode::Control(Control::Pong), payload, random_mask());
+        loop {
+            let (length, message) = self.websocket.take(&mut bytes[taken..], &mut self.out)?;
+            taken += length;
+            match message {
+                None => return Ok(taken),
+                Some(Received::Opened) => {
+                    self.stage = Stage::LoggingIn;
+                    self.begin(&common.driver.login, common);
                 }
-                Received::Close(_) => return Err(LinkError::Protocol(closed_error(payload).to_string())),
-                Received::Text(text) => self.take_text(&text, common, ledger, now)?,
-                Received::Binary(data) => {
-                    let text = std::str::from_utf8(&data)
-                        .map_err(|_| LinkError::Protocol("a message that is not text".into()))?;
+                Some(Received::Text(text) | Received::Binary(text)) => {
+                    let text = std::str::from_utf8(&text)
+                        .map_err(|_| ConnectionError::Protocol("a message that is not text".into()))?;
                     self.take_text(text, common, ledger, now)?;
                 }
-                Received::Part | Received::Pong => {}
+                Some(Received::Closed(payload)) => return Err(Received::unasked(payload)),
             }
         }
-        Ok(taken)
     }
 
     /// Takes the messages that a text has.
-    fn take_text(&mut self, text: &str, common: &Common, ledger: &mut Ledger, now: u64) -> Result<(), LinkError> {
+    fn take_text(&mut self, text: &str, common: &Common, ledger: &mut Ledger, now: u64) -> Result<(), ConnectionError> {
         if common.driver.lines {
             (text.lines().filter(|line| !line.is_empty()))
                 .try_for_each(|line| self.take_message(&Message::new(line), common, ledger, now))
@@ -266,7 +221,7 @@ impl Client {
         common: &Common,
         ledger: &mut Ledger,
         now: u64,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), ConnectionError> {
         let Driver { replies, refused, login, subscribe, publish, marker, acknowledge, .. } = &*common.driver;
         if let Some((_, frame)) = replies.iter().find(|(to, _)| to.matches(message)) {
             self.put_frame(common, frame, ("", ""));
@@ -280,7 +235,7 @@ impl Client {
         match (self.stage, self.role) {
             (Stage::LoggingIn | Stage::Subscribing, _) if is_refusal => {
                 let what = if self.stage == Stage::LoggingIn { "login" } else { "subscription" };
-                return Err(LinkError::Protocol(format!("the {what} was refused: {}", shown(message.text))));
+                return Err(ConnectionError::Protocol(format!("the {what} was refused: {}", shown(message.text))));
             }
             (Stage::LoggingIn, _) if answers(login) => self.advance(common),
             (Stage::Subscribing, _) if answers(subscribe) => self.advance(common),
@@ -325,10 +280,11 @@ impl Client {
         common: &Common,
         ledger: &mut Ledger,
         now: u64,
-    ) -> Result<usize, LinkError> {
-        let Some((status, body, closes)) = take_answer(bytes).map_err(LinkError::Protocol)? else { return Ok(0) };
+    ) -> Result<usize, ConnectionError> {
+        let Some(answer) = parse_answer(bytes).map_err(ConnectionError::Protocol)? else { return Ok(0) };
+        let (status, body) = (answer.status, String::from_utf8_lossy(&answer.body));
         let Some(number) = self.in_flight.pop_front() else {
-            return Err(LinkError::Protocol(format!("an answer without a request: {status}")));
+            return Err(ConnectionError::Protocol(format!("an answer without a request: {status}")));
         };
         let refused = common.driver.refused.as_ref();
         match status {
@@ -338,7 +294,12 @@ impl Client {
             200..=299 => ledger.answer(number, now),
             _ => ledger.refuse(number, &format!("http_{status}"), &format!("{status} {}", shown(&body))),
         }
-        (self.closes, self.free_since) = (closes, now);
-        Ok(bytes.len())
+        self.free_since = now;
+        // One that the server closes after an answer is connected again.
+        if answer.closes {
+            Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into())
+        } else {
+            Ok(bytes.len())
+        }
     }
 }

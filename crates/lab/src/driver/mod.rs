@@ -2,8 +2,8 @@
 //! published stands in what is delivered.
 //!
 //! In reading order: [`mod@file`], a driver as it is written; [`template`], the texts that clients send; [`message`], what is
-//! looked for in what comes; [`description`], a driver whose parts go together; [`target`], where the server is; [`socket`] and
-//! [`link`], one connection; [`schedule`], when messages are due; [`client`], all connections under load.
+//! looked for in what comes; [`description`], a driver whose parts go together; [`target`], where the server is;
+//! [`link`], one client; [`schedule`], when messages are due; [`client`], all connections under load.
 
 mod client;
 mod description;
@@ -11,7 +11,6 @@ mod file;
 mod link;
 mod message;
 mod schedule;
-mod socket;
 mod target;
 mod template;
 

@@ -1,17 +1,11 @@
 //! Where a server that others wrote is, whom its certificate must be of, and the keys that a driver's placeholders may need.
 
-use crate::{LabError, options::TargetArgs};
+use crate::{LabError, client_engine::tls::TlsTrust, options::TargetArgs};
 use clap::Args;
-use rustls::{
-    ClientConfig, ClientConnection, RootCertStore,
-    client::Resumption,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
 use std::{
-    io::{self, Read, Write},
+    io::{Read, Write},
     net::{SocketAddr, TcpStream, ToSocketAddrs},
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -42,13 +36,6 @@ pub(crate) struct DriverTarget {
     pub(super) patience: Duration,
 }
 
-/// Whom a server's certificate must be of, and signed by.
-#[derive(Debug, Clone)]
-pub(super) struct TlsTrust {
-    config: Arc<ClientConfig>,
-    name: ServerName<'static>,
-}
-
 impl DriverTarget {
     /// The server at this URL, or at several apart by commas.
     pub(crate) fn of(url: &str, args: &TargetArgs, ca: Option<&Path>) -> Result<Self, LabError> {
@@ -68,7 +55,7 @@ impl DriverTarget {
             addresses.push(address.ok_or_else(|| wrong("no such address".into()))?);
         }
         let trust = match (is_encrypted, ca) {
-            (true, ca) => Some(TlsTrust::of(host, ca)?),
+            (true, ca) => Some(trust_of(host, ca)?),
             (false, None) => None,
             (false, Some(_)) => return Err(wrong("--ca is for a server that is reached by https".into())),
         };
@@ -105,45 +92,21 @@ fn scheme_of(url: &str) -> (bool, &str) {
     (encrypted, authority.trim_end_matches('/'))
 }
 
-impl TlsTrust {
-    fn of(authority: &str, ca: Option<&Path>) -> Result<Self, LabError> {
-        let from_variable = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-        let file = match ca {
-            Some(file) => file.to_owned(),
-            None => from_variable
-                .or_else(|| SYSTEM_FILES.map(PathBuf::from).into_iter().find(|file| file.is_file()))
-                .ok_or_else(|| {
+/// A certificate of this host and port, signed by those of the file, or by those that the system trusts.
+fn trust_of(authority: &str, ca: Option<&Path>) -> Result<TlsTrust, LabError> {
+    let from_variable = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let file = match ca {
+        Some(file) => file.to_owned(),
+        None => from_variable
+            .or_else(|| SYSTEM_FILES.map(PathBuf::from).into_iter().find(|file| file.is_file()))
+            .ok_or_else(|| {
                 LabError::Usage("this system has no file of trusted certificates: name one by --ca".into())
             })?,
-        };
-        let wrong = |why: String| LabError::Usage(format!("--ca {}: {why}", file.display()));
-        let bytes = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&bytes) {
-            let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
-            // Systems trust some certificates that this implementation cannot read: the others suffice.
-            let _ = roots.add(certificate);
-        }
-        if roots.is_empty() {
-            return Err(wrong("has no certificate".into()));
-        }
-        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host).trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(host.clone())
-            .map_err(|error| LabError::Usage(format!("--url: {host} has no certificate: {error}")))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| LabError::Environment(error.to_string()))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        // Each client is a user of its own, who has no ticket of another.
-        config.resumption = Resumption::disabled();
-        Ok(TlsTrust { config: Arc::new(config), name })
-    }
-
-    pub(super) fn begin(&self) -> io::Result<ClientConnection> {
-        ClientConnection::new(self.config.clone(), self.name.clone()).map_err(io::Error::other)
-    }
+    };
+    let wrong = |why: String| LabError::Usage(format!("--ca {}: {why}", file.display()));
+    let bytes = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host).trim_matches(['[', ']']);
+    TlsTrust::of(host, &bytes).map_err(wrong)
 }
 
 #[cfg(test)]

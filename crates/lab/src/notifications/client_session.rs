@@ -1,35 +1,20 @@
 //! One user's session: its handshake, what it hears, and what it says.
 
 use super::cast::AckHabit;
+use crate::client_engine::{
+    ConnectionError,
+    session::{bind_of, parse, put_frame, user_token},
+    websocket::WebSocket,
+};
 use serde::Deserialize;
-use std::{borrow::Cow, io, time::Duration};
-use tidings_client::{
-    nonblocking::{NonblockingSocket, ReadOutcome},
-    session::{CONNECT_PATH, SERVER_FRAME_BYTES_MAX, closed_error, random_mask},
-    token,
-    wire::{parse_response_head, put_upgrade},
-};
-use tidings_protocol::{
-    frames::{Attention, Bind, ClientFrame},
-    ws::{Control, Data, OpCode, put_client_frame, take_frame},
-};
-
-/// Longer than any run.
-const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SessionError {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("{0}")]
-    Protocol(String),
-}
+use std::borrow::Cow;
+use tidings_protocol::frames::{Attention, Bind, ClientFrame};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Closed,
-    Connecting,
-    Upgrading,
+    /// Connecting, or upgrading.
+    Opening,
     Binding,
     Live,
     /// Goes away; the server is to close the connection.
@@ -51,13 +36,11 @@ pub(super) enum ServerAnswer {
         code: String,
         message: String,
     },
-    /// The server has closed the session, as it was asked to.
-    Closed,
 }
 
 #[derive(Debug)]
 pub(super) struct ClientSession {
-    pub(super) socket: Option<NonblockingSocket>,
+    pub(super) websocket: WebSocket,
     pub(super) phase: Phase,
     pub(super) habit: AckHabit,
     /// Whether the user is to have a session, and whether somebody is to look at it.
@@ -108,7 +91,7 @@ struct Resume {
 impl ClientSession {
     pub(super) fn new(habit: AckHabit) -> ClientSession {
         ClientSession {
-            socket: None,
+            websocket: WebSocket::default(),
             phase: Phase::Closed,
             habit,
             is_wanted: false,
@@ -135,87 +118,19 @@ impl ClientSession {
         }
     }
 
-    pub(super) fn queue(&mut self, payload: &[u8]) {
-        if let Some(socket) = &mut self.socket {
-            put_client_frame(socket.out(), OpCode::Data(Data::Text), payload, random_mask());
-        }
-    }
-
-    /// The socket is writable: goes on with the handshake, and writes what waits.
-    pub(super) fn write(&mut self) -> Result<(), SessionError> {
-        let Some(socket) = &mut self.socket else { return Ok(()) };
-        if self.phase == Phase::Connecting && socket.stream().peer_addr().is_ok() {
-            self.phase = Phase::Upgrading;
-            put_upgrade(socket.out(), CONNECT_PATH);
-        }
-        Ok(socket.flush()?)
-    }
-
-    /// Reads what has come, and whether the connection has ended.
-    pub(super) fn read(&mut self, buffer: &mut Vec<u8>) -> Result<(Vec<ServerAnswer>, bool), SessionError> {
-        let Some(socket) = &mut self.socket else { return Ok((Vec::new(), false)) };
-        let (mut heard, mut pongs) = (Vec::new(), Vec::new());
-        let (phase, cursor) = (&mut self.phase, &mut self.cursor);
-        let outcome = socket.read(buffer, |bytes| take_bytes(bytes, phase, cursor, &mut heard, &mut pongs))?;
-        if !pongs.is_empty() {
-            socket.out().append(&mut pongs);
-        }
-        Ok((heard, outcome == ReadOutcome::Ended))
-    }
-
-    pub(super) fn queue_bind(&mut self, user: &str, token_key: &str) {
-        self.notified_looks = self.looks;
+    pub(super) fn put_bind(&mut self, user: &str, token_key: &str, out: &mut Vec<u8>) {
+        (self.phase, self.notified_looks) = (Phase::Binding, self.looks);
         let frame = ClientFrame::Bind(Bind {
-            token: token::sign(token_key, user, TOKEN_LIFETIME),
-            device_id: "app".into(),
-            device_kind: "web".into(),
-            app_version: None,
             cursor: self.cursor.clone(),
-            push: false,
             attention: if self.looks { Attention::Foreground } else { Attention::Background },
+            ..bind_of(user_token(token_key, user), "app")
         });
-        // Our own frames always serialize.
-        self.queue(&serde_json::to_vec(&frame).unwrap_or_default());
+        put_frame(out, &frame);
     }
-}
 
-fn take_bytes(
-    bytes: &mut [u8],
-    phase: &mut Phase,
-    cursor: &mut Option<String>,
-    heard: &mut Vec<ServerAnswer>,
-    pongs: &mut Vec<u8>,
-) -> Result<usize, SessionError> {
-    let mut taken = 0;
-    if *phase == Phase::Upgrading {
-        let Some(head) = parse_response_head(bytes).map_err(SessionError::Protocol)? else { return Ok(0) };
-        if head.status != 101 {
-            return Err(SessionError::Protocol(format!("the upgrade was answered with {}", head.status)));
-        }
-        taken = head.body_start;
-        // The loop writes the bind.
-        *phase = Phase::Binding;
-    }
-    loop {
-        let frame = take_frame(&mut bytes[taken..], false, SERVER_FRAME_BYTES_MAX);
-        let Some(frame) = frame.map_err(|error| SessionError::Protocol(error.to_string()))? else { return Ok(taken) };
-        let payload = taken + frame.payload.start..taken + frame.payload.end;
-        taken = payload.end;
-        let payload = &bytes[payload];
-        match frame.opcode {
-            OpCode::Data(Data::Text) => {
-                let frame: Frame<'_> = serde_json::from_slice(payload).map_err(|error| {
-                    SessionError::Protocol(format!("{error}: {}", String::from_utf8_lossy(payload)))
-                })?;
-                heard.extend(hear(frame, cursor));
-            }
-            OpCode::Control(Control::Ping) => {
-                put_client_frame(pongs, OpCode::Control(Control::Pong), payload, random_mask());
-            }
-            OpCode::Control(Control::Close) if *phase == Phase::Unbinding => heard.push(ServerAnswer::Closed),
-            OpCode::Control(Control::Close) => return Err(SessionError::Protocol(closed_error(payload).to_string())),
-            _ => {}
-        }
+    /// What a frame says, if this bench has use for it.
+    pub(super) fn read(&mut self, payload: &[u8]) -> Result<Option<ServerAnswer>, ConnectionError> {
+        Ok(hear(parse(payload)?, &mut self.cursor))
     }
 }
 

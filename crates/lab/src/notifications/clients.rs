@@ -1,28 +1,32 @@
-//! The sessions of all users: one thread and its poll. A session that breaks is opened again, and resumes.
+//! The sessions of all users: one thread and its reactor. A session that breaks is opened again, and resumes.
 
 use super::{
     cast::AckHabit,
-    client_session::{ClientSession, Phase, ServerAnswer, SessionError},
+    client_session::{ClientSession, Phase, ServerAnswer},
     recorder::Recorder,
     records::{Delivery, Look},
 };
-use crate::{LabError, process};
-use mio::{Events, Interest, Poll, Token, Waker};
+use crate::{
+    LabError,
+    client_engine::{
+        ConnectionError, HANDSHAKES_MAX,
+        reactor::{Clients, Reactor},
+        session::{PING_INTERVAL, put_ping},
+        websocket::{Message, put_text},
+    },
+    process,
+};
+use mio::Waker;
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
     time::Duration,
 };
-use tidings_client::nonblocking::NonblockingSocket;
+use tidings_client::session::CONNECT_PATH;
 
-/// Concurrent handshakes: as many as a server's accept queue holds without loss.
-const OPENING_MAX: usize = 200;
-const BUFFER_BYTES: usize = 256 * 1024;
 /// The longest sleep of the loop, and the interval in which it looks what is due.
 const TICK: Duration = Duration::from_millis(20);
-/// Each session says something so often: a third of the server's heartbeat interval.
-const PING_INTERVAL_NS: u64 = 10_000_000_000;
 /// How long a client takes to store what it got.
 const STORE_AFTER_NS: u64 = 300_000_000;
 /// A client that took longer is a lab that was held up, and the server may have given it up rightly.
@@ -31,7 +35,6 @@ const SLOW_NS: u64 = 1_000_000_000;
 const RETRY_NS: u64 = 200_000_000;
 /// A connection that ends so soon after a kill ended by it.
 const KILL_SLACK_NS: u64 = 10_000_000_000;
-const WAKER: Token = Token(usize::MAX);
 
 /// What a user is to do.
 #[derive(Debug, Clone, Copy)]
@@ -65,25 +68,27 @@ fn lock(inbox: &SharedInbox) -> MutexGuard<'_, Inbox> {
 }
 
 /// The thread of the sessions. It ends with this handle.
-pub(crate) struct Clients {
+pub(crate) struct ClientThread {
     inbox: SharedInbox,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Clients {
-    pub(crate) fn start(address: SocketAddr, token_key: String, recorder: Arc<Recorder>) -> Result<Clients, LabError> {
-        let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), WAKER)?;
+impl ClientThread {
+    pub(crate) fn start(
+        address: SocketAddr,
+        token_key: String,
+        recorder: Arc<Recorder>,
+    ) -> Result<ClientThread, LabError> {
+        let mut reactor = Reactor::new()?;
+        let waker = reactor.waker()?;
         let inbox = SharedInbox::default();
         let sessions = recorder.cast.users.iter().map(|user| ClientSession::new(user.habit)).collect();
         let mut client_loop = ClientLoop {
             address,
             token_key,
             recorder,
-            poll,
             sessions,
-            buffer: vec![0; BUFFER_BYTES],
             inbox: inbox.clone(),
             opening: 0,
             last_ping_at: process::monotonic_ns(),
@@ -91,12 +96,12 @@ impl Clients {
         };
         let of_thread = inbox.clone();
         let run = move || {
-            if let Err(error) = client_loop.run() {
+            if let Err(error) = client_loop.run(&mut reactor) {
                 lock(&of_thread).failure = Some(error.to_string());
             }
         };
         let thread = std::thread::Builder::new().name("notify-clients".into()).spawn(run)?;
-        Ok(Clients { inbox, waker, thread: Some(thread) })
+        Ok(ClientThread { inbox, waker, thread: Some(thread) })
     }
 
     pub(crate) fn tell(&self, commands: impl IntoIterator<Item = ClientCommand>) -> Result<(), LabError> {
@@ -123,7 +128,7 @@ impl Clients {
     }
 }
 
-impl Drop for Clients {
+impl Drop for ClientThread {
     fn drop(&mut self) {
         let _ = self.tell([ClientCommand::Stop]);
         if let Some(thread) = self.thread.take() {
@@ -136,10 +141,8 @@ struct ClientLoop {
     address: SocketAddr,
     token_key: String,
     recorder: Arc<Recorder>,
-    poll: Poll,
     /// By user.
     sessions: Vec<ClientSession>,
-    buffer: Vec<u8>,
     inbox: SharedInbox,
     opening: usize,
     last_ping_at: u64,
@@ -147,27 +150,10 @@ struct ClientLoop {
 }
 
 impl ClientLoop {
-    fn run(&mut self) -> Result<(), LabError> {
-        let mut events = Events::with_capacity(4096);
+    fn run(&mut self, reactor: &mut Reactor) -> Result<(), LabError> {
         let mut looked_at = 0;
         loop {
-            match self.poll.poll(&mut events, Some(TICK)) {
-                Err(error) if error.kind() != std::io::ErrorKind::Interrupted => return Err(error.into()),
-                _ => {}
-            }
-            for event in &events {
-                if event.token() == WAKER {
-                    continue;
-                }
-                let user = event.token().0;
-                let mut result = if event.is_writable() { self.sessions[user].write() } else { Ok(()) };
-                if result.is_ok() && (event.is_readable() || event.is_read_closed()) {
-                    result = self.read(user);
-                }
-                if let Err(error) = result {
-                    self.end(user, Some(&error));
-                }
-            }
+            reactor.turn(TICK, self)?;
             let now = process::monotonic_ns();
             let commands = lock(&self.inbox).commands.clone();
             if commands.iter().any(|command| matches!(command, ClientCommand::Stop)) {
@@ -178,7 +164,7 @@ impl ClientLoop {
                 continue;
             }
             looked_at = now;
-            self.do_what_is_due(now)?;
+            self.do_what_is_due(reactor, now);
             let unsettled = self.sessions.iter().filter(|session| !session.is_settled()).count();
             let mut inbox = lock(&self.inbox);
             inbox.commands.drain(..commands.len());
@@ -197,8 +183,8 @@ impl ClientLoop {
         }
     }
 
-    fn do_what_is_due(&mut self, now: u64) -> Result<(), LabError> {
-        let pings = now >= self.last_ping_at + PING_INTERVAL_NS;
+    fn do_what_is_due(&mut self, reactor: &mut Reactor, now: u64) {
+        let pings = now >= self.last_ping_at + PING_INTERVAL.as_nanos() as u64;
         if pings {
             self.last_ping_at = now;
         }
@@ -206,68 +192,30 @@ impl ClientLoop {
         for user in 0..self.sessions.len() {
             let session = &mut self.sessions[user];
             match session.phase {
-                Phase::Closed if session.is_wanted && session.retry_at <= now && self.opening < OPENING_MAX => {
+                Phase::Closed if session.is_wanted && session.retry_at <= now && self.opening < HANDSHAKES_MAX => {
                     self.opening += 1;
-                    self.connect(user)?;
+                    match reactor.connect(user, self.address, None) {
+                        Ok(()) => session.phase = Phase::Opening,
+                        Err(_) => session.retry_at = now + RETRY_NS,
+                    }
                     continue;
                 }
                 Phase::Live => {}
                 _ => continue,
             }
             if !session.is_wanted {
-                self.unbind(user, now);
+                self.unbind(user, now, reactor.out(user));
             } else if session.looks != session.notified_looks && session.asked.is_none() {
-                self.change_attention(user, now);
+                self.change_attention(user, now, reactor.out(user));
             } else if session.stored_due.is_some_and(|due| due <= now) {
-                self.say_stored(user, now);
+                self.say_stored(user, now, reactor.out(user));
             } else if pings {
-                session.queue(br#"{"t":"ping"}"#);
-            } else {
-                continue;
-            }
-            if let Err(error) = self.sessions[user].write() {
-                self.end(user, Some(&error));
+                put_ping(reactor.out(user));
             }
         }
-        Ok(())
     }
 
-    fn connect(&mut self, user: usize) -> Result<(), LabError> {
-        let session = &mut self.sessions[user];
-        match NonblockingSocket::connect(self.address, None) {
-            Ok(mut socket) => {
-                let interest = Interest::READABLE | Interest::WRITABLE;
-                self.poll.registry().register(socket.stream(), Token(user), interest)?;
-                (session.socket, session.phase) = (Some(socket), Phase::Connecting);
-            }
-            Err(_) => session.retry_at = process::monotonic_ns() + RETRY_NS,
-        }
-        Ok(())
-    }
-
-    fn read(&mut self, user: usize) -> Result<(), SessionError> {
-        let was = self.sessions[user].phase;
-        let (heard, has_ended) = self.sessions[user].read(&mut self.buffer)?;
-        if was == Phase::Upgrading && self.sessions[user].phase == Phase::Binding {
-            if self.sessions[user].looks {
-                self.look_begins(user);
-            }
-            let id = &self.recorder.cast.users[user].id;
-            self.sessions[user].queue_bind(id, &self.token_key);
-        }
-        let is_closed = heard.iter().any(|heard| matches!(heard, ServerAnswer::Closed));
-        for heard in heard {
-            self.hear(user, heard);
-        }
-        if is_closed || (has_ended && self.sessions[user].phase == Phase::Unbinding) {
-            self.end(user, None);
-            return Ok(());
-        }
-        self.sessions[user].write()?;
-        if has_ended { Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()) } else { Ok(()) }
-    }
-
-    fn hear(&mut self, user: usize, heard: ServerAnswer) {
+    fn hear(&mut self, user: usize, heard: ServerAnswer, out: &mut Vec<u8>) {
         let now = process::monotonic_ns();
         let session = &mut self.sessions[user];
         match heard {
@@ -286,7 +234,7 @@ impl ClientLoop {
                 }
                 if self.sessions[user].habit != AckHabit::Silent {
                     // From the first one on the client is held to it.
-                    self.say_stored(user, now);
+                    self.say_stored(user, now, out);
                 }
             }
             ServerAnswer::Entries(entries) => {
@@ -310,7 +258,7 @@ impl ClientLoop {
                 session.asked = None;
                 if session.notified_looks { self.look_is_certain(user, now) } else { self.look_has_ended(user, now) }
             }
-            ServerAnswer::Ok { .. } | ServerAnswer::Closed => {}
+            ServerAnswer::Ok { .. } => {}
             ServerAnswer::Error { code, message } => {
                 let id = &self.recorder.cast.users[user].id;
                 self.recorder.problem(format!("the session of {id} was notified {code}: {message}"));
@@ -318,11 +266,11 @@ impl ClientLoop {
         }
     }
 
-    fn say_stored(&mut self, user: usize, now: u64) {
+    fn say_stored(&mut self, user: usize, now: u64, out: &mut Vec<u8>) {
         let session = &mut self.sessions[user];
         let Some(cursor) = &session.cursor else { return };
         let frame = format!(r#"{{"t":"stored","cursor":"{cursor}"}}"#);
-        session.queue(frame.as_bytes());
+        put_text(out, frame.as_bytes());
         if session.stored_due.take().is_some() {
             let late = now.saturating_sub(session.unstored_since);
             if late > SLOW_NS {
@@ -333,7 +281,7 @@ impl ClientLoop {
         }
     }
 
-    fn change_attention(&mut self, user: usize, now: u64) {
+    fn change_attention(&mut self, user: usize, now: u64, out: &mut Vec<u8>) {
         if self.sessions[user].looks {
             self.look_begins(user);
         } else {
@@ -343,19 +291,18 @@ impl ClientLoop {
         let state = if session.looks { "foreground" } else { "background" };
         (session.notified_looks, session.asked) = (session.looks, Some(self.next_reference));
         let frame = format!(r#"{{"t":"attention","ref":{},"state":"{state}"}}"#, self.next_reference);
-        session.queue(frame.as_bytes());
+        put_text(out, frame.as_bytes());
         self.next_reference += 1;
     }
 
-    fn unbind(&mut self, user: usize, now: u64) {
+    fn unbind(&mut self, user: usize, now: u64, out: &mut Vec<u8>) {
         self.look_may_end(user, now);
-        let session = &mut self.sessions[user];
-        session.phase = Phase::Unbinding;
-        session.queue(br#"{"t":"unbind"}"#);
+        self.sessions[user].phase = Phase::Unbinding;
+        put_text(out, br#"{"t":"unbind"}"#);
     }
 
-    /// The connection is gone. `error` is why, if it was not to end.
-    fn end(&mut self, user: usize, error: Option<&SessionError>) {
+    /// The connection is gone; of one that was unbound that is as it should be.
+    fn end(&mut self, user: usize, error: &ConnectionError) {
         let now = process::monotonic_ns();
         // A server that was killed knew of nothing from then on, whenever this end is seen.
         let kill =
@@ -364,13 +311,8 @@ impl ClientLoop {
         self.look_has_ended(user, now);
         let session = &mut self.sessions[user];
         let was = std::mem::replace(&mut session.phase, Phase::Closed);
-        if let Some(mut socket) = session.socket.take() {
-            let _ = self.poll.registry().deregister(socket.stream());
-        }
         (session.asked, session.stored_due, session.retry_at) = (None, None, now + RETRY_NS);
-        if let Some(error) = error
-            && matches!(was, Phase::Live | Phase::Binding)
-        {
+        if matches!(was, Phase::Live | Phase::Binding) {
             let mut records = self.recorder.records();
             let is_by_kill = records.kills.last().is_some_and(|(kill, _)| now < kill + KILL_SLACK_NS);
             if !is_by_kill {
@@ -404,6 +346,44 @@ impl ClientLoop {
     }
 }
 
+impl Clients for ClientLoop {
+    type Error = ConnectionError;
+
+    fn connected(&mut self, user: usize, out: &mut Vec<u8>) {
+        self.sessions[user].websocket.begin(CONNECT_PATH, out);
+    }
+
+    fn receive(&mut self, user: usize, bytes: &mut [u8], out: &mut Vec<u8>) -> Result<usize, ConnectionError> {
+        let mut taken = 0;
+        loop {
+            let session = &mut self.sessions[user];
+            let (length, message) = session.websocket.take(&mut bytes[taken..], out)?;
+            taken += length;
+            match message {
+                None => return Ok(taken),
+                Some(Message::Opened) => {
+                    if session.looks {
+                        self.look_begins(user);
+                    }
+                    self.sessions[user].put_bind(&self.recorder.cast.users[user].id, &self.token_key, out);
+                }
+                Some(Message::Text(text)) => {
+                    if let Some(heard) = session.read(&text)? {
+                        self.hear(user, heard, out);
+                    }
+                }
+                Some(Message::Closed(payload)) => return Err(Message::unasked(payload)),
+                Some(Message::Binary(_)) => {}
+            }
+        }
+    }
+
+    fn ended(&mut self, _: &mut Reactor, user: usize, why: ConnectionError) -> Result<(), LabError> {
+        self.end(user, &why);
+        Ok(())
+    }
+}
+
 fn is_opening(phase: Phase) -> bool {
-    matches!(phase, Phase::Connecting | Phase::Upgrading | Phase::Binding)
+    matches!(phase, Phase::Opening | Phase::Binding)
 }

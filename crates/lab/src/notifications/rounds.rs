@@ -4,7 +4,7 @@ use super::{
     NotificationArgs,
     audit::{Auditor, MARGIN_NS},
     cast::{AckHabit, Cast, Whereabouts},
-    clients::{ClientCommand, Clients},
+    clients::{ClientCommand, ClientThread},
     recorder::Recorder,
     senders::{Listener, RoundSenders, read_all},
 };
@@ -40,7 +40,7 @@ pub(crate) struct Run<'a> {
     args: &'a NotificationArgs,
     recorder: Arc<Recorder>,
     states: Arc<ProviderStates>,
-    clients: Clients,
+    clients: ClientThread,
     listener: Listener,
     /// Where each user is now.
     whereabouts: Vec<Whereabouts>,
@@ -78,7 +78,7 @@ impl<'a> Run<'a> {
             args,
             recorder: recorder.clone(),
             states: providers.states.clone(),
-            clients: Clients::start(target.address(), token_key.to_owned(), recorder.clone())?,
+            clients: ClientThread::start(target.address(), token_key.to_owned(), recorder.clone())?,
             listener,
             whereabouts: recorder.cast.users.iter().map(|user| user.whereabouts).collect(),
             lateness: new_histogram(),

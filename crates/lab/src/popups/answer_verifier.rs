@@ -1,9 +1,7 @@
 //! Verifies every answer, and counts answers and events.
 
-use super::{
-    catalogue::Catalogue,
-    wire::{HttpAnswer, take_string_field},
-};
+use super::catalogue::Catalogue;
+use crate::client_engine::http::HttpAnswer;
 use serde::Serialize;
 use tidings_protocol::http::{Decision, PopupEventsAccepted};
 
@@ -122,11 +120,20 @@ fn same_json(known: &super::catalogue::ConfiguredPopup, variant: u8, content: &[
     parsed(content).is_some_and(|content| parsed(&known.variants[usize::from(variant)].1) == Some(content))
 }
 
+/// Splits off a JSON string: `json` must begin with `before`; returns the string up to the next quote, and the rest.
+fn take_string_field<'a>(json: &'a [u8], before: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let rest = json.strip_prefix(before)?;
+    let end = rest.iter().position(|byte| *byte == b'"')?;
+    let (value, rest) = (&rest[..end], &rest[end + 1..]);
+    // A string with escapes is left to a full parser.
+    (!value.contains(&b'\\')).then_some((value, rest))
+}
+
 /// Whether the answer accepts one event as new.
 pub(crate) fn is_one_new_event(answer: &HttpAnswer<'_>) -> bool {
     const USUAL: &[u8] = br#"{"accepted":1,"duplicates":0}"#;
     const TAKEN: PopupEventsAccepted = PopupEventsAccepted { accepted: 1, duplicates: 0 };
-    answer.status == 202 && (answer.body == USUAL || serde_json::from_slice(answer.body).ok() == Some(TAKEN))
+    answer.status == 202 && (*answer.body == *USUAL || serde_json::from_slice(&answer.body).ok() == Some(TAKEN))
 }
 
 #[cfg(test)]
@@ -139,5 +146,10 @@ mod tests {
         let parsed = ParsedDecision { decision: b"d", popup: b"p00001", variant: b"a", content: br#"{"title":"x"}"# };
         assert_eq!(parse_decision(body), Some(parsed));
         assert_eq!(parse_decision(br#"{"popup":"p","decision":"d","variant":"a","content":{}}"#), None);
+    }
+    #[test]
+    fn a_string_field_without_escapes_is_split_off() {
+        assert_eq!(take_string_field(br#"{"a":"b","c""#, br#"{"a":""#), Some((&b"b"[..], &br#","c""#[..])));
+        assert_eq!(take_string_field(br#"{"a":"b\"","#, br#"{"a":""#), None);
     }
 }

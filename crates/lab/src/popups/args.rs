@@ -1,7 +1,9 @@
 //! The options of the benches with popups.
 
-use super::wire::ConnectionUse;
-use crate::options::{Rate, TargetArgs, parse_duration};
+use crate::{
+    client_engine::http::ConnectionUse,
+    options::{Rate, TargetArgs, parse_duration},
+};
 use clap::Args;
 use std::time::Duration;
 

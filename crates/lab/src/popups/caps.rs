@@ -7,10 +7,10 @@ use super::{
     catalogue::{put_popup, refuse_existing_popups, variant},
     load_loop::{Connections, LoadModel, LoadResult, StopCondition, TrafficSource},
     user_profiles::UserProfiles,
-    wire::{ConnectionUse, HttpAnswer, RequestTemplate},
 };
 use crate::{
     LabError,
+    client_engine::http::{ConnectionUse, HttpAnswer, RequestTemplate},
     live::{LiveBlock, WorkLength},
     process,
     result::{Check, Layout, Measurement, RunResult, filled},
@@ -241,7 +241,7 @@ impl TrafficSource for ConcurrentDevices {
             match answer.status {
                 200 => self.shown[user as usize][round] += 1,
                 204 => {}
-                _ => self.add_problem(format!("{}: {}", answer.status, String::from_utf8_lossy(answer.body))),
+                _ => self.add_problem(format!("{}: {}", answer.status, String::from_utf8_lossy(&answer.body))),
             }
         }
         self.record_answer(connection);

@@ -5,10 +5,10 @@ use super::{
     load_loop::{Connections, LoadModel, LoadResult, StopCondition, TrafficSource},
     metrics::ServerMetrics,
     user_profiles::UserProfiles,
-    wire::ConnectionUse,
 };
 use crate::{
     LabError,
+    client_engine::http::ConnectionUse,
     live::{LiveBlock, WorkLength},
     process,
     sampler::{Sampler, Samples, Watched},

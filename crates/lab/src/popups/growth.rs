@@ -7,10 +7,11 @@ use super::{
     load_loop::{LoadModel, StopCondition},
     mix::{HomePageMix, MixConfig, MixPhase},
     output,
-    wire::ConnectionUse,
 };
 use crate::{
-    LabError, process, report,
+    LabError,
+    client_engine::http::ConnectionUse,
+    process, report,
     result::{RunResult, filled},
     server::{OwnServer, Target},
 };

@@ -3,25 +3,27 @@
 //! In a closed loop each connection sends its next request as soon as it has an answer. In an open loop requests are due at
 //! evenly spaced times; a request that finds no free connection waits, and its latency counts from its due time.
 
-use super::wire::{ConnectionUse, HttpAnswer, ParsedAnswer, parse_answer};
 use crate::{
-    LabError, interrupt,
+    LabError,
+    client_engine::{
+        HANDSHAKES_MAX,
+        http::{ConnectionUse, HttpAnswer, parse_answer},
+        reactor::{Clients, Reactor},
+    },
+    interrupt,
     latency::{Curve, Percentiles, curve_of},
     live::{LiveBlock, LiveCounts},
     process::{monotonic_ns, thread_wait_seconds},
     series::{Series, SeriesRecorder},
 };
 use hdrhistogram::Histogram;
-use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use serde::Serialize;
 use std::{
-    io::{self, ErrorKind, Read, Write},
+    io::{self, ErrorKind},
     net::SocketAddr,
     time::Duration,
 };
 
-/// The longest answer that one read can complete; a longer one is buffered.
-const READ_BYTES: usize = 64 * 1024;
 /// The loop spins instead of sleeping when the next request is due sooner than this.
 const SLEEP_NS_MIN: u64 = 2_000_000;
 /// The longest latency of the histogram, in microseconds; longer ones are counted as this.
@@ -103,27 +105,28 @@ impl LoadResult {
     }
 }
 
+#[derive(Debug, Clone, Default)]
 struct Connection {
-    stream: TcpStream,
+    /// Whether it was ever established.
+    is_connected: bool,
     awaiting_answer: bool,
     /// When the request in flight was due.
     due_ns: u64,
-    /// The beginning of an incomplete answer.
-    partial: Vec<u8>,
-    /// The rest of a request that the kernel did not accept at once.
-    unsent: Vec<u8>,
 }
 
 /// Open connections to a server.
 pub(crate) struct Connections {
-    address: SocketAddr,
-    poll: Poll,
-    events: Events,
-    connections: Vec<Connection>,
-    read: Box<[u8]>,
+    reactor: Reactor,
+    clients: HttpClients,
     request: Vec<u8>,
     patience: Duration,
+}
+
+/// The connections without their sockets.
+struct HttpClients {
+    address: SocketAddr,
     connection_use: ConnectionUse,
+    connections: Vec<Connection>,
 }
 
 impl Connections {
@@ -133,27 +136,31 @@ impl Connections {
         patience: Duration,
         connection_use: ConnectionUse,
     ) -> Result<Self, LabError> {
-        let poll = Poll::new()?;
-        let mut connections = Vec::with_capacity(count);
-        for number in 0..count {
-            connections.push(Connection {
-                stream: connect(address, number, &poll)?,
-                awaiting_answer: false,
-                due_ns: 0,
-                partial: Vec::new(),
-                unsent: Vec::new(),
-            });
+        let clients = HttpClients { address, connection_use, connections: vec![Connection::default(); count] };
+        let mut opened = Connections { reactor: Reactor::new()?, clients, request: Vec::with_capacity(4096), patience };
+        if connection_use == ConnectionUse::Kept {
+            opened.connect_all()?;
         }
-        Ok(Connections {
-            address,
-            poll,
-            events: Events::with_capacity(count.clamp(16, 1024)),
-            connections,
-            read: vec![0; READ_BYTES].into_boxed_slice(),
-            request: Vec::with_capacity(4096),
-            patience,
-            connection_use,
-        })
+        Ok(opened)
+    }
+
+    fn connect_all(&mut self) -> Result<(), LabError> {
+        let (started, mut begun) = (monotonic_ns(), 0);
+        loop {
+            let connections = &self.clients.connections;
+            let connected = connections.iter().filter(|connection| connection.is_connected).count();
+            if connected == connections.len() {
+                return Ok(());
+            }
+            while begun < connections.len().min(connected + HANDSHAKES_MAX) {
+                self.reactor.connect(begun, self.clients.address, None)?;
+                begun += 1;
+            }
+            if monotonic_ns() - started > self.patience.as_nanos() as u64 {
+                return Err(LabError::Server(format!("accepted no connection within {:?}", self.patience)));
+            }
+            self.reactor.turn(Duration::from_millis(5), &mut self.clients)?;
+        }
     }
 
     /// Loads the server until the stop condition holds.
@@ -165,26 +172,15 @@ impl Connections {
         live: &mut LiveBlock,
     ) -> Result<LoadResult, LabError> {
         let begin_ns = monotonic_ns();
-        let mut state = LoopState {
-            deadline_ns: match stop {
-                StopCondition::Elapsed(time) => begin_ns + time.as_nanos() as u64,
-                StopCondition::Exhausted => u64::MAX,
-            },
-            begin_ns,
-            schedule: match model {
-                LoadModel::ClosedLoop => None,
-                LoadModel::OpenLoop(per_second) => {
-                    Some(OpenLoopSchedule { begin_ns, every_ns: 1e9 / per_second, sent: 0 })
-                }
-            },
-            idle: (0..self.connections.len()).rev().collect(),
-            last_answer_ns: begin_ns,
-            latency: new_histogram()?,
-            series: SeriesRecorder::new(begin_ns),
-            lateness: new_histogram()?,
-            answers: 0,
-            broken: 0,
+        let deadline_ns = match stop {
+            StopCondition::Elapsed(time) => begin_ns + time.as_nanos() as u64,
+            StopCondition::Exhausted => u64::MAX,
         };
+        let schedule = match model {
+            LoadModel::ClosedLoop => None,
+            LoadModel::OpenLoop(per_second) => Some(OpenLoopSchedule { begin_ns, every_ns: 1e9 / per_second, sent: 0 }),
+        };
+        let mut state = LoopState::new(begin_ns, deadline_ns, schedule, self.clients.connections.len())?;
         let (cpu_before, waited_before) = (thread_cpu_seconds(), thread_wait_seconds());
         loop {
             let now_ns = monotonic_ns();
@@ -192,7 +188,7 @@ impl Connections {
             if !is_over {
                 self.send_due_requests(traffic, &mut state, now_ns)?;
             }
-            let under_way = state.idle.len() < self.connections.len();
+            let under_way = state.idle.len() < self.clients.connections.len();
             if !under_way {
                 if is_over || (state.schedule.is_none() && matches!(stop, StopCondition::Exhausted)) {
                     break;
@@ -202,7 +198,9 @@ impl Connections {
             } else if now_ns.saturating_sub(state.last_answer_ns) > self.patience.as_nanos() as u64 {
                 return Err(LabError::Server(format!("did not answer within {:?}", self.patience)));
             }
-            self.poll_once(traffic, &mut state, is_over)?;
+            let timeout = state.timeout(monotonic_ns(), is_over);
+            let mut turn = Turn { clients: &mut self.clients, traffic, state: &mut state };
+            self.reactor.turn(timeout, &mut turn)?;
             live.show_series(begin_ns, &mut state.series, || LiveCounts {
                 done: state.answers,
                 errors: state.broken,
@@ -242,7 +240,7 @@ impl Connections {
                 Some(_) => break,
             };
             let Some(number) = state.idle.pop() else { break };
-            if !self.send_request(traffic, state, number, due_ns, now_ns)? {
+            if !self.send_request(traffic, number, due_ns, now_ns)? {
                 // Other connections may have a request.
                 state.idle.insert(0, number);
                 continue;
@@ -262,7 +260,6 @@ impl Connections {
     fn send_request(
         &mut self,
         traffic: &mut impl TrafficSource,
-        state: &mut LoopState,
         number: usize,
         due_ns: u64,
         now_ns: u64,
@@ -271,150 +268,97 @@ impl Connections {
         if !traffic.next_request(number, now_ns, &mut self.request) {
             return Ok(false);
         }
-        let connection = &mut self.connections[number];
-        if self.connection_use == ConnectionUse::OneRequest {
-            // The request is due already, so that its latency has the handshake in it.
-            let _ = self.poll.registry().deregister(&mut connection.stream);
-            connection.stream = connect(self.address, number, &self.poll)
-                .map_err(|error| LabError::Environment(format!("no connection for a request: {error}")))?;
+        let HttpClients { address, connection_use, connections } = &mut self.clients;
+        let connection = &mut connections[number];
+        if *connection_use == ConnectionUse::OneRequest {
+            // The request is due already, so that its latency has the handshake in it. The kernel chooses the source when it
+            // connects, which is a system call less; there are never many.
+            connection.is_connected = false;
+            self.reactor.connect_from(number, *address, None, None).map_err(no_connection)?;
         }
         (connection.awaiting_answer, connection.due_ns) = (true, due_ns);
-        let written = match connection.stream.write(&self.request) {
-            Ok(written) => written,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
-            Err(_) => {
-                self.reconnect(traffic, state, number)?;
-                return Ok(true);
-            }
-        };
-        if written < self.request.len() {
-            connection.unsent.extend_from_slice(&self.request[written..]);
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            self.poll.registry().reregister(&mut connection.stream, Token(number), interest)?;
-        }
+        self.reactor.out(number).extend_from_slice(&self.request);
+        self.reactor.flush();
         Ok(true)
     }
+}
 
-    /// Waits for events and handles them.
-    fn poll_once(
-        &mut self,
-        traffic: &mut impl TrafficSource,
-        state: &mut LoopState,
-        is_over: bool,
-    ) -> Result<(), LabError> {
+fn no_connection(error: io::Error) -> LabError {
+    LabError::Environment(format!("no connection for a request: {error}"))
+}
+
+/// While connections are opened: none may fail.
+impl Clients for HttpClients {
+    type Error = io::Error;
+
+    fn connected(&mut self, number: usize, _out: &mut Vec<u8>) {
+        self.connections[number].is_connected = true;
+    }
+
+    fn receive(&mut self, _: usize, _: &mut [u8], _: &mut Vec<u8>) -> io::Result<usize> {
+        Err(ErrorKind::InvalidData.into())
+    }
+
+    fn ended(&mut self, _: &mut Reactor, _: usize, why: io::Error) -> Result<(), LabError> {
+        Err(why.into())
+    }
+}
+
+/// A turn of the reactor: the connections, with what their requests come from and their answers go to.
+struct Turn<'a, T> {
+    clients: &'a mut HttpClients,
+    traffic: &'a mut T,
+    state: &'a mut LoopState,
+}
+
+impl<T: TrafficSource> Clients for Turn<'_, T> {
+    type Error = io::Error;
+
+    fn connected(&mut self, number: usize, out: &mut Vec<u8>) {
+        self.clients.connected(number, out);
+    }
+
+    fn receive(&mut self, number: usize, bytes: &mut [u8], out: &mut Vec<u8>) -> io::Result<usize> {
+        let Turn { clients, traffic, state } = self;
+        let connection = &mut clients.connections[number];
+        let is_kept = clients.connection_use == ConnectionUse::Kept;
+        if !connection.awaiting_answer {
+            return if is_kept { Err(ErrorKind::InvalidData.into()) } else { Ok(bytes.len()) };
+        }
+        let Some(answer) = parse_answer(bytes).map_err(io::Error::other)? else { return Ok(0) };
         let now_ns = monotonic_ns();
-        let timeout = match &state.schedule {
-            _ if is_over => Duration::from_millis(5),
-            Some(due) if !state.idle.is_empty() => {
-                let wait_ns = due.next_ns().saturating_sub(now_ns);
-                if wait_ns < SLEEP_NS_MIN { Duration::ZERO } else { Duration::from_nanos(wait_ns - SLEEP_NS_MIN / 2) }
-            }
-            _ => Duration::from_millis(5),
-        };
-        match self.poll.poll(&mut self.events, Some(timeout)) {
-            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error.into()),
-            _ => {}
+        state.answered(connection.due_ns, now_ns);
+        connection.awaiting_answer = false;
+        traffic.handle_answer(number, now_ns, &answer);
+        let is_over = is_kept && answer.closes;
+        let again =
+            is_kept && !is_over && state.schedule.is_none() && now_ns < state.deadline_ns && !interrupt::requested();
+        if again && traffic.next_request(number, now_ns, out) {
+            (connection.awaiting_answer, connection.due_ns) = (true, now_ns);
+        } else {
+            state.idle.push(number);
         }
-        let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
-        let result = events.iter().try_for_each(|event| {
-            let number = event.token().0;
-            if event.is_writable() {
-                self.write_unsent(number)?;
-            }
-            if event.is_readable() || event.is_read_closed() || event.is_error() {
-                self.read_answers(traffic, state, number)?;
-            }
-            Ok(())
-        });
-        self.events = events;
-        result
-    }
-
-    fn write_unsent(&mut self, number: usize) -> Result<(), LabError> {
-        let connection = &mut self.connections[number];
-        while !connection.unsent.is_empty() {
-            match connection.stream.write(&connection.unsent) {
-                Ok(written) => drop(connection.unsent.drain(..written)),
-                // A broken connection is noticed when it is read.
-                Err(_) => return Ok(()),
-            }
-        }
-        Ok(())
-    }
-
-    fn read_answers(
-        &mut self,
-        traffic: &mut impl TrafficSource,
-        state: &mut LoopState,
-        number: usize,
-    ) -> Result<(), LabError> {
-        loop {
-            let connection = &mut self.connections[number];
-            if self.connection_use == ConnectionUse::OneRequest && !connection.awaiting_answer {
-                // The server closes after the answer; the next request brings its own connection.
-                return Ok(());
-            }
-            let count = match connection.stream.read(&mut self.read) {
-                Ok(0) => return self.reconnect(traffic, state, number),
-                Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => return self.reconnect(traffic, state, number),
-            };
-            let gathered = !connection.partial.is_empty();
-            if gathered {
-                connection.partial.extend_from_slice(&self.read[..count]);
-            }
-            let bytes = if gathered { &connection.partial[..] } else { &self.read[..count] };
-            match parse_answer(bytes) {
-                ParsedAnswer::Whole { answer, closes } if connection.awaiting_answer => {
-                    let now_ns = monotonic_ns();
-                    state.answers += 1;
-                    state.last_answer_ns = now_ns;
-                    let latency_ns = now_ns.saturating_sub(connection.due_ns);
-                    state.latency.saturating_record((latency_ns / 1000).min(LATENCY_US_MAX));
-                    state.series.acknowledged(now_ns);
-                    state.series.latency(connection.due_ns, now_ns);
-                    connection.awaiting_answer = false;
-                    traffic.handle_answer(number, now_ns, &answer);
-                    connection.partial.clear();
-                    if closes && self.connection_use == ConnectionUse::Kept {
-                        connection.stream = connect(self.address, number, &self.poll)?;
-                    }
-                    let again = state.schedule.is_none() && now_ns < state.deadline_ns && !interrupt::requested();
-                    if !(again && self.send_request(traffic, state, number, now_ns, now_ns)?) {
-                        state.idle.push(number);
-                    }
-                    if self.connection_use == ConnectionUse::OneRequest {
-                        return Ok(());
-                    }
-                }
-                ParsedAnswer::Partial if !gathered => connection.partial.extend_from_slice(&self.read[..count]),
-                ParsedAnswer::Partial => {}
-                ParsedAnswer::Whole { .. } | ParsedAnswer::Broken => return self.reconnect(traffic, state, number),
-            }
-            // A short read drained the socket: the next event announces more (epoll(7)).
-            if count < self.read.len() {
-                return Ok(());
-            }
-        }
+        if is_over { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(bytes.len()) }
     }
 
     /// Replaces a connection that ended; its request in flight counts as lost.
-    fn reconnect(
-        &mut self,
-        traffic: &mut impl TrafficSource,
-        state: &mut LoopState,
-        number: usize,
-    ) -> Result<(), LabError> {
-        let connection = &mut self.connections[number];
-        connection.stream = connect(self.address, number, &self.poll)?;
-        connection.partial.clear();
-        connection.unsent.clear();
+    fn ended(&mut self, reactor: &mut Reactor, number: usize, why: io::Error) -> Result<(), LabError> {
+        let HttpClients { address, connection_use, connections } = &mut *self.clients;
+        let connection = &mut connections[number];
+        match connection_use {
+            ConnectionUse::OneRequest if !connection.is_connected => return Err(no_connection(why)),
+            // The server closes after the answer; the next request brings its own connection.
+            ConnectionUse::OneRequest => {}
+            ConnectionUse::Kept if !connection.is_connected => return Err(why.into()),
+            ConnectionUse::Kept => {
+                connection.is_connected = false;
+                reactor.connect(number, *address, None)?;
+            }
+        }
         if std::mem::take(&mut connection.awaiting_answer) {
-            state.broken += 1;
-            traffic.connection_lost(number);
-            state.idle.push(number);
+            self.state.broken += 1;
+            self.traffic.connection_lost(number);
+            self.state.idle.push(number);
         }
         Ok(())
     }
@@ -433,6 +377,47 @@ struct LoopState {
     lateness: Histogram<u64>,
     answers: u64,
     broken: u64,
+}
+
+impl LoopState {
+    fn new(
+        begin_ns: u64,
+        deadline_ns: u64,
+        schedule: Option<OpenLoopSchedule>,
+        connections: usize,
+    ) -> Result<Self, LabError> {
+        Ok(LoopState {
+            begin_ns,
+            deadline_ns,
+            schedule,
+            idle: (0..connections).rev().collect(),
+            last_answer_ns: begin_ns,
+            latency: new_histogram()?,
+            series: SeriesRecorder::new(begin_ns),
+            lateness: new_histogram()?,
+            answers: 0,
+            broken: 0,
+        })
+    }
+
+    fn answered(&mut self, due_ns: u64, now_ns: u64) {
+        self.answers += 1;
+        self.last_answer_ns = now_ns;
+        self.latency.saturating_record((now_ns.saturating_sub(due_ns) / 1000).min(LATENCY_US_MAX));
+        self.series.acknowledged(now_ns);
+        self.series.latency(due_ns, now_ns);
+    }
+
+    /// How long a turn may wait.
+    fn timeout(&self, now_ns: u64, is_over: bool) -> Duration {
+        match &self.schedule {
+            Some(due) if !is_over && !self.idle.is_empty() => {
+                let wait_ns = due.next_ns().saturating_sub(now_ns);
+                if wait_ns < SLEEP_NS_MIN { Duration::ZERO } else { Duration::from_nanos(wait_ns - SLEEP_NS_MIN / 2) }
+            }
+            _ => Duration::from_millis(5),
+        }
+    }
 }
 
 /// The schedule of an open loop.
@@ -455,17 +440,6 @@ impl OpenLoopSchedule {
 
 fn new_histogram() -> Result<Histogram<u64>, LabError> {
     Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).map_err(|error| LabError::Usage(error.to_string()))
-}
-
-fn connect(address: SocketAddr, number: usize, poll: &Poll) -> io::Result<TcpStream> {
-    let stream = std::net::TcpStream::connect(address)?;
-    stream.set_nodelay(true)?;
-    stream.set_nonblocking(true)?;
-    // Congestion control that models the path costs time on a loopback; if this fails, the machine's default works as well.
-    let _ = socket2::SockRef::from(&stream).set_tcp_congestion(b"reno");
-    let mut stream = TcpStream::from_std(stream);
-    poll.registry().register(&mut stream, Token(number), Interest::READABLE)?;
-    Ok(stream)
 }
 
 /// CPU seconds that this thread has used.

@@ -8,8 +8,8 @@ use super::{
     catalogue::{Catalogue, HOME},
     load_loop::TrafficSource,
     user_profiles::{UserProfiles, hash},
-    wire::{ConnectionUse, HttpAnswer, RequestTemplate, put_number},
 };
+use crate::client_engine::http::{ConnectionUse, HttpAnswer, RequestTemplate, put_number};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use std::{
     cmp::Reverse,
@@ -292,7 +292,7 @@ impl<'a> HomePageMix<'a> {
                         .add_problem(|| format!("user {user} was shown a popup {ago_ms} ms ago, and now the next"));
                 }
                 // The decision is counted all the same; the user keeps the place in `shown`.
-                let _ = verify_decision(self.catalogue, answer.body, |_, popup, variant| {
+                let _ = verify_decision(self.catalogue, &answer.body, |_, popup, variant| {
                     self.counts[usize::from(popup)][usize::from(variant)][0] += 1;
                 });
                 self.answer_counts.shown += 1;
@@ -304,7 +304,7 @@ impl<'a> HomePageMix<'a> {
     fn verify_due_answer(&mut self, user: u32, asked_ms: u32, now_ms: u32, answer: &HttpAnswer<'_>) {
         self.answer_counts.asked_due += 1;
         match answer.status {
-            200 => self.record_shown(user, asked_ms, now_ms, answer.body),
+            200 => self.record_shown(user, asked_ms, now_ms, &answer.body),
             204 => {
                 self.answer_counts.due_but_nothing += 1;
                 if let Some(seconds) = answer.retry_after {
@@ -323,7 +323,7 @@ impl<'a> HomePageMix<'a> {
             429 | 503 => self.answer_counts.refused += 1,
             _ => self.answer_counts.wrong_answer += 1,
         }
-        self.answer_counts.add_problem(|| format!("{}: {}", answer.status, String::from_utf8_lossy(answer.body)));
+        self.answer_counts.add_problem(|| format!("{}: {}", answer.status, String::from_utf8_lossy(&answer.body)));
     }
 }
 

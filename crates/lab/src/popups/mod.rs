@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`home_page`] is `bench popup`; `growth`, `caps` and `crash` are the other benches. `catalogue` has the
 //! configured popups and `user_profiles` the users; `mix` is the traffic of a home page, `answer_verifier` and `balance`
-//! verify it; `load_loop` is the load client's loop, `wire` its HTTP; `fixture` sets up a run, `nginx` is the baseline;
+//! verify it; `load_loop` makes the load; `fixture` sets up a run, `nginx` is the baseline;
 //! `metrics` and `output` are small.
 
 pub(crate) mod answer_verifier;
@@ -20,4 +20,3 @@ pub(crate) mod mix;
 mod nginx;
 pub(crate) mod output;
 pub(crate) mod user_profiles;
-pub(crate) mod wire;

@@ -1,6 +1,6 @@
 //! The users of a run: their attributes follow from their number, so that a million users take no memory in the client.
 
-use super::wire::put_number;
+use crate::client_engine::http::put_number;
 
 /// The number of different sets of attributes; each user always has the same one.
 const PROFILES: usize = 4096;

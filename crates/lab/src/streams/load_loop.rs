@@ -1,35 +1,35 @@
 //! The loop that writes all streams and reads them: one thread, an open loop.
 
 use super::{
-    session::{Frame, Role, Session, SessionError},
+    session::{Frame, Role, Session},
     texts::{Chunks, Readers},
 };
 use crate::{
     LabError,
+    client_engine::{
+        ConnectionError, HANDSHAKES_MAX,
+        reactor::{Clients, Reactor},
+        session::{PING_INTERVAL, put_ping},
+        websocket::put_text,
+    },
     latency::{new_histogram, record},
     live::{LiveBlock, LiveCounts, WorkLength},
     process,
     series::SeriesRecorder,
 };
 use hdrhistogram::Histogram;
-use mio::{Events, Interest, Poll, Token};
 use std::{
     net::SocketAddr,
     time::{Duration, Instant},
 };
-use tidings_client::nonblocking::NonblockingSocket;
+use tidings_client::session::CONNECT_PATH;
 
-/// Concurrent handshakes: as many as a server's accept queue holds without loss.
-const OPENING_MAX: usize = 200;
 /// All sessions must be open within this.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(120);
-const BUFFER_BYTES: usize = 1024 * 1024;
 /// Streams that are begun or ended at a time: fewer than a server reads for at a time (256).
 const ASKED_MAX: usize = 100;
 /// The longest sleep of the loop.
 const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(20);
-/// Each session says something so often: a third of the server's heartbeat interval.
-const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The sizes of a run.
 #[derive(Debug, Clone)]
@@ -74,16 +74,35 @@ pub(super) struct Shared {
 
 pub(super) struct LoadLoop {
     cast: Cast,
-    poll: Poll,
-    events: Events,
-    buffer: Vec<u8>,
+    reactor: Reactor,
     sessions: Vec<Session>,
     last_ping: Instant,
     pub(super) shared: Shared,
 }
 
-fn failed(number: usize, role: Role, error: &SessionError) -> LabError {
-    LabError::Server(format!("ended the session {number} ({role:?}): {error}"))
+/// A turn of the reactor.
+struct Turn<'a> {
+    sessions: &'a mut [Session],
+    shared: &'a mut Shared,
+    token_key: &'a str,
+}
+
+impl Clients for Turn<'_> {
+    type Error = ConnectionError;
+
+    fn connected(&mut self, number: usize, out: &mut Vec<u8>) {
+        self.sessions[number].websocket.begin(CONNECT_PATH, out);
+    }
+
+    fn receive(&mut self, number: usize, bytes: &mut [u8], out: &mut Vec<u8>) -> Result<usize, ConnectionError> {
+        let take = |role, frame: &Frame<'_>| self.shared.receive(role, frame);
+        self.sessions[number].receive(bytes, out, self.token_key, take)
+    }
+
+    fn ended(&mut self, _: &mut Reactor, number: usize, why: ConnectionError) -> Result<(), LabError> {
+        let role = self.sessions[number].role;
+        Err(LabError::Server(format!("ended the session {number} ({role:?}): {why}")))
+    }
 }
 
 impl LoadLoop {
@@ -102,15 +121,8 @@ impl LoadLoop {
             sizes,
             start_ns: 0,
         };
-        let mut load = LoadLoop {
-            poll: Poll::new()?,
-            events: Events::with_capacity(4096),
-            buffer: vec![0; BUFFER_BYTES],
-            sessions: Vec::new(),
-            last_ping: Instant::now(),
-            cast,
-            shared,
-        };
+        let mut load =
+            LoadLoop { reactor: Reactor::new()?, sessions: Vec::new(), last_ping: Instant::now(), cast, shared };
         let writers = load.cast.writers.iter().cloned().enumerate().map(|(number, user)| (Role::Writer(number), user));
         let mut roles: Vec<(Role, String)> = writers.collect();
         for (stream, users) in load.cast.readers.iter().enumerate() {
@@ -121,11 +133,9 @@ impl LoadLoop {
         let deadline = Instant::now() + OPEN_TIMEOUT;
         for (role, user) in roles {
             let number = load.sessions.len();
-            let mut socket = NonblockingSocket::connect(addresses[number % addresses.len()], None)?;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            load.poll.registry().register(socket.stream(), Token(number), interest)?;
-            load.sessions.push(Session::new(socket, role, user));
-            load.wait_until(deadline, |load| load.opening() < OPENING_MAX)?;
+            load.sessions.push(Session::new(role, user));
+            load.reactor.connect(number, addresses[number % addresses.len()], None)?;
+            load.wait_until(deadline, |load| load.opening() < HANDSHAKES_MAX)?;
         }
         load.wait_until(deadline, |load| load.opening() == 0)?;
         Ok(load)
@@ -133,8 +143,8 @@ impl LoadLoop {
 
     fn opening(&self) -> usize {
         // Sessions are opened in order, so that only the newest can be on their way.
-        let newest = self.sessions.iter().rev().take(2 * OPENING_MAX);
-        newest.filter(|session| !session.is_live()).count()
+        let newest = self.sessions.iter().rev().take(2 * HANDSHAKES_MAX);
+        newest.filter(|session| !session.is_live).count()
     }
 
     fn wait_until(&mut self, deadline: Instant, done: impl Fn(&Self) -> bool) -> Result<bool, LabError> {
@@ -148,25 +158,12 @@ impl LoadLoop {
     }
 
     fn poll_once(&mut self, timeout: Duration) -> Result<(), LabError> {
-        match self.poll.poll(&mut self.events, Some(timeout)) {
-            Err(error) if error.kind() != std::io::ErrorKind::Interrupted => return Err(error.into()),
-            _ => {}
-        }
-        for event in &self.events {
-            let number = event.token().0;
-            let (session, shared) = (&mut self.sessions[number], &mut self.shared);
-            let mut result = if event.is_writable() { session.write() } else { Ok(()) };
-            if result.is_ok() && (event.is_readable() || event.is_read_closed()) {
-                let take = |role, frame: Frame<'_>| shared.receive(role, &frame);
-                result = session.read(&mut self.buffer, &self.cast.token_key, take);
-            }
-            result.map_err(|error| failed(number, session.role, &error))?;
-        }
+        let LoadLoop { cast, reactor, sessions, shared, .. } = self;
+        reactor.turn(timeout, &mut Turn { sessions, shared, token_key: &cast.token_key })?;
         if self.last_ping.elapsed() >= PING_INTERVAL {
             self.last_ping = Instant::now();
-            for session in self.sessions.iter_mut().filter(|session| session.is_live()) {
-                session.queue(b"{\"t\":\"ping\"}");
-                session.socket.flush()?;
+            for number in (0..self.sessions.len()).filter(|number| self.sessions[*number].is_live) {
+                put_ping(self.reactor.out(number));
             }
         }
         Ok(())
@@ -188,8 +185,7 @@ impl LoadLoop {
             self.wait_until(deadline, |load| stream < load.shared.answered + ASKED_MAX)?;
             let (payload, writer) = (frame(self, stream), self.writer_of(stream));
             self.shared.asked_at[stream] = process::monotonic_ns();
-            self.sessions[writer].queue(payload.as_bytes());
-            self.sessions[writer].socket.flush()?;
+            put_text(self.reactor.out(writer), payload.as_bytes());
         }
         self.wait_until(deadline, |load| done(&load.shared)).map(|_| ())
     }
@@ -230,14 +226,13 @@ impl LoadLoop {
                 if due > now {
                     break;
                 }
-                self.append(stream, chunk)?;
+                self.append(stream, chunk);
                 let written = process::monotonic_ns();
                 record(&mut self.shared.lateness, due, written);
                 self.shared.readers.series.planned(due);
                 self.shared.readers.series.sent(written, written.saturating_sub(due));
                 next += 1;
             }
-            self.flush_writers()?;
             let delivered = self.shared.readers.delivered + self.shared.written;
             if next < total || delivered != last_progress.0 {
                 last_progress = (delivered, Instant::now());
@@ -259,7 +254,7 @@ impl LoadLoop {
         Ok(())
     }
 
-    fn append(&mut self, stream: usize, chunk: usize) -> Result<(), LabError> {
+    fn append(&mut self, stream: usize, chunk: usize) {
         let chunks = self.shared.sizes.chunks;
         // The last chunk is answered with the length of the whole text.
         let reference = if chunk + 1 == chunks.count { format!(r#""ref":{stream},"#) } else { String::new() };
@@ -271,17 +266,7 @@ impl LoadLoop {
             chunks.text(stream, chunk)
         );
         let writer = self.writer_of(stream);
-        self.sessions[writer].queue(payload.as_bytes());
-        Ok(())
-    }
-
-    fn flush_writers(&mut self) -> Result<(), LabError> {
-        for session in self.sessions.iter_mut().take(self.shared.sizes.writers) {
-            if session.socket.has_unwritten() {
-                session.socket.flush()?;
-            }
-        }
-        Ok(())
+        put_text(self.reactor.out(writer), payload.as_bytes());
     }
 
     /// Ends all streams, and waits until every reader was handed every end.
@@ -304,7 +289,7 @@ impl Shared {
         self.start_ns + ((chunk as f64 + share) * 1e9 / self.sizes.per_second) as u64
     }
 
-    fn receive(&mut self, role: Role, frame: &Frame<'_>) -> Result<(), SessionError> {
+    fn receive(&mut self, role: Role, frame: &Frame<'_>) {
         let now = process::monotonic_ns();
         match (role, frame.t) {
             (Role::Reader { stream, reader }, "stream") => {
@@ -341,6 +326,5 @@ impl Shared {
             }
             _ => {}
         }
-        Ok(())
     }
 }

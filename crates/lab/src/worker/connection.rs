@@ -1,28 +1,25 @@
 //! One connection of the worker, and how it reads what arrives: batches of entries for receivers, answers for senders.
 
 use super::{sent_messages::json_string, shared_state::SharedState};
+use crate::client_engine::{
+    self,
+    http::parse_answer,
+    session::{bind_of, put_frame, user_token},
+    websocket::{Message, WebSocket},
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{borrow::Cow, collections::VecDeque, io};
-use tidings_client::{
-    nonblocking::NonblockingSocket,
-    session::{SERVER_FRAME_BYTES_MAX, closed_error, random_mask},
-    token,
-    wire::parse_response_head,
-};
 use tidings_protocol::{
-    frames::{Attention, Bind, ClientFrame, ServerFrame},
+    frames::{Bind, ClientFrame, ServerFrame},
     http::Problem,
-    ws::{Control, Data, OpCode, put_client_frame, take_frame},
 };
 
 /// Why a connection must be closed and opened again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
     #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("{0}")]
-    Protocol(String),
+    Broken(#[from] client_engine::ConnectionError),
     /// The server refused a send with a retryable code, and there are other servers.
     #[error("refused for the moment")]
     Refused,
@@ -33,9 +30,20 @@ pub(crate) enum ConnectionError {
     Rebalanced,
 }
 
+impl From<io::Error> for ConnectionError {
+    fn from(error: io::Error) -> Self {
+        ConnectionError::Broken(error.into())
+    }
+}
+
+impl ConnectionError {
+    fn protocol(why: String) -> Self {
+        ConnectionError::Broken(client_engine::ConnectionError::Protocol(why))
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) socket: NonblockingSocket,
     pub(crate) client: Client,
     /// The index of the server that the connection is to.
     pub(crate) server: usize,
@@ -48,10 +56,9 @@ pub(crate) struct Connection {
 pub(crate) struct Client {
     pub(crate) role: Role,
     pub(crate) state: ConnectionState,
+    pub(crate) websocket: WebSocket,
     /// The newest cursor; empty before the first one.
     pub(crate) cursor: Vec<u8>,
-    /// Bytes to write once reading is done.
-    pub(crate) reply: Vec<u8>,
     /// When the session was bound, and when it asked for history last.
     pub(crate) bound_at: u64,
     pub(crate) history_asked_at: u64,
@@ -73,8 +80,8 @@ pub(crate) enum Role {
 pub(crate) enum ConnectionState {
     /// Closed, and not yet opened again.
     Closed,
-    Connecting,
-    Upgrading,
+    /// Connecting, or upgrading.
+    Opening,
     Binding,
     Live,
 }
@@ -83,9 +90,9 @@ impl Client {
     pub(crate) fn new(role: Role) -> Self {
         Client {
             role,
-            state: ConnectionState::Connecting,
+            state: ConnectionState::Opening,
             cursor: Vec::new(),
-            reply: Vec::new(),
+            websocket: WebSocket::default(),
             bound_at: 0,
             history_asked_at: 0,
             is_resuming: false,
@@ -100,61 +107,47 @@ impl Client {
     }
 
     /// Reads the frames or the response in `bytes`; returns how many bytes were consumed.
-    pub(crate) fn receive(&mut self, bytes: &mut [u8], shared: &mut SharedState) -> Result<usize, ConnectionError> {
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &mut [u8],
+        out: &mut Vec<u8>,
+        shared: &mut SharedState,
+    ) -> Result<usize, ConnectionError> {
         if let Role::HttpSender { .. } = self.role {
             return self.receive_http_response(bytes, shared);
         }
         let mut taken = 0;
-        if self.state == ConnectionState::Upgrading {
-            let Some(head) = parse_response_head(bytes).map_err(ConnectionError::Protocol)? else { return Ok(0) };
-            if head.status != 101 {
-                return Err(ConnectionError::Protocol(format!("the upgrade was answered with {}", head.status)));
-            }
-            taken = head.body_start;
-            self.bind(shared);
-        }
-        while let Some(frame) = take_frame(&mut bytes[taken..], false, SERVER_FRAME_BYTES_MAX)
-            .map_err(|error| ConnectionError::Protocol(error.to_string()))?
-        {
-            let payload = taken + frame.payload.start..taken + frame.payload.end;
-            taken = payload.end;
-            match frame.opcode {
-                OpCode::Data(Data::Text) => self.receive_frame(&bytes[payload], shared)?,
-                OpCode::Control(Control::Ping) => {
-                    put_client_frame(&mut self.reply, OpCode::Control(Control::Pong), &bytes[payload], random_mask());
-                }
-                OpCode::Control(Control::Close) => {
-                    return Err(ConnectionError::Protocol(closed_error(&bytes[payload]).to_string()));
-                }
-                _ => {}
+        loop {
+            let (length, message) = self.websocket.take(&mut bytes[taken..], out)?;
+            taken += length;
+            match message {
+                None => return Ok(taken),
+                Some(Message::Opened) => self.bind(out, shared),
+                Some(Message::Text(text)) => self.receive_frame(&text, out, shared)?,
+                Some(Message::Closed(payload)) => return Err(Message::unasked(payload).into()),
+                Some(Message::Binary(_)) => {}
             }
         }
-        Ok(taken)
     }
 
-    fn bind(&mut self, shared: &SharedState) {
+    fn bind(&mut self, out: &mut Vec<u8>, shared: &SharedState) {
         self.state = ConnectionState::Binding;
         self.bound_at = shared.now();
+        // A user whose messages a session sends may have another session, which receives.
+        let device_id = if matches!(self.role, Role::WsSender { .. }) { "lab-sender" } else { "lab" };
         let frame = ClientFrame::Bind(Bind {
-            token: token::sign(&shared.token_key, self.user(), TOKEN_LIFETIME),
-            // A user whose messages a session sends may have another session, which receives.
-            device_id: if matches!(self.role, Role::WsSender { .. }) { "lab-sender" } else { "lab" }.into(),
-            device_kind: "web".into(),
-            app_version: None,
             cursor: (!self.cursor.is_empty()).then(|| String::from_utf8_lossy(&self.cursor).into_owned()),
-            push: false,
-            attention: Attention::Foreground,
+            ..bind_of(user_token(&shared.token_key, self.user()), device_id)
         });
-        self.queue_frame(&frame);
+        put_frame(out, &frame);
     }
 
-    fn queue_frame(&mut self, frame: &ClientFrame) {
-        // Our own frames always serialize.
-        let payload = serde_json::to_vec(frame).unwrap_or_default();
-        put_client_frame(&mut self.reply, OpCode::Data(Data::Text), &payload, random_mask());
-    }
-
-    fn receive_frame(&mut self, payload: &[u8], shared: &mut SharedState) -> Result<(), ConnectionError> {
+    fn receive_frame(
+        &mut self,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+        shared: &mut SharedState,
+    ) -> Result<(), ConnectionError> {
         let now = shared.now();
         if payload.starts_with(b"{\"t\":\"messages\"") {
             let Role::Receiver { index, .. } = self.role else { return Ok(()) };
@@ -184,7 +177,7 @@ impl Client {
             return Ok(());
         }
         if payload.starts_with(b"{\"t\":\"history\"") {
-            return self.receive_history(payload, shared);
+            return self.receive_history(payload, out, shared);
         }
         match parse::<ServerFrame>(payload)? {
             ServerFrame::Bound(bound) => {
@@ -197,12 +190,12 @@ impl Client {
                     for range in bound.resume.ranges {
                         shared.verifier.mark_missing_to(index, range.to_seq);
                         self.history_asked_at = now;
-                        self.request_history(range.conversation, range.from_seq, range.to_seq);
+                        request_history(out, range.conversation, range.from_seq, range.to_seq);
                     }
                 }
             }
             ServerFrame::Messages { .. } => {
-                return Err(ConnectionError::Protocol("a batch whose fields stand in another order".into()));
+                return Err(ConnectionError::protocol("a batch whose fields stand in another order".into()));
             }
             ServerFrame::Ok { reference } if shared.receipts.acknowledge(reference) => {}
             ServerFrame::Ok { reference } => {
@@ -222,7 +215,7 @@ impl Client {
                         shared.record_refusal(&[reference as u32], retry, code.as_str(), &message);
                     }
                 },
-                None => return Err(ConnectionError::Protocol(format!("{}: {message}", code.as_str()))),
+                None => return Err(ConnectionError::protocol(format!("{}: {message}", code.as_str()))),
             },
             _ => {}
         }
@@ -253,21 +246,12 @@ impl Client {
         }
     }
 
-    fn request_history(&mut self, conversation: String, from_seq: u64, to_seq: u64) {
-        self.queue_frame(&ClientFrame::History {
-            // The answer repeats the reference, which is thus the end of the range.
-            reference: Some(to_seq),
-            conversation,
-            query: tidings_protocol::http::HistoryQuery {
-                from_seq: Some(from_seq),
-                to_seq: Some(to_seq),
-                limit: Some(tidings_protocol::limits::HISTORY_PAGE_MAX),
-                ..Default::default()
-            },
-        });
-    }
-
-    fn receive_history(&mut self, payload: &[u8], shared: &mut SharedState) -> Result<(), ConnectionError> {
+    fn receive_history(
+        &mut self,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+        shared: &mut SharedState,
+    ) -> Result<(), ConnectionError> {
         #[derive(Deserialize)]
         struct Page<'a> {
             #[serde(rename = "ref")]
@@ -295,30 +279,30 @@ impl Client {
             && page.more
         {
             let last: Seq = parse(last.get().as_bytes())?;
-            self.request_history(page.conversation, last.seq + 1, page.to_seq);
+            request_history(out, page.conversation, last.seq + 1, page.to_seq);
         }
         Ok(())
     }
 
     /// Reads the response to an HTTP send. One request is in flight at a time, so there is at most one response.
     fn receive_http_response(&mut self, bytes: &[u8], shared: &mut SharedState) -> Result<usize, ConnectionError> {
-        let Some(head) = parse_response_head(bytes).map_err(ConnectionError::Protocol)? else { return Ok(0) };
-        let Some(body) = bytes.get(head.body_start..head.body_start + head.body_length) else { return Ok(0) };
+        let Some(answer) = parse_answer(bytes).map_err(ConnectionError::protocol)? else { return Ok(0) };
+        let body = &*answer.body;
         let Role::HttpSender { in_flight } = &mut self.role else { return Ok(0) };
         let messages = std::mem::take(in_flight);
         let now = shared.now();
         let mut retryable = false;
-        match (head.status, messages.as_slice()) {
+        match (answer.status, messages.as_slice()) {
             (200..=299, _) if body.starts_with(b"{\"results\"") => {
-                let answer: BatchView = parse(body)?;
-                for (message, result) in messages.iter().zip(answer.results) {
+                let batch: BatchView = parse(body)?;
+                for (message, result) in messages.iter().zip(batch.results) {
                     match (result.seq, result.error) {
                         (Some(seq), _) => shared.acknowledge(*message, seq, now),
                         (None, Some(error)) => {
                             retryable |= error.retry;
                             shared.record_refusal(&[*message], error.retry, error.code.as_str(), &error.detail);
                         }
-                        (None, None) => return Err(ConnectionError::Protocol("a result that is neither".into())),
+                        (None, None) => return Err(ConnectionError::protocol("a result that is neither".into())),
                     }
                 }
             }
@@ -332,17 +316,17 @@ impl Client {
                     shared.record_refusal(&messages, problem.retry, problem.code.as_str(), &problem.detail);
                 }
                 Err(_) => {
-                    shared.record_refusal(&messages, false, "none", &format!("an answer with status {}", head.status))
+                    shared.record_refusal(&messages, false, "none", &format!("an answer with status {}", answer.status))
                 }
             },
         }
         if retryable && shared.has_other_servers {
             return Err(ConnectionError::Refused);
         }
-        if head.closes {
+        if answer.closes {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        Ok(head.body_start + head.body_length)
+        Ok(bytes.len())
     }
 
     /// Takes the operations of the mix that were not answered when the connection broke.
@@ -363,8 +347,20 @@ impl Client {
     }
 }
 
-/// Longer than any run.
-const TOKEN_LIFETIME: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+fn request_history(out: &mut Vec<u8>, conversation: String, from_seq: u64, to_seq: u64) {
+    let frame = ClientFrame::History {
+        // The answer repeats the reference, which is thus the end of the range.
+        reference: Some(to_seq),
+        conversation,
+        query: tidings_protocol::http::HistoryQuery {
+            from_seq: Some(from_seq),
+            to_seq: Some(to_seq),
+            limit: Some(tidings_protocol::limits::HISTORY_PAGE_MAX),
+            ..Default::default()
+        },
+    };
+    put_frame(out, &frame);
+}
 
 #[derive(Deserialize)]
 struct SentView {
@@ -397,6 +393,6 @@ struct ResultView {
 fn parse<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, ConnectionError> {
     serde_json::from_slice(payload).map_err(|error| {
         let text: Cow<'_, str> = String::from_utf8_lossy(&payload[..payload.len().min(200)]);
-        ConnectionError::Protocol(format!("{error} in {}", json_string(&text)))
+        ConnectionError::protocol(format!("{error} in {}", json_string(&text)))
     })
 }

@@ -2,10 +2,11 @@
 
 use super::{connection_pool::ConnectionPool, mixed_traffic::MixedTraffic, shared_state::SharedState};
 use crate::{
+    LabError,
     mix::form::{DeliveredEntry, Form},
     worker_protocol::WorkerConfig,
 };
-use std::{collections::HashSet, io, time::Duration};
+use std::{collections::HashSet, time::Duration};
 use tidings_client::{
     ClientError,
     http::{HttpClient, path_segment},
@@ -21,7 +22,11 @@ use tidings_protocol::{
 const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Reads all back from the first server that answers, while the sessions go on.
-pub(super) fn compare(config: &WorkerConfig, pool: &mut ConnectionPool, shared: &mut SharedState) -> io::Result<()> {
+pub(super) fn compare(
+    config: &WorkerConfig,
+    pool: &mut ConnectionPool,
+    shared: &mut SharedState,
+) -> Result<(), LabError> {
     if !shared.mix.is_on() {
         return Ok(());
     }
@@ -32,14 +37,14 @@ pub(super) fn compare(config: &WorkerConfig, pool: &mut ConnectionPool, shared: 
         http.set_timeout(PAGE_TIMEOUT);
         let read = compare_history(&mut http, base_seq, pool, shared).and_then(|()| {
             compare_read_marks(&mut http, pool, shared)?;
-            compare_receipts(&mut http, shared)
+            Ok(compare_receipts(&mut http, shared)?)
         });
         match read {
             Ok(()) => return Ok(()),
             Err(error) => last_error = error.to_string(),
         }
     }
-    Err(io::Error::other(format!("no server answered the comparison with history: {last_error}")))
+    Err(LabError::Worker(format!("no server answered the comparison with history: {last_error}")))
 }
 
 fn compare_history(
@@ -47,7 +52,7 @@ fn compare_history(
     base_seq: u64,
     pool: &mut ConnectionPool,
     shared: &mut SharedState,
-) -> Result<(), ClientError> {
+) -> Result<(), LabError> {
     let conversation = shared.mix.conversation().to_owned();
     let mut known = HashSet::new();
     let mut from_seq = base_seq + 1;
@@ -72,7 +77,7 @@ fn compare_read_marks(
     http: &mut HttpClient,
     pool: &mut ConnectionPool,
     shared: &mut SharedState,
-) -> Result<(), ClientError> {
+) -> Result<(), LabError> {
     for receiver in 0..shared.mix.read_marks.len() {
         let (marked, is_answered) = shared.mix.read_marks[receiver];
         if marked == 0 || !is_answered {

@@ -26,19 +26,24 @@ mod traffic;
 pub mod verifier;
 
 use crate::{
+    LabError,
+    client_engine::{
+        bench_link::{commands, report},
+        reactor::Reactor,
+    },
     process,
     worker_protocol::{WorkerCommand, WorkerConfig, WorkerReport},
 };
-use connection_pool::{ConnectionPool, WAKER};
+use connection_pool::ConnectionPool;
 use mixed_traffic::MixedTraffic;
 use receipt_teller::ReceiptTeller;
 use sent_messages::SentMessages;
 use shared_state::SharedState;
 use std::{
     collections::HashSet,
-    io::{self, BufRead, Write},
+    io,
     process::ExitCode,
-    sync::{Arc, mpsc},
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
@@ -50,38 +55,20 @@ pub(crate) fn main() -> ExitCode {
     match run_commands() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&WorkerReport::Failed { why: error.to_string() });
+            let why = match error {
+                LabError::Worker(why) => why,
+                other => other.to_string(),
+            };
+            report(&WorkerReport::Failed { why });
             ExitCode::FAILURE
         }
     }
 }
 
-/// Writes a line to the bench. If the bench has ended, standard input ends as well, so errors need no handling here.
-fn report(report: &WorkerReport) {
-    let mut out = io::stdout().lock();
-    let _ = serde_json::to_writer(&mut out, report);
-    let _ = out.write_all(b"\n").and_then(|()| out.flush());
-}
-
-fn run_commands() -> io::Result<()> {
-    let poll = mio::Poll::new()?;
-    let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    // The bench waits for the answer to each command before it sends the next: a few places are enough.
-    let (commands, inbox) = mpsc::sync_channel(4);
-    std::thread::spawn(move || {
-        for line in io::stdin().lock().lines() {
-            let Some(command) = line.ok().and_then(|line| serde_json::from_str::<WorkerCommand>(&line).ok()) else {
-                break;
-            };
-            if commands.send(command).is_err() {
-                break;
-            }
-            let _ = waker.wake();
-        }
-        // The loop below ends when it sees the closed channel.
-        drop(commands);
-        let _ = waker.wake();
-    });
+fn run_commands() -> Result<(), LabError> {
+    let mut reactor = Reactor::new()?;
+    reactor.wait_precisely()?;
+    let inbox = commands(&reactor)?;
     let Ok(WorkerCommand::Open(config)) = inbox.recv() else { return Ok(()) };
     if let Some(core) = config.core {
         process::pin_to_core(core)?;
@@ -102,11 +89,12 @@ fn run_commands() -> io::Result<()> {
     shared.has_other_servers = config.addresses.len() > 1 || config.server_returns;
     if is_shared {
         // The agent may be killed while this process opens connections and reads no commands.
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+            .map_err(io::Error::from)?;
         shared.verifier.keep_digests();
     }
     let started = Instant::now();
-    let mut pool = open_all(&config, poll, &mut shared)?;
+    let mut pool = open_all(&config, reactor, &mut shared)?;
     report(&WorkerReport::Opened { seconds: started.elapsed().as_secs_f64() });
     // Of several load clients each has receivers of some conversations only.
     let conversations: HashSet<usize> = config.receivers.iter().map(|receiver| receiver.conversation).collect();
@@ -144,18 +132,18 @@ fn run_commands() -> io::Result<()> {
     }
 }
 
-fn open_all(config: &WorkerConfig, poll: mio::Poll, shared: &mut SharedState) -> io::Result<ConnectionPool> {
-    let mut pool = ConnectionPool::new(config, poll, shared)?;
+fn open_all(config: &WorkerConfig, reactor: Reactor, shared: &mut SharedState) -> Result<ConnectionPool, LabError> {
+    let mut pool = ConnectionPool::new(config, reactor, shared)?;
     wait_until_open(&mut pool, shared)?;
     Ok(pool)
 }
 
-fn wait_until_open(pool: &mut ConnectionPool, shared: &mut SharedState) -> io::Result<()> {
+fn wait_until_open(pool: &mut ConnectionPool, shared: &mut SharedState) -> Result<(), LabError> {
     let deadline = Instant::now() + OPEN_TIMEOUT;
     while !pool.is_open() {
         if Instant::now() > deadline {
             let why = shared.verifier.problems.join("; ");
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not all connections opened: {why}")));
+            return Err(LabError::Worker(format!("not all connections opened: {why}")));
         }
         pool.poll_once(Duration::from_millis(50), shared)?;
     }

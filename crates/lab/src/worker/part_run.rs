@@ -3,6 +3,7 @@
 
 use super::{connection_pool::ConnectionPool, report, shared_phase::SharedPhase, shared_state::SharedState};
 use crate::{
+    LabError,
     latency::record,
     phase_part::{PartProgress, PhasePart},
     worker_protocol::{WorkerCommand, WorkerReport},
@@ -70,7 +71,7 @@ impl PartRun {
     }
 
     /// Serves the connections until the common moment has come.
-    pub(super) fn wait(&self, pool: &mut ConnectionPool, shared: &mut SharedState) -> io::Result<()> {
+    pub(super) fn wait(&self, pool: &mut ConnectionPool, shared: &mut SharedState) -> Result<(), LabError> {
         while let Some(early) = self.start.checked_sub(shared.now()).filter(|early| *early > 0) {
             pool.poll_once(Duration::from_nanos(early.min(SLEEP_NS_MAX)), shared)?;
         }

@@ -11,7 +11,7 @@ use super::{
     verifier::DeliveryFaults,
 };
 use crate::{
-    corpus,
+    LabError, corpus,
     latency::{Percentiles, curve_of},
     phase_part::PhasePart,
     process,
@@ -75,7 +75,7 @@ pub(super) fn run(
     inbox: &mpsc::Receiver<WorkerCommand>,
     pool: &mut ConnectionPool,
     shared: &mut SharedState,
-) -> io::Result<Outcome> {
+) -> Result<Outcome, LabError> {
     let (bodies, schedule) = prepare(phase)?;
     let (part, shared_phase) = part.map(|part| PartRun::await_start(part, inbox, shared)).transpose()?.unzip();
     let start = shared_phase.as_ref().map_or_else(|| shared.now(), SharedPhase::start_ns);
@@ -185,7 +185,7 @@ impl PhaseRun<'_> {
         inbox: &mpsc::Receiver<WorkerCommand>,
         pool: &mut ConnectionPool,
         shared: &mut SharedState,
-    ) -> io::Result<()> {
+    ) -> Result<(), LabError> {
         let mut heads = shared.verifier.heads();
         let mut last_progress = (0, self.start);
         let mut next_settled_check = 0;

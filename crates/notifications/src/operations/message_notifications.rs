@@ -56,6 +56,9 @@ const DECISIVE: [NotificationOutcome; 29] = [
 const SAY_LITTLE: [NotificationOutcome; 3] =
     [NotificationOutcome::NotRecorded, NotificationOutcome::NoDevice, NotificationOutcome::NotSetUp];
 
+/// How often what waits is read again because something was recorded meanwhile.
+const READ_AGAIN_MAX: usize = 10;
+
 /// The step that decided. Of one channel and device the last step counts, and what was recorded before what holds now.
 fn decisive(steps: &[NotificationStep], now_ms: u64) -> Option<&NotificationStep> {
     let is_overtaken = |at: usize| {
@@ -143,11 +146,20 @@ impl Notifications {
     ) -> StoreResult<Vec<NotificationStep>> {
         let now_ms = self.context.clock.now_ms();
         let content = &message.content;
-        // What waits is read before what is recorded: one commit turns the one into the other, so that none is missed.
         let (lane, position, sent_at) = (conversation.lane() as usize, message.position, message.at);
         let place = OutboxItem { position, conversation: conversation.no, seq: message.seq };
-        let (has_device, waiting) = self.waiting_steps(user, place)?;
-        let recorded = self.context.trace.read(&*self.context.store, conversation.no, &message, user, now_ms)?;
+        let record = || self.context.trace.read(&*self.context.store, conversation.no, &message, user, now_ms);
+        // One commit turns what waits into what is recorded. Neither is missed and none is shown as both, if nothing was recorded while
+        // what waits was read.
+        let mut recorded = record()?;
+        let (mut has_device, mut waiting) = self.waiting_steps(user, place)?;
+        for _ in 0..READ_AGAIN_MAX {
+            let before = std::mem::replace(&mut recorded, record()?);
+            if before == recorded {
+                break;
+            }
+            (has_device, waiting) = self.waiting_steps(user, place)?;
+        }
         let mut steps: Vec<NotificationStep> = recorded.into_iter().map(NotificationStep::from).collect();
         let is_recorded = !steps.is_empty();
         let unpushed = match (content.is_recalled(), content.silent || content.skip_push || content.is_hidden()) {

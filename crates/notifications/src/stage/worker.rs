@@ -220,7 +220,9 @@ impl Worker {
             // only that knows whom it concerns.
             let is_notified = |entry: &StoredEntry| !is_recalled(entry) && !entry.content.kind.is_opaque();
             let entry = page.into_iter().next().filter(is_notified);
-            let (Some(entry), Some(conversation)) = (entry, context.directory.conversation(item.conversation)?) else {
+            let (Some(entry), Some(conversation)) =
+                (entry, context.directory.readable_conversation(item.conversation)?)
+            else {
                 continue;
             };
             let found =

@@ -111,11 +111,14 @@ async fn each_member_who_was_not_told_has_a_cause() {
     // A client of ben's has stored it.
     let cursor = Cursor { epoch: world.engine.store.epoch(), positions: [u64::MAX; LANES] };
     world.engine.note_stored(world.user("ben").no, &cursor);
-    assert_eq!(world.notifications(1, "ben").outcome, NotificationOutcome::Acknowledged);
+    world.reached(1, "ben", NotificationOutcome::Acknowledged).await;
+    // A caller is answered before the node knows of the commit.
     world.engine.mark_read(&world.user("gus"), "room", 1).await.unwrap();
-    assert_eq!(world.notifications(1, "gus").summary, "gus had read the message, so no notification was needed");
+    let read = world.reached(1, "gus", NotificationOutcome::Read).await;
+    assert_eq!(read.summary, "gus had read the message, so no notification was needed");
     world.engine.recall_message(&Actor::App, "room", 1, None, None).await.unwrap();
-    assert_eq!(world.notifications(1, "eve").summary, "the message was recalled, so nobody is notified of it any more");
+    let recalled = world.reached(1, "eve", NotificationOutcome::Recalled).await;
+    assert_eq!(recalled.summary, "the message was recalled, so nobody is notified of it any more");
     assert_eq!(world.notifications(1, "fay").outcome, NotificationOutcome::Accepted, "before");
     world.stop();
 }

@@ -3,7 +3,7 @@
 use super::{PushFallback, PushFallbackStatus, PushPriority, PushProvider};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 /// Whom a push is for: either named users and devices, or all devices, or those with tags.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -234,6 +234,27 @@ pub struct PushListItem {
     pub ended_at: Option<u64>,
     /// Devices that it is for; 0 until it has started.
     pub targets: u64,
+}
+
+/// Which pushes to list.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct PushListQuery {
+    /// Pushes in this state.
+    #[serde(default)]
+    pub state: Option<PushState>,
+    /// Pushes of this type.
+    #[serde(default, rename = "type")]
+    pub content_type: Option<String>,
+    /// Pushes that were accepted at this time or later, in milliseconds since 1970 UTC.
+    #[serde(default, deserialize_with = "crate::time::time_or_zero")]
+    pub since: Option<u64>,
+    /// The `next` of the page before; absent for the first.
+    #[serde(default)]
+    pub after: Option<u64>,
+    /// Pushes in the page, at most 100, which absent or 0 means, too.
+    #[serde(default)]
+    pub limit: usize,
 }
 
 /// Pushes, page by page, the newest first.

@@ -52,6 +52,8 @@ export class Client implements Tidings {
   readonly #pushes: Pushes;
   readonly #keeper: Keeper;
   readonly #handles = new Map<string, ConversationHandle>();
+  /** Conversations whose last entry came. That this user is no longer a member is said once more, when the server removes the members. */
+  readonly #deleted = new Set<string>();
   readonly #attend: (attention: Attention) => void;
   readonly #onClose: readonly (() => void)[];
   /** The cursor that what is held stands for; undefined: nothing is held. */
@@ -230,6 +232,13 @@ export class Client implements Tidings {
           if (entry.kind === "member_change" || entry.kind === "conversation_change") receipts.changed(entry.conversation);
         }
         timelines.take(frame.entries);
+        for (const entry of frame.entries) {
+          this.#deleted.delete(entry.conversation);
+          if (endsConversation(entry)) {
+            this.#membership(entry.conversation, false);
+            this.#deleted.add(entry.conversation);
+          }
+        }
         this.#cursor = frame.cursor;
         this.#keeper.cursorMoved(frame.cursor);
         break;
@@ -281,6 +290,7 @@ export class Client implements Tidings {
 
   #membership(conversation: string, member: boolean): void {
     const { core, list, timelines } = this.#parts;
+    if (this.#deleted.delete(conversation) && !member) return;
     list.membership(conversation, member);
     timelines.forget(conversation);
     const handle = this.#handles.get(conversation);
@@ -309,4 +319,9 @@ function assignmentOf(entry: Entry): AssignmentEvent | undefined {
   if (assignedTo !== null && typeof assignedTo !== "string") return undefined;
   const by = actorOf(entry);
   return { conversation: entry.conversation, assignedTo, at: entry.at, ...(by !== undefined && { by }) };
+}
+
+/** Whether it is the last entry of a conversation that was deleted. */
+function endsConversation({ kind, body }: Entry): boolean {
+  return kind === "conversation_change" && body !== null && typeof body === "object" && "deleted" in body && body["deleted"] === true;
 }

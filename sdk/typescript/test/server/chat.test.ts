@@ -129,6 +129,19 @@ test("groups: made, renamed, joined and left, as the list and the timeline tell"
   await assert.rejects(theirs.send({ text: "still here?" }), (error: { code?: string }) => error.code === "not_a_member");
 });
 
+test("a conversation that the app server deletes is gone for its members", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  const [hers, his] = [await open(ada ?? ""), await open(ben ?? "")];
+  const group = await hers.createGroup({ members: [ben ?? ""] });
+  await group.send({ text: "soon gone" });
+  await until(his.conversations, () => his.conversations.get().items.some(({ id, unread }) => id === group.id && unread === 1));
+  const left = new Promise<boolean>((resolve) => his.on("membership", ({ member }) => resolve(member)));
+  await server.api("DELETE", `/v1/conversations/${encodeURIComponent(group.id)}`);
+  assert.equal(await left, false);
+  for (const one of [hers, his]) await until(one.conversations, () => !one.conversations.get().items.some(({ id }) => id === group.id));
+  await assert.rejects(group.send({ text: "still here?" }), (error: { code?: string }) => error.code === "conversation_deleted");
+});
+
 test("owners mute, ban, invite, admit and hand over", async () => {
   const [ada, ben, cleo] = await server.users("ada", "ben", "cleo");
   const [hers, his, third] = [await open(ada ?? ""), await open(ben ?? ""), await open(cleo ?? "")];

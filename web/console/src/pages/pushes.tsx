@@ -3,8 +3,9 @@ import { useEffect, useState } from "preact/hooks";
 import { confirmed } from "../parts/confirm.js";
 import { AreaField, Finder, Outcome, readJson, SelectField, TextField, words } from "../parts/form.js";
 import { Badge, Card, Facts, Failure, Loaded, Page, Reload, Time, type Tone } from "../parts/layout.js";
+import { Narrow, type NarrowField } from "../parts/narrow.js";
 import { PagedTable, usePages } from "../parts/paged-table.js";
-import { ask, change, path, reason, RefusedError } from "../state/api.js";
+import { ask, change, path, reason, RefusedError, withQuery } from "../state/api.js";
 import { count, percent, plural } from "../state/format.js";
 import { go, href, type Route } from "../state/route.js";
 import type { PushDevicePage, PushPage, PushStatus } from "../state/types.js";
@@ -24,18 +25,25 @@ export function PushesPage({ route }: { readonly route: Route }) {
   );
 }
 
+const NARROW_PUSHES: readonly NarrowField[] = [
+  { key: "state", label: "State", options: [["", "all states"], ...Object.keys(TONES).map((state) => [state, state] as const)] },
+  { key: "type", label: "Type" },
+];
+
 function PushList() {
-  const page = usePages<PushPage>("/v1/push");
+  const [narrowed, setNarrowed] = useState<Readonly<Record<string, string>>>({});
+  const page = usePages<PushPage>(withQuery("/v1/push", narrowed));
   return (
     <Card
       title="All pushes"
       note="newest first; those of journeys and of the channel device_push, too"
       actions={<><Finder label="A push's number" button="Follow" onFind={(push) => go("pushes", push)} /><Reload asked={page} /></>}
     >
+      <Narrow fields={NARROW_PUSHES} onApply={setNarrowed} />
       <PagedTable
         pages={page}
         label="Pushes"
-        empty="No push was sent yet, or those that were are no longer kept."
+        empty="No push on this page: none was sent, none is kept any longer, or none fits."
         columns={[{ title: "Push" }, { title: "State" }, { title: "Type" }, { title: "Devices", isNumber: true }, { title: "Accepted" }, { title: "Ended" }]}
         rows={({ pushes }) => pushes.map(({ push, state, type, client_push_id: own, targets, accepted_at: at, send_at: start, ended_at: ended }) => ({
           key: push,

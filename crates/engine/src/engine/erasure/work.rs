@@ -26,6 +26,8 @@ const PROPOSALS_AT_ONCE: usize = 32;
 pub(super) const ROWS_AT_ONCE: usize = 1_000;
 /// Rows and entries in one step: a commit holds up others for as long as it takes.
 pub(super) const STEP_MAX: usize = 200;
+/// Conversations of the person in one part of the work, each of which begins with a read of their list.
+const OWN_CONVERSATIONS_MAX: usize = 5_000;
 /// Conversations that are read at once.
 const CONVERSATIONS_AT_ONCE: u64 = 200;
 /// Entries of a conversation that are read at once.
@@ -198,7 +200,7 @@ impl Engine {
         self.popups.forget_user(&person.id)?;
         self.leave_desks(person)?;
         self.withdraw_requests_of(&|_, user| user == person.no)?;
-        let groups = self.store.conversations_of(person.no, false, STEP_MAX).map_err(store_refusal)?;
+        let groups = self.store.conversations_of(person.no, false, OWN_CONVERSATIONS_MAX).map_err(store_refusal)?;
         let mut proposals = Vec::with_capacity(groups.len());
         for group in &groups {
             let Some(conversation) = self.directory.conversation(group.conversation).map_err(store_refusal)? else {
@@ -347,18 +349,20 @@ impl Engine {
         let direct = all.into_iter().filter(|one| one.kind == ConversationKind::Direct).map(|one| one.conversation);
         let mut direct: Vec<ConversationNo> = direct.filter(|conversation| conversation.0 > after).collect();
         direct.sort_unstable();
-        let is_last = direct.len() <= STEP_MAX;
-        direct.truncate(STEP_MAX);
-        let mut proposals = Vec::new();
-        for (conversation, details) in direct.iter().zip(self.store.conversations(&direct).map_err(store_refusal)?) {
-            let Some(mut id) = details.and_then(|details| renamed_direct(person, &details.id)) else { continue };
-            if self.store.conversation_no(&id).map_err(store_refusal)?.is_some_and(|taken| taken != *conversation) {
-                id = format!("{id}~{}", conversation.0);
+        let is_last = direct.len() <= OWN_CONVERSATIONS_MAX;
+        direct.truncate(OWN_CONVERSATIONS_MAX);
+        for some in direct.chunks(STEP_MAX) {
+            let mut proposals = Vec::new();
+            for (conversation, details) in some.iter().zip(self.store.conversations(some).map_err(store_refusal)?) {
+                let Some(mut id) = details.and_then(|details| renamed_direct(person, &details.id)) else { continue };
+                if self.store.conversation_no(&id).map_err(store_refusal)?.is_some_and(|taken| taken != *conversation) {
+                    id = format!("{id}~{}", conversation.0);
+                }
+                let step = EraseStep::Rename { conversation: *conversation, id };
+                proposals.push((None, Proposal::Erase(Box::new(step))));
             }
-            let step = EraseStep::Rename { conversation: *conversation, id };
-            proposals.push((None, Proposal::Erase(Box::new(step))));
+            self.commit_some(proposals)?;
         }
-        self.commit_some(proposals)?;
         Ok(match direct.last() {
             Some(last) if !is_last => Part::More(last.0.to_string()),
             _ => Part::Done,

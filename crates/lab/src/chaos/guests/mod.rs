@@ -1,13 +1,11 @@
-//! Guests: users beside the group, each with two devices that connect, disconnect and get pushes. Each device has a thread.
+//! Guests: users beside the group, each with two devices that connect, disconnect and get pushes. One thread drives them all.
 //!
 //! A device connects while it is wanted, reconnects to another node when its connection breaks or falls silent, and
 //! disconnects when it is no longer wanted. Its own knowledge of its session is the expected presence. In reading order:
-//! [`device_handle`] controls a device and has its state, [`device_connection`] is its connection, [`device_thread`] its
-//! thread, [`offline_notices`] the changes of presence that it receives as a watcher.
+//! [`device_handle`] controls a device and has its state, [`device_loop`] has the sessions of all, [`offline_notices`] the changes of presence that it receives as a watcher.
 
-mod device_connection;
 mod device_handle;
-mod device_thread;
+mod device_loop;
 mod offline_notices;
 
 use super::{
@@ -17,7 +15,7 @@ use super::{
 use crate::{LabError, setup};
 pub(super) use device_handle::GuestConfig;
 use device_handle::{DeviceHandle, GuestProtocol};
-use device_thread::DeviceContext;
+use device_loop::DeviceContext;
 use offline_notices::OfflineNotices;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -42,7 +40,7 @@ pub(super) struct Guests {
     config: Arc<GuestConfig>,
     notices: Arc<OfflineNotices>,
     stopped: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), LabError>>>,
 }
 
 impl Guests {
@@ -71,23 +69,15 @@ impl Guests {
         let devices: Arc<[DeviceHandle]> = devices.into();
         let stopped = Arc::new(AtomicBool::new(false));
         let notices = Arc::new(OfflineNotices::default());
-        let start = |number: usize| {
-            let (devices, config, push_verifier, notices) =
-                (devices.clone(), config.clone(), push_verifier.clone(), notices.clone());
-            let stopped = stopped.clone();
-            std::thread::spawn(move || {
-                let context = DeviceContext {
-                    devices: &devices,
-                    config: &config,
-                    push_verifier: &push_verifier,
-                    notices: &notices,
-                    stopped: &stopped,
-                };
-                device_thread::run_device(number, &context);
-            })
+        let context = DeviceContext {
+            devices: devices.clone(),
+            config: config.clone(),
+            push_verifier: push_verifier.clone(),
+            notices: notices.clone(),
+            stopped: stopped.clone(),
         };
-        let threads = (0..devices.len()).map(start).collect();
-        let guests = Guests { devices, config: config.clone(), notices, stopped, threads };
+        let thread = Some(std::thread::spawn(move || device_loop::run_devices(context)));
+        let guests = Guests { devices, config: config.clone(), notices, stopped, thread };
         if guests.await_all(patience) {
             Ok(guests)
         } else {
@@ -191,7 +181,8 @@ impl Guests {
 impl Drop for Guests {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
+        if let Some(thread) = self.thread.take() {
+            // Without its thread no device was connected, which the step has told.
             let _ = thread.join();
         }
     }

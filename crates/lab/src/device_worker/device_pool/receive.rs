@@ -2,75 +2,60 @@
 
 use super::{DevicePool, heartbeat_interval_ms, user_id};
 use crate::{
+    LabError,
+    client_engine::{
+        device::{ServerMessage, put_ack, take_message},
+        reactor::{Clients, Reactor},
+    },
     clock::machine_ns,
     device_worker::{
         backoff::{ConnectionEnd, RetryTarget},
-        device::{DeviceState, ReadOutcome},
-        wire::{ServerMessage, put_ack, put_pong, take_message},
+        device::DeviceState,
     },
     latency::record,
 };
-use mio::event::Event;
 use rand::RngExt;
 use std::borrow::Cow;
 
 /// The most listeners in the list, to which redirects add.
 const LISTENERS_MAX: usize = 1_000;
 
-impl DevicePool {
-    pub(super) fn handle_event(&mut self, index: usize, event: &Event) -> Result<(), ConnectionEnd> {
-        // Reading comes first: a server that refuses and closes may reset the connection after its last frame, which can
-        // still be read, and then the error.
-        if event.is_readable() || event.is_read_closed() || event.is_error() {
-            let mut buffer = std::mem::take(&mut self.buffer);
-            let result = self.read(index, event.is_read_closed(), &mut buffer);
-            self.buffer = buffer;
-            result?;
-        }
-        let device = &mut self.devices[index];
-        if event.is_error()
-            && let Some(stream) = &device.stream
-            && let Some(error) = stream.take_error().map_err(|error| ConnectionEnd::of(&error))?
-        {
-            return Err(ConnectionEnd::of(&error));
-        }
-        if event.is_writable() {
-            device.flush().map_err(|error| ConnectionEnd::of(&error))?;
-        }
+impl Clients for DevicePool {
+    type Error = ConnectionEnd;
+
+    fn receive(&mut self, index: usize, bytes: &mut [u8], out: &mut Vec<u8>) -> Result<usize, ConnectionEnd> {
+        self.take_frames(index, bytes, out)
+    }
+
+    fn next_timer(&mut self, _index: usize) -> Option<u64> {
+        self.first_heartbeat_ms.take()
+    }
+
+    fn ended(&mut self, reactor: &mut Reactor, index: usize, why: ConnectionEnd) -> Result<(), LabError> {
+        self.first_heartbeat_ms = None;
+        self.handle_end(reactor, index, why);
         Ok(())
     }
 
-    fn read(&mut self, index: usize, closed: bool, buffer: &mut Vec<u8>) -> Result<(), ConnectionEnd> {
-        loop {
-            let read = self.devices[index].read(buffer);
-            let (filled, reading) = read.map_err(|error| ConnectionEnd::of(&error))?;
-            let taken = self.take_frames(index, &mut buffer[..filled])?;
-            let device = &mut self.devices[index];
-            device.keep_partial_frame(&buffer[taken..filled]);
-            // TLS may have records of its own to send.
-            device.flush().map_err(|error| ConnectionEnd::of(&error))?;
-            match reading {
-                ReadOutcome::Ended => return Err(ConnectionEnd::new("closed", RetryTarget::SameListener)),
-                ReadOutcome::Drained if !closed || filled == 0 => return Ok(()),
-                ReadOutcome::Drained | ReadOutcome::More => {}
-            }
-        }
+    fn expired(&mut self, reactor: &mut Reactor, index: usize) -> Result<(), LabError> {
+        self.handle_timer(reactor, index);
+        Ok(())
     }
+}
 
-    fn take_frames(&mut self, index: usize, bytes: &mut [u8]) -> Result<usize, ConnectionEnd> {
+impl DevicePool {
+    fn take_frames(&mut self, index: usize, bytes: &mut [u8], out: &mut Vec<u8>) -> Result<usize, ConnectionEnd> {
         let mut taken = 0;
         let mut pushes = Vec::new();
         loop {
-            let upgraded = self.devices[index].state != DeviceState::Opening;
-            let message = take_message(self.config.via, upgraded, &mut bytes[taken..]);
+            let websocket = &mut self.devices[index].websocket;
+            let message = take_message(self.config.via, websocket, &mut bytes[taken..], out);
             let Some((length, message)) = message.map_err(|why| self.protocol_violation(index, &why))? else { break };
             taken += length;
-            self.handle_message(index, message, &mut pushes)?;
+            self.handle_message(index, message, &mut pushes, out)?;
         }
         if !pushes.is_empty() {
-            self.scratch.clear();
-            put_ack(self.config.via, &mut self.scratch, pushes);
-            self.devices[index].send(&self.scratch).map_err(|error| ConnectionEnd::of(&error))?;
+            put_ack(self.config.via, out, pushes);
         }
         Ok(taken)
     }
@@ -85,16 +70,16 @@ impl DevicePool {
         index: usize,
         message: ServerMessage<'_>,
         pushes: &mut Vec<u64>,
+        out: &mut Vec<u8>,
     ) -> Result<(), ConnectionEnd> {
         let state = self.devices[index].state;
         match message {
             ServerMessage::Upgraded => {
                 self.devices[index].state = DeviceState::Binding;
-                self.scratch.clear();
-                self.put_bind(index);
-                self.devices[index].send(&self.scratch).map_err(|error| ConnectionEnd::of(&error))
+                self.put_bind(index, out);
+                Ok(())
             }
-            ServerMessage::Bound { user, heartbeat_ms } if state == DeviceState::Binding => {
+            ServerMessage::Bound { user, heartbeat_ms, .. } if state == DeviceState::Binding => {
                 self.handle_bound(index, &user, heartbeat_ms)
             }
             ServerMessage::Bound { .. } => Err(self.protocol_violation(index, "bound, again")),
@@ -132,12 +117,7 @@ impl DevicePool {
                 let listener = address.and_then(|address| self.listener_index(address));
                 Err(ConnectionEnd::new("redirected", RetryTarget::After { ms: after_ms, listener }))
             }
-            ServerMessage::Ping { payload } => {
-                self.scratch.clear();
-                put_pong(&mut self.scratch, payload);
-                self.devices[index].send(&self.scratch).map_err(|error| ConnectionEnd::of(&error))
-            }
-            ServerMessage::Ignored => Ok(()),
+            ServerMessage::Presence { .. } | ServerMessage::Ignored => Ok(()),
         }
     }
 
@@ -167,9 +147,7 @@ impl DevicePool {
         device.attempts = 0;
         device.heartbeat_ms = heartbeat_ms.min(u64::from(u32::MAX)) as u32;
         // The first heartbeat is sent after a random time, so that devices that bind together do not send them together.
-        let first_ms = rand::rng().random_range(0..=heartbeat_interval_ms(device));
-        // The last tick never expires: the baseline gets no heartbeats.
-        device.due_tick = if self.config.bare { u32::MAX } else { self.timers.schedule(index as u32, first_ms) };
+        self.first_heartbeat_ms = Some(rand::rng().random_range(0..=heartbeat_interval_ms(device)));
         record(&mut self.bind, device.planned_ns, now);
         self.connecting -= 1;
         self.counts.live += 1;

@@ -8,7 +8,9 @@ use super::{
     figures::{Recorder, ServerUse},
 };
 use crate::{
-    LabError, interrupt,
+    LabError,
+    client_engine::session::user_token,
+    interrupt,
     live::{LiveBlock, WorkLength},
     process::{self, ServerProcesses, monotonic_ns},
     rate_profile::PlannedTimes,
@@ -27,7 +29,7 @@ use std::{
     },
     time::Duration,
 };
-use tidings_client::{ClientError, device::DeviceSession, session::Session, token};
+use tidings_client::{ClientError, device::DeviceSession, session::Session};
 use tidings_protocol::{frames::ClientFrame, miop::Bind};
 
 /// Threads that open connections, each one at a time: a bind takes about a millisecond on an idle server.
@@ -36,7 +38,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const HEARTBEAT_NS: u64 = 10_000_000_000;
 /// How long a thread sleeps at most, so that Ctrl-C ends it soon.
 const SLEEP: Duration = Duration::from_millis(50);
-const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// A server that has opened this share of its descriptors keeps the others for itself.
 const DESCRIPTORS_FULL: f64 = 0.8;
 /// What a server logs that has fewer places for connections than it is set to, for want of descriptors.
@@ -153,7 +154,7 @@ impl ConnectionWorker {
         let ids = setup::numbered_ids(&format!("{}-c", process::run_tag()), users);
         setup::create_users(&mut around.target.http(), &ids)?;
         let key = around.target.keys().1;
-        let tokens = ids.iter().map(|id| token::sign(key, id, TOKEN_LIFETIME)).collect();
+        let tokens = ids.iter().map(|id| user_token(key, id)).collect();
         let metrics_address = around.target.address();
         let server_log = match around.target {
             Target::Own(own) => Some(own.log_file()),

@@ -3,6 +3,7 @@
 use super::{Job, Surroundings, WorkResult};
 use crate::{
     LabError,
+    client_engine::http::ConnectionUse,
     options::TargetArgs,
     popups::{
         balance::Balance,
@@ -12,7 +13,6 @@ use crate::{
         mix::{HomePageMix, MixConfig, MixPhase},
         output::checks_of,
         user_profiles::UserProfiles,
-        wire::ConnectionUse,
     },
     process,
     result::Verdict,

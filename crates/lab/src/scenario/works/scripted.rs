@@ -8,7 +8,9 @@ use super::{
     figures::{Recorder, ServerUse},
 };
 use crate::{
-    LabError, interrupt,
+    LabError,
+    client_engine::session::user_token,
+    interrupt,
     live::{LiveBlock, WorkLength},
     process,
     process::monotonic_ns,
@@ -28,10 +30,9 @@ use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
-use tidings_client::{http::HttpClient, token};
+use tidings_client::http::HttpClient;
 use tidings_protocol::http::{PushPriority, PushRequest, PushTo};
 
-const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// A push of a script outlives the script, and not much else.
 const PUSH_TTL_S: u64 = 3600;
 /// How long a thread sleeps at most while no session is open, so that Ctrl-C ends it soon.
@@ -64,7 +65,7 @@ impl ScriptedWorker {
         setup::create_users(&mut http, &users)?;
         let everybody = setup::create_group(&mut http, &format!("script-{tag}"), &users)?.id;
         let (api_key, token_key) = around.target.keys();
-        let tokens = users.iter().map(|user| token::sign(token_key, user, TOKEN_LIFETIME)).collect();
+        let tokens = users.iter().map(|user| user_token(token_key, user)).collect();
         let seed = script.seed.unwrap_or_else(rand::random);
         Ok(ScriptedWorker {
             name: name.to_owned(),
