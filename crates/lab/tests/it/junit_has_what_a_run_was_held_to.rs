@@ -44,8 +44,11 @@ fn number(node: Node<'_, '_>, name: &str) -> usize {
     node.attribute(name).unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
 }
 
+/// A case's name, and the type and text of its failure.
+type Case = (String, Option<(String, String)>);
+
 /// Reads the document as Jenkins and GitLab do, and answers for each suite its cases, with what is wrong with each.
-fn read(text: &str) -> Vec<Vec<(String, Option<(String, String)>)>> {
+fn read(text: &str) -> Vec<Vec<Case>> {
     let document = Document::parse(text).unwrap();
     let root = document.root_element();
     assert_eq!(root.tag_name().name(), "testsuites");
