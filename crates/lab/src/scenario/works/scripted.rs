@@ -1,6 +1,7 @@
 //! Scripted clients: sessions that take the steps of a script one after another, each in a thread. A step that does not come
 //! true is a fault, told with the session, the step and what came instead.
 
+mod lua_script;
 mod script_session;
 
 use super::{
@@ -15,13 +16,13 @@ use crate::{
     process,
     process::monotonic_ns,
     scenario::{
-        lua::LuaScript,
         plan::script::{Action, Script, Step, Steps},
         script_file::{ExpectFile, Recipient},
         trouble::Trouble,
     },
     setup,
 };
+use lua_script::LuaScript;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use script_session::{Received, ScriptSession};
 use serde_json::{json, value::RawValue};
