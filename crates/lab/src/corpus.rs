@@ -87,21 +87,10 @@ fn spread_within_minutes(messages: &mut [ChatMessage], minutes: &[i64]) {
     }
 }
 
-/// Minutes since 1970 of `YYYY-MM-DDTHH:MM…Z`.
+/// Minutes since 1970 of a UTC time such as `2004-12-25T09:14:00Z`.
 fn parse_minute(at: &str) -> Option<i64> {
-    let field = |range: std::ops::Range<usize>| at.get(range)?.parse::<i64>().ok();
-    let (year, month, day) = (field(0..4)?, field(5..7)?, field(8..10)?);
-    let (hour, minute) = (field(11..13)?, field(14..16)?);
-    if !at.ends_with('Z') || !(1..=12).contains(&month) {
-        return None;
-    }
-    // Days from a civil date, counting years from March (Howard Hinnant's `days_from_civil`).
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days = era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468;
-    Some((days * 24 + hour) * 60 + minute)
+    let at: jiff::Timestamp = at.parse().ok().filter(|_| at.ends_with('Z'))?;
+    Some(at.as_second().div_euclid(60))
 }
 
 #[cfg(test)]

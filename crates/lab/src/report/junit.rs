@@ -117,18 +117,10 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// As ISO 8601 has it, in UTC and to the second: the civil date of a number of days, by Howard Hinnant's algorithm.
+/// As ISO 8601 has it, in UTC and to the second.
 fn timestamp(ms: u64) -> String {
-    let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+    let at = jiff::Timestamp::from_millisecond(ms as i64).unwrap_or_default();
+    at.strftime("%Y-%m-%dT%H:%M:%S").to_string()
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::{
     options::TargetArgs,
     rate_profile::RateProfile,
     report,
-    result::{RunResult, Verdict, filled},
+    result::{Check, RunResult, Verdict, filled},
 };
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -284,7 +284,13 @@ impl Stage<'_> {
                 self.result.record(measured);
             }
         }
-        Ok(Load::Planned(RateProfile::constant(share * reached, lasts.as_secs_f64())))
+        let planned = RateProfile::constant(share * reached, lasts.as_secs_f64());
+        if planned.messages() == 0 {
+            // What is measured beside nothing is not what was asked for.
+            let check = Check::of_lab("what it reaches alone", "its share is a message at least", false);
+            self.result.check(check.part(title_of(phase, work)).value(format!("{reached:.1} a second")));
+        }
+        Ok(Load::Planned(planned))
     }
 
     /// Raises the rate step by step until something breaks, and says what, and which step was the last good one.
