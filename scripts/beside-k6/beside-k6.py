@@ -152,9 +152,13 @@ class FaultyProxy:
 
             upward = asyncio.create_task(up())
             async for message in server:
-                for text in self._frames(message.data) if is_victim and message.type == aiohttp.WSMsgType.TEXT else [message.data]:
-                    if not client.closed:
-                        await (client.send_str(text) if message.type == aiohttp.WSMsgType.TEXT else client.send_bytes(text))
+                is_text = message.type == aiohttp.WSMsgType.TEXT
+                try:
+                    for data in self._frames(message.data) if is_victim and is_text else [message.data]:
+                        await (client.send_str(data) if is_text else client.send_bytes(data))
+                except ConnectionResetError:
+                    # The client has all that it wanted.
+                    break
             await client.close(code=server.close_code or 1000)
             upward.cancel()
         return client
