@@ -127,10 +127,13 @@ impl WebhookPush {
     }
 }
 
-/// Whether the message of a stored event was recalled since: nobody is notified of it any more.
+/// Whether the message of a stored event was recalled since, or its conversation deleted: nobody is notified of it any more.
 pub(crate) fn is_recalled(directory: &Directory, store: &dyn Store, row: &StoredNotification) -> StoreResult<bool> {
     let Event { conversation, seq, .. } = retry_queue::event_of(row);
     let Some(conversation) = directory.conversation_by_id(&conversation)? else { return Ok(false) };
+    if conversation.is_deleted() {
+        return Ok(true);
+    }
     let found = store.entries(conversation.no, seq, seq, 1, End::Oldest)?;
     Ok(found.first().is_some_and(|entry| entry.content.is_recalled()))
 }
