@@ -25,6 +25,15 @@ use tidings_protocol::{
 };
 use tokio::sync::oneshot;
 
+/// Tells the messages of one sender in one conversation from others of a batch, however the request names the two.
+fn flow_in_batch(caller: &Caller, request: &SendRequest) -> u64 {
+    let own = if let Actor::User(user) = &caller.actor { Some(&*user.id) } else { None };
+    let (from, to) = (request.from.as_deref().or(own), request.to.as_deref());
+    let pair = from.zip(to).map(|(from, to)| (from.min(to), from.max(to)));
+    let pair = request.conversation.as_deref().map_or(pair, direct_pair);
+    FxBuildHasher.hash_one((from, pair, request.conversation.as_deref().filter(|_| pair.is_none())))
+}
+
 /// Where a message goes, as the sender named it.
 #[derive(Debug, Clone, Copy)]
 pub enum SendTarget<'a> {
@@ -128,7 +137,7 @@ impl Engine {
     ) -> Vec<Result<SendReceipt, Refusal>> {
         let mut held_up: FxHashMap<u64, Refusal> = FxHashMap::default();
         let begin = |request: SendRequest| {
-            let flow = FxBuildHasher.hash_one((&request.from, &request.conversation, &request.to));
+            let flow = flow_in_batch(caller, &request);
             if let Some(refusal) = held_up.get(&flow) {
                 return Err(refusal.clone());
             }

@@ -170,7 +170,17 @@ fn nothing_overtakes_a_message_of_its_batch_that_found_no_room() {
     let send_all = || {
         let (mut stored, mut refused) = (0, 0);
         for batch in 0..batches {
-            let batch = (0..200).map(|n| message("u0", "g", &format!("{batch}-{n}"))).collect();
+            // A direct conversation is named in two ways.
+            let named = |n: u32| match (batch % 2, n % 2) {
+                (0, _) => message("u0", "g", &format!("{batch}-{n}")),
+                (_, 0) => message("u0", &direct("u1"), &format!("{batch}-{n}")),
+                _ => SendRequest {
+                    to: Some("u1".into()),
+                    conversation: None,
+                    ..message("u0", "", &format!("{batch}-{n}"))
+                },
+            };
+            let batch = (0..200).map(named).collect();
             let results = world.wait(world.engine.send_batch(&Actor::App, batch)).unwrap();
             let sent = results.iter().take_while(|result| result.is_ok()).count();
             assert!(results[sent..].iter().all(|result| result.as_ref().is_err_and(is_full)), "{results:?}");
