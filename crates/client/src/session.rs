@@ -99,6 +99,7 @@ impl Session {
             cursor: cursor.map(str::to_owned),
             push: false,
             attention: Attention::Foreground,
+            compact: false,
         }))?;
         match self.next(CONNECT_TIMEOUT)? {
             Some(ServerFrame::Bound(_)) => Ok(()),

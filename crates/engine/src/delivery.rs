@@ -29,6 +29,15 @@ pub struct Block {
     pub entries: u32,
     /// Entries as JSON, each preceded by a comma: `,{…},{…}`.
     pub json: Bytes,
+    /// The same entries, each without what the one before it has, too: for clients that asked for that. Absent: `json` is as short.
+    pub compact: Option<Bytes>,
+}
+
+impl Block {
+    /// The entries for a client that asked for compact ones, or did not.
+    pub fn entries_json(&self, is_compact: bool) -> &Bytes {
+        self.compact.as_ref().filter(|_| is_compact).unwrap_or(&self.json)
+    }
 }
 
 /// What the text of a message that grows has grown by. No timeline has it: a session may get two chunks as one.
@@ -111,7 +120,7 @@ impl LooksBack {
         }
         json.extend_from_slice(&block.json[copied..]);
         let (conversation, recipients, entries) = (block.conversation, block.recipients.clone(), block.entries);
-        Block { conversation, recipients, entries, json: json.into() }
+        Block { conversation, recipients, entries, json: json.into(), compact: None }
     }
 }
 

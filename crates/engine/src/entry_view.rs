@@ -1,6 +1,7 @@
 //! Entries as clients see them: what a reader may see of a stored entry ([`crate::visibility`]), as the wire has it.
 
 use crate::visibility::ShownEntry;
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tidings_domain::model::*;
@@ -123,47 +124,119 @@ fn body_of_change(content: &NewEntry) -> Option<Box<RawValue>> {
     }
 }
 
+/// A message with the fields that most messages have and no others, as its JSON. What is absent stands in the entry before it.
+#[derive(Serialize)]
+struct Plain<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<EntryKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_msg_id: Option<&'a str>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    content_type: Option<&'a str>,
+    body: &'a RawValue,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    mentions: &'a [String],
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    silent: bool,
+}
+
+impl<'a> Plain<'a> {
+    fn of(conversation: &'a str, entry: &'a StoredEntry) -> Self {
+        let content = &entry.content;
+        let body: Result<&RawValue, _> = serde_json::from_str(&content.body);
+        Plain {
+            conversation: Some(conversation),
+            seq: Some(entry.seq),
+            kind: Some(content.kind),
+            at: Some(entry.at),
+            from: content.sender.as_ref().map(|sender| sender.id.as_str()),
+            client_msg_id: content.client_msg_id.as_deref(),
+            content_type: Some(&content.content_type),
+            body: body.unwrap_or(RawValue::NULL),
+            mentions: &content.mentions,
+            silent: content.silent,
+        }
+    }
+}
+
 /// Writes an entry as clients see it: the JSON of [`entry_of`], for most entries straight from the stored one.
 pub fn encode_entry(out: &mut Vec<u8>, conversation: &str, shown: &ShownEntry<'_>) {
     let entry = shown.entry();
-    #[derive(Serialize)]
-    struct Plain<'a> {
-        conversation: &'a str,
-        seq: u64,
-        kind: EntryKind,
-        at: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        from: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        client_msg_id: Option<&'a str>,
-        #[serde(rename = "type")]
-        content_type: &'a str,
-        body: &'a RawValue,
-        #[serde(skip_serializing_if = "<[_]>::is_empty")]
-        mentions: &'a [String],
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        silent: bool,
-    }
-    let content = &entry.content;
-    let parsed: Result<&RawValue, _> = serde_json::from_str(&content.body);
-    let body = parsed.unwrap_or(RawValue::NULL);
+    let plain = Plain::of(conversation, entry);
     // Writing to memory cannot fail.
-    if content.details.is_some() {
-        let body = body_of_change(content).unwrap_or_else(|| body.to_owned());
-        let _ = serde_json::to_writer(out, &with_body(conversation, entry, body));
-        return;
-    }
-    let plain = Plain {
-        conversation,
-        seq: entry.seq,
-        kind: content.kind,
-        at: entry.at,
-        from: content.sender.as_ref().map(|s| s.id.as_str()),
-        client_msg_id: content.client_msg_id.as_deref(),
-        content_type: &content.content_type,
-        body,
-        mentions: &content.mentions,
-        silent: content.silent,
+    let _ = if entry.content.details.is_some() {
+        let body = body_of_change(&entry.content).unwrap_or_else(|| plain.body.to_owned());
+        serde_json::to_writer(out, &with_body(conversation, entry, body))
+    } else {
+        serde_json::to_writer(out, &plain)
     };
-    let _ = serde_json::to_writer(out, &plain);
 }
+
+/// The entries of one conversation, each without what the one before it has, too. Nothing is kept of a single entry, which is as it is.
+#[derive(Default)]
+pub(crate) struct CompactEntries {
+    json: Vec<u8>,
+    before: Option<FieldsBefore>,
+}
+
+/// The fields that the next entry may leave out.
+struct FieldsBefore {
+    seq: u64,
+    kind: EntryKind,
+    at: u64,
+    content_type: String,
+}
+
+impl CompactEntries {
+    /// Adds the entry whose JSON `whole` has from `start` on, with its comma.
+    pub(crate) fn add(&mut self, shown: &ShownEntry<'_>, whole: &[u8], start: usize) {
+        let entry = shown.entry();
+        let StoredEntry { seq, at, content, .. } = entry;
+        match &mut self.before {
+            Some(before) => {
+                if self.json.is_empty() {
+                    self.json.extend_from_slice(&whole[..start]);
+                }
+                if content.details.is_some() {
+                    self.json.extend_from_slice(&whole[start..]);
+                } else {
+                    let plain = Plain::of("", entry);
+                    let compact = Plain {
+                        conversation: None,
+                        seq: plain.seq.filter(|seq| *seq != before.seq + 1),
+                        kind: plain.kind.filter(|kind| *kind != before.kind),
+                        at: plain.at.filter(|at| *at != before.at),
+                        content_type: plain.content_type.filter(|kind| *kind != before.content_type),
+                        ..plain
+                    };
+                    self.json.push(b',');
+                    // Writing to memory cannot fail.
+                    let _ = serde_json::to_writer(&mut self.json, &compact);
+                }
+                (before.seq, before.kind, before.at) = (*seq, content.kind, *at);
+                before.content_type.clone_from(&content.content_type);
+            }
+            before @ None => {
+                let content_type = content.content_type.clone();
+                *before = Some(FieldsBefore { seq: *seq, kind: content.kind, at: *at, content_type });
+            }
+        }
+    }
+
+    /// The entries, if they are shorter than whole ones.
+    pub(crate) fn finish(self) -> Option<Bytes> {
+        (!self.json.is_empty()).then(|| self.json.into())
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/units/compact_entries.rs"]
+mod tests;

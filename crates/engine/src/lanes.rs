@@ -10,7 +10,7 @@ use crate::{
     countdown_latch::CountdownLatch,
     delivery::{Block, Chunk, Fanout, LooksBack, Recipients, Step},
     directory::Directory,
-    entry_view::encode_entry,
+    entry_view::{CompactEntries, encode_entry},
     fairness::{AdmissionError, FlowKey},
     shards::Shards,
     streams::{StreamKey, Streams, Touch},
@@ -307,6 +307,7 @@ struct OpenBlock {
     side: Side,
     first_seq: u64,
     json: Vec<u8>,
+    compact: CompactEntries,
     entries: u32,
     /// The entries that concern earlier messages, if members may see different parts of the conversation.
     looks_back: Option<Box<LooksBack>>,
@@ -416,14 +417,16 @@ impl FanoutBuilder {
         let view = view_of(side, conversation);
         let at = *self.open.entry((conversation.no, side)).or_insert_with(|| {
             let (conversation, json) = (conversation.clone(), Vec::with_capacity(512));
-            let (first_seq, entries, looks_back) = (entry.seq, 0, None);
-            self.steps.push(OpenStep::Block(OpenBlock { conversation, side, first_seq, json, entries, looks_back }));
+            let (first_seq, compact, entries, looks_back) = (entry.seq, CompactEntries::default(), 0, None);
+            let block = OpenBlock { conversation, side, first_seq, json, compact, entries, looks_back };
+            self.steps.push(OpenStep::Block(block));
             self.steps.len() - 1
         });
         let (OpenStep::Block(block), Some(shown)) = (&mut self.steps[at], view.show(&entry)) else { return };
         let before = block.json.len();
         block.json.push(b',');
         encode_entry(&mut block.json, &conversation.id, &shown);
+        block.compact.add(&shown, &block.json, before);
         block.entries += 1;
         self.bytes += block.json.len() - before;
         let floors = oldest_target(&entry).and_then(|_| self.directory.floors(conversation));
@@ -454,9 +457,11 @@ impl FanoutBuilder {
         let steps: Vec<OpenStep> = self.steps.drain(..).collect();
         let steps = steps.into_iter().map(|step| match step {
             OpenStep::Done(step) => step,
-            OpenStep::Block(OpenBlock { conversation, side, first_seq, json, entries, looks_back }) => {
+            OpenStep::Block(OpenBlock { conversation, side, first_seq, json, compact, entries, looks_back }) => {
                 let recipients = self.recipients(conversation.pair, side);
-                let block = Block { conversation: conversation.no, recipients, entries, json: json.into() };
+                // Of a block that looks back some readers get other entries, which the next must not lean on.
+                let compact = compact.finish().filter(|_| looks_back.is_none());
+                let block = Block { conversation: conversation.no, recipients, entries, json: json.into(), compact };
                 Step::Block { block: Arc::new(block), first_seq, looks_back: looks_back.map(Arc::from) }
             }
         });

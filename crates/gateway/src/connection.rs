@@ -224,6 +224,8 @@ pub(crate) struct SessionBinding {
     pub answers_probes: bool,
     /// The client has said that nobody looks at it.
     pub background: bool,
+    /// The client asked for compact entries.
+    pub compact: bool,
     /// The session goes live only after its device was registered, or the registration was postponed.
     pub awaits_registration: bool,
     pub heartbeat_ms: u32,

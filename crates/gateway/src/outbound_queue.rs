@@ -52,6 +52,8 @@ pub(crate) struct OutboundQueue {
     queued_bytes: usize,
     /// Of these, bytes that are in memory once for all sessions that they are queued for.
     shared_bytes: usize,
+    /// The client asked for compact entries. Set before the first block.
+    pub(crate) is_compact: bool,
     /// Set while the kernel's buffer is full: what waits here counts against the budget of all connections.
     holding: Option<Box<Holding>>,
 }
@@ -76,7 +78,7 @@ impl OutboundQueue {
             *has_more = (*last_lane, *last_through) == (lane, through);
         }
         self.items.push_back(Item::Block { block: block.clone(), lane, through, has_more: false });
-        self.add_shared(block.json.len());
+        self.add_shared(block.entries_json(self.is_compact).len());
     }
 
     fn add_shared(&mut self, bytes: usize) {
@@ -265,7 +267,7 @@ impl OutboundQueue {
             if bytes >= FRAME_BYTES_TARGET && !within_fanout {
                 break;
             }
-            bytes += block.json.len();
+            bytes += block.entries_json(self.is_compact).len();
             count += 1;
             within_fanout = *has_more;
             if !within_fanout {
@@ -273,12 +275,12 @@ impl OutboundQueue {
             }
         }
         self.take_shared(bytes);
-        let cursor = &*cursor;
+        let (cursor, is_compact) = (&*cursor, self.is_compact);
         put_frame_of(protocol, scratch, cursor, |out| {
             put_messages_opening(out, cursor);
             for (at, item) in self.items.drain(..count).enumerate() {
                 if let Item::Block { block, .. } = item {
-                    out.extend_from_slice(&block.json[usize::from(at == 0)..]);
+                    out.extend_from_slice(&block.entries_json(is_compact)[usize::from(at == 0)..]);
                 }
             }
             out.extend_from_slice(b"]}");
@@ -340,7 +342,8 @@ mod tests {
 
     fn block(json: &str) -> Arc<Block> {
         let json = json.to_owned().into_bytes().into();
-        Arc::new(Block { conversation: ConversationNo(1), recipients: Recipients::Audience, entries: 1, json })
+        let (conversation, recipients) = (ConversationNo(1), Recipients::Audience);
+        Arc::new(Block { conversation, recipients, entries: 1, json, compact: None })
     }
 
     fn texts(mut bytes: Vec<u8>) -> Vec<String> {

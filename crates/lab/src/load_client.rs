@@ -54,6 +54,8 @@ pub(crate) struct Participants {
     pub(crate) mix: MixConfig,
     /// Every receiver says once in this interval what it has stored and read.
     pub(crate) receipts_interval: Option<Duration>,
+    /// Receivers ask for compact entries.
+    pub(crate) compact: bool,
     /// Another worker measures at the same time and must not be delayed by this one.
     pub(crate) low_priority: bool,
     /// The only server may be killed, and comes back at its address.
@@ -139,6 +141,7 @@ impl LoadClient {
             ws_senders: participants.ws_senders,
             mix: participants.mix,
             server_returns: participants.server_returns,
+            compact: participants.compact,
             receipts_interval_ms: participants.receipts_interval.map(|interval| interval.as_millis() as u64),
             run_tag: None,
         }))?;

@@ -35,6 +35,8 @@ pub(crate) struct GroupSpec {
     pub(crate) mix: MixShare,
     /// See [`Participants::receipts_interval`].
     pub(crate) receipts_interval: Option<Duration>,
+    /// See [`Participants::compact`].
+    pub(crate) compact: bool,
     /// See [`Participants::low_priority`].
     pub(crate) low_priority: bool,
     /// See [`Participants::server_returns`].
@@ -52,6 +54,7 @@ impl GroupSpec {
             via: SendProtocol::Http,
             mix: MixShare::default(),
             receipts_interval: None,
+            compact: false,
             low_priority: false,
             server_returns: false,
         }
@@ -155,6 +158,7 @@ impl MessageClients {
             ws_senders,
             mix,
             receipts_interval: spec.receipts_interval,
+            compact: spec.compact,
             low_priority: spec.low_priority,
             server_returns: spec.server_returns,
             ..Participants::of_group(conversation.clone(), &online)

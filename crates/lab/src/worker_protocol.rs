@@ -60,6 +60,9 @@ pub(crate) struct WorkerConfig {
     pub(crate) mix: MixConfig,
     /// Every receiver says once in this interval what it has stored and read; unset: none does.
     pub(crate) receipts_interval_ms: Option<u64>,
+    /// Receivers ask for compact entries.
+    #[serde(default)]
+    pub(crate) compact: bool,
     /// The only server may end and come back at its address: connections are tried again until it does.
     #[serde(default)]
     pub(crate) server_returns: bool,

@@ -106,6 +106,10 @@ pub struct OpenStream {
     #[serde(default, skip_serializing_if = "Attention::is_foreground")]
     #[param(inline)]
     pub attention: Attention,
+    /// Entries of `messages` events leave out what the entry before them in the event has, too: `conversation`, `kind`, `at` and `type`,
+    /// and `seq` where it is one more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub compact: bool,
 }
 
 /// The data of the event `open`, the first of a stream: where frames are sent to, and with what.

@@ -78,6 +78,8 @@ pub mod wants {
     pub const CHAT: u64 = 2;
     /// Probes, which the device answers.
     pub const PROBES: u64 = 4;
+    /// Entries that leave out what the entry before them has, too.
+    pub const COMPACT: u64 = 8;
 }
 
 /// One frame, borrowed from the bytes that it came in.

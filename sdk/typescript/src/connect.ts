@@ -66,6 +66,7 @@ export async function connectWith(options: ConnectOptions, { clock, tabs }: Runt
         deviceKind: options.deviceKind ?? "web",
         appVersion: options.appVersion,
         push: options.push ?? false,
+        compact: options.compact ?? false,
       },
     });
   const tab = randomId();

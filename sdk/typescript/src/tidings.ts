@@ -31,6 +31,8 @@ export interface ConnectOptions {
   readonly appVersion?: string;
   /** This device takes pushes. */
   readonly push?: boolean;
+  /** The server leaves out of an entry what the one before it has, too: fewer bytes where much is said at once. */
+  readonly compact?: boolean;
   /** Where messages, the list, the cursor and what is not sent are kept. In memory when absent. */
   readonly storage?: KeyValueStorage;
   /**

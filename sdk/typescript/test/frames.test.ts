@@ -78,7 +78,7 @@ test("the JSON frames among the vectors are read as their kind", () => {
 
 // One of each frame with every field that this client may write; the compiler holds them to their types.
 const WRITTEN: readonly ClientFrame[] = [
-  { t: "bind", token: "x", device_id: "d", device_kind: "web", app_version: "1", push: true, cursor: "c" },
+  { t: "bind", token: "x", device_id: "d", device_kind: "web", app_version: "1", push: true, compact: true, cursor: "c" },
   { t: "send", ref: 1, conversation: "g", body: 1, type: "text", client_msg_id: "m", mentions: ["a"], silent: true, skip_push: true, reply_to: 1 },
   { t: "send", ref: 1, to: "ben", body: 1 },
   { t: "read", ref: 1, conversation: "g", seq: 1 },
@@ -120,4 +120,14 @@ test("every field that the client writes is one that the server takes: it refuse
     const taken = exampleOf(message.payload, description.components.schemas) as object;
     for (const field of Object.keys(frame)) assert.ok(field in taken, `${frame.t}.${field}`);
   }
+});
+
+test("an entry that leaves out what the one before it has, too, is completed", () => {
+  const first = { conversation: "g", seq: 7, kind: "message", at: 5, from: "ada", type: "text", body: "hi" };
+  const whole = [first, { ...first, seq: 8, from: "ben", body: null }, { ...first, seq: 12, at: 6, body: 1 }];
+  const entries = [first, { from: "ben", body: null }, { seq: 12, at: 6, from: "ada", body: 1 }];
+  const read = parseServerFrame(JSON.stringify({ t: "messages", cursor: "1.0.0.0", entries }));
+  assert.deepEqual(read, { is: "frame", frame: { t: "messages", cursor: "1.0.0.0", entries: whole } });
+  const alone = parseServerFrame(JSON.stringify({ t: "messages", cursor: "1.0.0.0", entries: [{ from: "ben", body: null }] }));
+  assert.equal(alone.is, "broken", "nothing is before the first entry");
 });

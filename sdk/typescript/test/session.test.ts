@@ -155,7 +155,7 @@ test("a provider that fails is asked again; null ends the session", async () => 
 });
 
 test("what is left of an earlier attempt changes nothing", () => {
-  const identity = { deviceId: "d", deviceKind: "web", appVersion: undefined, push: false };
+  const identity = { deviceId: "d", deviceKind: "web", appVersion: undefined, push: false, compact: false };
   const around = { now: 0, random: 0 };
   let state: SessionState = initialState(identity, undefined);
   for (const event of [{ type: "start" }, { type: "token", epoch: 1, token: "a" }, { type: "opened", epoch: 1 }] as SessionEvent[]) {

@@ -49,7 +49,7 @@ function begin(network: Network, options: { readonly memory?: ChoiceMemory; read
     token: () => Promise.resolve(unsignedToken({ sub: "ada" })),
     cursor: undefined,
     clock,
-    identity: { deviceId: "d1", deviceKind: "web", appVersion: undefined, push: false },
+    identity: { deviceId: "d1", deviceKind: "web", appVersion: undefined, push: false, compact: false },
   });
   setup.session.start();
   return setup;

@@ -72,6 +72,7 @@ pub(super) async fn open_stream(
         cursor: last_event_id.map(str::to_owned).or(open.cursor),
         push: open.push,
         attention: open.attention,
+        compact: open.compact,
     });
     let mut line = serde_json::to_vec(&bind).map_err(|error| internal(&error))?;
     line.push(b'\n');

@@ -28,7 +28,8 @@ impl Sink for Recorder {
 
 fn say(text: &'static str) -> Step {
     let json = Bytes::from_static(text.as_bytes());
-    let block = Block { conversation: ROOM, recipients: Recipients::Audience, entries: 1, json };
+    let recipients = Recipients::Audience;
+    let block = Block { conversation: ROOM, recipients, entries: 1, json, compact: None };
     Step::Block { block: Arc::new(block), first_seq: 1, looks_back: None }
 }
 
@@ -133,7 +134,7 @@ fn a_direct_message_reaches_both_users_and_a_note_to_oneself_comes_once() {
     let direct = |a, b| {
         let recipients = Recipients::Pair(a, b);
         let json = Bytes::from_static(b",1");
-        let block = Block { conversation: ConversationNo(9), recipients, entries: 1, json };
+        let block = Block { conversation: ConversationNo(9), recipients, entries: 1, json, compact: None };
         Step::Block { block: Arc::new(block), first_seq: 1, looks_back: None }
     };
     assert_eq!(apply(&mut delivery, 5, vec![direct(ALICE, BOB)]).len(), 2);

@@ -38,6 +38,7 @@ pub(super) struct BindFields<'a> {
     pub push: bool,
     pub answers_probes: bool,
     pub background: bool,
+    pub compact: bool,
     /// The client asked for pushes explicitly: without the scope the bind is refused, not granted without pushes.
     pub push_is_explicit: bool,
     pub heartbeat_ms: u32,
@@ -56,6 +57,7 @@ impl<'a> BindFields<'a> {
             // Every WebSocket client answers pings (RFC 6455, 5.5.3), and every client of an event stream its probes.
             answers_probes: true,
             background: !frame.attention.is_foreground(),
+            compact: frame.compact,
             push_is_explicit: true,
             heartbeat_ms: config.heartbeat.as_millis() as u32,
         }
@@ -139,6 +141,7 @@ impl Shard {
             push,
             answers_probes: frame.answers_probes,
             background: frame.background,
+            compact: frame.compact,
             awaits_registration: false,
             heartbeat_ms: frame.heartbeat_ms,
             scopes: claims.scopes,
@@ -193,6 +196,7 @@ impl Shard {
             pending.positions_at_bind = self.delivery.positions();
         }
         let expires_at = bind.expires_at;
+        connection.outbound.is_compact = bind.compact;
         connection.binding = Some(Box::new(bind));
         self.arm_timeout(key, tick + silence_max(heartbeat_ms));
         self.end_with_token(key, expires_at);

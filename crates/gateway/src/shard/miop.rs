@@ -81,6 +81,7 @@ impl Shard {
             answers_probes: wanted & wants::PROBES != 0,
             // An `attention` frame may follow.
             background: false,
+            compact: wanted & wants::COMPACT != 0,
             push_is_explicit: bind.wants.is_some(),
             heartbeat_ms: self.parts.config.granted_heartbeat_s(bind.heartbeat_s) as u32 * 1_000,
         };

@@ -202,6 +202,7 @@ fn open(server: &Server, user: &str) -> Session {
         cursor: None,
         push: true,
         attention: frames::Attention::Foreground,
+        compact: false,
     });
     session.write(&bind).unwrap();
     assert!(matches!(next(&mut session), ServerFrame::Bound(_)));

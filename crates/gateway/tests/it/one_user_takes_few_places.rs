@@ -31,6 +31,7 @@ fn open_of_kind(server: &Server, number: usize) -> Session {
         cursor: None,
         push: false,
         attention: Attention::Foreground,
+        compact: false,
     };
     session.write(&ClientFrame::Bind(bind)).unwrap();
     assert!(matches!(next(&mut session), ServerFrame::Bound(_)));

@@ -103,6 +103,7 @@ fn websockets_of_a_user_that_read_nothing_hold_a_share() {
             cursor: None,
             push: false,
             attention: Attention::Foreground,
+            compact: false,
         };
         session.write(&ClientFrame::Bind(bind)).unwrap();
         assert!(matches!(next(&mut session), ServerFrame::Bound(_)));

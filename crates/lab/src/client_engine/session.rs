@@ -29,6 +29,7 @@ pub(crate) fn bind_of(token: String, device_id: &str) -> Bind {
         cursor: None,
         push: false,
         attention: Attention::Foreground,
+        compact: false,
     }
 }
 

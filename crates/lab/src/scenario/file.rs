@@ -80,6 +80,7 @@ pub(crate) struct PopulationFile {
     pub(crate) keep_alive: Option<Spanned<bool>>,
     pub(crate) background: Option<Spanned<bool>>,
     pub(crate) receipts: Option<Spanned<Time>>,
+    pub(crate) compact: Option<Spanned<bool>>,
     pub(crate) file: Option<Spanned<PathBuf>>,
     pub(crate) limit: Option<Spanned<usize>>,
     pub(crate) mix: Option<Spanned<String>>,

@@ -136,6 +136,7 @@ impl Client {
         // A user whose messages a session sends may have another session, which receives.
         let device_id = if matches!(self.role, Role::WsSender { .. }) { "lab-sender" } else { "lab" };
         let frame = ClientFrame::Bind(Bind {
+            compact: shared.compact && matches!(self.role, Role::Receiver { .. }),
             cursor: (!self.cursor.is_empty()).then(|| String::from_utf8_lossy(&self.cursor).into_owned()),
             ..bind_of(user_token(&shared.token_key, self.user()), device_id)
         });

@@ -86,6 +86,7 @@ fn run_commands() -> Result<(), LabError> {
     let conversation_of: Vec<usize> = config.receivers.iter().map(|receiver| receiver.conversation).collect();
     let receipts = ReceiptTeller::new(config.receipts_interval_ms, conversations, &conversation_of);
     let mut shared = SharedState::new(config.token_key.clone(), sent_messages, mix, receipts);
+    shared.compact = config.compact;
     shared.has_other_servers = config.addresses.len() > 1 || config.server_returns;
     if is_shared {
         // The agent may be killed while this process opens connections and reads no commands.

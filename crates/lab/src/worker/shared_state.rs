@@ -31,6 +31,8 @@ pub(crate) struct SharedState {
     pub(crate) heartbeat_ms: u64,
     /// Whether there are several servers, so that a message that one refuses is sent to another.
     pub(crate) has_other_servers: bool,
+    /// Whether receivers ask for compact entries.
+    pub(crate) compact: bool,
     pub(crate) delivery_gaps: DeliveryGaps,
     pub(crate) refused_by_code: RefusalCounts,
     /// Refusals in words, with how often each happened.
@@ -64,6 +66,7 @@ impl SharedState {
             bound: 0,
             heartbeat_ms: 30_000,
             has_other_servers: false,
+            compact: false,
             delivery_gaps: DeliveryGaps::default(),
             refused_by_code: RefusalCounts::default(),
             refusals: HashMap::new(),

@@ -20,8 +20,11 @@ pub const NO_MESSAGE: u32 = u32::MAX;
 /// The fields of an entry that are checked.
 #[derive(Debug, Deserialize)]
 pub struct EntryView<'a> {
-    #[serde(borrow)]
+    /// Empty in a compact entry: that of the entry before.
+    #[serde(borrow, default)]
     pub conversation: Cow<'a, str>,
+    /// 0 in a compact entry: one more than that of the entry before.
+    #[serde(default)]
     pub seq: u64,
     #[serde(borrow, default)]
     pub from: Option<Cow<'a, str>>,
@@ -29,6 +32,23 @@ pub struct EntryView<'a> {
     pub client_msg_id: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub body: &'a RawValue,
+}
+
+impl<'a> EntryView<'a> {
+    /// The entry with what it leaves out, as the entry before it has it: its conversation and `seq`.
+    fn behind(mut self, before: Option<(Cow<'a, str>, u64)>) -> Result<Self, String> {
+        if !self.conversation.is_empty() && self.seq > 0 {
+            return Ok(self);
+        }
+        let (conversation, seq) = before.ok_or("nothing is before it, and it has no conversation or no seq")?;
+        if self.conversation.is_empty() {
+            self.conversation = conversation;
+        }
+        if self.seq == 0 {
+            self.seq = seq + 1;
+        }
+        Ok(self)
+    }
 }
 
 /// The messages that were sent, and so are expected.
@@ -269,8 +289,9 @@ impl Verifier {
         }
         match serde_json::from_slice::<Messages<'_>>(payload) {
             Ok(messages) => {
+                let mut before = None;
                 for raw in messages.entries {
-                    self.receive_entry(receiver, raw.get(), false, expected, now);
+                    before = self.receive_next_entry(receiver, raw.get(), before, false, expected, now);
                 }
                 Some(match messages.cursor {
                     Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
@@ -329,13 +350,42 @@ impl Verifier {
         expected: &mut impl ExpectedMessages,
         now: u64,
     ) {
-        let entry = match serde_json::from_str::<EntryView<'_>>(raw) {
-            Ok(entry) => entry,
-            Err(error) => {
-                self.faults.altered += 1;
-                return self.add_problem(format!("receiver {receiver}: an entry that does not parse: {error}: {raw}"));
+        self.receive_next_entry(receiver, raw, None, is_backfill, expected, now);
+    }
+
+    /// The same behind the entry `before` in its frame, on which a compact one leans. Returns the conversation and `seq` of this one.
+    fn receive_next_entry<'a>(
+        &mut self,
+        receiver: usize,
+        raw: &'a str,
+        before: Option<(Cow<'a, str>, u64)>,
+        is_backfill: bool,
+        expected: &mut impl ExpectedMessages,
+        now: u64,
+    ) -> Option<(Cow<'a, str>, u64)> {
+        let entry = serde_json::from_str::<EntryView<'a>>(raw).map_err(|error| error.to_string());
+        match entry.and_then(|entry| entry.behind(before)) {
+            Ok(entry) => {
+                self.receive_parsed(receiver, raw, &entry, is_backfill, expected, now);
+                Some((entry.conversation, entry.seq))
             }
-        };
+            Err(why) => {
+                self.faults.altered += 1;
+                self.add_problem(format!("receiver {receiver}: an entry that does not parse: {why}: {raw}"));
+                None
+            }
+        }
+    }
+
+    fn receive_parsed(
+        &mut self,
+        receiver: usize,
+        raw: &str,
+        entry: &EntryView<'_>,
+        is_backfill: bool,
+        expected: &mut impl ExpectedMessages,
+        now: u64,
+    ) {
         let state = &mut self.receivers[receiver];
         let log = &mut self.logs[state.log];
         let seq = entry.seq;
@@ -359,7 +409,7 @@ impl Verifier {
         match log.find(seq) {
             Some((known, message)) => {
                 let is_same = known.is_none_or(|known| known == raw.as_bytes());
-                if let Err(what) = expected.compare(receiver, &entry, raw, is_same) {
+                if let Err(what) = expected.compare(receiver, entry, raw, is_same) {
                     self.faults.altered += 1;
                     fault = Some(format!("receiver {receiver}: {seq} {what}"));
                 } else if message != NO_MESSAGE {
@@ -367,7 +417,7 @@ impl Verifier {
                 }
             }
             None => {
-                let message = match expected.identify(receiver, &entry, raw) {
+                let message = match expected.identify(receiver, entry, raw) {
                     Ok(message) => message,
                     Err(what) => {
                         self.faults.altered += 1;

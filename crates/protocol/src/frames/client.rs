@@ -291,6 +291,10 @@ pub struct Bind {
     /// Whether somebody looks at this session.
     #[serde(default, skip_serializing_if = "Attention::is_foreground")]
     pub attention: Attention,
+    /// Entries of `messages` frames leave out what the entry before them in the frame has, too: `conversation`, `kind`, `at` and `type`,
+    /// and `seq` where it is one more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub compact: bool,
 }
 
 /// Whether somebody looks at a session.

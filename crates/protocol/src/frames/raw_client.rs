@@ -95,6 +95,8 @@ pub struct RawClientFrame<'a> {
     #[serde(default)]
     pub push: bool,
     #[serde(default)]
+    pub compact: bool,
+    #[serde(default)]
     pub attention: Attention,
     #[serde(default)]
     pub state: Option<Attention>,

@@ -134,6 +134,7 @@ fn pushed_session(cluster: &Cluster, node: SocketAddr, user: &str) -> Session {
         cursor: None,
         push: true,
         attention: Attention::Foreground,
+        compact: false,
     };
     session.write(&ClientFrame::Bind(bind)).unwrap();
     assert!(session.next_where(WAIT, |frame| matches!(frame, ServerFrame::Bound(_))).unwrap().is_some());

@@ -112,7 +112,7 @@ function failToken(state: SessionState, error: TidingsError, around: Surrounding
 function open(state: SessionState): Step {
   if (state.phase.at !== "opening") return [state, []];
   const { token } = state.phase;
-  const { deviceId, deviceKind, appVersion, push } = state.identity;
+  const { deviceId, deviceKind, appVersion, push, compact } = state.identity;
   const frame = {
     t: "bind" as const,
     token,
@@ -120,6 +120,7 @@ function open(state: SessionState): Step {
     device_kind: deviceKind,
     ...(appVersion !== undefined && { app_version: appVersion }),
     ...(push && { push }),
+    ...(compact && { compact }),
     ...(state.cursor !== undefined && { cursor: state.cursor }),
   };
   return [{ ...state, phase: { at: "binding", token } }, [{ do: "send", frame }]];

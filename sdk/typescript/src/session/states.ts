@@ -10,6 +10,7 @@ export interface Identity {
   readonly deviceKind: string;
   readonly appVersion: string | undefined;
   readonly push: boolean;
+  readonly compact: boolean;
 }
 
 /** Where the connection is. Each attempt has an `epoch`, so that what is left of an older one is known and ignored. */

@@ -32,6 +32,7 @@ export interface BindFrame {
   readonly device_kind?: string;
   readonly app_version?: string;
   readonly push?: boolean;
+  readonly compact?: boolean;
   readonly cursor?: string;
 }
 

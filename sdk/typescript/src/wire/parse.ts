@@ -26,6 +26,21 @@ const isView: Check = ({ id, kind, last_seq, last_at, read_seq, unread, mentions
 const isRange: Check = ({ conversation, from_seq, to_seq }) => isText(conversation) && isCount(from_seq) && isCount(to_seq);
 const isReceipt: Check = ({ conversation, seq, at }) => isText(conversation) && isCount(seq) && isCount(at);
 
+const LEFT_OUT = ["conversation", "kind", "at", "type"] as const;
+
+// Gives each entry what it leaves out because the entry before it has it: a session that asked for compact entries gets such.
+function completeEntries(entries: unknown): void {
+  if (!isListOf(() => true)(entries)) return;
+  let before: Record<string, unknown> | undefined;
+  for (const entry of entries as Record<string, unknown>[]) {
+    if (before) {
+      for (const name of LEFT_OUT) entry[name] ??= before[name];
+      entry["seq"] ??= Number(before["seq"]) + 1;
+    }
+    before = entry;
+  }
+}
+
 const CHECKS: { readonly [T in ServerFrame["t"]]: Check } = {
   bound: ({ session, user, heartbeat_ms, cursor, resume }) =>
     isText(session) && isText(user) && isCount(heartbeat_ms) && isText(cursor) && isObject(resume) &&
@@ -70,6 +85,7 @@ export function parseServerFrame(text: unknown): Parsed {
   if (!isObject(fields) || !isText(fields["t"])) return { is: "broken", why: "the server sent JSON that is no frame" };
   const t = fields["t"];
   if (!KNOWN.has(t)) return { is: "unknown", t };
+  if (t === "messages") completeEntries(fields["entries"]);
   const check = CHECKS[t as ServerFrame["t"]];
   if (!check(fields)) return { is: "broken", why: `the server sent a frame "${t}" without what it must have` };
   return { is: "frame", frame: fields as unknown as ServerFrame };

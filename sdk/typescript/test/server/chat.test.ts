@@ -22,7 +22,7 @@ after(async () => {
   await server.remove();
 });
 
-async function open(user: string, more: { readonly push?: boolean; readonly deviceId?: string } = {}): Promise<Tidings> {
+async function open(user: string, more: { readonly push?: boolean; readonly compact?: boolean; readonly deviceId?: string } = {}): Promise<Tidings> {
   const client = await connect({ url: proxy.url, token: async () => server.token(user), WebSocket, transports: [transport], ...more });
   clients.push(client);
   return client;
@@ -210,6 +210,24 @@ test("typing, presence and mutes", async () => {
   await until(toBen.view, () => toBen.view.get()?.muted === true);
   await toBen.unmute();
   await until(toBen.view, () => toBen.view.get()?.muted === false);
+});
+
+test("a client of compact entries has what another one has", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  const [hers, his] = [await open(ada ?? "", { compact: true }), await open(ben ?? "")];
+  const group = await hers.createGroup({ name: "Busy", members: [ben ?? ""] });
+  const both = [group, his.conversation(group.id)];
+  for (const chat of both) await chat.messages.load();
+  const messages = Array.from({ length: 200 }, (_, n) => ({
+    conversation: group.id, from: n % 3 ? ada : ben, body: { text: String(n) }, ...(n % 7 === 0 && { type: "note" }), ...(n % 5 === 0 && n > 0 && { reply_to: 1 }),
+  }));
+  await server.api("POST", "/v1/messages/batch", { messages });
+  const [first, second] = await Promise.all(both.map(async (chat) => {
+    await until(chat.messages, () => chat.messages.get().items.at(-1)?.seq === chat.messages.get().items[0]!.seq + chat.messages.get().items.length - 1 && texts(chat).at(-1) === "199");
+    return chat.messages.get().items;
+  }));
+  assert.ok((first?.length ?? 0) >= 200);
+  assert.deepEqual(first, second);
 });
 
 test("pushes are handed on once and acknowledged", async () => {

@@ -47,7 +47,7 @@ export async function start(options: {
     token,
     cursor: options.cursor,
     clock,
-    identity: { deviceId, deviceKind: "web", appVersion: undefined, push: false },
+    identity: { deviceId, deviceKind: "web", appVersion: undefined, push: false, compact: false },
   });
   const http = new HttpListener("http://fake", token, options.fetch ?? fetch, clock);
   const client = new Client({ user, deviceId, link: session, http, clock, keeper: options.keeper ?? forgetfulKeeper });

@@ -400,6 +400,7 @@ pub fn bind_frame(token: &str, device: &str, cursor: Option<&str>) -> ClientFram
         cursor: cursor.map(str::to_owned),
         push: false,
         attention: Attention::Foreground,
+        compact: false,
     })
 }
 

@@ -31,6 +31,8 @@ pub(crate) enum Members {
         via: SendProtocol,
         /// Every member online says once in this interval what it has stored and read.
         receipts: Option<Duration>,
+        /// The members' clients ask for compact entries.
+        compact: bool,
         texts: Texts,
     },
     Direct {
@@ -92,6 +94,7 @@ fn keys_of(kind: PopulationKind) -> &'static [&'static str] {
             "senders",
             "via",
             "receipts",
+            "compact",
             "body_bytes",
             "pipeline",
             "background",
@@ -178,7 +181,8 @@ impl Population {
                 let official = kind == PopulationKind::Official;
                 let (via, receipts) =
                     (send_protocol(&file.via)?, file.receipts.as_ref().map(|every| every.get_ref().0));
-                Members::Conversation { official, members, online, senders, via, receipts, texts }
+                let compact = file.compact.as_ref().is_some_and(|compact| *compact.get_ref());
+                Members::Conversation { official, members, online, senders, via, receipts, compact, texts }
             }
             PopulationKind::Direct => {
                 let pairs = needed(&file.pairs, "pairs", written)?;
@@ -253,6 +257,7 @@ fn refuse_other_keys(file: &PopulationFile, known: &[&str]) -> Result<(), Mistak
         ("keep_alive", span_of(&file.keep_alive)),
         ("background", span_of(&file.background)),
         ("receipts", span_of::<Time>(&file.receipts)),
+        ("compact", span_of(&file.compact)),
         ("file", span_of(&file.file)),
         ("limit", span_of(&file.limit)),
         ("mix", span_of(&file.mix)),

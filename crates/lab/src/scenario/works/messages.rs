@@ -31,11 +31,12 @@ impl MessageWorker {
         let Surroundings { target, args, has_faults: server_returns, .. } = *around;
         let low_priority = population.background;
         let (clients, texts) = match &population.members {
-            Members::Conversation { official, members, online, senders, via, receipts, texts } => {
+            Members::Conversation { official, members, online, senders, via, receipts, compact, texts } => {
                 let spec = GroupSpec {
                     kind: if *official { ConversationKind::Official } else { ConversationKind::Group },
                     via: *via,
                     receipts_interval: *receipts,
+                    compact: *compact,
                     low_priority,
                     server_returns,
                     ..GroupSpec::of(*members, *online, *senders)

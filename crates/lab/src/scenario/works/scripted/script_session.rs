@@ -99,6 +99,7 @@ impl ScriptSession {
                 cursor: cursor.map(str::to_owned),
                 push: true,
                 attention: Attention::Foreground,
+                compact: false,
             }))?;
             match session.next(CONNECT_TIMEOUT)? {
                 Some(ServerFrame::Bound(_)) => {}
