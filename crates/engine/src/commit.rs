@@ -29,7 +29,7 @@ use crate::{
 use hook::{Hook, HookParts};
 use openings::follow_opened;
 use parking_lot::Mutex;
-use queue::{BatchLimits, CommitQueue, OPERATIONS, QUEUES, TakeOutcome};
+use queue::{BatchLimits, CommitQueue, OPERATIONS, QUEUES, TakeOutcome, Taken};
 pub(crate) use replies::receipt;
 use replies::{ReplyBatch, lane_item};
 use std::{
@@ -56,9 +56,9 @@ use tokio::sync::oneshot::{self, error::RecvError};
 
 /// Bytes of bodies after which a batch is closed: bounds one commit's memory and time.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The limits for other proposals in a batch while direct messages are being sent. A direct message waits for the
-/// running commit and for its own, so that both must be short: the other proposals of a batch may take about as long as
-/// the fsync takes, or on PostgreSQL the round trips.
+/// The limits for bulk in a batch while direct messages are being sent by users who do not flood. A direct message waits for
+/// the running commit and for its own, so that both must be short: the bulk of a batch may take about as long as the fsync
+/// takes, or on PostgreSQL the round trips.
 const BULK_PROPOSALS_BESIDE_DIRECT: RangeInclusive<usize> = 16..=128;
 const BULK_BYTES_BESIDE_DIRECT: usize = 256 * 1024;
 /// About what one proposal costs the committer. With bodies of 200 bytes the CPU time of its thread, in `/proc/PID/task`
@@ -647,11 +647,16 @@ impl Worker {
             let timeout = (self.failing_since.load(Ordering::Relaxed) != 0).then_some(STORE_PROBE_INTERVAL);
             let is_direct_active = last_direct.is_some_and(|at| at.elapsed() < DIRECT_ACTIVE_FOR);
             let mut has_direct = false;
-            let taken = self.queue.take(self.batch_limits(is_direct_active, &fsync_time), timeout, |queue, request| {
-                has_direct |= queue == Lane::Direct as usize;
-                proposals.push(request.proposal);
-                pending.push((request.conversation, request.reply, request.slot, request.stream));
-            });
+            let taken = self.queue.take(
+                self.batch_limits(is_direct_active, &fsync_time),
+                timeout,
+                |Taken { queue, is_last_of_few, work: request }| {
+                    // Not of a flood: alone in its lane it delays nobody.
+                    has_direct |= queue == Lane::Direct as usize && is_last_of_few;
+                    proposals.push(request.proposal);
+                    pending.push((request.conversation, request.reply, request.slot, request.stream));
+                },
+            );
             match taken {
                 TakeOutcome::Taken if proposals.is_empty() => {}
                 TakeOutcome::Taken => {

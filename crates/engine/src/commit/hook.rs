@@ -257,7 +257,7 @@ impl Hook {
         while self.permits.1.recv().is_ok() {
             let permit = Permit(self.permits.0.clone());
             let mut questions = Vec::new();
-            match self.queue.take(limits, None, |_, question| questions.push(question)) {
+            match self.queue.take(limits, None, |taken| questions.push(taken.work)) {
                 TakeOutcome::Taken | TakeOutcome::TimedOut => self.ask(questions, permit),
                 TakeOutcome::Stopped => break,
             }

@@ -29,6 +29,9 @@ pub(crate) const OPERATIONS: usize = LANES;
 const QUEUE_WEIGHTS: [usize; QUEUES] = [8, 4, 2, 2];
 /// Proposals after which a flow's turn ends.
 const FLOW_QUANTUM: usize = 4;
+/// Proposals that each flow of the direct lane has in a batch before its further ones count as bulk: a sender with more under way
+/// floods, and others wait for what it has in a batch.
+const DIRECT_PER_FLOW: usize = 32;
 /// Bytes after which a flow's turn ends.
 const FLOW_QUANTUM_BYTES: usize = 16 * 1024;
 /// The limit for the bytes in one queue: a body has up to 64 KiB, and a queue has thousands of places.
@@ -41,9 +44,19 @@ const TAKEN_BEFORE_UNLOCK: usize = 64;
 pub(crate) struct BatchLimits {
     pub proposals: usize,
     pub bytes: usize,
-    /// The part of the limits for all queues other than that of the direct lane.
+    /// The part of the limits for bulk: all queues other than that of the direct lane, and in that one what a flow has beyond
+    /// [`DIRECT_PER_FLOW`].
     pub bulk_proposals: usize,
     pub bulk_bytes: usize,
+}
+
+/// A proposal that was taken for a batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Taken<T> {
+    pub queue: usize,
+    /// Its flow has nothing more, and no bulk in the batch.
+    pub is_last_of_few: bool,
+    pub work: T,
 }
 
 /// The result of [`CommitQueue::take`].
@@ -70,6 +83,9 @@ struct Flow {
     last: usize,
     count: usize,
     bytes: usize,
+    /// The batch that it gave to last, and how many proposals.
+    batch: u64,
+    given: usize,
 }
 
 struct Queue<T> {
@@ -93,6 +109,8 @@ struct State<T> {
     queues: [Queue<T>; QUEUES],
     /// The queue whose turn it is, and the proposals that it has given in this round.
     round: (usize, usize),
+    /// The number of the batch that is taken.
+    batch: u64,
     ticket: u64,
     barriers: Vec<Barrier>,
     stopping: bool,
@@ -110,8 +128,15 @@ impl<T> CommitQueue<T> {
     /// `limit`: the places of each queue.
     pub(crate) fn new(limit: usize) -> Self {
         let queues = [(); QUEUES].map(|()| Queue::default());
-        let state =
-            State { queues, round: (0, 0), ticket: 0, barriers: Vec::new(), stopping: false, is_waiting: false };
+        let state = State {
+            queues,
+            round: (0, 0),
+            batch: 0,
+            ticket: 0,
+            barriers: Vec::new(),
+            stopping: false,
+            is_waiting: false,
+        };
         CommitQueue { state: Mutex::new(state), filled: Condvar::new(), limit: limit.max(1) }
     }
 
@@ -154,7 +179,7 @@ impl<T> CommitQueue<T> {
         &self,
         limits: BatchLimits,
         timeout: Option<Duration>,
-        mut each: impl FnMut(usize, T),
+        mut each: impl FnMut(Taken<T>),
     ) -> TakeOutcome {
         let mut state = self.state.lock();
         loop {
@@ -185,14 +210,17 @@ impl<T> CommitQueue<T> {
             state.is_waiting = false;
         }
         let (mut left, mut bytes_left) = ([limits.proposals; 2], [limits.bytes; 2]);
-        // Index 0 counts all proposals, index 1 those other than direct ones, which have limits of their own.
+        state.batch += 1;
+        let batch = state.batch;
+        // Index 0 counts all proposals, index 1 bulk, which has limits of its own.
         (left[1], bytes_left[1]) = (limits.bulk_proposals.min(limits.proposals), limits.bulk_bytes.min(limits.bytes));
         let (mut taken, mut gave_nothing) = (0, 0);
         while gave_nothing < QUEUES {
             let queue = state.round.0;
-            let is_bulk = queue != Lane::Direct as usize;
-            let may = left[0] > 0 && bytes_left[0] > 0 && (!is_bulk || (left[1] > 0 && bytes_left[1] > 0));
-            let Some(node) = may.then(|| state.queues[queue].take()).flatten() else {
+            let free = if queue == Lane::Direct as usize { DIRECT_PER_FLOW } else { 0 };
+            let [may, may_bulk] = [0, 1].map(|kind| left[kind] > 0 && bytes_left[kind] > 0);
+            let taken_now = may.then(|| state.queues[queue].take(batch, free, may_bulk)).flatten();
+            let Some(TakenNode { node, is_bulk, is_last }) = taken_now else {
                 gave_nothing += 1;
                 state.round = ((queue + 1) % QUEUES, 0);
                 continue;
@@ -205,7 +233,7 @@ impl<T> CommitQueue<T> {
             for barrier in &mut state.barriers {
                 barrier.remaining -= usize::from(node.ticket < barrier.ticket);
             }
-            each(queue, node.work);
+            each(Taken { queue, is_last_of_few: is_last && !is_bulk, work: node.work });
             state.round.1 += 1;
             if state.round.1 >= QUEUE_WEIGHTS[queue] {
                 state.round = ((queue + 1) % QUEUES, 0);
@@ -248,6 +276,14 @@ impl<T> CommitQueue<T> {
     pub(crate) fn depths(&self) -> [usize; QUEUES] {
         self.state.lock().queues.each_ref().map(|queue| queue.nodes.len())
     }
+}
+
+/// What [`Queue::take`] took.
+struct TakenNode<T> {
+    node: Node<T>,
+    is_bulk: bool,
+    /// Its flow has nothing more.
+    is_last: bool,
 }
 
 impl<T> State<T> {
@@ -294,31 +330,48 @@ impl<T> Queue<T> {
                 (flow.last, flow.count, flow.bytes) = (key, flow.count + 1, flow.bytes + bytes);
             }
             Entry::Vacant(flow) => {
-                flow.insert(Flow { first: key, last: key, count: 1, bytes });
+                flow.insert(Flow { first: key, last: key, count: 1, bytes, batch: 0, given: 0 });
                 self.active.push_back(flow_key);
             }
         }
     }
 
-    /// Takes the next proposal of the flow whose turn it is.
-    fn take(&mut self) -> Option<Node<T>> {
-        let flow_key = *self.active.front()?;
-        let flow = self.flows.get_mut(&flow_key)?;
-        let node = self.nodes.try_remove(flow.first)?;
-        self.bytes -= node.bytes;
-        (flow.first, flow.count, flow.bytes) = (node.next, flow.count - 1, flow.bytes - node.bytes);
-        let is_empty = flow.count == 0;
-        self.used_quantum = (self.used_quantum.0 + 1, self.used_quantum.1 + node.bytes);
-        if is_empty || self.used_quantum.0 >= FLOW_QUANTUM || self.used_quantum.1 >= FLOW_QUANTUM_BYTES {
-            self.used_quantum = (0, 0);
-            self.active.pop_front();
-            if is_empty {
-                self.flows.remove(&flow_key);
-            } else {
-                self.active.push_back(flow_key);
+    /// Takes the next proposal of the flow whose turn it is. What a flow gives to a batch beyond `free` proposals is bulk; unless
+    /// `may_bulk`, the turn goes on to a flow that has given fewer.
+    fn take(&mut self, batch: u64, free: usize, may_bulk: bool) -> Option<TakenNode<T>> {
+        for _ in 0..self.active.len() {
+            let flow_key = *self.active.front()?;
+            let flow = self.flows.get_mut(&flow_key)?;
+            if flow.batch != batch {
+                (flow.batch, flow.given) = (batch, 0);
             }
+            let is_bulk = flow.given >= free;
+            if is_bulk && !may_bulk {
+                if free == 0 {
+                    return None;
+                }
+                self.used_quantum = (0, 0);
+                self.active.rotate_left(1);
+                continue;
+            }
+            let node = self.nodes.try_remove(flow.first)?;
+            self.bytes -= node.bytes;
+            (flow.first, flow.count, flow.bytes) = (node.next, flow.count - 1, flow.bytes - node.bytes);
+            flow.given += 1;
+            let is_last = flow.count == 0;
+            self.used_quantum = (self.used_quantum.0 + 1, self.used_quantum.1 + node.bytes);
+            if is_last || self.used_quantum.0 >= FLOW_QUANTUM || self.used_quantum.1 >= FLOW_QUANTUM_BYTES {
+                self.used_quantum = (0, 0);
+                self.active.pop_front();
+                if is_last {
+                    self.flows.remove(&flow_key);
+                } else {
+                    self.active.push_back(flow_key);
+                }
+            }
+            return Some(TakenNode { node, is_bulk, is_last });
         }
-        Some(node)
+        None
     }
 }
 

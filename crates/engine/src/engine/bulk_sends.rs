@@ -232,7 +232,7 @@ impl Engine {
                 expires,
             }
         });
-        self.send_all(&Caller::APP, requests.collect(), Occasion::BulkSend).await
+        self.begin_all(&Caller::APP, requests.collect(), Occasion::BulkSend).finish().await
     }
 
     /// The users whose turn comes after the cursor, until a round is full.

@@ -70,6 +70,23 @@ pub(crate) enum Occasion {
 /// A send that waits for its commit: its conversation, and where the outcome comes.
 pub(crate) type BegunSend = (Arc<Conversation>, oneshot::Receiver<Result<Outcome, Refusal>>);
 
+/// Messages that were accepted or refused one by one, and wait for their commits.
+pub struct BegunBatch(Vec<Result<BegunSend, Refusal>>);
+
+impl BegunBatch {
+    /// Waits for the commits; each message has its own result.
+    pub async fn finish(self) -> Vec<Result<SendReceipt, Refusal>> {
+        let mut results = Vec::with_capacity(self.0.len());
+        for begun in self.0 {
+            results.push(match begun {
+                Ok((conversation, answer)) => finish_send(&conversation, answer).await,
+                Err(refusal) => Err(refusal),
+            });
+        }
+        results
+    }
+}
+
 /// How a message is sent.
 #[derive(Debug, Clone, Copy)]
 struct Manner {
@@ -108,13 +125,21 @@ impl Engine {
     /// Sends messages in order, in as few commits as possible. Each has its own result.
     ///
     /// # Errors
-    /// `limit_exceeded` for too many messages, and `forbidden` if one of them would open a conversation and the caller's token does
-    /// not allow that; a result has those of [`Engine::send`].
+    /// Those of [`Engine::begin_batch`]; a result has those of [`Engine::send`].
     pub async fn send_batch(
         &self,
         caller: impl Into<Caller>,
         requests: Vec<SendRequest>,
     ) -> Result<Vec<Result<SendReceipt, Refusal>>, Refusal> {
+        Ok(self.begin_batch(caller, requests)?.finish().await)
+    }
+
+    /// Accepts or refuses each message of a batch, without waiting for the commits.
+    ///
+    /// # Errors
+    /// `limit_exceeded` for too many messages, and `forbidden` if one of them would open a conversation and the caller's token does
+    /// not allow that.
+    pub fn begin_batch(&self, caller: impl Into<Caller>, requests: Vec<SendRequest>) -> Result<BegunBatch, Refusal> {
         let caller = caller.into();
         requests.iter().try_for_each(|request| self.check_opens(&caller, request))?;
         if requests.len() > SEND_BATCH_MAX {
@@ -124,17 +149,12 @@ impl Engine {
         let first = requests.first().and_then(|request| request.from.as_deref());
         let is_mixed = requests.iter().any(|request| request.from.as_deref() != first);
         let occasion = if is_mixed { Occasion::MixedBatch } else { Occasion::Single };
-        Ok(self.send_all(&caller, requests, occasion).await)
+        Ok(self.begin_all(&caller, requests, occasion))
     }
 
-    /// Sends messages in order; each has its own result. Behind one that found no room, those of the same sender in the same
+    /// Begins messages in order; each has its own result. Behind one that found no room, those of the same sender in the same
     /// conversation find none either: they would overtake it.
-    pub(crate) async fn send_all(
-        &self,
-        caller: &Caller,
-        requests: Vec<SendRequest>,
-        occasion: Occasion,
-    ) -> Vec<Result<SendReceipt, Refusal>> {
+    pub(crate) fn begin_all(&self, caller: &Caller, requests: Vec<SendRequest>, occasion: Occasion) -> BegunBatch {
         let mut held_up: FxHashMap<u64, Refusal> = FxHashMap::default();
         let begin = |request: SendRequest| {
             let flow = flow_in_batch(caller, &request);
@@ -147,15 +167,7 @@ impl Engine {
                 }
             })
         };
-        let begun: Vec<_> = requests.into_iter().map(begin).collect();
-        let mut results = Vec::with_capacity(begun.len());
-        for begun in begun {
-            results.push(match begun {
-                Ok((conversation, answer)) => finish_send(&conversation, answer).await,
-                Err(refusal) => Err(refusal),
-            });
-        }
-        results
+        BegunBatch(requests.into_iter().map(begin).collect())
     }
 
     pub(crate) fn begin_send(

@@ -201,12 +201,18 @@ fn nothing_overtakes_a_message_of_its_batch_that_found_no_room() {
 
 #[test]
 fn who_finds_no_room_in_one_conversation_of_a_batch_finds_it_in_another() {
-    let world = World::new(small(10_000, 400), Arc::new(Troubled::default()));
+    let store = Arc::new(Troubled::default());
+    let world = World::new(small(10_000, 400), store.clone());
     world.users(&["u0", "u1"]);
     world.conversation(ConversationKind::Group, "g", &["u0", "u1"]);
+    wait_until_lanes_are_empty(&world);
     let flood = (0..300).map(|n| message("u0", "g", &n.to_string()));
     let batch = flood.chain([message("u0", &direct("u1"), "beside")]).collect();
-    let results = world.wait(world.engine.send_batch(&Actor::App, batch)).unwrap();
+    // Nothing is committed, and no place is free again, before the whole batch was accepted or refused.
+    let gate = store.close_gate();
+    let begun = world.engine.begin_batch(&Actor::App, batch).unwrap();
+    drop(gate);
+    let results = world.wait(begun.finish());
     assert!(results[299].as_ref().is_err_and(is_full), "{:?}", results[299]);
     assert!(results[300].is_ok(), "{:?}", results[300]);
 }

@@ -13,7 +13,7 @@ fn user(no: u64) -> FlowKey {
 
 fn take<T>(queue: &CommitQueue<T>, limits: BatchLimits) -> Vec<(usize, T)> {
     let mut taken = Vec::new();
-    queue.take(limits, Some(Duration::ZERO), |queue, work| taken.push((queue, work)));
+    queue.take(limits, Some(Duration::ZERO), |Taken { queue, work, .. }| taken.push((queue, work)));
     taken
 }
 
@@ -80,8 +80,12 @@ fn flows_take_turns_and_each_keeps_its_order() {
 #[test]
 fn queues_give_by_their_weights_and_bulk_no_more_than_its_limits() {
     let queue = CommitQueue::new(10_000);
-    for at in [OPERATIONS, 2, GROUP, DIRECT] {
+    for at in [OPERATIONS, 2, GROUP] {
         fill(&queue, at, 1, 1_000);
+    }
+    // Of many senders: none of them floods.
+    for no in 0..50 {
+        fill(&queue, DIRECT, no, 20);
     }
     let taken = take(&queue, BatchLimits { proposals: 256, ..ALL });
     let count = |at| taken.iter().filter(|(queue, _)| *queue == at).count();
@@ -101,6 +105,47 @@ fn queues_give_by_their_weights_and_bulk_no_more_than_its_limits() {
 }
 
 #[test]
+fn a_flood_of_direct_messages_is_bulk_and_others_are_taken_before_it() {
+    let queue = CommitQueue::new(10_000);
+    fill(&queue, DIRECT, 1, 1_000);
+    for no in 2..100 {
+        fill(&queue, DIRECT, no, 2);
+    }
+    let beside = BatchLimits { bulk_proposals: 60, ..ALL };
+    let taken = take(&queue, beside);
+    let of_flood = |taken: &[(usize, (u64, usize))]| taken.iter().filter(|(_, work)| work.0 == 1).count();
+    assert_eq!(of_flood(&taken), DIRECT_PER_FLOW + 60);
+    assert_eq!(taken.len() - of_flood(&taken), 2 * 98, "all others");
+    // One that floods next is held to the same; what is left of the limit, others have.
+    fill(&queue, DIRECT, 2, 1_000);
+    fill(&queue, GROUP, 3, 1_000);
+    let taken = take(&queue, beside);
+    let of_group = taken.iter().filter(|(at, _)| *at == GROUP).count();
+    assert_eq!(taken.len(), 2 * DIRECT_PER_FLOW + 60);
+    assert!(of_group >= 10, "{of_group} of the group's, which has its turns");
+    // The order of each flow is kept over batches.
+    let mut all = Vec::new();
+    while let more @ [_, ..] = &*take(&queue, beside) {
+        all.extend(more.iter().filter(|(at, work)| *at == DIRECT && work.0 == 1).map(|(_, work)| work.1));
+    }
+    assert!(all.is_sorted() && all.last() == Some(&999), "{all:?}");
+}
+
+#[test]
+fn only_senders_who_do_not_flood_are_reported_as_such() {
+    let queue: CommitQueue<(u64, usize)> = CommitQueue::new(10_000);
+    let few = || {
+        let mut few = Vec::new();
+        queue.take(ALL, Some(Duration::ZERO), |taken| few.extend(taken.is_last_of_few.then_some(taken.work.0)));
+        few
+    };
+    fill(&queue, DIRECT, 1, DIRECT_PER_FLOW + 1);
+    fill(&queue, DIRECT, 2, DIRECT_PER_FLOW);
+    fill(&queue, GROUP, 3, 1);
+    assert_eq!(few(), [2]);
+}
+
+#[test]
 fn a_barrier_is_reached_when_all_proposals_before_it_are_committed() {
     let queue = CommitQueue::new(100);
     fill(&queue, DIRECT, 1, 6);
@@ -117,7 +162,7 @@ fn a_barrier_is_reached_when_all_proposals_before_it_are_committed() {
     queue.stop();
     assert!(queue.barrier().is_none());
     assert_eq!(queue.put(DIRECT, user(1), 1, &mut Some((1, 1))), Err(AdmissionError::Stopping));
-    assert!(matches!(queue.take(ALL, None, |_, _| ()), TakeOutcome::Stopped));
+    assert!(matches!(queue.take(ALL, None, |_| ()), TakeOutcome::Stopped));
 }
 
 #[test]
@@ -126,7 +171,7 @@ fn a_put_wakes_the_waiting_committer() {
     let waits = queue.clone();
     let waiter = std::thread::spawn(move || {
         let mut taken = 0;
-        while !matches!(waits.take(ALL, None, |_, ()| taken += 1), TakeOutcome::Stopped) {}
+        while !matches!(waits.take(ALL, None, |_| taken += 1), TakeOutcome::Stopped) {}
         taken
     });
     for _ in 0..1_000 {
