@@ -23,6 +23,14 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 /// What became of a request with frames: the number of the newest one that was taken.
 pub(crate) type PostReply = oneshot::Sender<Result<u64, Refusal>>;
 
+/// The memberships of a user, read for sessions that bind.
+pub(crate) struct MembershipRead {
+    pub user: UserNo,
+    /// The number of the read, as the delivery gave it.
+    pub number: u64,
+    pub result: Result<Vec<MembershipSnapshot>, Refusal>,
+}
+
 /// Results and connections for a shard. The queue needs no bound of its own: each connection, of the session
 /// listeners or of HTTP, has a bounded number of requests under way, and connections are bounded.
 pub(crate) enum Command {
@@ -50,8 +58,8 @@ pub(crate) enum Command {
     Correct { corrections: Vec<Correction>, reply: Sender<()> },
     /// A connection that bound on another shard as a user of this one.
     Move(Box<MovedConnection>),
-    /// A user's group and official conversations, by the number of the request for them.
-    Memberships { user: UserNo, number: u64, result: Result<Vec<MembershipSnapshot>, Refusal> },
+    /// The group and official conversations of users, by the numbers of the requests for them.
+    Memberships(Vec<MembershipRead>),
     /// This node has reached the position that a session had reached on another node.
     CaughtUp { session: u64, result: Result<(), Refusal> },
     /// The entries that a session missed before it goes live.

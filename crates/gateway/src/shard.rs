@@ -108,6 +108,8 @@ pub(crate) struct Shard {
     timers: TimerWheel,
     probe_policy: ProbePolicy,
     readable: VecDeque<usize>,
+    /// The users whose memberships are to be read, with the numbers of the reads.
+    unread_memberships: Vec<(UserNo, u64)>,
     /// Requests with frames for sessions over event streams.
     posts: VecDeque<(StreamPost, PostReply)>,
     ended_streams: EndedStreams,
@@ -141,6 +143,7 @@ impl Shard {
             timers: TimerWheel::new(),
             probe_policy: ProbePolicy::new(parts.config.probe_after, parts.config.probe_timeout),
             readable: VecDeque::new(),
+            unread_memberships: Vec::new(),
             posts: VecDeque::new(),
             ended_streams: EndedStreams::default(),
             scratch: Vec::new(),
@@ -164,6 +167,7 @@ impl Shard {
             self.read_connections();
             self.take_posts();
             self.read_links();
+            self.read_memberships();
             self.process_fanouts();
             self.process_pushes();
             self.check_timeouts();
@@ -264,7 +268,7 @@ impl Shard {
                     corrections.iter().for_each(|correction| self.correct(correction));
                     drop(reply);
                 }
-                Command::Memberships { user, number, result } => self.install_memberships(user, number, result),
+                Command::Memberships(reads) => reads.into_iter().for_each(|read| self.install_memberships(read)),
                 Command::CaughtUp { session, result } => self.caught_up(session, result),
                 Command::Missed { session, result } => self.go_live(session, result),
                 Command::Submitted { session } => {

@@ -3,17 +3,14 @@
 
 use super::{Shard, defects::or_defect, store_reads::is_session_live};
 use crate::{
-    commands::Command,
+    commands::{Command, MembershipRead},
     connection::{Connection, Phase, SessionBinding},
     encoding::{json, json_frame},
     outbound_queue::messages_frame,
     transport::Protocol,
 };
 use tidings_domain::model::*;
-use tidings_engine::{
-    delivery::{BindOutcome, MembershipSnapshot},
-    engine::resume::Inbox,
-};
+use tidings_engine::{delivery::BindOutcome, engine::resume::Inbox};
 use tidings_protocol::{
     error::Refusal,
     frames::{Bound, ServerFrame},
@@ -21,6 +18,9 @@ use tidings_protocol::{
     miop::{self, Frame},
     resume::Resume,
 };
+
+/// Users whose memberships one thread reads. The first of them waits for the last.
+const MEMBERSHIPS_PER_READ: usize = 16;
 
 impl Shard {
     pub(super) fn begin_chat(&mut self, key: usize) {
@@ -69,27 +69,33 @@ impl Shard {
         match self.delivery.bind(key, user) {
             BindOutcome::Joined(positions) => self.resume(key, positions),
             BindOutcome::Loading => {}
-            BindOutcome::NeedsMemberships(number) => {
-                let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
-                let since = self.delivery.positions();
-                self.parts.runtime.spawn_blocking(move || {
-                    // Any session of the user may wait for the memberships, not only the one that asked.
-                    if engine.presence.local_sessions(user).is_empty() {
-                        return;
-                    }
-                    let result = or_defect(|| engine.memberships_for_delivery(user, since));
-                    shard.send(Command::Memberships { user, number, result });
-                });
-            }
+            BindOutcome::NeedsMemberships(number) => self.unread_memberships.push((user, number)),
         }
     }
 
-    pub(super) fn install_memberships(
-        &mut self,
-        user: UserNo,
-        number: u64,
-        result: Result<Vec<MembershipSnapshot>, Refusal>,
-    ) {
+    /// Has the memberships of the users who have bound in this turn read by other threads, those of several users by one: where many
+    /// bind at once, waking a thread for each costs more than the reads.
+    pub(super) fn read_memberships(&mut self) {
+        let since = self.delivery.positions();
+        while !self.unread_memberships.is_empty() {
+            let rest = self.unread_memberships.len().saturating_sub(MEMBERSHIPS_PER_READ);
+            let users = self.unread_memberships.split_off(rest);
+            let (engine, shard) = self.handles();
+            self.parts.runtime.spawn_blocking(move || {
+                let mut reads = Vec::with_capacity(users.len());
+                for (user, number) in users {
+                    // Any session of the user may wait for the memberships, not only the one that asked.
+                    if !engine.presence.local_sessions(user).is_empty() {
+                        let result = or_defect(|| engine.memberships_for_delivery(user, since));
+                        reads.push(MembershipRead { user, number, result });
+                    }
+                }
+                shard.send(Command::Memberships(reads));
+            });
+        }
+    }
+
+    pub(super) fn install_memberships(&mut self, MembershipRead { user, number, result }: MembershipRead) {
         let refused = result.as_ref().err().cloned();
         let Some((sessions, positions)) = self.delivery.install(user, number, result.unwrap_or_default()) else {
             return;
