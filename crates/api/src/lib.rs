@@ -15,8 +15,8 @@
 //! [`request_service`] (one request), `bodies` (request bodies within a memory budget), [`cors`] (which origins may call from a browser),
 //! [`listener`] (connections from accept to close), `connection_setup` (PROXY header and TLS before HTTP), [`metrics`] (what is
 //! measured) and [`exposition`] (its text formats), `connection_stream` (the stream under HTTP, and how it is closed),
-//! `parse_error_responses` (problem details for what is no request), [`forward`] (requests for the leader), `popup_fast_path`
-//! (popup requests without router and HTTP library), [`InternalRequests`] (requests without a connection), `audit` (who changed what), `page_files` (the pages that are compiled in), [`chat_page`]
+//! `parse_error_responses` (problem details for what is no request), [`forward`] (requests for the leader), `fast_path`
+//! (what is asked most, without router and HTTP library), [`InternalRequests`] (requests without a connection), `audit` (who changed what), `page_files` (the pages that are compiled in), [`chat_page`]
 //! (the page at `/` in development mode), `console` (the page at `/console`).
 
 pub mod api_keys;
@@ -32,6 +32,7 @@ mod console;
 pub mod cors;
 pub mod exposition;
 pub mod extract;
+mod fast_path;
 pub mod forward;
 mod handover;
 mod internal_requests;
@@ -40,7 +41,6 @@ pub mod metrics;
 mod page_files;
 mod page_stream;
 mod parse_error_responses;
-mod popup_fast_path;
 pub mod problem;
 pub mod request_service;
 pub mod routes;
@@ -147,8 +147,8 @@ pub struct ApiConfig {
     pub backup_dir: Option<PathBuf>,
     /// The origins whose pages may call from a browser. Absent: none.
     pub cors: Option<Cors>,
-    /// Whether requests of popups are answered before the HTTP library. Off: to measure what that gives.
-    pub popup_fast_path: bool,
+    /// Whether requests of popups and handshakes of WebSockets are answered before the HTTP library. Off: to measure what that gives.
+    pub fast_path: bool,
 }
 
 impl Default for ApiConfig {
@@ -162,7 +162,7 @@ impl Default for ApiConfig {
             reads_max: 256,
             backup_dir: None,
             cors: None,
-            popup_fast_path: true,
+            fast_path: true,
         }
     }
 }

@@ -3,8 +3,8 @@
 use crate::{
     connection_setup::{read_proxy_header, tls_handshake},
     connection_stream::{ConnectionStream, linger_and_close},
+    fast_path::{Rest, serve_frequent_requests},
     handover::{IntoSocket, hand_over},
-    popup_fast_path::serve_popup_requests,
     request_service::{HyperService, RequestService},
     unread_responses::UnreadResponses,
 };
@@ -252,7 +252,7 @@ async fn serve_connection(
     }
 }
 
-/// Serves HTTP: popup requests on the fast path, and from the first other request on with the library.
+/// Serves HTTP: what is asked most on the fast path, and from the first other request on with the library.
 async fn serve_http(
     mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + IntoSocket + 'static,
     service: RequestService,
@@ -262,19 +262,21 @@ async fn serve_http(
 ) -> io::Result<()> {
     let with_library = |read, stream, service| {
         let stream = ConnectionStream::new(read, stream, stopped.clone()).with_unread(unread.clone());
-        // Boxed: a connection with popup requests alone does not pay for the size.
+        // Boxed: a connection that never needs it does not pay for the size.
         Box::pin(serve_with_library(stream, service, stopped.clone()))
     };
-    if service.is_health_only() || !service.api().config.popup_fast_path {
+    if service.is_health_only() || !service.api().config.fast_path {
         with_library(Vec::new(), stream, service).await;
         return Ok(());
     }
     let told = Box::pin(stop_requested(stopped.clone()));
-    match serve_popup_requests(&mut stream, service.api(), service.client().throttle_key, activity, HEAD_TIMEOUT, told)
-        .await?
-    {
-        Some(read) => with_library(read, stream, service).await,
-        None => Box::pin(linger_and_close(stream, &stopped)).await,
+    let (api, client) = (service.api(), service.client());
+    let may_upgrade = service.may_become_session();
+    let key = client.throttle_key;
+    match serve_frequent_requests(&mut stream, api, key, activity, may_upgrade, HEAD_TIMEOUT, told).await? {
+        Rest::Library(read) => with_library(read, stream, service).await,
+        Rest::WebSocket(read) => api.sessions.adopt(stream.into_socket()?, read, client),
+        Rest::Over => Box::pin(linger_and_close(stream, &stopped)).await,
     }
     Ok(())
 }

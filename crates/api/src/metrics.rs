@@ -45,18 +45,19 @@ type Requests = Family<RequestLabel, Histogram, fn() -> Histogram>;
 pub(crate) struct RouteLatency {
     requests: Requests,
     route: &'static str,
+    method: &'static str,
     classes: [OnceLock<Histogram>; CLASSES.len()],
 }
 
 impl RouteLatency {
-    fn new(requests: &Requests, route: &'static str) -> Self {
-        RouteLatency { requests: requests.clone(), route, classes: Default::default() }
+    fn new(requests: &Requests, route: &'static str, method: &'static str) -> Self {
+        RouteLatency { requests: requests.clone(), route, method, classes: Default::default() }
     }
 
     pub(crate) fn observe(&self, status: StatusCode, took: Duration) {
         let class = class_of(status);
         let histogram = self.classes[class].get_or_init(|| {
-            let label = RequestLabel { route: self.route.to_owned(), method: "POST", status: CLASSES[class] };
+            let label = RequestLabel { route: self.route.to_owned(), method: self.method, status: CLASSES[class] };
             self.requests.get_or_create(&label).clone()
         });
         histogram.observe(took.as_secs_f64());
@@ -71,6 +72,7 @@ pub(crate) struct HttpMetrics {
     pub(crate) sends: RouteLatency,
     pub(crate) decisions: RouteLatency,
     pub(crate) reports: RouteLatency,
+    pub(crate) upgrades: RouteLatency,
 }
 
 impl HttpMetrics {
@@ -83,9 +85,10 @@ impl HttpMetrics {
         routes.push(CONNECT_PATH.to_owned());
         // Literal paths before templates, so that `/v1/popups/decide` is not counted as `/v1/popups/{popup}`.
         routes.sort_by_key(|route| route.matches('{').count());
-        let latency = |route| RouteLatency::new(&requests, route);
+        let latency = |route| RouteLatency::new(&requests, route, "POST");
         let (sends, decisions, reports) = (latency(SEND_PATH), latency(DECIDE_PATH), latency(REPORT_PATH));
-        HttpMetrics { registry, requests, routes, sends, decisions, reports }
+        let upgrades = RouteLatency::new(&requests, CONNECT_PATH, "GET");
+        HttpMetrics { registry, requests, routes, sends, decisions, reports, upgrades }
     }
 
     /// Counts a request by its path and method.

@@ -125,6 +125,11 @@ impl RequestService {
         &self.slots
     }
 
+    /// Whether the connection may become a session: it took no descriptor of the reserve.
+    pub(crate) fn may_become_session(&self) -> bool {
+        self.reserve.is_none()
+    }
+
     /// Whether this service serves health and metrics only.
     pub(crate) fn is_health_only(&self) -> bool {
         self.health_only

@@ -64,10 +64,15 @@ fn check_handshake(method: &Method, version: Version, headers: &HeaderMap) -> Re
         return Err(refuse("Sec-WebSocket-Version must be 13"));
     }
     let key = headers.get(header::SEC_WEBSOCKET_KEY).ok_or_else(|| refuse("it has no Sec-WebSocket-Key"))?;
-    if key.len() != 24 {
+    if !is_key(key.as_bytes()) {
         return Err(refuse("Sec-WebSocket-Key must be 16 bytes as base64"));
     }
     HeaderValue::try_from(derive_accept_key(key.as_bytes())).map_err(|error| crate::internal(&error))
+}
+
+/// Whether a `Sec-WebSocket-Key` is as long as the 16 bytes that it stands for.
+pub(crate) fn is_key(key: &[u8]) -> bool {
+    key.len() == 24
 }
 
 /// Whether a comma-separated header names a token, in any case.

@@ -18,7 +18,7 @@ use tidings_push::PushConfig;
 
 /// No setting, since nobody but the lab has a reason to change it: `off` serves popup requests by the HTTP library, so that
 /// `bench popup --set` can measure what the fast path gives.
-pub(super) const POPUP_FAST_PATH_VARIABLE: &str = "TIDINGS_LAB_POPUP_FAST_PATH";
+pub(super) const FAST_PATH_VARIABLE: &str = "TIDINGS_LAB_FAST_PATH";
 
 impl Settings {
     fn shards(&self) -> usize {
@@ -163,7 +163,7 @@ impl Settings {
             reads_max: self.http_reads_max,
             backup_dir: self.backup_dir.clone(),
             cors: self.cors()?,
-            popup_fast_path: std::env::var_os(POPUP_FAST_PATH_VARIABLE).is_none_or(|value| value != "off"),
+            fast_path: std::env::var_os(FAST_PATH_VARIABLE).is_none_or(|value| value != "off"),
             ..ApiConfig::default()
         })
     }

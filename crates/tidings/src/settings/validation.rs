@@ -1,6 +1,6 @@
 //! Mistakes in settings that are well-formed each by itself: some are refused, others cause a warning.
 
-use super::{Settings, component_configs::POPUP_FAST_PATH_VARIABLE};
+use super::{Settings, component_configs::FAST_PATH_VARIABLE};
 use anyhow::{Result, bail};
 use std::ffi::OsString;
 use tidings_api::auth::{API_KEY_BYTES_MIN, is_unguessable};
@@ -110,7 +110,7 @@ fn unknown_variables(variables: impl Iterator<Item = (OsString, OsString)>, of_o
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, value)| name.starts_with("TIDINGS_") && !is_of_kubernetes(name, &value.to_string_lossy()))
         .map(|(name, _)| name)
-        .filter(|name| !["TIDINGS_CONFIG", POPUP_FAST_PATH_VARIABLE].contains(&name.as_str()) && !known.contains(name))
+        .filter(|name| !["TIDINGS_CONFIG", FAST_PATH_VARIABLE].contains(&name.as_str()) && !known.contains(name))
         .map(|name| format!("the variable {name} names no setting; `tidings serve --help-settings` lists them all"))
         .collect();
     unknown.sort();
@@ -209,7 +209,7 @@ mod tests {
         let mut variables: Vec<(&str, &str)> = known.iter().map(|name| (name.as_str(), "1")).collect();
         variables.extend([
             ("TIDINGS_CONFIG", "/etc/tidings.toml"),
-            ("TIDINGS_LAB_POPUP_FAST_PATH", "off"),
+            ("TIDINGS_LAB_FAST_PATH", "off"),
             ("TIDINGS_SERVICE_HOST", "10.0.0.1"),
             ("TIDINGS_SERVICE_PORT_HTTP", "8080"),
             ("TIDINGS_PORT", "tcp://10.0.0.1:8080"),

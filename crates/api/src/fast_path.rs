@@ -1,9 +1,11 @@
-//! Serves the two requests that apps make at every page view, `POST /v1/popups/decide` and `POST /v1/popup-events`, without the
-//! router and the HTTP library. Every connection starts here, unless this path is switched off or another node leads. The first request
-//! that is another one, or has an unusual form, goes to the library with all bytes that were read, and the connection stays there.
+//! Serves what apps ask most without the router and the HTTP library: `POST /v1/popups/decide` and `POST /v1/popup-events`, at every page
+//! view, and the handshake of a WebSocket, at every login. Every connection starts here, unless this path is switched off. The first
+//! request that is another one, or has an unusual form, goes to the library with all bytes that were read, and the connection stays there.
 //!
-//! Another request is recognised by the first byte that differs from both request lines, so that at most [`READ_BYTES`] of it pass through
-//! here, unread. Only a request whose line is one of the two is parsed.
+//! Another request is recognised by the first byte that differs from all request lines, so that at most [`READ_BYTES`] of it pass through
+//! here, unread. Only a request whose line is one of these is parsed.
+
+mod head;
 
 use crate::{
     Api,
@@ -16,12 +18,13 @@ use crate::{
     internal,
     problem::{PROBLEM_JSON, problem, retry_after_s},
     request_service::catch_panic,
+    websocket_upgrade::check_room,
 };
 use axum::http::StatusCode;
+use head::{Next, Operation, PopupRequest, REQUEST_BYTES_MAX, Upgrade, next};
 use std::{
     future::poll_fn,
     io::{self, Write},
-    ops::Range,
     pin::{Pin, pin},
     task::{Poll, ready},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -41,23 +44,8 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
-/// The request lines that are served here.
-const REQUEST_LINES: [(&[u8], Operation); 2] = [
-    (b"POST /v1/popups/decide HTTP/1.1\r\n", Operation::Decide),
-    (b"POST /v1/popup-events HTTP/1.1\r\n", Operation::Report),
-];
-/// The most headers of a request. A request with more goes to the library.
-const HEADERS_MAX: usize = 32;
-/// The longest request with its head, in bytes. A longer one goes to the library.
-const REQUEST_BYTES_MAX: usize = 32 * 1024;
 /// The room that a connection has for each read, in bytes.
 const READ_BYTES: usize = 2 * 1024;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    Decide,
-    Report,
-}
 
 impl Operation {
     /// Its name in the description.
@@ -75,28 +63,6 @@ impl Operation {
             Operation::Report => access::Operation::ReportPopupEvents,
         }
     }
-}
-
-/// What the bytes that were read begin with.
-#[derive(Debug, PartialEq, Eq)]
-enum Next {
-    /// Too few bytes to tell, or a part of a request.
-    Incomplete,
-    /// A complete request.
-    Request(PopupRequest),
-    /// A request for the library.
-    Other,
-}
-
-/// A complete request in the bytes that were read.
-#[derive(Debug, PartialEq, Eq)]
-struct PopupRequest {
-    operation: Operation,
-    body: Range<usize>,
-    /// The value of the `Authorization` header.
-    credential: Option<Range<usize>>,
-    /// Whether it has an `Origin` header.
-    has_origin: bool,
 }
 
 /// How a read ended.
@@ -127,16 +93,27 @@ impl Date {
     }
 }
 
-/// Serves requests until the connection ends or must stop (`None`), or until the library is needed: then it returns all bytes that were
-/// read and not answered.
-pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
+/// What becomes of a connection.
+pub(crate) enum Rest {
+    /// It has ended or must stop.
+    Over,
+    /// The library serves it from here on, beginning with these bytes that were read and not answered.
+    Library(Vec<u8>),
+    /// It is a WebSocket: its handshake is answered, and these bytes came after it.
+    WebSocket(Vec<u8>),
+}
+
+/// Serves requests until another part of the server is needed, or the connection is over. `may_upgrade`: the connection may become a
+/// WebSocket.
+pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     api: &Api,
     throttle_key: ThrottleKey,
     activity: &ConnectionActivity,
+    may_upgrade: bool,
     idle_max: Duration,
     mut told_to_stop: Pin<Box<impl Future<Output = ()>>>,
-) -> io::Result<Option<Vec<u8>>> {
+) -> io::Result<Rest> {
     let mut idle = pin!(sleep_until(Instant::now() + idle_max));
     let (mut read, mut out, mut date) = (Vec::new(), Vec::new(), Date::default());
     let mut caller = None;
@@ -148,7 +125,11 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
     loop {
         let next = match next(&read[taken..]) {
             // The library forwards requests to the leader.
-            _ if api.is_led_by_another_node() => Next::Other,
+            Next::Request(_) if api.is_led_by_another_node() => Next::Other,
+            // The library answers what has a reason to be refused, and adds CORS headers.
+            Next::Upgrade(_) if !may_upgrade || api.config.cors.is_some() || check_room(api, None).is_err() => {
+                Next::Other
+            }
             // The library adds CORS headers.
             Next::Request(PopupRequest { has_origin: true, .. }) if api.config.cors.is_some() => Next::Other,
             next => next,
@@ -158,7 +139,7 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
                 let answer_began = std::time::Instant::now();
                 // The connection's place was given to another one meanwhile.
                 if !activity.begin_request() {
-                    return Ok(None);
+                    return Ok(Rest::Over);
                 }
                 let request = &read[taken..];
                 let end = body.end;
@@ -176,16 +157,29 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
                 // A connection that a key has opened is never closed for others: it must not outlive the key.
                 if has_stored_key && status == StatusCode::UNAUTHORIZED {
                     write(stream, &out).await?;
-                    return Ok(None);
+                    return Ok(Rest::Over);
                 }
                 taken += end;
                 share = None;
                 waiting_since = None;
             }
+            // It leaves the HTTP connections when it is adopted, and until then it is busy.
+            Next::Upgrade(Upgrade { length, accept_key }) => {
+                let answer_began = std::time::Instant::now();
+                if !activity.begin_request() {
+                    return Ok(Rest::Over);
+                }
+                // Writing to memory cannot fail.
+                let _ = put_upgrade(&mut out, &accept_key, date.text());
+                write(stream, &out).await?;
+                api.http_metrics.upgrades.observe(StatusCode::SWITCHING_PROTOCOLS, answer_began.elapsed());
+                read.drain(..taken + length);
+                return Ok(Rest::WebSocket(read));
+            }
             Next::Other => {
                 write(stream, &out).await?;
                 read.drain(..taken);
-                return Ok(Some(read));
+                return Ok(Rest::Library(read));
             }
             Next::Incomplete => {
                 if !out.is_empty() {
@@ -200,15 +194,15 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
                     if let Err(refusal) = share.grow_to(read.len() + READ_BYTES) {
                         put_answer(&mut out, api, Err(refusal), date.text());
                         write(stream, &out).await?;
-                        return Ok(None);
+                        return Ok(Rest::Over);
                     }
                 }
                 let is_first = read.is_empty();
                 match read_more(stream, &mut read, &mut idle, &mut waiting_since, idle_max, &mut told_to_stop).await? {
                     ReadOutcome::More => {}
                     // The library says what becomes of a request that broke off.
-                    ReadOutcome::End if !is_first => return Ok(Some(read)),
-                    ReadOutcome::End | ReadOutcome::Over => return Ok(None),
+                    ReadOutcome::End if !is_first => return Ok(Rest::Library(read)),
+                    ReadOutcome::End | ReadOutcome::Over => return Ok(Rest::Over),
                 }
                 if is_first {
                     waiting_since = None;
@@ -260,69 +254,6 @@ async fn read_more<S: AsyncRead + Unpin>(
         Some(0) => ReadOutcome::End,
         Some(_) => ReadOutcome::More,
     })
-}
-
-fn next(read: &[u8]) -> Next {
-    let begins = |line: &[u8]| {
-        let known = read.len().min(line.len());
-        read[..known] == line[..known]
-    };
-    let Some((line, operation)) = REQUEST_LINES.into_iter().find(|(line, _)| begins(line)) else { return Next::Other };
-    // While the request line is incomplete, it may match both.
-    if read.len() < line.len() {
-        return Next::Incomplete;
-    }
-    if read.len() > REQUEST_BYTES_MAX {
-        return Next::Other;
-    }
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut request = httparse::Request::new(&mut headers);
-    let body = match request.parse(read) {
-        Ok(httparse::Status::Complete(body)) => body,
-        Ok(httparse::Status::Partial) => return Next::Incomplete,
-        Err(_) => return Next::Other,
-    };
-    let (mut length, mut credential, mut has_origin, mut hosts) = (None, None, false, 0);
-    for header in request.headers {
-        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
-        if is("content-length") {
-            let text = std::str::from_utf8(header.value).unwrap_or_default();
-            match text.parse::<usize>() {
-                Ok(value) if length.is_none() && text.bytes().all(|byte| byte.is_ascii_digit()) => length = Some(value),
-                _ => return Next::Other,
-            }
-        } else if is("authorization") {
-            let from = header.value.as_ptr() as usize - read.as_ptr() as usize;
-            if credential.replace(from..from + header.value.len()).is_some() {
-                return Next::Other;
-            }
-        } else if is("content-type") {
-            if !header.value.eq_ignore_ascii_case(b"application/json") {
-                return Next::Other;
-            }
-        } else if is("connection") {
-            if !header.value.eq_ignore_ascii_case(b"keep-alive") {
-                return Next::Other;
-            }
-        } else if is("origin") {
-            has_origin = true;
-        } else if is("host") {
-            hosts += 1;
-        } else if is("transfer-encoding") || is("content-encoding") || is("expect") || is("upgrade") {
-            return Next::Other;
-        }
-    }
-    if hosts != 1 {
-        return Next::Other;
-    }
-    // Without a length there is no body: the library refuses it.
-    let Some(end) = length.map(|length| body.saturating_add(length)).filter(|end| *end <= REQUEST_BYTES_MAX) else {
-        return Next::Other;
-    };
-    if read.len() < end {
-        return Next::Incomplete;
-    }
-    Next::Request(PopupRequest { operation, body: body..end, credential, has_origin })
 }
 
 /// The last authenticated caller of a connection, with its `Authorization` header.
@@ -402,6 +333,15 @@ fn put_answer(out: &mut Vec<u8>, api: &Api, answered: Result<Answer, Refusal>, d
     status
 }
 
+/// Appends the answer to a handshake, as the library gives it.
+fn put_upgrade(out: &mut Vec<u8>, accept_key: &str, date: &str) -> io::Result<()> {
+    write!(
+        out,
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: {accept_key}\r\n\
+         date: {date}\r\n\r\n"
+    )
+}
+
 fn put_json(out: &mut Vec<u8>, status: &str, json: &[u8], date: &str) -> io::Result<()> {
     let length = json.len();
     write!(
@@ -436,47 +376,6 @@ mod tests {
     use std::future::{pending, ready};
 
     const IDLE_MAX: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn another_request_is_given_up_at_the_first_byte_that_differs() {
-        for other in [
-            "GET /healthz HTTP/1.1\r\n",
-            "POST /v1/messages HTTP/1.1\r\n",
-            "POST /v1/popups/explain HTTP/1.1\r\n",
-            "POST /v1/popups/decide?x HTTP/1.1\r\n",
-            "POST /v1/popups/decide HTTP/1.0\r\n",
-            "POST /v1/popups/decide HTTP/1.1\n",
-            "POST http://x/v1/popups/decide HTTP/1.1\r\n",
-            "post /v1/popups/decide HTTP/1.1\r\n",
-            " POST /v1/popups/decide HTTP/1.1\r\n",
-            "\r\nPOST /v1/popups/decide HTTP/1.1\r\n",
-            "\x16\x03\x01",
-        ] {
-            let common = |line: &[u8]| line.iter().zip(other.as_bytes()).take_while(|(a, b)| a == b).count();
-            let known = REQUEST_LINES.iter().map(|(line, _)| common(line)).max().unwrap();
-            for read in 0..=other.len() {
-                let expected = if read <= known { Next::Incomplete } else { Next::Other };
-                assert_eq!(next(&other.as_bytes()[..read]), expected, "{:?}", &other[..read]);
-            }
-        }
-    }
-
-    #[test]
-    fn a_popup_request_is_complete_with_the_last_byte_of_its_body() {
-        for (line, operation) in REQUEST_LINES {
-            let head = "Host: x\r\nAuthorization: Bearer k\r\nContent-Length: 2\r\n\r\n";
-            let request = [line, head.as_bytes(), b"{}"].concat();
-            for read in 0..request.len() {
-                assert_eq!(next(&request[..read]), Next::Incomplete, "{read} bytes");
-            }
-            let pipelined = [request.as_slice(), b"GET /"].concat();
-            for read in [&request, &pipelined] {
-                let Next::Request(found) = next(read) else { panic!("{operation:?} was not recognised") };
-                assert_eq!((found.operation, &read[found.body]), (operation, &b"{}"[..]));
-                assert_eq!(found.credential.map(|credential| &read[credential]), Some(&b"Bearer k"[..]));
-            }
-        }
-    }
 
     #[tokio::test]
     async fn a_connection_that_always_has_input_still_stops() {
