@@ -287,7 +287,9 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    parse(read_body(api, headers, body, bytes_max).await?.as_ref())
+    let body = read_body(api, headers, body, bytes_max).await?;
+    let _turn = api.bulk.turn(body.as_ref().len()).await;
+    parse(body.as_ref())
 }
 
 /// The bytes of a JSON body.

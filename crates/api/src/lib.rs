@@ -12,7 +12,7 @@
 //! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`api_keys`] (keys that are made over HTTP, and which
 //! operation needs which scope), [`extract`] (a request's parts, strictly read),
 //! [`problem`] (refusals as responses), [`routes`] (the operations), [`websocket_upgrade`] (the handshake of a WebSocket), `handover` (from HTTP to a session),
-//! [`request_service`] (one request), `bodies` (request bodies within a memory budget), [`cors`] (which origins may call from a browser),
+//! [`request_service`] (one request), `bodies` (request bodies within a memory budget), `bulk_turns` (large ones beside short ones), [`cors`] (which origins may call from a browser),
 //! [`listener`] (connections from accept to close), `connection_setup` (PROXY header and TLS before HTTP), [`metrics`] (what is
 //! measured) and [`exposition`] (its text formats), `connection_stream` (the stream under HTTP, and how it is closed),
 //! `parse_error_responses` (problem details for what is no request), [`forward`] (requests for the leader), `fast_path`
@@ -25,6 +25,7 @@ mod audit;
 pub mod auth;
 mod bodies;
 mod body_reclaim;
+mod bulk_turns;
 pub mod chat_page;
 mod connection_setup;
 mod connection_stream;
@@ -56,6 +57,7 @@ use crate::{
     },
     auth::{ApiKeys, TokenVerifier},
     bodies::BodyBudget,
+    bulk_turns::BulkTurns,
     chat_page::ChatPage,
     cors::Cors,
     forward::Forwarder,
@@ -204,6 +206,7 @@ pub struct Api {
     /// The limit of connections, and who has them.
     pub(crate) slots: Arc<ConnectionSlots>,
     pub(crate) bodies: Arc<BodyBudget>,
+    pub(crate) bulk: BulkTurns,
     /// The memory for responses that callers have not read, with all other connections of the process.
     pub(crate) outbound: Arc<OutboundBudget>,
     pub(crate) http_metrics: HttpMetrics,
@@ -250,6 +253,7 @@ impl Api {
             config,
             slots,
             bodies,
+            bulk: BulkTurns::new(),
             outbound: OutboundBudget::new(OutboundBudgetConfig::default()),
             http_metrics,
             throttle: None,

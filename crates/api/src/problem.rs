@@ -2,7 +2,7 @@
 
 use axum::{
     body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
     response::IntoResponse,
 };
 use tidings_protocol::{
@@ -51,6 +51,11 @@ pub(crate) fn retry_after_s(ms: u64) -> u64 {
     ms.div_ceil(1_000).max(1)
 }
 
+/// The headers of a response after which a retry may succeed, if any.
+pub(crate) fn retry_after_header(ms: Option<u64>) -> HeaderMap {
+    ms.map(|ms| (header::RETRY_AFTER, HeaderValue::from(retry_after_s(ms)))).into_iter().collect()
+}
+
 impl IntoResponse for RefusalResponse {
     fn into_response(self) -> Response<Body> {
         let RefusalResponse(refusal) = self;
@@ -60,9 +65,7 @@ impl IntoResponse for RefusalResponse {
         *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
-        if let Some(ms) = refusal.retry_after_ms {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s(ms)));
-        }
+        headers.extend(retry_after_header(refusal.retry_after_ms));
         if refusal.code.http_status() == 401 {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

@@ -9,7 +9,8 @@ use crate::{
     Api,
     api_keys::permissions,
     extract::{BatchJson, Caller, Json, PathIds, Query, read_json},
-    problem::{RefusalResponse, problem},
+    internal,
+    problem::{RefusalResponse, problem, retry_after_header},
 };
 use axum::{
     extract::{Request, State},
@@ -17,6 +18,7 @@ use axum::{
 };
 use bytes::Bytes;
 use hyper::body::Body;
+use serde_json::value::{RawValue, to_raw_value};
 use std::sync::Arc;
 use tidings_engine::access::Operation;
 use tidings_listen::ConnectionActivity;
@@ -25,6 +27,9 @@ use tidings_protocol::{
     http::{HistoryPage, HistoryQuery, SendBatch, SendBatchResults, SendReceipt, SendRequest, SendResult},
     limits::SEND_BODY_BYTES_MAX,
 };
+
+/// About what a message of a batch takes beside its body, in bytes.
+const MESSAGE_BYTES: usize = 128;
 
 /// Send a message.
 ///
@@ -57,7 +62,8 @@ where
 /// Send up to 500 messages, in order.
 ///
 /// Each has its own result: some may be refused while others are stored. Behind one that is refused as `queue_full` or `rate_limited`,
-/// those of its sender in its conversation are refused likewise, so that a retry of what was refused keeps their order.
+/// those of its sender in its conversation are refused likewise, so that a retry of what was refused keeps their order. `Retry-After` says
+/// when, in seconds, if any of them may succeed then.
 #[utoipa::path(post, path = "/v1/messages/batch", tag = "messages", request_body = SendBatch,
     responses((status = 200, description = "A result for each, in the order of the request", body = SendBatchResults),
         Refusals, TakesBody))]
@@ -65,9 +71,15 @@ pub(super) async fn send_batch(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Json(request): BatchJson<SendBatch>,
-) -> AnswerResult<SendBatchResults> {
+) -> Result<(HeaderMap, Answer<Box<RawValue>>), RefusalResponse> {
     let caller = caller.may_send(Operation::Send)?;
-    let results = api.engine.send_batch(&caller, request.messages).await?;
+    let bytes = request.messages.iter().map(|message| message.body.get().len() + MESSAGE_BYTES).sum();
+    let turn = api.bulk.turn(bytes).await;
+    let begun = api.engine.begin_batch(&caller, request.messages)?;
+    drop(turn);
+    let results = begun.finish().await;
+    let retry_after_ms = results.iter().filter_map(|result| result.as_ref().err()?.retry_after_ms).max();
+    let _turn = api.bulk.turn(bytes).await;
     let results = results.into_iter().map(|result| match result {
         Ok(receipt) => SendResult::Sent(receipt),
         Err(refusal) => {
@@ -75,7 +87,8 @@ pub(super) async fn send_batch(
             SendResult::Refused { error: problem(&refusal) }
         }
     });
-    Ok(Answer::ok(SendBatchResults { results: results.collect() }))
+    let results = to_raw_value(&SendBatchResults { results: results.collect() }).map_err(|error| internal(&error))?;
+    Ok((retry_after_header(retry_after_ms), Answer::ok(results)))
 }
 
 /// A part of a conversation's timeline, by `seq` or by time.
