@@ -15,13 +15,14 @@ use super::{MigrationError, PostgresOpenError, PostgresOptions, partitions::Part
 use crate::{
     EmbeddedOptions, EmbeddedStore, FolderView, OpenError,
     check::{CheckReport, check},
+    folder::Folder,
     kv::{Kv, KvRead, Space},
     reads::{read_counters, read_outbox_progress},
     rows::Counters,
 };
 use batch::Batch;
 use source::{Place, Source};
-use std::{collections::BTreeMap, ops::ControlFlow, path::Path};
+use std::{collections::BTreeMap, ops::ControlFlow, path::Path, time::Duration};
 use table::Table;
 use target::{History, Target};
 use tidings_domain::store::{RowStore, RowsCheck, Store, StoreError};
@@ -41,12 +42,15 @@ pub enum CopyError {
          backup", .0.fault_count, .0.faults.first().map_or("", String::as_str)
     )]
     Unsound(Box<CheckReport>),
-    /// Nothing was copied. A start and a stop of the server on the folder stores what waits.
+    /// Nothing was copied: the server stores them when it starts.
     #[error(
-        "the folder's server ended before it had stored {0} exposures of popups, or a repair has not given it a new epoch yet: \
-         start the server on the folder once, stop it, and migrate then"
+        "the folder's server ended before it had stored {0} exposures of popups: start the server on the folder once, stop it, and \
+         migrate then"
     )]
-    NotSettled(usize),
+    WaitingExposures(usize),
+    /// Nothing was copied: the server gives the folder one when it starts.
+    #[error("a repaired folder has no new epoch yet: start the server on the folder once, stop it, and migrate then")]
+    NewEpochDue,
     /// Nothing was copied.
     #[error("the database has data of Tidings already, which is not of this folder: name an empty database")]
     Occupied,
@@ -142,16 +146,20 @@ pub fn copy_folder(
         ControlFlow::Break(()) => Err(CopyError::Stopped),
     };
     tell(CopyProgress::Checked { entries: report.entries, users: report.users })?;
-    let needs_new_epoch = view.path().join("new-epoch").exists();
+    if Folder::is_new_epoch_requested_at(view.path()) {
+        return Err(CopyError::NewEpochDue);
+    }
     let store = EmbeddedStore::open(EmbeddedOptions::new(view.path()))?;
-    let waiting = store.read_side_log()?.len();
-    if waiting > 0 || needs_new_epoch {
-        return Err(CopyError::NotSettled(waiting));
+    match store.read_side_log()?.len() {
+        0 => {}
+        waiting => return Err(CopyError::WaitingExposures(waiting)),
     }
     let (engine, _guard) = store.kv_for_long_read()?;
     let snapshot = engine.snapshot();
     let history = history(&store, &*snapshot, engine.last_batch())?;
-    let Some(mut target) = Target::open(options, &history)? else {
+    // A batch may take longer to arrive than a node may stand still: nobody else waits for its locks.
+    let options = PostgresOptions { idle_in_transaction_timeout: Duration::ZERO, ..options.clone() };
+    let Some(mut target) = Target::open(&options, &history)? else {
         return Ok(CopyReport { tables: Vec::new(), epoch: history.epoch, position: history.position });
     };
     if target.place != Place::START {

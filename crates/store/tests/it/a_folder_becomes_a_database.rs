@@ -116,30 +116,16 @@ fn assert_same(folder: &Path, url: &str, what: &str) {
 #[test]
 fn worlds_of_the_conformance_suite_are_the_same_in_a_database() {
     let server = PostgresServer::shared();
-    let mut rows: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut kinds = BTreeSet::new();
-    // Each world takes a database of its own: one of three has rows of all tables but those that are named below.
-    for (name, build) in store_conformance::all().into_iter().step_by(3) {
+    // Each takes a database of its own, and seconds: one of six is a variety of entries, members and rows.
+    for (name, build) in store_conformance::all().into_iter().step_by(6) {
         let folder = scratch();
-        {
-            let store = open_with_log(folder.path());
-            build(&store);
-            kinds.extend(
-                store.rows(RowSpace::Chat, &[], &[255; 32], 100_000).unwrap().into_iter().map(|(key, _)| key[0]),
-            );
-        }
+        build(&open_with_log(folder.path()));
         let before = bytes_of(folder.path());
         let url = server.database();
-        let report = copy(folder.path(), &url, ROWS).unwrap_or_else(|error| panic!("{name}: {error}"));
+        copy(folder.path(), &url, ROWS).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(bytes_of(folder.path()) == before, "{name}: the folder has changed");
-        for (table, count) in report.tables {
-            *rows.entry(table).or_default() += count;
-        }
         assert_same(folder.path(), &url, name);
     }
-    let empty: Vec<_> = rows.iter().filter(|(_, count)| **count == 0).map(|(table, _)| *table).collect();
-    assert_eq!(empty, ["last_seen", "popup_rows"], "the other worlds here have those");
-    assert!(kinds.len() > 10, "{kinds:?}");
 }
 
 /// A room with messages, one of them long, of several days; a second room in which the same ids are used; rows of every other table.
@@ -179,10 +165,20 @@ fn world(folder: &Path) -> ConversationNo {
             NOON + 3 * DAY,
         )
         .unwrap();
-    // Of kinds whose rows nothing else must agree with: the copy does not look into them.
-    let planted = [ChatRowKind::Preferences, ChatRowKind::ScheduledMessage, ChatRowKind::ApiKey, ChatRowKind::Erasure];
-    let planted = planted.map(|kind| RowChange { key: kind.key(&[1, 2]), value: Some(b"of the app".to_vec()) });
-    store.write_rows(Term::ALONE, RowSpace::Chat, planted.to_vec()).unwrap();
+    // One of each kind but those that must agree with other rows: the copy looks into none of them.
+    let agreeing = [
+        ChatRowKind::MentionOfAll,
+        ChatRowKind::Reactions,
+        ChatRowKind::Pins,
+        ChatRowKind::Assignment,
+        ChatRowKind::AccountIndex,
+        ChatRowKind::PushToken,
+        ChatRowKind::PushDevice,
+    ];
+    let planted = ChatRowKind::ALL.into_iter().filter(|kind| !agreeing.contains(kind));
+    let planted: Vec<_> =
+        planted.map(|kind| RowChange { key: kind.key(&[1, 2]), value: Some(b"of the app".to_vec()) }).collect();
+    store.write_rows(Term::ALONE, RowSpace::Chat, planted).unwrap();
     let popups = RowChange { key: vec![1, 2, 3], value: Some(vec![0; 40]) };
     store.write_rows(Term::ALONE, RowSpace::Popups, vec![popups]).unwrap();
     store.write_push(Term::ALONE, &[PushChange::Put(PushRow::Counters { push: 4, device: 0, epoch: 7 })]).unwrap();
@@ -336,10 +332,14 @@ fn a_folder_that_is_served_damaged_or_none_is_refused() {
     fs::write(&journal, bytes).unwrap();
     refusal(copy(damaged.path(), &url, ROWS), "--repair");
 
-    // Counters of popups that no start has stored yet.
-    fs::write(damaged.path().join("new-epoch"), "").unwrap();
-    copy_folder(folder.path(), damaged.path());
-    refusal(copy(damaged.path(), &url, ROWS), "start the server");
+    // What the next start of the server is to settle.
+    let store = open(folder.path());
+    store.append_to_side_log(&[RowChange { key: vec![1; 17], value: Some(vec![0; 8]) }]).unwrap();
+    drop(store);
+    refusal(copy(folder.path(), &url, ROWS), "1 exposures");
+    open(folder.path()).truncate_side_log().unwrap();
+    fs::write(folder.path().join("new-epoch"), "").unwrap();
+    refusal(copy(folder.path(), &url, ROWS), "new epoch");
     assert_eq!(server.sql(&url, "SELECT to_regnamespace('tidings') IS NULL"), "t", "nothing was begun");
 }
 
@@ -352,7 +352,8 @@ fn a_database_that_goes_away_is_gone_on_with_when_it_is_back() {
     let lost = copy_telling(folder.path(), &url, ROWS, &mut |progress| {
         batches += u32::from(matches!(progress, CopyProgress::Copied { .. }));
         if batches == 3 {
-            server.kill();
+            // In order, since a backend that loses its parent may still answer.
+            server.stop();
         }
         ControlFlow::Continue(())
     });
@@ -366,7 +367,7 @@ fn a_database_that_goes_away_is_gone_on_with_when_it_is_back() {
     })
     .unwrap();
     assert!(resumed);
-    assert_same(folder.path(), &url, "after the crash");
+    assert_same(folder.path(), &url, "after the pause");
 }
 
 #[test]
