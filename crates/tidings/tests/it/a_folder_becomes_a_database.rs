@@ -1,7 +1,7 @@
 //! `tidings migrate`: killed at several points and run again, it makes a database of a folder, on which clients go on as if it were the
 //! folder: cursors, retries, pushes that wait, caps, schedules, keys, suspensions and consumers of the feed.
 
-use crate::{postgres::PostgresServer, support::*};
+use crate::{postgres::PostgresServer, support::*, the_webhook_receives_events::App};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -83,6 +83,20 @@ fn bytes_of(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
+/// A server that calls this webhook.
+fn serving(folder: &Folder, webhook: &str) -> Command {
+    let mut command = folder.program(&["serve", "--webhook-url", webhook, "--drain-deadline-ms", "30000"]);
+    command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY).env("TIDINGS_WEBHOOK_SECRET", "s");
+    command
+}
+
+/// The tables of which the command says that they are empty.
+fn empty_tables(said: &str) -> Vec<&str> {
+    let rows = said.lines().filter_map(|line| line.strip_suffix(" rows"));
+    let empty = rows.filter_map(|line| line.strip_suffix(" 0"));
+    empty.map(str::trim).collect()
+}
+
 fn migrate(folder: &Folder, url: &str) -> Command {
     // One row in a transaction, so that there are many moments to be killed between.
     let data = folder.data();
@@ -113,7 +127,8 @@ fn kill_after(mut command: Command, database: &PostgresServer, url: &str, batche
 fn clients_go_on_after_a_migration_that_was_killed_again_and_again() {
     let database = PostgresServer::shared();
     let (folder, url) = (Folder::new(), database.database());
-    let mut first = folder.serve();
+    // Nothing listens there: what the webhook is to be told waits.
+    let mut first = Server::start(&mut serving(&folder, "http://127.0.0.1:1/hook"));
     let mut http = first.http();
     let users: Vec<Value> =
         ["alice", "bob", "carol", "dave"].iter().map(|id| json!({ "id": id, "name": id })).collect();
@@ -157,6 +172,8 @@ fn clients_go_on_after_a_migration_that_was_killed_again_and_again() {
     let cursor = bob.cursor.clone().unwrap();
     drop(bob);
     insist(&mut http, "POST", "/v1/messages", message("missed"));
+    let waiting = json!({ "from": "alice", "to": "carol", "body": { "text": "waiting" } });
+    insist(&mut http, "POST", "/v1/messages", waiting);
     // Without the names that a page brings as far as the server has them in memory.
     let lists = |http: &mut HttpClient| {
         ["alice", "bob", "carol"].map(|user| {
@@ -184,13 +201,17 @@ fn clients_go_on_after_a_migration_that_was_killed_again_and_again() {
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(text(&done.stderr).contains("an earlier attempt has copied a part"), "{}", text(&done.stderr));
     assert!(said.contains("every row was read back and is as in the folder") && said.contains("[store] url"), "{said}");
+    // Notifications wait in one of these, and nobody has left for long.
+    let may_be_empty = ["last_seen", "outbox", "dead_notifications", "notification_retries", "unacknowledged_messages"];
+    let empty = empty_tables(&said);
+    assert!(empty.iter().all(|table| may_be_empty.contains(table)) && empty.len() < may_be_empty.len(), "{said}");
     assert!(bytes_of(&folder.data()) == before, "the folder has changed");
     let again = migrate(&folder, &url).output().unwrap();
     assert!(again.status.success() && text(&again.stdout).contains("nothing was done"), "{}", text(&again.stdout));
 
     let elsewhere = Folder::new();
-    let mut serve = elsewhere.program(&["serve", "--api-key", API_KEY, "--token-key", TOKEN_KEY]);
-    let second = Server::start(serve.env("TIDINGS_STORE_URL", &url));
+    let (app, webhook) = App::start();
+    let second = Server::start(serving(&elsewhere, &format!("http://{webhook}/hook")).env("TIDINGS_STORE_URL", &url));
     let mut http = second.http();
     assert_eq!(history(&mut http), history_before);
     assert_eq!(lists(&mut http), lists_before);
@@ -219,6 +240,8 @@ fn clients_go_on_after_a_migration_that_was_killed_again_and_again() {
     // A cap.
     assert_eq!(ask(&mut http, "POST", "/v1/popups/decide", question("alice")).0, 204);
     assert_eq!(ask(&mut http, "POST", "/v1/popups/decide", question("carol")).0, 200);
+    // A notification.
+    while app.next_of("message")["entry"]["body"]["text"] != "waiting" {}
     // A suspension, a key, a ban.
     let token = sign(TOKEN_KEY, "dave", Duration::from_secs(600));
     assert!(Session::open(second.address, &token, "d", None).is_err(), "a suspended user was let in");
@@ -230,7 +253,7 @@ fn clients_go_on_after_a_migration_that_was_killed_again_and_again() {
     let events = insist(&mut http, "GET", "/v1/event-consumers/bot/events", Value::Null);
     let texts: Vec<_> =
         events["events"].as_array().unwrap().iter().map(|event| event["data"]["body"]["text"].clone()).collect();
-    assert_eq!(texts, ["seen", "missed", "new", "later"]);
+    assert_eq!(texts, ["seen", "missed", "waiting", "new", "later"]);
 }
 
 #[test]
