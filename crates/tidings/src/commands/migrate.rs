@@ -12,7 +12,7 @@ use std::{
 use tidings_store::{CopyError, CopyProgress, CopyReport, OpenError, copy_folder};
 
 /// How often a line says how far the copy is.
-const TELL_INTERVAL: Duration = Duration::from_secs(1);
+const LINE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Turn a data folder into a PostgreSQL database, with everything in it; `docs/operations/to-postgresql.md` has the steps
 #[derive(clap::Args)]
@@ -37,14 +37,14 @@ impl Migrate {
         let settings = self.settings.load()?.with_database(self.to)?;
         let Some(options) = settings.postgres_options() else { bail!("--to is empty: name a database") };
         let began = Instant::now();
-        let mut told = Telling::default();
+        let mut lines = ProgressLines::default();
         let copied =
             copy_folder(&self.from, &options, tidings_popups::check_popups, self.batch_rows, &mut |progress| {
-                told.tell(progress);
+                lines.print(progress);
                 ControlFlow::Continue(())
             });
         match copied {
-            Ok(report) => say(&report, began.elapsed()),
+            Ok(report) => print_report(&report, began.elapsed()),
             Err(CopyError::Different(differences)) => {
                 differences.iter().for_each(|difference| eprintln!("{difference}"));
                 return Err(CopyError::Different(differences).into());
@@ -63,12 +63,12 @@ impl Migrate {
     }
 }
 
-/// What was said last about the progress, and when.
+/// Lines about the progress: when the last one was printed.
 #[derive(Default)]
-struct Telling(Option<Instant>);
+struct ProgressLines(Option<Instant>);
 
-impl Telling {
-    fn tell(&mut self, progress: CopyProgress) {
+impl ProgressLines {
+    fn print(&mut self, progress: CopyProgress) {
         match progress {
             CopyProgress::Checked { entries, users } => {
                 eprintln!("the folder is sound: {entries} entries, {users} users");
@@ -80,14 +80,14 @@ impl Telling {
     }
 
     fn count(&mut self, what: &str, rows: u64) {
-        if self.0.is_none_or(|last| last.elapsed() >= TELL_INTERVAL) {
+        if self.0.is_none_or(|last| last.elapsed() >= LINE_INTERVAL) {
             self.0 = Some(Instant::now());
             eprintln!("{what}: {rows} rows");
         }
     }
 }
 
-fn say(report: &CopyReport, took: Duration) {
+fn print_report(report: &CopyReport, took: Duration) {
     let mut text = String::new();
     if report.was_complete() {
         text.push_str(
