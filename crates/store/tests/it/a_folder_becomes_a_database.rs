@@ -136,7 +136,7 @@ fn world(folder: &Path) -> ConversationNo {
     for day in 0..3 {
         say(&store, room, (0..4).map(|n| format!("d{day}-{n}")), NOON + day * DAY);
     }
-    say(&store, other, ["d0-0", "d0-1"], NOON + 3 * DAY);
+    say(&store, other, ["d0-0", "d2-3"], NOON + 3 * DAY);
     let long = NewEntry { body: format!("{:?}", "x".repeat(20_000)).into(), ..message("long") };
     let of_app = NewEntry { sender: None, ..message("of-app") };
     let appends = [long, of_app].map(|entry| Proposal::Append { conversation: room, entry });
