@@ -10,6 +10,7 @@ use crate::{
     journal,
     journal_tracker::JournalTracker,
     kv::*,
+    rows::MetaKind,
 };
 use std::{fs, io, path::Path};
 
@@ -81,7 +82,7 @@ impl EmbeddedStore {
             copy.commit(batch).map_err(io_error)?;
         }
         let mut batch = Batch::default();
-        batch.put(Space::Meta, vec![b'e'], fresh_epoch().to_be_bytes().to_vec());
+        batch.put(Space::Meta, MetaKind::Epoch.only_key(), fresh_epoch().to_be_bytes().to_vec());
         copy.commit(batch).map_err(io_error)?;
         JournalTracker::begin(folder, &Inspection::default(), copy.space_ids(), copy.last_batch())?;
         Ok(copied)

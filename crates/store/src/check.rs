@@ -203,7 +203,8 @@ impl EmbeddedStore {
     }
 }
 
-pub(crate) fn scan_meta(kv: &dyn KvRead, kind: u8, mut visit: impl FnMut(&[u8], &[u8])) -> StoreResult<()> {
+pub(crate) fn scan_meta(kv: &dyn KvRead, kind: MetaKind, mut visit: impl FnMut(&[u8], &[u8])) -> StoreResult<()> {
+    let kind = kind.byte();
     kv.scan(Space::Meta, &[kind], &[kind + 1], Order::Ascending, &mut |key, row| {
         if key.first() == Some(&kind) {
             visit(key, row);
@@ -217,13 +218,13 @@ pub(crate) fn scan_meta(kv: &dyn KvRead, kind: u8, mut visit: impl FnMut(&[u8], 
 fn check_ids(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<()> {
     let counters = read_counters(kv)?;
     let mut dangling = Vec::new();
-    scan_meta(kv, b'u', |key, row| {
+    scan_meta(kv, MetaKind::UserId, |key, row| {
         let named = number_at(row, 0).and_then(|no| read_user(kv, UserNo(no)).ok().flatten());
         if named.is_none_or(|user| user.id.as_bytes() != &key[1..] || user.no.0 > counters.users) {
             dangling.push(("user", String::from_utf8_lossy(&key[1..]).into_owned()));
         }
     })?;
-    scan_meta(kv, b'c', |key, row| {
+    scan_meta(kv, MetaKind::ConversationId, |key, row| {
         let named = number_at(row, 0).and_then(|no| read_conversation(kv, ConversationNo(no)).ok().flatten());
         if named.is_none_or(|details| details.id.as_bytes() != &key[1..] || details.no.0 > counters.conversations) {
             dangling.push(("conversation", String::from_utf8_lossy(&key[1..]).into_owned()));
@@ -237,7 +238,7 @@ fn check_ids(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<()> {
 
 /// Checks users, conversations and members; answers the first sequence that each conversation must have.
 fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<HashMap<u64, u64>> {
-    scan_meta(kv, b'U', |key, row| {
+    scan_meta(kv, MetaKind::User, |key, row| {
         report.users += 1;
         let no = number_at(key, 1);
         if let Err(error) = decode_user(UserNo(no.unwrap_or(0)), row) {
@@ -245,7 +246,7 @@ fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult
         }
     })?;
     let mut members: HashMap<u64, u64> = HashMap::new();
-    scan_meta(kv, b'm', |key, row| {
+    scan_meta(kv, MetaKind::Member, |key, row| {
         report.memberships += 1;
         *members.entry(number_at(key, 1).unwrap_or(0)).or_default() += 1;
         if let Err(error) = decode::<MembershipRow>(row) {
@@ -253,10 +254,10 @@ fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult
         }
     })?;
     let mut listed = 0;
-    scan_meta(kv, b'r', |entry, _| {
+    scan_meta(kv, MetaKind::UserConversation, |entry, _| {
         listed += 1;
         let (user, of) = (number_at(entry, 1), number_at(entry, 10));
-        let membership = user.zip(of).map(|(user, of)| key(b'm', &[of, user]));
+        let membership = user.zip(of).map(|(user, of)| key(MetaKind::Member, &[of, user]));
         if membership.is_none_or(|key| !matches!(kv.get(Space::Meta, &key), Ok(Some(_)))) {
             report.fault(format_args!("the list of user {user:?} names conversation {of:?} without a membership"));
         }
@@ -266,8 +267,8 @@ fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult
         report.fault(format_args!("there are {memberships} memberships, but users' lists name {listed} conversations"));
     }
     let mut first_seqs = HashMap::new();
-    scan_meta(kv, b'f', |key, row| first_seqs.extend(number_at(key, 1).zip(number_at(row, 0))))?;
-    scan_meta(kv, b'C', |key, row| {
+    scan_meta(kv, MetaKind::FirstSeq, |key, row| first_seqs.extend(number_at(key, 1).zip(number_at(row, 0))))?;
+    scan_meta(kv, MetaKind::Conversation, |key, row| {
         report.conversations += 1;
         let no = number_at(key, 1).unwrap_or(0);
         match decode_conversation(ConversationNo(no), row) {
@@ -381,7 +382,7 @@ fn check_body_parts(kv: &dyn KvRead, named: u64, report: &mut CheckReport) -> St
 
 /// No read mark may lie beyond its conversation's last entry.
 fn check_read_marks(kv: &dyn KvRead, last_seqs: &HashMap<u64, u64>, report: &mut CheckReport) -> StoreResult<()> {
-    scan_meta(kv, b'm', |key, row| {
+    scan_meta(kv, MetaKind::Member, |key, row| {
         let (of, user) = (number_at(key, 1).unwrap_or(0), number_at(key, 9).unwrap_or(0));
         let last_seq = last_seqs.get(&of).copied().unwrap_or(0);
         if let Ok(row) = decode::<MembershipRow>(row)

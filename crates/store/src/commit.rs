@@ -124,7 +124,7 @@ impl<'a> StagedBatch<'a> {
                 outbox_items.chunks_exact(3).filter(|item| item[0] > progress.through).flatten().copied().collect();
         }
         for items in outbox_items.chunks(OUTBOX_ITEMS_PER_ROW * 3) {
-            self.batch.put(Space::Meta, key(b'o', &items[..1]), numbers_row(items));
+            self.batch.put(Space::Meta, key(MetaKind::OutboxItems, &items[..1]), numbers_row(items));
         }
         let mut batch = std::mem::take(&mut self.batch);
         if let Some(log) = self.event_log.take() {
@@ -134,7 +134,7 @@ impl<'a> StagedBatch<'a> {
             batch.keep_last_writes();
         }
         if !batch.writes.is_empty() {
-            batch.put(Space::Meta, vec![b'n'], self.counters.row());
+            batch.put(Space::Meta, MetaKind::Counters.only_key(), self.counters.row());
         }
         Ok(batch)
     }
@@ -294,7 +294,9 @@ impl StagedRows<'_> for StagedBatch<'_> {
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
         match self.user_nos.get(id) {
             Some(no) => Ok(*no),
-            None => Ok(self.get(Space::Meta, &id_key(b'u', id))?.and_then(|row| number_at(&row, 0)).map(UserNo)),
+            None => {
+                Ok(self.get(Space::Meta, &id_key(MetaKind::UserId, id))?.and_then(|row| number_at(&row, 0)).map(UserNo))
+            }
         }
     }
 
@@ -308,30 +310,30 @@ impl StagedRows<'_> for StagedBatch<'_> {
     fn new_user_no(&mut self, id: &str) -> UserNo {
         self.counters.users += 1;
         let no = UserNo(self.counters.users);
-        self.batch.put(Space::Meta, id_key(b'u', id), no.0.to_be_bytes().to_vec());
+        self.batch.put(Space::Meta, id_key(MetaKind::UserId, id), no.0.to_be_bytes().to_vec());
         self.user_nos.insert(id.to_owned(), Some(no));
         no
     }
 
     fn put_user(&mut self, user: User) {
-        self.batch.put(Space::Meta, key(b'U', &[user.no.0]), encode_user(&user));
+        self.batch.put(Space::Meta, key(MetaKind::User, &[user.no.0]), encode_user(&user));
         self.users.insert(user.no, user);
     }
 
     fn put_revoked(&mut self, user: User) {
-        self.batch.put(Space::Meta, key(b'v', &[user.no.0]), user.revoked_at.to_be_bytes().to_vec());
+        self.batch.put(Space::Meta, key(MetaKind::Revoked, &[user.no.0]), user.revoked_at.to_be_bytes().to_vec());
         self.users.insert(user.no, user);
     }
 
     fn put_last_seen(&mut self, user: UserNo, at: u64) {
-        self.batch.put(Space::Meta, key(b's', &[user.0]), at.to_be_bytes().to_vec());
+        self.batch.put(Space::Meta, key(MetaKind::LastSeen, &[user.0]), at.to_be_bytes().to_vec());
     }
 
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
         match self.conversation_nos.get(id) {
             Some(no) => Ok(*no),
             None => {
-                let row = self.get(Space::Meta, &id_key(b'c', id))?;
+                let row = self.get(Space::Meta, &id_key(MetaKind::ConversationId, id))?;
                 Ok(row.and_then(|row| number_at(&row, 0)).map(ConversationNo))
             }
         }
@@ -347,7 +349,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
     fn new_conversation_no(&mut self, id: &str) -> ConversationNo {
         self.counters.conversations += 1;
         let no = ConversationNo(self.counters.conversations);
-        self.batch.put(Space::Meta, id_key(b'c', id), no.0.to_be_bytes().to_vec());
+        self.batch.put(Space::Meta, id_key(MetaKind::ConversationId, id), no.0.to_be_bytes().to_vec());
         self.conversation_nos.insert(id.to_owned(), Some(no));
         no
     }
@@ -359,7 +361,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
 
     fn put_conversation(&mut self, conversation: Conversation) {
         let row = encode_conversation(&conversation);
-        self.batch.put(Space::Meta, key(b'C', &[conversation.no.0]), row);
+        self.batch.put(Space::Meta, key(MetaKind::Conversation, &[conversation.no.0]), row);
         self.conversations.insert(conversation.no, conversation);
     }
 
@@ -377,12 +379,12 @@ impl StagedRows<'_> for StagedBatch<'_> {
 
     fn put_membership(&mut self, conversation: ConversationNo, user: UserNo, membership: Membership) {
         let row = encode(&MembershipRow::of(&membership));
-        self.batch.put(Space::Meta, key(b'm', &[conversation.0, user.0]), row);
+        self.batch.put(Space::Meta, key(MetaKind::Member, &[conversation.0, user.0]), row);
         self.memberships.insert((conversation, user), Some(membership));
     }
 
     fn remove_member(&mut self, conversation: &Conversation, user: UserNo) {
-        self.batch.remove(Space::Meta, key(b'm', &[conversation.no.0, user.0]));
+        self.batch.remove(Space::Meta, key(MetaKind::Member, &[conversation.no.0, user.0]));
         self.batch.remove(Space::Meta, user_conversation_key(user, conversation.kind, conversation.no));
         self.memberships.insert((conversation.no, user), None);
     }
@@ -398,8 +400,12 @@ impl StagedRows<'_> for StagedBatch<'_> {
 
     fn rename_conversation(&mut self, former: &str, conversation: Conversation) {
         self.rewrites = true;
-        self.batch.remove(Space::Meta, id_key(b'c', former));
-        self.batch.put(Space::Meta, id_key(b'c', &conversation.id), conversation.no.0.to_be_bytes().to_vec());
+        self.batch.remove(Space::Meta, id_key(MetaKind::ConversationId, former));
+        self.batch.put(
+            Space::Meta,
+            id_key(MetaKind::ConversationId, &conversation.id),
+            conversation.no.0.to_be_bytes().to_vec(),
+        );
         self.conversation_nos.insert(former.to_owned(), None);
         self.conversation_nos.insert(conversation.id.clone(), Some(conversation.no));
         self.put_conversation(conversation);
@@ -407,10 +413,10 @@ impl StagedRows<'_> for StagedBatch<'_> {
 
     fn erase_user(&mut self, former: &str, user: User) {
         self.rewrites = true;
-        self.batch.remove(Space::Meta, id_key(b'u', former));
-        self.batch.put(Space::Meta, id_key(b'u', &user.id), user.no.0.to_be_bytes().to_vec());
-        self.batch.remove(Space::Meta, key(b'v', &[user.no.0]));
-        self.batch.remove(Space::Meta, key(b's', &[user.no.0]));
+        self.batch.remove(Space::Meta, id_key(MetaKind::UserId, former));
+        self.batch.put(Space::Meta, id_key(MetaKind::UserId, &user.id), user.no.0.to_be_bytes().to_vec());
+        self.batch.remove(Space::Meta, key(MetaKind::Revoked, &[user.no.0]));
+        self.batch.remove(Space::Meta, key(MetaKind::LastSeen, &[user.no.0]));
         self.user_nos.insert(former.to_owned(), None);
         self.user_nos.insert(user.id.clone(), Some(user.no));
         // First results are forgotten with their entries.
@@ -425,7 +431,11 @@ impl StagedRows<'_> for StagedBatch<'_> {
         if through > before.through {
             let (rows, progress) = consumed_outbox_rows(self.kv, before, through)?;
             rows.into_iter().for_each(|row| self.batch.remove(Space::Meta, row));
-            self.batch.put(Space::Meta, vec![b'O'], numbers_row(&[progress.through, progress.first_row]));
+            self.batch.put(
+                Space::Meta,
+                MetaKind::OutboxProgress.only_key(),
+                numbers_row(&[progress.through, progress.first_row]),
+            );
             self.outbox_progress = Some(progress);
         }
         for notification in dead {

@@ -234,7 +234,7 @@ impl Store for EmbeddedStore {
     }
 
     fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
-        let row = self.kv()?.get(Space::Meta, &id_key(b'u', id.as_str())).map_err(store_error)?;
+        let row = self.kv()?.get(Space::Meta, &id_key(MetaKind::UserId, id.as_str())).map_err(store_error)?;
         Ok(row.and_then(|row| number_at(&row, 0)).map(UserNo))
     }
 
@@ -243,12 +243,12 @@ impl Store for EmbeddedStore {
     }
 
     fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
-        let row = self.kv()?.get(Space::Meta, &key(b's', &[no.0])).map_err(store_error)?;
+        let row = self.kv()?.get(Space::Meta, &key(MetaKind::LastSeen, &[no.0])).map_err(store_error)?;
         Ok(row.and_then(|row| number_at(&row, 0)))
     }
 
     fn find_conversation(&self, id: StoredId<'_>) -> StoreResult<Option<ConversationNo>> {
-        let row = self.kv()?.get(Space::Meta, &id_key(b'c', id.as_str())).map_err(store_error)?;
+        let row = self.kv()?.get(Space::Meta, &id_key(MetaKind::ConversationId, id.as_str())).map_err(store_error)?;
         Ok(row.and_then(|row| number_at(&row, 0)).map(ConversationNo))
     }
 
@@ -272,8 +272,8 @@ impl Store for EmbeddedStore {
     ) -> StoreResult<Vec<(String, u64)>> {
         let (prefix, after) = (prefix.map_or("", StoredId::as_str), after.map_or("", StoredId::as_str));
         let kind = match of {
-            NamedKind::User => b'u',
-            NamedKind::Conversation => b'c',
+            NamedKind::User => MetaKind::UserId,
+            NamedKind::Conversation => MetaKind::ConversationId,
         };
         // Bytes of UTF-8 are below 0xff, so that this is behind all ids with the prefix.
         let high = [&id_key(kind, prefix)[..], &[0xff]].concat();
@@ -305,8 +305,8 @@ impl Store for EmbeddedStore {
         after: Option<UserNo>,
         limit: usize,
     ) -> StoreResult<Vec<(UserNo, Membership)>> {
-        let low = key(b'm', &[conversation.0, after.map_or(0, |user| user.0 + 1)]);
-        let high = key(b'm', &[conversation.0, u64::MAX]);
+        let low = key(MetaKind::Member, &[conversation.0, after.map_or(0, |user| user.0 + 1)]);
+        let high = key(MetaKind::Member, &[conversation.0, u64::MAX]);
         Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Ascending, |key, row| {
             let user = number_at(key, 9).ok_or_else(|| damaged("a member's key"))?;
             Ok((UserNo(user), decode::<MembershipRow>(row)?.membership()))
@@ -366,8 +366,8 @@ impl Store for EmbeddedStore {
         let after = after.max(progress.through);
         let mut items = Vec::new();
         // The scan starts at the last row that begins at or before the next item, and so skips rows that were read before.
-        let mut low = key(b'o', &[progress.first_row]);
-        let next = key(b'o', &[after.saturating_add(1)]);
+        let mut low = key(MetaKind::OutboxItems, &[progress.first_row]);
+        let next = key(MetaKind::OutboxItems, &[after.saturating_add(1)]);
         if low < next {
             kv.scan(Space::Meta, &low.clone(), &next, Order::Descending, &mut |key, _| {
                 low = key.to_vec();
@@ -375,7 +375,7 @@ impl Store for EmbeddedStore {
             })
             .map_err(store_error)?;
         }
-        let high = key(b'o', &[u64::MAX]);
+        let high = key(MetaKind::OutboxItems, &[u64::MAX]);
         kv.scan(Space::Meta, &low, &high, Order::Ascending, &mut |_, row| {
             for item in numbers(row).chunks_exact(3).filter(|item| item[0] > after) {
                 let (position, conversation, seq) = (item[0], ConversationNo(item[1]), item[2]);
@@ -488,6 +488,8 @@ impl EmbeddedStore {
         batch: Batch,
         progress: BatchProgress,
     ) -> StoreResult<()> {
+        let is_of_kind = |write: &Write| write.space != Space::Meta || MetaKind::of(&write.key).is_some();
+        debug_assert!(batch.writes.iter().all(is_of_kind), "a row of no kind that `meta_kind` lists");
         // Before the write: all acknowledged batches have lower seqnos, and this batch has none yet.
         let next_seqno = kv.next_seqno();
         let committed = kv.commit(batch).and_then(|batch| {

@@ -9,10 +9,6 @@ use crate::{errors::store_error, kv::*, rows::*};
 use serde::{Deserialize, Serialize};
 use tidings_domain::{commit_log::*, model::*, store::*};
 
-/// The kind of rows of records in the space `meta`, and the row of the log's oldest end.
-const RECORDS: u8 = b'x';
-pub(crate) const OLDEST: &[u8] = b"X";
-
 /// A batch in the log.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct LoggedBatch {
@@ -54,7 +50,7 @@ impl EventLog {
         let Some(last) = records.last().map(|record| record.position) else { return };
         let value = encode(&LoggedBatch { at, records });
         for (part, bytes) in value.chunks(VALUE_BYTES_MAX).enumerate() {
-            batch.put(Space::Meta, key(RECORDS, &[last, part as u64]), bytes.to_vec());
+            batch.put(Space::Meta, key(MetaKind::LogRecords, &[last, part as u64]), bytes.to_vec());
         }
     }
 }
@@ -65,7 +61,8 @@ pub(crate) fn scan_batches(
     after: Position,
     mut visit: impl FnMut(LoggedBatch, Vec<Vec<u8>>) -> StoreResult<bool>,
 ) -> StoreResult<()> {
-    let (low, high) = (key(RECORDS, &[after.saturating_add(1), 0]), key(RECORDS, &[u64::MAX, u64::MAX]));
+    let (low, high) =
+        (key(MetaKind::LogRecords, &[after.saturating_add(1), 0]), key(MetaKind::LogRecords, &[u64::MAX, u64::MAX]));
     let mut value = Vec::new();
     let mut keys: Vec<Vec<u8>> = Vec::new();
     let mut result = Ok(true);

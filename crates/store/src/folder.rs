@@ -180,7 +180,12 @@ impl Folder {
     }
 
     pub(crate) fn is_new_epoch_requested(&self) -> bool {
-        self.path.join("new-epoch").exists()
+        Self::is_new_epoch_requested_at(&self.path)
+    }
+
+    /// The same of a folder that is not open.
+    pub(crate) fn is_new_epoch_requested_at(path: &Path) -> bool {
+        path.join("new-epoch").exists()
     }
 
     pub(crate) fn clear_new_epoch_request(&self) -> std::io::Result<()> {

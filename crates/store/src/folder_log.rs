@@ -27,8 +27,8 @@ impl EmbeddedStore {
         let mut counters = writer.counters;
         counters.position += u64::from(counters != Counters::default());
         let mut batch = Batch::default();
-        batch.put(Space::Meta, OLDEST.to_vec(), counters.position.to_be_bytes().to_vec());
-        batch.put(Space::Meta, vec![b'n'], counters.row());
+        batch.put(Space::Meta, MetaKind::LogStart.only_key(), counters.position.to_be_bytes().to_vec());
+        batch.put(Space::Meta, MetaKind::Counters.only_key(), counters.row());
         let progress = BatchProgress { position: counters.position, ..BatchProgress::none() };
         self.write(&mut writer, &*self.kv()?, batch, progress)?;
         writer.counters = counters;
@@ -40,19 +40,22 @@ impl EmbeddedStore {
     fn drop_event_log(&self) -> StoreResult<()> {
         while self.prune_event_log(u64::MAX)?.more {}
         let mut batch = Batch::default();
-        batch.remove(Space::Meta, OLDEST.to_vec());
+        batch.remove(Space::Meta, MetaKind::LogStart.only_key());
         self.write_cleanup(batch, None, &FxHashMap::default())
     }
 
     pub(crate) fn event_log_start(&self) -> StoreResult<Option<Position>> {
-        let row = self.kv()?.get(Space::Meta, OLDEST).map_err(store_error)?;
+        let row = self.kv()?.get(Space::Meta, &MetaKind::LogStart.only_key()).map_err(store_error)?;
         Ok(row.and_then(|row| number_at(&row, 0)))
     }
 
     pub(crate) fn read_event_log(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
         let kv = self.kv()?;
         let kv = kv.snapshot();
-        let oldest = kv.get(Space::Meta, OLDEST).map_err(store_error)?.and_then(|row| number_at(&row, 0));
+        let oldest = kv
+            .get(Space::Meta, &MetaKind::LogStart.only_key())
+            .map_err(store_error)?
+            .and_then(|row| number_at(&row, 0));
         if oldest.is_none_or(|oldest| after < oldest) {
             return Err(StoreError::Pruned(format!("events behind position {after} are not kept any more")));
         }
@@ -90,7 +93,7 @@ impl EmbeddedStore {
             }
             removed += 1;
             let last = keys.first().and_then(|key| number_at(key, 1)).unwrap_or_default();
-            batch.put(Space::Meta, OLDEST.to_vec(), last.to_be_bytes().to_vec());
+            batch.put(Space::Meta, MetaKind::LogStart.only_key(), last.to_be_bytes().to_vec());
             keys.into_iter().for_each(|key| batch.remove(Space::Meta, key));
             Ok(true)
         })?;

@@ -4,12 +4,9 @@ use crate::{
     embedded::EmbeddedStore,
     errors::{OpenError, open_error, store_error},
     kv::*,
-    rows::id_key,
+    rows::{MetaKind, id_key},
 };
 use tidings_domain::{gates::Gate, store::StoreResult};
-
-/// The kind of these rows in the space `meta`.
-const GATE: u8 = b'g';
 
 impl EmbeddedStore {
     /// Opens all gates that this program knows: from now on it may write what earlier programs cannot read. It also begins the
@@ -21,7 +18,7 @@ impl EmbeddedStore {
         let kv = self.kv()?;
         let mut batch = Batch::default();
         for gate in Gate::ALL {
-            let key = id_key(GATE, gate.name());
+            let key = id_key(MetaKind::Gate, gate.name());
             if kv.get(Space::Meta, &key).map_err(store_error)?.is_none() {
                 batch.put(Space::Meta, key, Vec::new());
             }
@@ -37,9 +34,10 @@ impl EmbeddedStore {
 /// Refuses a folder in which a gate is open that this program does not know.
 pub(crate) fn check_gates(kv: &dyn KvRead) -> Result<(), OpenError> {
     let mut unknown = None;
-    let scanned = kv.scan(Space::Meta, &[GATE], &[GATE + 1], Order::Ascending, &mut |key, _| {
+    let kind = MetaKind::Gate.byte();
+    let scanned = kv.scan(Space::Meta, &[kind], &[kind + 1], Order::Ascending, &mut |key, _| {
         let name = String::from_utf8_lossy(key.get(1..).unwrap_or_default());
-        if key.first() == Some(&GATE) && Gate::of_name(&name).is_none() {
+        if key.first() == Some(&kind) && Gate::of_name(&name).is_none() {
             unknown = Some(name.into_owned());
         }
         unknown.is_none()

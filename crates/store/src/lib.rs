@@ -7,7 +7,7 @@
 //! In reading order:
 //! - [`kv`]: the narrow port that an embedded engine must offer (atomic durable batch, get, scan
 //!   from both ends, snapshot), and [`fjall_kv`], the engine we use;
-//! - [`rows`]: the keys of rows and their encoding, [`first_results`] of those by which retries are recognized; [`errors`]: why a folder does not open, and errors of the engine;
+//! - [`rows`]: the keys of rows and their encoding, [`meta_kind`] of the kinds of most of them, [`first_results`] of those by which retries are recognized; [`errors`]: why a folder does not open, and errors of the engine;
 //! - [`embedded`]: the store's reads and writes; [`options`] and [`open`]: opening it; [`epoch`]: the name of its history;
 //!   [`reads`]: reads of single rows; [`commit`]: one batch of proposals, all or nothing;
 //! - [`push`]: the same for devices and pushes, in a space of their own;
@@ -50,6 +50,7 @@ mod journal_tracker;
 mod kv;
 mod losses;
 mod manifest;
+mod meta_kind;
 mod open;
 mod options;
 pub mod postgres;
@@ -71,5 +72,7 @@ pub use embedded::EmbeddedStore;
 pub use errors::OpenError;
 pub use folder_view::FolderView;
 pub use options::{EmbeddedOptions, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN};
-pub use postgres::{MigrationError, PostgresOpenError, PostgresOptions, PostgresStore};
+pub use postgres::{
+    CopyError, CopyProgress, CopyReport, MigrationError, PostgresOpenError, PostgresOptions, PostgresStore, copy_folder,
+};
 pub use repair::{LostSeqs, RepairReport, RepairedFile, repair};

@@ -62,7 +62,7 @@ struct TimelineExtents {
 
 fn read_extents(kv: &dyn KvRead) -> StoreResult<TimelineExtents> {
     let mut first_seqs = BTreeMap::new();
-    scan_meta(kv, b'f', |key, row| first_seqs.extend(number_at(key, 1).zip(number_at(row, 0))))?;
+    scan_meta(kv, MetaKind::FirstSeq, |key, row| first_seqs.extend(number_at(key, 1).zip(number_at(row, 0))))?;
     let mut found = TimelineExtents::default();
     kv.scan(Space::Timeline, &[], LAST_KEY, Order::Ascending, &mut |key, _| {
         if let (Some(no), Some(seq)) = (number_at(key, 0), number_at(key, 8)) {
@@ -116,7 +116,7 @@ pub(crate) fn find(store: &EmbeddedStore, acked: &AckedState) -> StoreResult<Los
         return Err(store_error(error));
     }
     let mut read_marks = Vec::new();
-    scan_meta(kv, b'm', |key, row| {
+    scan_meta(kv, MetaKind::Member, |key, row| {
         let no = number_at(key, 1).unwrap_or(0);
         let last_seq = timelines.last_seqs.get(&no).copied().unwrap_or(0);
         if let Ok(row) = decode::<MembershipRow>(row) {

@@ -16,7 +16,7 @@ use crate::{
     kv::*,
     options::EmbeddedOptions,
     reads::read_counters,
-    rows::number_at,
+    rows::{MetaKind, number_at},
     scrubber::Scrubber,
     side_log::SideLog,
     timeline_days::TimelineDays,
@@ -90,13 +90,16 @@ impl EmbeddedStore {
     fn load_epoch(&self) -> Result<u64, OpenError> {
         let store_error = |error: StoreError| OpenError::Engine(error.to_string());
         let kv = self.kv().map_err(store_error)?;
-        let known = kv.get(Space::Meta, b"e").map_err(open_error)?.filter(|_| !self.folder.is_new_epoch_requested());
+        let known = kv
+            .get(Space::Meta, &MetaKind::Epoch.only_key())
+            .map_err(open_error)?
+            .filter(|_| !self.folder.is_new_epoch_requested());
         let epoch = match known {
             Some(row) => number_at(&row, 0).ok_or_else(|| OpenError::Engine("the epoch's row is damaged".into()))?,
             None => {
                 let epoch = fresh_epoch();
                 let mut batch = Batch::default();
-                batch.put(Space::Meta, vec![b'e'], epoch.to_be_bytes().to_vec());
+                batch.put(Space::Meta, MetaKind::Epoch.only_key(), epoch.to_be_bytes().to_vec());
                 self.write(&mut self.writer.lock(), &kv, batch, BatchProgress::none()).map_err(store_error)?;
                 epoch
             }

@@ -16,7 +16,8 @@
 //! - [`read`]: single reads; [`batch_reads`]: reads of many things in one statement; [`missed_statement`]: the longest of
 //!   these statements;
 //! - [`byte_rows`]: rows that a part of the server encodes itself; [`terms`]: the fencing of their writes;
-//! - [`partitions`]: the timeline's partitions, and how old ones are dropped.
+//! - [`partitions`]: the timeline's partitions, and how old ones are dropped;
+//! - [`from_folder`]: a data folder becomes a database.
 //!
 //! # Locks
 //! A transaction takes row locks in one order, so that no two transactions wait for each other: users by number, heads of
@@ -39,6 +40,7 @@ mod connection;
 mod driver;
 mod entries;
 mod failure;
+mod from_folder;
 mod life_signs;
 mod liveness;
 mod load;
@@ -58,6 +60,7 @@ mod tls;
 mod versions;
 mod write;
 
+pub use from_folder::{CopyError, CopyProgress, CopyReport, copy_folder};
 pub use migrations::MigrationError;
 pub use options::PostgresOptions;
 pub use server_settings::read_server_settings;

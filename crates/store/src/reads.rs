@@ -8,17 +8,17 @@ use tidings_domain::{
 };
 
 pub(crate) fn read_counters(kv: &dyn KvRead) -> StoreResult<Counters> {
-    match kv.get(Space::Meta, b"n").map_err(store_error)? {
+    match kv.get(Space::Meta, &MetaKind::Counters.only_key()).map_err(store_error)? {
         Some(row) => Counters::of_row(&row).ok_or_else(|| damaged("the counters' row")),
         None => Ok(Counters::default()),
     }
 }
 
 pub(crate) fn read_user(kv: &dyn KvRead, no: UserNo) -> StoreResult<Option<User>> {
-    let row = kv.get(Space::Meta, &key(b'U', &[no.0])).map_err(store_error)?;
+    let row = kv.get(Space::Meta, &key(MetaKind::User, &[no.0])).map_err(store_error)?;
     let Some(row) = row else { return Ok(None) };
     // The time of revocation has a row of its own: an older version that rewrites the user's row leaves it alone.
-    let revoked = kv.get(Space::Meta, &key(b'v', &[no.0])).map_err(store_error)?;
+    let revoked = kv.get(Space::Meta, &key(MetaKind::Revoked, &[no.0])).map_err(store_error)?;
     let revoked_at = revoked.and_then(|row| number_at(&row, 0)).unwrap_or(0);
     let settings = kv.get(Space::Meta, &chat_key(&settings_key(no))).map_err(store_error)?;
     let user = User { revoked_at, ..decode_user(no, &row)? };
@@ -26,7 +26,7 @@ pub(crate) fn read_user(kv: &dyn KvRead, no: UserNo) -> StoreResult<Option<User>
 }
 
 pub(crate) fn read_conversation(kv: &dyn KvRead, no: ConversationNo) -> StoreResult<Option<Conversation>> {
-    let row = kv.get(Space::Meta, &key(b'C', &[no.0])).map_err(store_error)?;
+    let row = kv.get(Space::Meta, &key(MetaKind::Conversation, &[no.0])).map_err(store_error)?;
     row.map(|row| decode_conversation(no, &row)).transpose()
 }
 
@@ -35,13 +35,13 @@ pub(crate) fn read_membership(
     conversation: ConversationNo,
     user: UserNo,
 ) -> StoreResult<Option<Membership>> {
-    let row = kv.get(Space::Meta, &key(b'm', &[conversation.0, user.0])).map_err(store_error)?;
+    let row = kv.get(Space::Meta, &key(MetaKind::Member, &[conversation.0, user.0])).map_err(store_error)?;
     row.map(|row| Ok(decode::<MembershipRow>(&row)?.membership())).transpose()
 }
 
 /// A conversation's head, from its newest entry.
 pub(crate) fn read_head(kv: &dyn KvRead, no: ConversationNo) -> StoreResult<Head> {
-    let first_row = kv.get(Space::Meta, &key(b'f', &[no.0])).map_err(store_error)?;
+    let first_row = kv.get(Space::Meta, &key(MetaKind::FirstSeq, &[no.0])).map_err(store_error)?;
     let first_seq = first_row.and_then(|row| number_at(&row, 0)).unwrap_or(1);
     let mut head = Ok(Head { first_seq, ..Head::default() });
     kv.scan(Space::Timeline, &entry_key(no, 0), &entry_key(no, u64::MAX), Order::Descending, &mut |key, row| {
@@ -79,7 +79,7 @@ pub(crate) struct OutboxProgress {
 }
 
 pub(crate) fn read_outbox_progress(kv: &dyn KvRead) -> StoreResult<OutboxProgress> {
-    let row = kv.get(Space::Meta, b"O").map_err(store_error)?;
+    let row = kv.get(Space::Meta, &MetaKind::OutboxProgress.only_key()).map_err(store_error)?;
     match row.as_deref().map(numbers).as_deref() {
         None => Ok(OutboxProgress::default()),
         Some([through, first_row]) => Ok(OutboxProgress { through: *through, first_row: *first_row }),
@@ -95,16 +95,22 @@ pub(crate) fn consumed_outbox_rows(
 ) -> StoreResult<(Vec<Vec<u8>>, OutboxProgress)> {
     let mut consumed = Vec::new();
     let mut first_row = through + 1;
-    kv.scan(Space::Meta, &key(b'o', &[before.first_row]), &key(b'o', &[through]), Order::Ascending, &mut |key, row| {
-        let newest = row.len().checked_sub(24).and_then(|at| number_at(row, at));
-        if newest.is_none_or(|newest| newest <= through) {
-            consumed.push(key.to_vec());
-        } else {
-            // Rows do not overlap, so only the last row can have items behind `through`.
-            first_row = number_at(key, 1).unwrap_or(first_row);
-        }
-        true
-    })
+    kv.scan(
+        Space::Meta,
+        &key(MetaKind::OutboxItems, &[before.first_row]),
+        &key(MetaKind::OutboxItems, &[through]),
+        Order::Ascending,
+        &mut |key, row| {
+            let newest = row.len().checked_sub(24).and_then(|at| number_at(row, at));
+            if newest.is_none_or(|newest| newest <= through) {
+                consumed.push(key.to_vec());
+            } else {
+                // Rows do not overlap, so only the last row can have items behind `through`.
+                first_row = number_at(key, 1).unwrap_or(first_row);
+            }
+            true
+        },
+    )
     .map_err(store_error)?;
     Ok((consumed, OutboxProgress { through, first_row }))
 }

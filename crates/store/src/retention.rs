@@ -52,10 +52,16 @@ impl EmbeddedStore {
         }
         let mut conversations = Vec::new();
         self.kv()?
-            .scan(Space::Meta, &key(b'C', &[0]), &key(b'C', &[u64::MAX]), Order::Ascending, &mut |key, _| {
-                conversations.extend(number_at(key, 1).map(ConversationNo));
-                true
-            })
+            .scan(
+                Space::Meta,
+                &key(MetaKind::Conversation, &[0]),
+                &key(MetaKind::Conversation, &[u64::MAX]),
+                Order::Ascending,
+                &mut |key, _| {
+                    conversations.extend(number_at(key, 1).map(ConversationNo));
+                    true
+                },
+            )
             .map_err(store_error)?;
         let mut removed = 0;
         for conversation in conversations.into_iter().filter(|no| except.binary_search(no).is_err()) {
@@ -130,7 +136,7 @@ impl EmbeddedStore {
                 batch.remove(Space::Bodies, part_key(conversation, entry.seq, part));
             }
         }
-        batch.put(Space::Meta, key(b'f', &[conversation.0]), (last.seq + 1).to_be_bytes().to_vec());
+        batch.put(Space::Meta, key(MetaKind::FirstSeq, &[conversation.0]), (last.seq + 1).to_be_bytes().to_vec());
         self.write_cleanup(batch, Some(conversation), &freed)?;
         Ok(old.len())
     }

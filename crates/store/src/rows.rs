@@ -25,6 +25,7 @@
 //! | push | a byte for the kind of row, its key | the row; see `push` |
 //! | popups | a byte for the kind of row, its key | bytes that `popups` encodes |
 
+pub(crate) use crate::meta_kind::MetaKind;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tidings_domain::{
     commit_log::{Change, NodeInfo},
@@ -37,17 +38,17 @@ pub(crate) const VALUE_BYTES_MAX: usize = 3 * 1024;
 /// The version byte of every encoded row.
 const ROW_VERSION: u8 = 1;
 
-/// A key: a byte for the kind of row, then numbers.
-pub(crate) fn key(kind: u8, numbers: &[u64]) -> Vec<u8> {
+/// A key of the space `meta`: a byte for the kind of row, then numbers.
+pub(crate) fn key(kind: MetaKind, numbers: &[u64]) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + numbers.len() * 8);
-    key.push(kind);
+    key.push(kind.byte());
     numbers.iter().for_each(|n| key.extend_from_slice(&n.to_be_bytes()));
     key
 }
 
-pub(crate) fn id_key(kind: u8, id: &str) -> Vec<u8> {
+pub(crate) fn id_key(kind: MetaKind, id: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + id.len());
-    key.push(kind);
+    key.push(kind.byte());
     key.extend_from_slice(id.as_bytes());
     key
 }
@@ -55,16 +56,16 @@ pub(crate) fn id_key(kind: u8, id: &str) -> Vec<u8> {
 /// The key of a stored notification: each table has a kind of its own.
 pub(crate) fn notification_key(NotificationKey { table, id }: NotificationKey) -> Vec<u8> {
     let kind = match table {
-        NotificationTable::DeadLetters => b'd',
-        NotificationTable::Retries => b'q',
-        NotificationTable::Unacknowledged => b'k',
+        NotificationTable::DeadLetters => MetaKind::DeadLetter,
+        NotificationTable::Retries => MetaKind::Retry,
+        NotificationTable::Unacknowledged => MetaKind::Unacknowledged,
     };
     key(kind, &[id])
 }
 
 /// The key of an entry in the index of a user's conversations.
 pub(crate) fn user_conversation_key(user: UserNo, kind: ConversationKind, conversation: ConversationNo) -> Vec<u8> {
-    let mut key = key(b'r', &[user.0]);
+    let mut key = key(MetaKind::UserConversation, &[user.0]);
     key.push(kind_byte(kind));
     key.extend_from_slice(&conversation.0.to_be_bytes());
     key
@@ -101,7 +102,7 @@ pub(crate) fn part_key(conversation: ConversationNo, seq: u64, part: u16) -> Vec
 
 /// The key in the space `meta` of a row of [`RowSpace::Chat`].
 pub(crate) fn chat_key(key: &[u8]) -> Vec<u8> {
-    [b"a", key].concat()
+    [&MetaKind::Chat.only_key(), key].concat()
 }
 
 /// The big-endian number at an offset in a key or row.

@@ -37,5 +37,5 @@ impl TimelineDays {
 
 /// The row of a UTC day: the bytes of the entries that were committed on it.
 pub(crate) fn day_key(day: u64) -> Vec<u8> {
-    key(b'b', &[day])
+    key(MetaKind::DayBytes, &[day])
 }

@@ -56,6 +56,7 @@ enum Command {
     Listen(commands::listen::Listen),
     /// Copy the data folder consistently, also while it is served
     Backup(commands::backup::Backup),
+    Migrate(commands::migrate::Migrate),
     Import(commands::history::Import),
     Export(commands::history::Export),
     /// Verify a data folder: sequences without holes, retries that match, counts
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
         Command::Token(token) => token.run(),
         Command::Listen(listen) => listen.run(),
         Command::Backup(backup) => backup.run(),
+        Command::Migrate(migrate) => migrate.run(),
         Command::Import(import) => import.run(),
         Command::Export(export) => export.run(),
         Command::Check(check) => check.run(),

@@ -84,7 +84,7 @@ impl ChangedMessages {
         let mut given: HashMap<(u64, u64), u64> = HashMap::new();
         let mut damaged = Vec::new();
         let mut mentions_of_all: HashMap<u64, BTreeSet<u64>> = HashMap::new();
-        scan_meta(kv, chat_key(&[])[0], |key, row| {
+        scan_meta(kv, MetaKind::Chat, |key, row| {
             let key = &key[1..];
             let checked = match ChatRowKind::of(key) {
                 Some(ChatRowKind::Reactions) => count_reactions(key, row, &mut given),

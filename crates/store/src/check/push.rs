@@ -25,7 +25,7 @@ pub(crate) fn check_push(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResu
         Ok(PushRow::Counters { push, device, .. }) => index.counters = (push, device),
         Ok(PushRow::Device(device)) => {
             report.devices += 1;
-            if !matches!(kv.get(Space::Meta, &crate::rows::key(b'U', &[device.user])), Ok(Some(_))) {
+            if !matches!(kv.get(Space::Meta, &crate::rows::key(MetaKind::User, &[device.user])), Ok(Some(_))) {
                 let (device, user) = (device.no.0, UserNo(device.user));
                 report.fault(format_args!("device {device} belongs to user {user:?}, who does not exist"));
             }

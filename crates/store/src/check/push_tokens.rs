@@ -9,7 +9,7 @@ pub(super) fn check_push_tokens(kv: &dyn KvRead, users: u64, report: &mut CheckR
     let mut faults = Vec::new();
     let mut tokens: BTreeMap<Vec<u8>, (UserNo, String)> = BTreeMap::new();
     let mut devices: BTreeMap<(UserNo, String), Vec<u8>> = BTreeMap::new();
-    scan_meta(kv, chat_key(&[])[0], |key, row| {
+    scan_meta(kv, MetaKind::Chat, |key, row| {
         let key = &key[1..];
         match ChatRowKind::of(key) {
             Some(ChatRowKind::PushToken) => match RegisteredToken::decode(Some(row)) {

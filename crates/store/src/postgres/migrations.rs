@@ -30,6 +30,11 @@ pub enum MigrationError {
     /// The migration failed, and its transaction was rolled back.
     #[error("changing the tables to version {version} ({name}): {why}")]
     Failed { version: u64, name: &'static str, why: StoreError },
+    #[error(
+        "a data folder is being copied into this database, and the copy is not complete: run `tidings migrate` again, with the same \
+         folder, until it says that it is"
+    )]
+    Unfinished,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -47,6 +52,9 @@ pub(crate) struct History {
     pub installation: InstallationId,
 }
 
+/// The version that a database needs while a folder is being copied into it: no program knows it.
+pub(crate) const UNFINISHED: u64 = i64::MAX as u64;
+
 /// How often a node looks again at tables that another node was changing.
 const ATTEMPTS_MAX: usize = 8;
 /// The error of a migration whose tables another node has changed meanwhile: no other of our statements has it.
@@ -58,6 +66,7 @@ pub(crate) fn run(connector: &Arc<Connector>, part_days: u32) -> Result<History,
         for _ in 0..ATTEMPTS_MAX {
             let found = found(&connection).await?;
             match found {
+                Some(Found { needs: UNFINISHED, .. }) => return Err(MigrationError::Unfinished),
                 Some(Found { version: found, needs }) if needs > KNOWN => {
                     return Err(MigrationError::Newer { found, needs, known: KNOWN });
                 }
@@ -74,7 +83,7 @@ pub(crate) fn run(connector: &Arc<Connector>, part_days: u32) -> Result<History,
                     check_gates(&connection).await?;
                     return history(&connection, part_days).await;
                 }
-                found => migrate(&connection, found.map(|found| found.version)).await?,
+                found => migrate(&connection, found.map(|found| found.version), None).await?,
             }
         }
         Err(MigrationError::Store(StoreError::Unavailable("other nodes keep changing the tables".into())))
@@ -89,15 +98,15 @@ async fn check_gates(connection: &Connection) -> Result<(), MigrationError> {
 }
 
 /// The tables as they are.
-struct Found {
+pub(crate) struct Found {
     /// Their version.
-    version: u64,
+    pub version: u64,
     /// The lowest version that a program must know to work with them.
-    needs: u64,
+    pub needs: u64,
 }
 
 /// `None` for a database without any.
-async fn found(connection: &Connection) -> Result<Option<Found>, MigrationError> {
+pub(crate) async fn found(connection: &Connection) -> Result<Option<Found>, MigrationError> {
     let table = connection.query("SELECT 1 WHERE to_regclass('tidings.migrations') IS NOT NULL", &[]).await?;
     if table.is_empty() {
         return Ok(None);
@@ -108,9 +117,14 @@ async fn found(connection: &Connection) -> Result<Option<Found>, MigrationError>
     Ok(Some(Found { version, needs }))
 }
 
+/// Creates the tables in an empty database, and executes a script in the same transaction.
+pub(crate) async fn create(connection: &Connection, then: &str) -> Result<(), MigrationError> {
+    migrate(connection, None, Some(then)).await
+}
+
 /// Changes the tables from the version `found`, in one transaction that is sent at once: a node that stops meanwhile does not
-/// keep the others from starting. If another node has changed them first, nothing is done.
-async fn migrate(connection: &Connection, found: Option<u64>) -> Result<(), MigrationError> {
+/// keep the others from starting. If another node has changed them first, nothing is done. `then`: a script at the end of it.
+async fn migrate(connection: &Connection, found: Option<u64>, then: Option<&str>) -> Result<(), MigrationError> {
     let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK_KEY})");
     let first = match found {
         None => CREATE_LIST.to_owned(),
@@ -124,6 +138,7 @@ async fn migrate(connection: &Connection, found: Option<u64>) -> Result<(), Migr
     if found.is_none() {
         scripts.push(&gates);
     }
+    scripts.extend(then);
     scripts.push("COMMIT");
     let Err((place, failure)) = connection.pipeline_scripts(&scripts).await else {
         for migration in due {

@@ -82,7 +82,7 @@ impl Partitions {
 }
 
 /// Creates a table and attaches it: creating it as a partition at once would block all readers.
-fn create_partition(part: i32) -> String {
+pub(crate) fn create_partition(part: i32) -> String {
     format!(
         "SELECT pg_advisory_xact_lock({LOCK_KEY}); \
          DO $$ BEGIN IF to_regclass('tidings.entries_{part}') IS NULL THEN \

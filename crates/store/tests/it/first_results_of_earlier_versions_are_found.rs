@@ -25,7 +25,7 @@ fn place(store: &dyn Store, proposal: Proposal) -> (u64, bool) {
 }
 
 /// Gives the first results of a closed store the form that earlier versions gave them.
-fn as_before(folder: &Path) {
+pub(crate) fn as_before(folder: &Path) {
     // With the marker of a clean shutdown, the changed journals would be refused.
     std::fs::remove_file(folder.join("closed")).unwrap();
     let database = Database::builder(folder.join("store")).open().unwrap();

@@ -7,6 +7,7 @@ pub(crate) mod cluster;
 pub(crate) mod doctor;
 pub(crate) mod history;
 pub(crate) mod listen;
+pub(crate) mod migrate;
 #[cfg(not(feature = "lab"))]
 pub(crate) mod missing_lab;
 pub(crate) mod outbox_sql;

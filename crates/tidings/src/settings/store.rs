@@ -67,6 +67,13 @@ impl Settings {
         }
     }
 
+    /// The same settings with another database.
+    pub(crate) fn with_database(mut self, url: String) -> Result<Settings> {
+        self.store.url = Some(url);
+        self.check_store()?;
+        Ok(self)
+    }
+
     /// The database, if the settings name one.
     pub(crate) fn postgres_options(&self) -> Option<PostgresOptions> {
         let store = &self.store;

@@ -3,6 +3,7 @@
 
 mod a_backup_is_restored_as_documented;
 mod a_deleted_conversation_leaves_nothing;
+mod a_folder_becomes_a_database;
 mod a_node_ends_when_it_cannot_go_on;
 mod a_person_reads_the_own_archive;
 mod a_server_stores_everything_in_postgres;

@@ -13,10 +13,10 @@ use tidings_protocol::http::{SendReceipt, SendRequest, UserUpsert};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An app server that accepts every call, and passes its events to the test.
-struct App(mpsc::Receiver<Vec<Value>>);
+pub(crate) struct App(mpsc::Receiver<Vec<Value>>);
 
 impl App {
-    fn start() -> (App, SocketAddr) {
+    pub(crate) fn start() -> (App, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (calls, told) = mpsc::sync_channel(64);
@@ -25,7 +25,7 @@ impl App {
     }
 
     /// The first event of this kind, however many others come before it.
-    fn next_of(&self, kind: &str) -> Value {
+    pub(crate) fn next_of(&self, kind: &str) -> Value {
         self.next_within(kind, PATIENCE)
     }
 

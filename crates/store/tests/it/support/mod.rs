@@ -2,6 +2,7 @@
 
 pub(crate) mod freezable_link;
 pub(crate) mod postgres;
+pub(crate) mod small_disk;
 
 use std::{fs, path::Path};
 use tidings_domain::{model::*, store::*};
