@@ -15,7 +15,8 @@
 //! - `client_engine`: the event loop and the protocols that every load client is built on;
 //! - [`worker`]: the load client for messages, on one core;
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
-//! - [`devices`], `device_worker`: benches with devices, and their load client;
+//! - `device_commands`: benches with devices, which are scenarios; `devices`, `device_worker`: these as a bench sees them, and their load
+//!   client;
 //! - [`popups`]: benches with popup decisions and events, with a load client of their own;
 //! - `offline_push`: fakes of the app's webhook and of providers' services, and counts of what members who are offline are told;
 //! - `topology`: a cluster as local processes;
@@ -47,8 +48,9 @@ mod compare;
 mod corpus;
 mod crash;
 mod delivery_ledger;
+mod device_commands;
 mod device_worker;
-pub mod devices;
+mod devices;
 mod direct;
 mod driver;
 mod events;
@@ -130,7 +132,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Agent(args) => return agent::main(args),
         Bench::Worker => return worker::main(),
         Bench::DeviceWorker => return device_worker::main(),
-        Bench::BareAccept(bare) => return devices::bare_accept_main(bare),
+        Bench::BareAccept(bare) => return devices::bare_accept::main(bare),
         Bench::BareServer(bare) => return bare_server::main(bare),
         Bench::WsEcho => return ws_interop::echo(),
         Bench::WsProbe(args) => return ws_interop::probe(args),
@@ -284,16 +286,16 @@ fn run_bench(bench: &Bench) -> Result<RunResult, LabError> {
         Bench::Leader(args) => leader::run(args),
         Bench::ClusterCost(args) => cluster_cost::run(args),
         Bench::Growth(args) => growth::run(args),
-        Bench::Connect(args) => devices::connect::run(args),
-        Bench::Storm(args) => devices::storm::run(args),
-        Bench::Failover(args) => devices::failover::run(args),
-        Bench::Exceptions(args) => devices::exceptions::run(args),
+        Bench::Connect(args) => device_commands::connect(args),
+        Bench::Storm(args) => device_commands::storm(args),
+        Bench::Failover(args) => device_commands::failover(args),
+        Bench::Exceptions(args) => device_commands::exceptions(args),
         Bench::Run(args) => scenario::run(args),
         Bench::Popup(args) => popups::home_page::run(args),
         Bench::PopupGrowth(args) => popups::growth::run(args),
         Bench::PopupCaps(args) => popups::caps::run(args),
         Bench::PopupCrash(args) => popups::crash::run(args),
-        Bench::Push(args) => devices::push::run(args),
+        Bench::Push(args) => device_commands::push(args),
         Bench::Compare(args) => compare::run(args),
         Bench::Brokers(args) => brokers::run(args),
         Bench::Ceiling(args) => ceiling::run(args),

@@ -93,6 +93,10 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
 pub(crate) struct ServerProcesses(Vec<u32>);
 
 impl ServerProcesses {
+    pub(crate) fn pids(&self) -> &[u32] {
+        &self.0
+    }
+
     /// CPU seconds that they have used together; `None` if there are none.
     pub(crate) fn cpu_seconds(&self) -> Option<f64> {
         (!self.0.is_empty()).then(|| self.0.iter().copied().map(cpu_seconds).sum())

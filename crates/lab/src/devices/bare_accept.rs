@@ -1,8 +1,8 @@
 //! The baseline of connecting: a loop that accepts, reads one frame and writes one of the size of a `bound`. It checks no
 //! token and keeps no state: no server can bind devices faster on the same machine with the same clients.
 
-use super::args::BareAcceptArgs;
 use crate::LabError;
+use clap::Args;
 use mio::{
     Events, Interest, Poll, Token,
     net::{TcpListener, TcpStream},
@@ -18,6 +18,12 @@ const LISTENER: Token = Token(usize::MAX);
 /// The backlog of connections that wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 const BIND_BYTES_MAX: usize = 4096;
+
+#[derive(Debug, Clone, Args)]
+pub struct BareAcceptArgs {
+    #[arg(long)]
+    pub listen: SocketAddr,
+}
 
 /// The hidden `bench bare-accept` command: prints its address and serves until it is killed.
 pub(crate) fn main(args: &BareAcceptArgs) -> ExitCode {

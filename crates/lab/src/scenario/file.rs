@@ -3,14 +3,14 @@
 
 use super::{
     script_file::ScriptFile,
-    values::{Bound, RateFile, Via},
+    values::{Bound, DeviceTask, RateFile, Via},
 };
 use crate::{
     offline_push::{OfflineVia, fake_hook::HookMode},
     toml_file::Time,
 };
 use serde::Deserialize;
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 use toml::Spanned;
 
 #[derive(Debug, Deserialize)]
@@ -41,6 +41,10 @@ pub(crate) struct ServerFile {
     pub(crate) driver: Option<Spanned<String>>,
     pub(crate) nodes: Option<Spanned<usize>>,
     pub(crate) descriptors: Option<Spanned<u64>>,
+    pub(crate) gateways: Option<Spanned<usize>>,
+    #[serde(default)]
+    pub(crate) listeners: Vec<SocketAddr>,
+    pub(crate) certificate: Option<PathBuf>,
     pub(crate) offline_via: Option<Spanned<OfflineVia>>,
     pub(crate) hook: Option<Spanned<HookMode>>,
     #[serde(default)]
@@ -56,6 +60,7 @@ pub(crate) enum PopulationKind {
     NewConversations,
     Devices,
     Connections,
+    FaultyDevices,
     PopupUsers,
     Chat,
 }
@@ -83,6 +88,15 @@ pub(crate) struct PopulationFile {
     pub(crate) file: Option<Spanned<PathBuf>>,
     pub(crate) limit: Option<Spanned<usize>>,
     pub(crate) mix: Option<Spanned<String>>,
+    pub(crate) heartbeat: Option<Spanned<Time>>,
+    pub(crate) under_way: Option<Spanned<usize>>,
+    pub(crate) clients: Option<Spanned<usize>>,
+    pub(crate) within: Option<Spanned<Time>>,
+    pub(crate) on_first_gateway: Option<Spanned<usize>>,
+    pub(crate) known: Option<Spanned<bool>>,
+    pub(crate) silent: Option<Spanned<usize>>,
+    pub(crate) descriptors: Option<Spanned<u64>>,
+    pub(crate) vectors: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -104,9 +118,11 @@ pub(crate) struct WorkFile {
     pub(crate) name: Option<String>,
     pub(crate) population: Option<Spanned<String>>,
     pub(crate) script: Option<Spanned<String>>,
+    pub(crate) does: Option<Spanned<DeviceTask>>,
     pub(crate) rate: Option<Spanned<RateFile>>,
     pub(crate) share: Option<Spanned<f64>>,
     pub(crate) rounds: Option<Spanned<usize>>,
+    pub(crate) until_end: Option<bool>,
     pub(crate) replay: Option<Spanned<RateFile>>,
     pub(crate) pause: Option<Spanned<Time>>,
     pub(crate) window: Option<Spanned<usize>>,
@@ -114,6 +130,7 @@ pub(crate) struct WorkFile {
     pub(crate) may_be_refused: Option<bool>,
     pub(crate) around: Option<Spanned<Time>>,
     pub(crate) beside_bare_loop: Option<Spanned<bool>>,
+    pub(crate) forgotten_within: Option<Spanned<Time>>,
     #[serde(default)]
     pub(crate) thresholds: Vec<Bound>,
 }

@@ -3,7 +3,7 @@
 //!
 //! In reading order: [`args`], the options; [`library`], the scenarios that ship with the program; [`mod@file`] with [`values`] and
 //! [`script_file`], a scenario as it is written; [`overrides`], one with other values in some places, which commands such as `bench group`
-//! are; [`plan`], what it does once all of it goes together; [`server`], the server and its faults; [`works`], who does the work;
+//! are; [`plan`], what it does once all of it goes together; [`server`], the server and its faults, with [`gateways`]; [`works`], who does the work;
 //! [`trouble`], what breaks at a step of a search; [`search`], which rate is tried next; [`baseline`], what rounds are compared with; [`overview`],
 //! the same work in several phases;
 //! [`runner`], which runs the phases.
@@ -11,6 +11,7 @@
 pub mod args;
 mod baseline;
 mod file;
+mod gateways;
 mod library;
 mod lua;
 pub(crate) mod overrides;

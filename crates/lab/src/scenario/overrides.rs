@@ -39,10 +39,42 @@ impl OverriddenScenario {
         }
     }
 
-    /// Leaves out all phases but the first.
-    pub(crate) fn only_first_phase(&mut self) -> &mut Self {
+    /// Leaves out all phases but the first ones.
+    pub(crate) fn only_first_phases(&mut self, count: usize) -> &mut Self {
         if let Some(Value::Array(phases)) = self.file.get_mut("phase") {
-            phases.truncate(1);
+            phases.truncate(count);
+        }
+        self
+    }
+
+    /// Leaves out a population with its work, and phases in which nobody else works.
+    pub(crate) fn without(&mut self, population: &str) -> &mut Self {
+        if let Some(Value::Table(populations)) = self.file.get_mut("population") {
+            populations.remove(population);
+        }
+        if let Some(Value::Array(phases)) = self.file.get_mut("phase") {
+            phases.retain_mut(|phase| {
+                let Some(Value::Array(works)) = phase.get_mut("work") else { return true };
+                works.retain(|work| work.get("population").and_then(Value::as_str) != Some(population));
+                !works.is_empty()
+            });
+        }
+        self
+    }
+
+    /// Has the last phase so many times, numbered if it is more than once.
+    pub(crate) fn repeat_last_phase(&mut self, times: usize) -> &mut Self {
+        if let Some(Value::Array(phases)) = self.file.get_mut("phase")
+            && let Some(last) = phases.pop()
+        {
+            phases.extend((1..=times).map(|number| {
+                let mut phase = last.clone();
+                if let (Some(phase), 2..) = (phase.as_table_mut(), times) {
+                    let name = phase.get("name").and_then(Value::as_str).unwrap_or_default();
+                    phase.insert("name".into(), format!("{name} {number}").into());
+                }
+                phase
+            }));
         }
         self
     }

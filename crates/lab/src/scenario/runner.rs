@@ -5,9 +5,9 @@ use super::{
     overview,
     plan::{
         Plan,
-        fault::Fault,
+        fault::{Fault, Happening},
         phase::{Goal, Load, Phase, Search, Work, Worker},
-        population::Members,
+        population::{Members, Population},
     },
     search::{HighestRate, Next},
     server::ScenarioServer,
@@ -23,7 +23,6 @@ use crate::{
     report,
     result::{Check, RunResult, Verdict, filled},
 };
-use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -100,14 +99,19 @@ fn title_of(phase: &Phase, work: &Work) -> String {
     if work.name.is_empty() { phase.name.clone() } else { format!("{}: {}", phase.name, work.name) }
 }
 
-fn baseline_of(plan: &Plan, work: &Work) -> Baseline {
+fn baseline_of<'a>(plan: &'a Plan, work: &Work) -> Baseline<'a> {
     let members = plan.populations.get(work.worker.name()).map(|population| &population.members);
-    let (receivers, body_bytes) = match members {
-        Some(Members::Conversation { online, texts, .. }) => (*online, texts.body_bytes),
+    let model = model_of(&work.load);
+    match members {
+        Some(Members::Devices(devices)) => {
+            Baseline::Storm { devices, listeners: plan.server.gateways.max(plan.server.listeners.len()).max(1) }
+        }
+        Some(Members::Conversation { online, texts, .. }) => {
+            Baseline::Rounds { receivers: *online, model, body_bytes: texts.body_bytes }
+        }
         // The plan refuses others.
-        _ => (1, 1),
-    };
-    Baseline { receivers, model: model_of(&work.load), body_bytes }
+        _ => Baseline::Rounds { receivers: 1, model, body_bytes: 1 },
+    }
 }
 
 /// Refuses options that a part of the scenario would ignore.
@@ -128,7 +132,7 @@ fn check_options(plan: &Plan, args: &TargetArgs, has_driver: bool) -> Result<(),
     if plan.has_faults() && args.url.is_some() {
         return Err(LabError::Usage("--url: the faults of this scenario happen to a server of its own".into()));
     }
-    let own_threads = plan.populations.iter().find(|(_, population)| !population.sends_messages());
+    let own_threads = plan.populations.iter().find(|(_, population)| !population.takes_agents());
     let name = own_threads.map(|(name, _)| name).or_else(|| plan.scripts.keys().next());
     match name.filter(|_| has_agents) {
         Some(name) => Err(LabError::Usage(format!("--agents: `{name}` loads from this machine alone"))),
@@ -169,9 +173,9 @@ impl Stage<'_> {
 
     /// Waits for what is still due, closes the clients, and stops and checks the server.
     fn end(self) -> Result<(), LabError> {
-        let Stage { args, server, open, result, .. } = self;
-        for client in open.values() {
-            client.conclude(&server.target, result)?;
+        let Stage { args, server, mut open, result, .. } = self;
+        for client in open.values_mut() {
+            client.conclude(&server.target, &server.processes(), result)?;
         }
         // Sessions stay until all are told: without one a recipient is told of what came last.
         offline_push::conclude(server.offline_push.as_ref(), &server.target, args.patience, result)?;
@@ -191,24 +195,44 @@ impl Stage<'_> {
         for client in over.into_iter().filter_map(|worker| self.open.remove(&worker)) {
             client.close()?;
         }
-        let around = Surroundings {
-            target: &self.server.target,
-            device_addresses: self.server.device_addresses(),
-            args: self.args,
-            has_faults: self.plan.has_faults(),
-            driven: self.server.driven.as_ref(),
-            offline_push: self.server.offline_push.as_ref(),
-        };
         for work in &self.plan.phases[number].works {
             if !self.open.contains_key(&work.worker) {
                 let client = match &work.worker {
-                    Worker::Population(name) => WorkerClient::open(&around, &self.plan.populations[name])?,
-                    Worker::Script(name) => WorkerClient::open_script(&around, name, &self.plan.scripts[name])?,
+                    Worker::Population(name) => self.open_population(&self.plan.populations[name], &work.load)?,
+                    Worker::Script(name) => {
+                        WorkerClient::open_script(&self.surroundings(), name, &self.plan.scripts[name])?
+                    }
                 };
                 self.open.insert(work.worker.clone(), client);
             }
         }
         Ok(())
+    }
+
+    fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings {
+            target: &self.server.target,
+            device_addresses: [false, true].map(|by_tls| self.server.device_addresses(by_tls)),
+            certificate: self.server.certificate.clone(),
+            settings: &self.plan.server.settings,
+            killed_gateway: self.server.killed_gateway.clone(),
+            args: self.args,
+            has_faults: self.plan.has_faults(),
+            driven: self.server.driven.as_ref(),
+            offline_push: self.server.offline_push.as_ref(),
+        }
+    }
+
+    fn open_population(&mut self, population: &Population, first: &Load) -> Result<WorkerClient, LabError> {
+        let client = WorkerClient::open(&self.surroundings(), population, first)?;
+        match client {
+            WorkerClient::Devices(devices) if population.is_known() => {
+                let known = devices.make_known()?;
+                self.server.restart()?;
+                Ok(WorkerClient::Devices(Box::new(known.reopen(&self.surroundings())?)))
+            }
+            client => Ok(client),
+        }
     }
 
     /// Runs what can be repeated at the rate with which it begins. Nothing is measured; the counts must balance all the same.
@@ -224,7 +248,7 @@ impl Stage<'_> {
                     let first = phase.search.as_ref().map(Search::first_rate);
                     Load::Planned(RateProfile::constant(first.unwrap_or_default() * share, seconds))
                 }
-                Load::ShareOfMax { .. } | Load::Rounds { .. } | Load::Replay { .. } | Load::Script => continue,
+                _ => continue,
             };
             let has_load = !matches!(&load, Load::Planned(profile) if profile.messages() == 0);
             if has_load {
@@ -448,10 +472,11 @@ fn inject(server: &mut ScenarioServer, faults: &[&Fault], began: Instant) -> Res
         if interrupt::requested() {
             break;
         }
-        let name = fault.kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-        marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": name }));
+        marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": fault.kind.name() }));
         server.suffer(fault)?;
-        marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": "reverted" }));
+        if fault.kind != Happening::GatewayKilled {
+            marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": "reverted" }));
+        }
     }
     Ok(marks)
 }

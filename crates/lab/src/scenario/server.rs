@@ -1,8 +1,12 @@
-//! The server of a scenario: one that runs, one of its own, or a cluster; and the faults that happen to it.
+//! The server of a scenario: one that runs, one of its own with or without gateways, or a cluster; and the faults that happen to it.
 
 use super::{
-    plan::{Server, fault::Fault},
-    works::Driven,
+    gateways::{self, Certificate, DeviceListener, Gateway},
+    plan::{
+        Server,
+        fault::{Fault, Happening},
+    },
+    works::{Driven, KilledGateway},
 };
 use crate::{
     LabError,
@@ -11,16 +15,30 @@ use crate::{
     offline_push::{OfflinePush, fake_hook::FakeHook},
     options::TargetArgs,
     process::{self, ServerProcesses},
-    server::{OwnServer, StoreCheck, Target},
+    server::{OwnServer, StoreCheck, Target, random_key},
     topology::{Topology, TopologySpec},
 };
 use rustix::process::Signal;
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 pub(crate) struct ScenarioServer {
     pub(crate) target: Target,
     /// The cluster that the lab has started. The thread that started it must outlive it.
     topology: Option<Topology>,
+    /// Of a server of the lab's own: who holds the connections of devices; none: it does itself.
+    gateways: Vec<Gateway>,
+    /// Of a server that runs already: where devices connect.
+    listeners: Vec<SocketAddr>,
+    /// What devices accept that connect by TLS, in PEM.
+    pub(crate) certificate: Option<String>,
+    pub(crate) killed_gateway: Arc<OnceLock<KilledGateway>>,
+    /// Of gateways and certificates.
+    _folder: tempfile::TempDir,
     /// Set if others wrote it.
     pub(crate) driven: Option<Driven>,
     /// Whom it tells of messages to members who are offline.
@@ -41,7 +59,9 @@ impl ScenarioServer {
                 return Err(LabError::Usage("--url: this server does not tell the lab's fakes of anything".into()));
             }
             let target = Target::resolve(&TargetArgs { url, ..args.clone() })?;
-            return Ok(ScenarioServer { target, topology: None, driven: None, offline_push: None, hook: None });
+            let certificate = wanted.certificate.as_ref().map(std::fs::read_to_string).transpose()?;
+            let listeners = wanted.listeners.clone();
+            return Ok(ScenarioServer { listeners, certificate, ..ScenarioServer::of(target)? });
         }
         let hook = wanted.hook.map(FakeHook::start).transpose()?;
         let offline_push = wanted.offline_via.map(OfflinePush::start).transpose()?;
@@ -49,14 +69,7 @@ impl ScenarioServer {
         environment.extend(offline_push.iter().flat_map(OfflinePush::settings));
         environment.extend(hook.iter().flat_map(FakeHook::settings));
         let Some(nodes) = wanted.nodes else {
-            let own = OwnServer::start_with(environment, wanted.descriptors)?;
-            return Ok(ScenarioServer {
-                target: Target::Own(Box::new(own)),
-                topology: None,
-                driven: None,
-                offline_push,
-                hook,
-            });
+            return Ok(ScenarioServer { offline_push, hook, ..ScenarioServer::own(wanted, environment)? });
         };
         let spec = TopologySpec { nodes, with_partitions: false, folder: None, environment, program: None };
         let topology = Topology::start(&spec)?;
@@ -65,7 +78,64 @@ impl ScenarioServer {
             api_key: topology.api_key.clone(),
             token_key: topology.token_key.clone(),
         };
-        Ok(ScenarioServer { target, topology: Some(topology), driven: None, offline_push, hook })
+        Ok(ScenarioServer { topology: Some(topology), offline_push, hook, ..ScenarioServer::of(target)? })
+    }
+
+    fn of(target: Target) -> Result<Self, LabError> {
+        Ok(ScenarioServer {
+            target,
+            topology: None,
+            gateways: Vec::new(),
+            listeners: Vec::new(),
+            certificate: None,
+            killed_gateway: Arc::default(),
+            _folder: tempfile::Builder::new().prefix("tidings-bench-").tempdir()?,
+            driven: None,
+            offline_push: None,
+            hook: None,
+        })
+    }
+
+    /// One server with the gateways and the certificate that are wanted.
+    fn own(wanted: &Server, mut settings: Vec<(String, String)>) -> Result<Self, LabError> {
+        let folder = tempfile::Builder::new().prefix("tidings-bench-").tempdir()?;
+        let certificate = wanted.tls.then(|| Certificate::make(folder.path())).transpose()?;
+        settings.push(("TIDINGS_LINK_SECRET".to_owned(), random_key()));
+        settings.extend(certificate.iter().flat_map(Certificate::environment));
+        let tls = wanted.tls.then_some(&gateways::TLS);
+        let mut core = settings.clone();
+        match wanted.gateways {
+            0 => core.extend(tls.map(|tls| tls.at(Ipv4Addr::LOCALHOST))),
+            _ => core.push(("TIDINGS_LINK_LISTEN".to_owned(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).to_string())),
+        }
+        let own = OwnServer::start_with(core, wanted.descriptors)?;
+        let mut gateways = Vec::new();
+        if wanted.gateways > 0 {
+            let link =
+                own.listen_address("link").ok_or_else(|| LabError::Server("has written no link address".into()))?;
+            settings.push(("TIDINGS_LINK_TO".to_owned(), link.to_string()));
+            let listeners: Vec<&DeviceListener> = [&gateways::PLAIN].into_iter().chain(tls).collect();
+            for number in 0..wanted.gateways {
+                gateways.push(Gateway::start(number, folder.path(), &listeners, &settings)?);
+            }
+            gateways.iter_mut().try_for_each(|gateway| gateway.wait_until_ready(&gateways::PLAIN))?;
+        }
+        let certificate = certificate.map(|certificate| certificate.pem);
+        Ok(ScenarioServer { gateways, certificate, _folder: folder, ..ScenarioServer::of(Target::Own(Box::new(own)))? })
+    }
+
+    /// Stops a server of the lab's own, and starts it again on its folder.
+    pub(crate) fn restart(&mut self) -> Result<(), LabError> {
+        match &mut self.target {
+            Target::Own(own) if self.gateways.is_empty() => {
+                own.stop()?;
+                own.launch().map(|_| ())
+            }
+            Target::Own(_) => Err(LabError::Usage("--known needs --gateways 0".into())),
+            Target::Running { .. } => {
+                Err(LabError::Usage("only a server of the bench's own can be started anew".into()))
+            }
+        }
     }
 
     /// A server that others wrote, and that runs already.
@@ -85,35 +155,43 @@ impl ScenarioServer {
             token_key: args.token_key.clone().unwrap_or_default(),
         };
         let driven = Driven { driver, target };
-        Ok(ScenarioServer { target: running, topology: None, driven: Some(driven), offline_push: None, hook: None })
+        Ok(ScenarioServer { driven: Some(driven), ..ScenarioServer::of(running)? })
     }
 
-    /// Where devices connect: of a server that runs already, nothing is known.
-    pub(crate) fn device_addresses(&self) -> Vec<SocketAddr> {
+    /// Where devices connect, by TLS or without: of a server that runs already, what the scenario says.
+    pub(crate) fn device_addresses(&self, by_tls: bool) -> Vec<SocketAddr> {
+        let listener = if by_tls { &gateways::TLS } else { &gateways::PLAIN };
         match (&self.target, &self.topology) {
-            (Target::Own(own), _) => own.listen_address("miop").into_iter().collect(),
+            (Target::Own(own), _) if self.gateways.is_empty() => {
+                own.listen_address(listener.name).into_iter().collect()
+            }
+            (Target::Own(_), _) => self.gateways.iter().filter_map(|gateway| gateway.address(listener)).collect(),
             (_, Some(topology)) => topology.nodes.iter().map(|node| node.miop()).collect(),
-            (Target::Running { .. }, None) => Vec::new(),
+            (Target::Running { .. }, None) => self.listeners.clone(),
         }
     }
 
-    /// The processes whose time and memory are measured: of a cluster, its nodes.
+    /// The processes whose time and memory are measured: of a cluster, its nodes; of others, the server and then its gateways.
     pub(crate) fn processes(&self) -> ServerProcesses {
         match &self.topology {
             Some(topology) => topology.node_pids().collect(),
-            None => self.target.pid().into(),
+            None => self.target.pid().into_iter().chain(self.gateways.iter().filter_map(Gateway::pid)).collect(),
         }
     }
 
     /// Injects a fault and reverts it; returns when the server is ready again.
     pub(crate) fn suffer(&mut self, fault: &Fault) -> Result<(), LabError> {
+        let kind = match fault.kind {
+            Happening::Server(kind) => kind,
+            Happening::GatewayKilled => return self.kill_gateway(fault.node),
+        };
         if let Some(topology) = &mut self.topology {
-            return chaos::inject_one(fault.kind, fault.node, topology, fault.lasts);
+            return chaos::inject_one(kind, fault.node, topology, fault.lasts);
         }
         let Target::Own(own) = &mut self.target else {
             return Err(LabError::Usage("this server is not the lab's to break".into()));
         };
-        match fault.kind {
+        match kind {
             FaultKind::NodeFrozen => {
                 let Some(pid) = own.pid() else { return Ok(()) };
                 process::signal(pid, Signal::STOP);
@@ -133,8 +211,30 @@ impl ScenarioServer {
         Ok(())
     }
 
+    fn kill_gateway(&mut self, number: usize) -> Result<(), LabError> {
+        let gateway = &mut self.gateways[number];
+        let listeners = [&gateways::TLS, &gateways::PLAIN].into_iter();
+        let addresses = listeners.filter_map(|listener| gateway.address(listener)).collect();
+        let at = Instant::now();
+        let at_ns = process::monotonic_ns();
+        gateway.kill()?;
+        // Of several, devices outlive the first.
+        let _ = self.killed_gateway.set(KilledGateway { at, at_ns, addresses });
+        Ok(())
+    }
+
+    /// Whether a server of the lab's own is ready, and all its gateways run, except those that were killed on purpose.
+    fn is_alive(&mut self) -> bool {
+        let is_own = matches!(self.target, Target::Own(_));
+        !is_own || self.target.http().is_ready() && self.gateways.iter_mut().all(Gateway::is_as_requested)
+    }
+
     /// Stops what the lab has started, and checks the folder of a server of its own.
-    pub(crate) fn finish(self) -> Result<Option<StoreCheck>, LabError> {
+    pub(crate) fn finish(mut self) -> Result<Option<StoreCheck>, LabError> {
+        if !self.is_alive() {
+            return Err(LabError::Server("did not survive the run".into()));
+        }
+        self.gateways.iter_mut().try_for_each(Gateway::stop)?;
         let check = self.target.finish()?;
         if let Some(topology) = self.topology {
             topology.stop()?;

@@ -14,6 +14,23 @@ pub(crate) enum Via {
     Http,
     Ws,
     Miop,
+    Miops,
+}
+
+/// What devices do in a phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum DeviceTask {
+    /// All that are not bound yet bind.
+    Bind,
+    /// They stay, with heartbeats.
+    Stay,
+    /// All drop their connections and come back at one moment.
+    Reconnect,
+    /// They are pushed to.
+    Push,
+    /// They are pushed to while a gateway is killed, and until all are bound again.
+    Outlive,
 }
 
 /// A bound of a figure, such as `p99<70`.

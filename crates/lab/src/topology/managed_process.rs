@@ -53,27 +53,27 @@ pub(super) fn run(command: &mut Command) -> Result<String, LabError> {
 
 /// A process with its log.
 #[derive(Debug)]
-pub(super) struct ManagedProcess {
+pub(crate) struct ManagedProcess {
     name: String,
     log: PathBuf,
     child: Option<Child>,
 }
 
 impl ManagedProcess {
-    pub(super) fn new(name: impl Into<String>, log: PathBuf) -> Self {
+    pub(crate) fn new(name: impl Into<String>, log: PathBuf) -> Self {
         ManagedProcess { name: name.into(), log, child: None }
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn pid(&self) -> Option<u32> {
+    pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
     /// Starts a command; its output is appended to the log.
-    pub(super) fn start(&mut self, mut command: Command) -> Result<(), LabError> {
+    pub(crate) fn start(&mut self, mut command: Command) -> Result<(), LabError> {
         let log = self.open_log()?;
         self.child = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
         Ok(())
@@ -84,7 +84,7 @@ impl ManagedProcess {
     }
 
     /// Waits until `ready` returns true; if the process ends before, the error has the end of its log.
-    pub(super) fn wait_until(&mut self, patience: Duration, mut ready: impl FnMut() -> bool) -> Result<(), LabError> {
+    pub(crate) fn wait_until(&mut self, patience: Duration, mut ready: impl FnMut() -> bool) -> Result<(), LabError> {
         let started = Instant::now();
         while !ready() {
             if let Some(status) = self.ended()? {
@@ -99,7 +99,7 @@ impl ManagedProcess {
     }
 
     /// The exit status, if the process has ended without being told to.
-    pub(super) fn ended(&mut self) -> Result<Option<std::process::ExitStatus>, LabError> {
+    pub(crate) fn ended(&mut self) -> Result<Option<std::process::ExitStatus>, LabError> {
         match &mut self.child {
             None => Ok(None),
             Some(child) => Ok(child.try_wait()?),
@@ -107,11 +107,11 @@ impl ManagedProcess {
     }
 
     /// Whether the process runs, or was told to end.
-    pub(super) fn is_as_requested(&mut self) -> bool {
+    pub(crate) fn is_as_requested(&mut self) -> bool {
         matches!(self.ended(), Ok(None))
     }
 
-    pub(super) fn log_tail(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         let log = std::fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().collect();
@@ -119,7 +119,7 @@ impl ManagedProcess {
     }
 
     /// Kills the process (`kill -9`), and waits for its end.
-    pub(super) fn kill(&mut self) -> Result<(), LabError> {
+    pub(crate) fn kill(&mut self) -> Result<(), LabError> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;
             child.wait()?;
@@ -128,7 +128,7 @@ impl ManagedProcess {
     }
 
     /// Sends a signal and waits for the process's end; kills it after `patience`. Returns whether it ended by itself.
-    pub(super) fn stop(&mut self, signal: rustix::process::Signal, patience: Duration) -> Result<bool, LabError> {
+    pub(crate) fn stop(&mut self, signal: rustix::process::Signal, patience: Duration) -> Result<bool, LabError> {
         let Some(child) = &mut self.child else { return Ok(true) };
         process::signal(child.id(), signal);
         let asked = Instant::now();

@@ -19,6 +19,7 @@ use crate::{
     LabError, process,
     server::{key_or_random, random_key},
 };
+pub(crate) use managed_process::ManagedProcess;
 use network::Network;
 use node::Node;
 use place::Place;

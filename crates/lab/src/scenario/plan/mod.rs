@@ -16,11 +16,11 @@ use crate::{
     result::Threshold,
     toml_file::Mistake,
 };
-use fault::Fault;
-use phase::{Phase, Worker};
+use fault::{Fault, Happening};
+use phase::{Load, Phase, Work, Worker};
 use population::{Members, Population};
 use script::Script;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 use toml::Spanned;
 
 /// A scenario that can be run.
@@ -52,6 +52,13 @@ pub(crate) struct Server {
     pub(crate) hook: Option<HookMode>,
     /// Files that the server may open.
     pub(crate) descriptors: Option<u64>,
+    /// Processes that hold the devices' connections; 0: the server does itself.
+    pub(crate) gateways: usize,
+    /// Devices connect by TLS.
+    pub(crate) tls: bool,
+    /// Of a server that runs already: where devices connect, and the certificate that they accept.
+    pub(crate) listeners: Vec<SocketAddr>,
+    pub(crate) certificate: Option<PathBuf>,
     /// As environment variables.
     pub(crate) settings: Vec<(String, String)>,
 }
@@ -85,6 +92,7 @@ impl Plan {
         let populations: BTreeMap<String, Population> = (file.population.iter())
             .map(|(name, written)| Ok((name.clone(), Population::of(written)?)))
             .collect::<Result<_, Mistake>>()?;
+        server.tls = populations.values().any(Population::needs_tls);
         let scripts: BTreeMap<String, Script> = (file.script.iter())
             .map(|(name, written)| Ok((name.clone(), Script::of(written)?)))
             .collect::<Result<_, Mistake>>()?;
@@ -196,6 +204,10 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     {
         return Err(Mistake::at(driver.span(), "the lab starts no server that others wrote: `driver` goes with `url`"));
     }
+    let gateways = file.gateways.as_ref().map_or(0, |gateways| *gateways.get_ref());
+    if let (Some(gateways), true) = (&file.gateways, url.is_some() || nodes.is_some()) {
+        return Err(Mistake::at(gateways.span(), "`gateways` are of one server of the lab's own"));
+    }
     if let (Some(descriptors), Some(_)) = (&file.descriptors, nodes) {
         return Err(Mistake::at(descriptors.span(), "`descriptors` is for one server, not for a cluster"));
     }
@@ -216,7 +228,21 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     if let (Some(hook), true) = (&file.hook, url.is_some() || driver.is_some() || nodes.is_some()) {
         return Err(Mistake::at(hook.span(), "a hook is asked by one server of the lab's own"));
     }
-    Ok(Server { url, driver, nodes, offline_via, hook, descriptors, settings })
+    let (listeners, certificate) = (file.listeners.clone(), file.certificate.clone());
+    Ok(Server {
+        url,
+        driver,
+        nodes,
+        offline_via,
+        hook,
+        descriptors,
+        gateways,
+        // By the populations.
+        tls: false,
+        listeners,
+        certificate,
+        settings,
+    })
 }
 
 /// Has the server tell the fakes if a population has members who are to be told.
@@ -252,17 +278,19 @@ fn faults_of(
         if server.url.is_some() {
             return refuse("a server with `url` is not the lab's to break");
         }
-        let fault = Fault::of(written, names, server.nodes)?;
+        let fault = Fault::of(written, names, server)?;
         let phase = &phases[fault.phase];
         if phase.search.is_some() {
             return refuse("a phase that runs until it breaks has no faults");
         }
-        // Only the load client for messages tries its connections again until the server is back.
-        let sends_messages = |worker: &Worker| match worker {
-            Worker::Population(name) => populations[name].sends_messages(),
-            Worker::Script(_) => false,
+        // Only the load client for messages tries its connections again until the server is back; the devices that outlive a
+        // gateway have no other fault.
+        let outlives = |work: &Work| match (&work.worker, &work.load) {
+            (_, Load::Outlive { .. }) => fault.kind == Happening::GatewayKilled,
+            (Worker::Population(name), _) => populations[name].sends_messages(),
+            (Worker::Script(_), _) => false,
         };
-        if !phase.works.iter().all(|work| sends_messages(&work.worker)) {
+        if !phase.works.iter().all(outlives) {
             return refuse("faults happen to phases in which messages are sent, and nothing else");
         }
         if faults

@@ -1,12 +1,12 @@
 //! The phases of a scenario: which tasks run at once, how long, and at which rates.
 
-use super::population::{Members, Population};
+use super::population::{DeviceSpec, Members, Population};
 use crate::{
     rate_profile::{BurstTimes, RateProfile},
     result::Threshold,
     scenario::{
         file::{PhaseFile, WorkFile},
-        values::{Bound, RateFile, ShareOfMaxFile, UntilItBreaksFile},
+        values::{Bound, DeviceTask, RateFile, ShareOfMaxFile, UntilItBreaksFile},
     },
     toml_file::{Mistake, Time},
 };
@@ -99,6 +99,23 @@ pub(crate) enum Load {
     Rounds {
         rounds: usize,
         pause: Duration,
+        /// After those, more until so long is over.
+        at_least: Duration,
+    },
+    /// Devices bind: so many a second, or as fast as it goes.
+    Bind {
+        per_second: Option<f64>,
+    },
+    /// Devices stay, with heartbeats.
+    Stay {
+        lasts: Duration,
+    },
+    /// All devices come back at one moment.
+    Reconnect,
+    /// Devices are pushed to while a gateway is killed, which must be forgotten soon.
+    Outlive {
+        pause: Duration,
+        forgotten_within: Duration,
     },
     /// This share of the rate that is searched for.
     Searched {
@@ -125,6 +142,8 @@ impl Load {
 
 const WINDOW: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(200);
+/// The lease of a gateway, and as long again.
+const FORGOTTEN_WITHIN: Duration = Duration::from_secs(30);
 /// Steps of a search: more would be a factor that is too small.
 const STEPS_MAX: usize = 200;
 /// Shares are written with few digits.
@@ -342,7 +361,7 @@ impl PhaseFrame<'_> {
         if let Some(beside) = file.beside_bare_loop.as_ref().filter(|_| beside_bare_loop)
             && !self.can_run_on_bare_loop(&worker, &load)
         {
-            let what = "only `rounds` of a group or an official account can be run on the loop that only writes";
+            let what = "only `rounds` of a group or an official account, and devices that reconnect, can be run on a bare loop";
             return Err(Mistake::at(beside.span(), what));
         }
         let may_be_refused = file.may_be_refused.unwrap_or(true);
@@ -354,11 +373,44 @@ impl PhaseFrame<'_> {
     fn can_run_on_bare_loop(&self, worker: &Worker, load: &Load) -> bool {
         let Worker::Population(name) = worker else { return false };
         let members = self.populations.get(name).map(|population| &population.members);
-        matches!((members, load), (Some(Members::Conversation { .. }), Load::Rounds { .. }))
+        matches!(
+            (members, load),
+            (Some(Members::Conversation { .. }), Load::Rounds { .. }) | (Some(Members::Devices(_)), Load::Reconnect)
+        )
+    }
+
+    /// What devices do beside being pushed to.
+    fn device_task(&self, file: &WorkFile, phase: &Spanned<String>) -> Result<Option<Load>, Mistake> {
+        let time = |value: &Option<Spanned<Time>>, usual| value.as_ref().map_or(usual, |time| time.get_ref().0);
+        let Some(does) = &file.does else { return Ok(None) };
+        Ok(Some(match (does.get_ref(), &file.rate) {
+            (DeviceTask::Push, _) => return Ok(None),
+            (DeviceTask::Bind, None) => Load::Bind { per_second: None },
+            (DeviceTask::Bind, Some(rate)) => match rate.get_ref() {
+                RateFile::Max => Load::Bind { per_second: None },
+                RateFile::Constant(per_second) => Load::Bind { per_second: Some(positive(*per_second, &rate.span())?) },
+                _ => return Err(Mistake::at(rate.span(), "devices bind at a constant rate, or at `\"max\"`")),
+            },
+            (_, Some(rate)) => {
+                return Err(Mistake::at(rate.span(), "only devices that bind, or are pushed to, have a rate"));
+            }
+            (DeviceTask::Stay, None) => match self.lasts {
+                Some(lasts) => Load::Stay { lasts },
+                None => return Err(Mistake::at(phase.span(), "a phase in which devices stay needs `duration`")),
+            },
+            (DeviceTask::Reconnect, None) => Load::Reconnect,
+            (DeviceTask::Outlive, None) => Load::Outlive {
+                pause: time(&file.pause, PAUSE),
+                forgotten_within: time(&file.forgotten_within, FORGOTTEN_WITHIN),
+            },
+        }))
     }
 
     fn load(&self, written: &Spanned<WorkFile>, phase: &Spanned<String>) -> Result<Load, Mistake> {
         let file = written.get_ref();
+        if let Some(load) = self.device_task(file, phase)? {
+            return Ok(load);
+        }
         let given = [file.rate.is_some(), file.share.is_some(), file.rounds.is_some(), file.replay.is_some()];
         if given.iter().filter(|given| **given).count() > 1 {
             return Err(Mistake::at(written.span(), "work has one of `rate`, `share`, `rounds` and `replay`"));
@@ -368,7 +420,14 @@ impl PhaseFrame<'_> {
                 return Err(Mistake::at(rounds.span(), "must be at least 1"));
             }
             let pause = file.pause.as_ref().map_or(PAUSE, |pause| pause.get_ref().0);
-            return Ok(Load::Rounds { rounds: *rounds.get_ref(), pause });
+            let at_least = match (file.until_end, self.lasts) {
+                (Some(true), None) => {
+                    return Err(Mistake::at(phase.span(), "rounds with `until_end` need the `duration` of the phase"));
+                }
+                (Some(true), Some(lasts)) => lasts,
+                _ => Duration::ZERO,
+            };
+            return Ok(Load::Rounds { rounds: *rounds.get_ref(), pause, at_least });
         }
         if let Some(replay) = &file.replay {
             let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
@@ -460,7 +519,7 @@ fn check_load(
             }
         }
         (Members::NewConversations { .. }, _) => refuse("conversations are opened at a rate that is planned".into()),
-        (Members::Connections { users, stay, .. }, Load::Planned(profile)) => {
+        (Members::Connections { devices: DeviceSpec { devices: users, .. }, stay }, Load::Planned(profile)) => {
             let open = stay.map_or(profile.messages() as f64, |stay| profile.highest() * stay.as_secs_f64());
             if open.min(profile.messages() as f64) > *users as f64 {
                 refuse(format!("{open:.0} connections may be open at once, and there are {users} users"))
@@ -470,9 +529,17 @@ fn check_load(
         }
         (Members::Connections { .. }, Load::Searched { .. }) => Ok(()),
         (Members::Connections { .. }, _) => refuse("connections come at a rate that is planned".into()),
-        (Members::Devices { .. }, Load::Rounds { rounds, .. }) if *rounds <= PUSHES_MAX => Ok(()),
-        (Members::Devices { .. }, Load::Planned(profile)) if profile.messages() <= PUSHES_MAX as u64 => Ok(()),
-        (Members::Devices { .. }, _) => {
+        (Members::Devices(_), Load::Rounds { rounds, .. }) if *rounds <= PUSHES_MAX => Ok(()),
+        (Members::Devices(_), Load::Planned(profile)) if profile.messages() <= PUSHES_MAX as u64 => Ok(()),
+        (Members::Devices(_), Load::Bind { .. } | Load::Stay { .. } | Load::Reconnect | Load::Outlive { .. }) => Ok(()),
+        (_, Load::Bind { .. } | Load::Stay { .. } | Load::Reconnect | Load::Outlive { .. }) => {
+            refuse("only `devices` bind, stay, reconnect and outlive a gateway".into())
+        }
+        (Members::FaultyDevices(_), Load::Rounds { rounds: 1, .. }) => Ok(()),
+        (Members::FaultyDevices(_), _) => {
+            refuse("faulty devices do all that they do in one round: `rounds = 1`".into())
+        }
+        (Members::Devices(_), _) => {
             refuse(format!("devices are pushed to in `rounds` or at a planned rate, {PUSHES_MAX} times at most"))
         }
         (Members::PopupUsers { .. }, Load::Max { .. }) => Ok(()),
