@@ -1,7 +1,8 @@
 //! A driver whose parts go together: what clients send, and what they look for.
 
 use super::{
-    file::{DriverFile, ExchangeFile, MatchFile, PublishFile, RequestFile},
+    codec::Protocol,
+    file::{BrokerFile, DriverFile, DriverKind, ExchangeFile, MatchFile, PublishFile, RequestFile},
     message::{Matcher, Place},
     template::{IN_ACKNOWLEDGEMENTS, IN_FRAMES, IN_PUBLISHES, IN_REQUESTS, IN_SESSIONS, Placeholder, Template, Values},
 };
@@ -14,6 +15,8 @@ use toml::Spanned;
 pub(crate) struct Driver {
     pub(crate) name: String,
     pub(crate) about: String,
+    /// What a broker speaks; nothing else of it is described. Unset: a WebSocket server.
+    pub(super) broker: Option<Protocol>,
     /// The request that each client gets its token from, and where in the answer that stands.
     pub(super) token: Option<(Request, Place)>,
     pub(super) path: Template,
@@ -53,7 +56,31 @@ pub(super) enum Publish {
 
 impl Driver {
     pub(super) fn read(text: &str) -> Result<Self, Mistake> {
-        Driver::of(&toml::from_str(text)?)
+        match toml::from_str::<DriverKind>(text)?.protocol {
+            None => Driver::of(&toml::from_str(text)?),
+            Some(_) => Ok(Driver::of_broker(toml::from_str(text)?)),
+        }
+    }
+
+    fn of_broker(BrokerFile { name, about, protocol }: BrokerFile) -> Self {
+        Driver {
+            name,
+            about,
+            broker: Some(protocol),
+            token: None,
+            path: Template::default(),
+            headers: Vec::new(),
+            lines: false,
+            login: None,
+            subscribe: None,
+            // No broker answers what it gets without a store.
+            publish: Publish::Frame(Exchange { frame: Template::default(), answer: None }),
+            marker: Place::Between(String::new(), String::new()),
+            refused: None,
+            heartbeat: None,
+            replies: Vec::new(),
+            acknowledge: None,
+        }
     }
 
     fn of(file: &DriverFile) -> Result<Self, Mistake> {
@@ -61,6 +88,7 @@ impl Driver {
         let driver = Driver {
             name: file.name.clone(),
             about: file.about.clone(),
+            broker: None,
             token: match &file.token {
                 Some(token) => Some((Request::of(&token.request, IN_REQUESTS)?, Place::of(&token.place)?)),
                 None => None,
