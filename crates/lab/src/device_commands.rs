@@ -127,6 +127,11 @@ impl DeviceArgs {
     }
 }
 
+/// The figures of the first work of a phase, to which a run that ends early has not come.
+fn take(phases: &mut Value, phase: usize) -> Value {
+    phases.pointer_mut(&format!("/{phase}/works/0")).map(Value::take).unwrap_or_default()
+}
+
 #[derive(Debug, Clone, Args)]
 pub struct ConnectArgs {
     #[command(flatten)]
@@ -152,7 +157,7 @@ pub(crate) fn connect(args: &ConnectArgs) -> Result<RunResult, LabError> {
         scenario.only_first_phases(2);
     }
     let (mut result, mut phases) = scenario::run_command(&scenario, &devices.target)?.of_command("connect");
-    let [ramp, mut hold_figures, push] = [0, 1, 2].map(|phase| phases[phase]["works"][0].take());
+    let [ramp, mut hold_figures, push] = [0, 1, 2].map(|phase| take(&mut phases, phase));
     let [each, before, after] = ["per_connection_bytes", "before", "after"].map(|name| hold_figures[name].take());
     result.set_all(json!({
         "via": devices.via, "per_connection_bytes": each, "before": before, "after": after,
@@ -246,7 +251,7 @@ pub(crate) fn push(args: &DevicePushArgs) -> Result<RunResult, LabError> {
     let (mut result, mut phases) = scenario::run_command(&scenario, &devices.target)?.of_command("push");
     let last = if args.beside_chat.is_some() { 2 } else { 1 };
     let chat = args.beside_chat.map(|_| json!({ "alone": phases[1]["works"][0], "beside": phases[2]["works"][1] }));
-    let mut pushes = phases[last]["works"][0].take();
+    let mut pushes = take(&mut phases, last);
     let rounds = pushes["pushes"].take();
     result.set_all(json!({
         "via": devices.via, "rounds": rounds, "device_ms": pushes["device_ms"],
@@ -296,7 +301,7 @@ pub(crate) fn failover(args: &FailoverArgs) -> Result<RunResult, LabError> {
         .set("phase.1.work.0.forgotten_within", duration_text(args.lease))?
         .set("fault.0.at", duration_text(PUSHES_BEFORE * args.push_every))?;
     let (mut result, mut phases) = scenario::run_command(&scenario, &devices.target)?.of_command("failover");
-    let after = phases[1]["works"][0].take();
+    let after = take(&mut phases, 1);
     let names = [
         "bound_again_seconds",
         "ghosts_seconds",

@@ -58,8 +58,8 @@ impl Compared {
         };
         let servers = args.servers.iter().map(|server| match server {
             ComparedServer::Tidings => Ok(Compared::Tidings),
-            ComparedServer::Nats => broker(*server, BrokerKind::Nats, "nats"),
-            ComparedServer::Mosquitto => broker(*server, BrokerKind::Mosquitto, "mqtt"),
+            ComparedServer::Nats => broker(*server, BrokerKind::Nats, BrokerKind::Nats.driver()),
+            ComparedServer::Mosquitto => broker(*server, BrokerKind::Mosquitto, BrokerKind::Mosquitto.driver()),
             ComparedServer::MosquittoMqtt5 => broker(*server, BrokerKind::Mosquitto, "mqtt5"),
         });
         let mut all: Vec<Self> = servers.collect::<Result<_, LabError>>()?;

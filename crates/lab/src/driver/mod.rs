@@ -46,7 +46,12 @@ pub(crate) fn read(name: &str, folder: &Path) -> Result<Driver, LabError> {
         }
         _ => std::fs::read_to_string(folder.join(name)).map_err(|error| LabError::Usage(format!("{name}: {error}")))?,
     };
-    Driver::read(&text).map_err(|mistake| LabError::Usage(mistake.show(name, &text)))
+    read_text(name, &text)
+}
+
+/// Reads a driver that is written there.
+pub(crate) fn read_text(name: &str, text: &str) -> Result<Driver, LabError> {
+    Driver::read(text).map_err(|mistake| LabError::Usage(mistake.show(name, text)))
 }
 
 #[cfg(test)]

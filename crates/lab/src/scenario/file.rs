@@ -8,6 +8,7 @@ use super::{
 use crate::{
     offline_push::{OfflineVia, fake_hook::HookMode},
     toml_file::Time,
+    topology::broker::BrokerKind,
 };
 use serde::Deserialize;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
@@ -38,7 +39,9 @@ pub(crate) struct ScenarioFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerFile {
     pub(crate) url: Option<Spanned<String>>,
-    pub(crate) driver: Option<Spanned<String>>,
+    /// A driver's name or file, or the driver itself.
+    pub(crate) driver: Option<Spanned<toml::Value>>,
+    pub(crate) broker: Option<Spanned<BrokerKind>>,
     pub(crate) nodes: Option<Spanned<usize>>,
     pub(crate) descriptors: Option<Spanned<u64>>,
     pub(crate) gateways: Option<Spanned<usize>>,

@@ -28,6 +28,7 @@ pub(super) const SHIPPED: &[(&str, &str)] = shipped!["":
     "storm",
     "push",
     "failover",
+    "mosquitto",
     "ramp-until-it-breaks",
     "coming-and-going",
     "scripted-device",

@@ -28,7 +28,7 @@ mod works;
 use crate::{LabError, driver, options::TargetArgs, result::RunResult};
 use args::{RunArgs, ScenarioAction, ScenarioArgs};
 use overrides::OverriddenScenario;
-use plan::Plan;
+use plan::{DriverSource, Plan};
 use std::{
     io::{ErrorKind, Write},
     path::Path,
@@ -56,9 +56,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<RunResult, LabError> {
     }
     // A file is named from where the command is typed, and in a scenario from where that is.
     let beside = Path::new(&args.scenario).parent().unwrap_or(Path::new(""));
-    let named = args.described.driver.as_ref().map(|name| (name, Path::new("")));
-    let named = named.or(plan.server.driver.as_ref().map(|name| (name, beside)));
-    let driver = named.map(|(name, folder)| driver::read(name, folder)).transpose()?;
+    let driver = match (&args.described.driver, &plan.server.driver) {
+        (Some(name), _) => Some(driver::read(name, Path::new(""))?),
+        (None, Some(DriverSource::Named(name))) => Some(driver::read(name, beside)?),
+        (None, Some(DriverSource::Written(text))) => Some(driver::read_text("driver of [server]", text)?),
+        (None, None) => None,
+    };
     let driver = driver.map(|driver| (Arc::new(driver), args.described.ca.as_deref()));
     println!("{}: {}", plan.name, plan.about);
     runner::run(&plan, &args.target, driver)

@@ -16,7 +16,7 @@ use crate::{
     options::TargetArgs,
     process::{self, ServerProcesses},
     server::{OwnServer, StoreCheck, Target, random_key},
-    topology::{Topology, TopologySpec},
+    topology::{Topology, TopologySpec, broker::Broker},
 };
 use rustix::process::Signal;
 use std::{
@@ -41,6 +41,7 @@ pub(crate) struct ScenarioServer {
     _folder: tempfile::TempDir,
     /// Set if others wrote it.
     pub(crate) driven: Option<Driven>,
+    broker: Option<Broker>,
     /// Whom it tells of messages to members who are offline.
     pub(crate) offline_push: Option<OfflinePush>,
     /// The hook that it asks.
@@ -91,6 +92,7 @@ impl ScenarioServer {
             killed_gateway: Arc::default(),
             _folder: tempfile::Builder::new().prefix("tidings-bench-").tempdir()?,
             driven: None,
+            broker: None,
             offline_push: None,
             hook: None,
         })
@@ -138,24 +140,31 @@ impl ScenarioServer {
         }
     }
 
-    /// A server that others wrote, and that runs already.
+    /// A server that others wrote: one that runs already, or a broker that is started.
     pub(crate) fn of_others(
         wanted: &Server,
         args: &TargetArgs,
         driver: Arc<Driver>,
         ca: Option<&Path>,
     ) -> Result<Self, LabError> {
-        let Some(url) = args.url.as_ref().or(wanted.url.as_ref()) else {
-            return Err(LabError::Usage("a driver needs --url: the lab starts no server that others wrote".into()));
+        let (target, broker) = match (args.url.as_ref().or(wanted.url.as_ref()), wanted.broker) {
+            (Some(url), _) => (DriverTarget::of(url, args, ca)?, None),
+            (None, Some(kind)) => {
+                let broker = Broker::start(kind)?;
+                (DriverTarget::at(broker.address(), args.patience), Some(broker))
+            }
+            (None, None) => {
+                let why = "a driver needs --url: of the servers that others wrote, the lab starts brokers alone";
+                return Err(LabError::Usage(why.into()));
+            }
         };
-        let target = DriverTarget::of(url, args, ca)?;
         let running = Target::Running {
             addresses: target.addresses.clone(),
             api_key: args.api_key.clone().unwrap_or_default(),
             token_key: args.token_key.clone().unwrap_or_default(),
         };
         let driven = Driven { driver, target };
-        Ok(ScenarioServer { driven: Some(driven), ..ScenarioServer::of(running)? })
+        Ok(ScenarioServer { driven: Some(driven), broker, ..ScenarioServer::of(running)? })
     }
 
     /// Where devices connect, by TLS or without: of a server that runs already, what the scenario says.
@@ -175,7 +184,10 @@ impl ScenarioServer {
     pub(crate) fn processes(&self) -> ServerProcesses {
         match &self.topology {
             Some(topology) => topology.node_pids().collect(),
-            None => self.target.pid().into_iter().chain(self.gateways.iter().filter_map(Gateway::pid)).collect(),
+            None => {
+                let server = self.target.pid().or(self.broker.as_ref().map(Broker::pid));
+                server.into_iter().chain(self.gateways.iter().filter_map(Gateway::pid)).collect()
+            }
         }
     }
 

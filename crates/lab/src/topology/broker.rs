@@ -5,6 +5,7 @@ use super::{
     place::Place,
 };
 use crate::{LabError, reserved_port::ReservedPort};
+use serde::Deserialize;
 use std::{
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
@@ -12,10 +13,12 @@ use std::{
     time::Duration,
 };
 
-/// A kind of server that others wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A kind of server that others wrote, by its program as scenarios name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) enum BrokerKind {
+    #[serde(rename = "mosquitto")]
     Mosquitto,
+    #[serde(rename = "nats-server")]
     Nats,
 }
 
@@ -25,6 +28,14 @@ impl BrokerKind {
         match self {
             BrokerKind::Mosquitto => "mosquitto",
             BrokerKind::Nats => "nats-server",
+        }
+    }
+
+    /// The driver that it is spoken to with.
+    pub(crate) fn driver(self) -> &'static str {
+        match self {
+            BrokerKind::Mosquitto => "mqtt",
+            BrokerKind::Nats => "nats",
         }
     }
 

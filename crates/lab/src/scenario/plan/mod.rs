@@ -15,6 +15,7 @@ use crate::{
     options,
     result::Threshold,
     toml_file::Mistake,
+    topology::broker::BrokerKind,
 };
 use fault::{Fault, Happening};
 use phase::{Load, Phase, Work, Worker};
@@ -42,8 +43,10 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Server {
     pub(crate) url: Option<String>,
-    /// The file of the driver that it is spoken to with; unset: it is Tidings.
-    pub(crate) driver: Option<String>,
+    /// How it is spoken to; unset: it is Tidings.
+    pub(crate) driver: Option<DriverSource>,
+    /// One that others wrote, which the lab starts.
+    pub(crate) broker: Option<BrokerKind>,
     /// The nodes of a cluster; unset: one server.
     pub(crate) nodes: Option<usize>,
     /// Who tells members who are offline: fakes of the lab's own, which count. Unset: nobody.
@@ -61,6 +64,28 @@ pub(crate) struct Server {
     pub(crate) certificate: Option<PathBuf>,
     /// As environment variables.
     pub(crate) settings: Vec<(String, String)>,
+}
+
+/// Where a driver is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum DriverSource {
+    /// One that ships with the program, or a file.
+    Named(String),
+    /// In the scenario itself.
+    Written(String),
+}
+
+impl DriverSource {
+    fn of(written: &Spanned<toml::Value>) -> Result<Self, Mistake> {
+        match written.get_ref() {
+            toml::Value::String(name) => Ok(DriverSource::Named(name.clone())),
+            toml::Value::Table(driver) => {
+                let text = toml::to_string(driver).map_err(|error| Mistake::at(written.span(), error.to_string()))?;
+                Ok(DriverSource::Written(text))
+            }
+            _ => Err(Mistake::at(written.span(), "a driver is a name, a file, or a table with all that it says")),
+        }
+    }
 }
 
 /// Another bench, with its options.
@@ -222,7 +247,17 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
         let setting = parse(&format!("{}={text}", name.get_ref())).map_err(|why| Mistake::at(name.span(), why))?;
         settings.push(setting);
     }
-    let driver = file.driver.as_ref().map(|driver| driver.get_ref().clone());
+    let broker = file.broker.as_ref().map(|broker| *broker.get_ref());
+    if let Some(written) = &file.broker
+        && (url.is_some() || nodes.is_some() || descriptors.is_some() || !file.settings.is_empty())
+    {
+        return Err(Mistake::at(
+            written.span(),
+            "a `broker` is started as it comes: nothing but its `driver` can be said",
+        ));
+    }
+    let usual = broker.map(|broker| DriverSource::Named(broker.driver().to_owned()));
+    let driver = file.driver.as_ref().map(DriverSource::of).transpose()?.or(usual);
     let offline_via = file.offline_via.as_ref().map(|via| *via.get_ref());
     let hook = file.hook.as_ref().map(|hook| *hook.get_ref());
     if let (Some(hook), true) = (&file.hook, url.is_some() || driver.is_some() || nodes.is_some()) {
@@ -232,6 +267,7 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     Ok(Server {
         url,
         driver,
+        broker,
         nodes,
         offline_via,
         hook,
