@@ -31,7 +31,8 @@
 //! - `result`: the one result that every run fills, with its measurements, checks and verdict; `outcome_figures`: that of messages;
 //! - `report`: a result on the terminal, and as a page, as JSON, as CSV and for JUnit;
 //! - `toml_file`: mistakes in users' files, shown with their line;
-//! - `timeline`, `corpus`, `process`, `interrupt`: reading a timeline back, recorded chats, the operating system, Ctrl-C.
+//! - `timeline`, `corpus`, `process`, `managed_process`, `interrupt`: reading a timeline back, recorded chats, the operating system, a process
+//!   with its log, Ctrl-C.
 
 mod agent;
 pub mod args;
@@ -64,6 +65,7 @@ mod latency;
 mod leader;
 mod live;
 mod load_client;
+mod managed_process;
 mod message_clients;
 mod mix;
 mod notifications;

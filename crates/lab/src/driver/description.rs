@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, time::Duration};
 use toml::Spanned;
 
 /// How to speak to a server that others wrote.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Driver {
     pub(crate) name: String,
     pub(crate) about: String,
@@ -25,7 +25,8 @@ pub(crate) struct Driver {
     pub(super) login: Option<Exchange>,
     pub(super) subscribe: Option<Exchange>,
     pub(super) publish: Publish,
-    pub(super) marker: Place,
+    /// Unset: a broker hands out the marker alone.
+    pub(super) marker: Option<Place>,
     pub(super) refused: Option<Matcher>,
     pub(super) heartbeat: Option<(Duration, Template)>,
     pub(super) replies: Vec<(Matcher, Template)>,
@@ -41,10 +42,17 @@ pub(super) struct Request {
 }
 
 /// A frame, and the message that answers it; without one it counts as answered.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Exchange {
     pub(super) frame: Template,
     pub(super) answer: Option<Matcher>,
+}
+
+/// Without an answer: no broker answers what it does not store.
+impl Default for Publish {
+    fn default() -> Self {
+        Publish::Frame(Exchange::default())
+    }
 }
 
 /// How a message is published: on the sender's session, or by HTTP.
@@ -63,24 +71,7 @@ impl Driver {
     }
 
     fn of_broker(BrokerFile { name, about, protocol }: BrokerFile) -> Self {
-        Driver {
-            name,
-            about,
-            broker: Some(protocol),
-            token: None,
-            path: Template::default(),
-            headers: Vec::new(),
-            lines: false,
-            login: None,
-            subscribe: None,
-            // No broker answers what it gets without a store.
-            publish: Publish::Frame(Exchange { frame: Template::default(), answer: None }),
-            marker: Place::Between(String::new(), String::new()),
-            refused: None,
-            heartbeat: None,
-            replies: Vec::new(),
-            acknowledge: None,
-        }
+        Driver { name, about, broker: Some(protocol), ..Driver::default() }
     }
 
     fn of(file: &DriverFile) -> Result<Self, Mistake> {
@@ -99,7 +90,7 @@ impl Driver {
             login: exchange(&file.login)?,
             subscribe: exchange(&file.subscribe)?,
             publish: Publish::of(&file.publish)?,
-            marker: Place::of(&file.delivery.marker)?,
+            marker: Some(Place::of(&file.delivery.marker)?),
             refused: matcher_of(&file.refused)?,
             heartbeat: match &file.heartbeat {
                 Some(heartbeat) if heartbeat.every.get_ref().0.is_zero() => {

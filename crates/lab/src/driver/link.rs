@@ -277,10 +277,12 @@ impl Client {
             (Stage::Subscribing, _) if answers(subscribe) => self.advance(common),
             (Stage::Ready, Role::Receiver(receiver)) => {
                 let mut came = false;
-                marker.find(message, &mut |marker| {
-                    came = true;
-                    ledger.deliver(receiver, marker.as_bytes(), now);
-                });
+                if let Some(marker) = marker {
+                    marker.find(message, &mut |marker| {
+                        came = true;
+                        ledger.deliver(receiver, marker.as_bytes(), now);
+                    });
+                }
                 if came && let Some((id, frame)) = acknowledge {
                     let mut ids = Vec::new();
                     id.find(message, &mut |id| ids.push(id.to_owned()));

@@ -1,7 +1,7 @@
 //! Gateways of a server of the lab's own: processes that hold the connections of its devices. And its certificate, for devices that
 //! connect by TLS.
 
-use crate::{LabError, interrupt, server::read_listen_address, topology::ManagedProcess};
+use crate::{LabError, interrupt, managed_process::ManagedProcess, server::read_listen_address};
 use rustix::process::Signal;
 use std::{
     net::{Ipv4Addr, SocketAddr},

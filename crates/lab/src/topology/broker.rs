@@ -1,10 +1,7 @@
 //! A server that others wrote, for comparison: mosquitto or nats-server, on a port and in a folder of its own.
 
-use super::{
-    managed_process::{self, ManagedProcess},
-    place::Place,
-};
-use crate::{LabError, reserved_port::ReservedPort};
+use super::{commands, place::Place};
+use crate::{LabError, managed_process::ManagedProcess, reserved_port::ReservedPort};
 use serde::Deserialize;
 use std::{
     net::{SocketAddr, TcpStream},
@@ -101,7 +98,7 @@ impl Broker {
 }
 
 fn command(kind: BrokerKind, program: &Path, folder: &Path, at: SocketAddr) -> Result<Command, LabError> {
-    let mut command = managed_process::command(Place::loopback(), None, "KILL", program);
+    let mut command = commands::command(Place::loopback(), None, "KILL", program);
     command.current_dir(folder);
     match kind {
         BrokerKind::Mosquitto => {

@@ -1,13 +1,13 @@
 //! A cluster as local processes: PostgreSQL with a synchronous standby, a Redis Cluster of six, and nodes.
 //!
-//! All processes have their data in one folder and end with the lab, however it ends. In reading order: [`managed_process`] is
-//! one process, [`place`] its address and namespace, [`network`] the network, which can be partitioned; [`postgres`], [`redis`]
+//! All processes have their data in one folder and end with the lab, however it ends. In reading order: [`commands`] starts
+//! a process, [`place`] is its address and namespace, [`network`] the network, which can be partitioned; [`postgres`], [`redis`]
 //! and [`node`] are the kinds of processes, [`resp`] is a client of Redis, [`command`] is `tidings cluster`, and [`broker`] a
 //! server that others wrote. Faults are injected by `chaos`.
 
 pub(crate) mod broker;
 pub(crate) mod command;
-mod managed_process;
+mod commands;
 mod network;
 mod node;
 mod place;
@@ -19,7 +19,6 @@ use crate::{
     LabError, process,
     server::{key_or_random, random_key},
 };
-pub(crate) use managed_process::ManagedProcess;
 use network::Network;
 use node::Node;
 use place::Place;

@@ -1,10 +1,7 @@
 //! One node of the cluster: a Tidings server whose ports stay the same over restarts.
 
-use super::{
-    managed_process::{self, ManagedProcess},
-    place::Place,
-};
-use crate::{LabError, reserved_port::ReservedPort};
+use super::{commands, place::Place};
+use crate::{LabError, managed_process::ManagedProcess, reserved_port::ReservedPort};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -82,7 +79,7 @@ impl Node {
             Some(program) => program.canonicalize()?,
             None => std::env::current_exe()?,
         };
-        let mut command = managed_process::command(self.place, None, "KILL", &program);
+        let mut command = commands::command(self.place, None, "KILL", &program);
         command.arg("serve").envs(self.environment.iter().cloned()).current_dir(&self.folder);
         self.process.start(command)
     }

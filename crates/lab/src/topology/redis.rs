@@ -1,11 +1,11 @@
 //! A Redis Cluster of six servers: three primaries with a replica each, without persistence.
 
-use super::{
-    managed_process::{self, ManagedProcess},
-    place::Place,
-    resp::RedisConnection,
+use super::{commands, place::Place, resp::RedisConnection};
+use crate::{
+    LabError,
+    managed_process::{ManagedProcess, POLL_INTERVAL},
+    reserved_port::ReservedPort,
 };
-use crate::{LabError, reserved_port::ReservedPort, server::POLL_INTERVAL};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -63,7 +63,7 @@ impl RedisCluster {
 
     fn launch(&mut self, number: usize) -> Result<(), LabError> {
         let server = &mut self.servers[number];
-        let mut command = managed_process::command(self.place, None, "KILL", Path::new("redis-server"));
+        let mut command = commands::command(self.place, None, "KILL", Path::new("redis-server"));
         let (port, bus_port) = (server.port.number().to_string(), server.bus_port.number().to_string());
         let address = server.port.at.ip().to_string();
         command

@@ -3,9 +3,10 @@
 //! `/connection/websocket` and `POST /api/publish` are as much of Centrifugo's JSON protocol as the shipped driver needs; `/text`
 //! is a protocol of words, with tokens from `/token`, answers, acknowledgements and heartbeats.
 
+use super::http::{self, Request};
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{Arc, Mutex},
 };
@@ -95,29 +96,14 @@ impl ForeignServer {
         stream.set_nodelay(true).ok()?;
         let mut reader = BufReader::new(stream.try_clone().ok()?);
         loop {
-            let mut line = String::new();
-            reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
-            let target = line.split(' ').nth(1)?.to_owned();
-            let (mut length, mut key) = (0, String::new());
-            loop {
-                let mut header = String::new();
-                reader.read_line(&mut header).ok()?;
-                let (name, value) = header.split_once(": ").unwrap_or_default();
-                match name.to_ascii_lowercase().as_str() {
-                    "content-length" => length = value.trim().parse().ok()?,
-                    "x-api-key" => key = value.trim().to_owned(),
-                    _ if header == "\r\n" => break,
-                    _ => {}
-                }
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).ok()?;
+            let request = Request::read(&mut reader)?;
+            let target = &request.target;
             let (status, answer) = match target.split('?').next()? {
                 "/connection/websocket" => return self.session(stream, reader, Protocol::Centrifugo),
                 "/text" => return self.session(stream, reader, Protocol::Text),
                 "/token" => ("200 OK", json!({ "auth": { "t": format!("token-of-{}", target.split_once('=')?.1) } })),
-                "/api/publish" if key == "secret-key" => {
-                    let request: Value = serde_json::from_slice(&body).ok()?;
+                "/api/publish" if request.header("x-api-key") == "secret-key" => {
+                    let request: Value = serde_json::from_slice(&request.body).ok()?;
                     let marker = request["data"]["lab"].as_str()?;
                     match self.publish(request["channel"].as_str()?, marker) {
                         _ if self.fault == Fault::NoAnswer => continue,
@@ -127,9 +113,7 @@ impl ForeignServer {
                 }
                 _ => ("401 Unauthorized", json!({})),
             };
-            let answer = answer.to_string();
-            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
-            stream.write_all(answer.as_bytes()).ok()?;
+            http::answer(&mut stream, status, &answer)?;
         }
     }
 

@@ -1,9 +1,10 @@
 //! A small server of one conversation on two nodes, with injected faults, that speaks as much of the protocol as the lab needs.
 
+use super::http::{self, Request};
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Mutex},
     time::Duration,
@@ -93,22 +94,7 @@ fn connection(mut stream: TcpStream, node: usize, fault: Fault, state: &Mutex<St
     stream.set_nodelay(true).ok()?;
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
-        let path = line.split(' ').nth(1)?.to_owned();
-        let mut length = 0;
-        loop {
-            let mut header = String::new();
-            reader.read_line(&mut header).ok()?;
-            if let Some(value) = header.strip_prefix("Content-Length: ") {
-                length = value.trim().parse().ok()?;
-            }
-            if header == "\r\n" {
-                break;
-            }
-        }
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body).ok()?;
+        let Request { target: path, body, .. } = Request::read(&mut reader)?;
         let answer = match path.as_str() {
             "/v1/connect" => return session(stream, reader, node, fault, state),
             "/v1/users" => json!({ "created": 0, "updated": 0 }),
@@ -126,9 +112,7 @@ fn connection(mut stream: TcpStream, node: usize, fault: Fault, state: &Mutex<St
             }
             _ => json!({ "id": "g", "kind": "group", "created_at": 0, "member_count": 0, "last_seq": 0 }),
         };
-        let answer = answer.to_string();
-        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
-        stream.write_all(answer.as_bytes()).ok()?;
+        http::answer(&mut stream, "200 OK", &answer)?;
     }
 }
 
