@@ -1,6 +1,7 @@
 //! The devices of one worker: connects, binds, heartbeats, pushes, reconnects. The reactor drives their sockets.
 
 mod receive;
+mod visits;
 
 use super::{
     backoff::{ConnectionEnd, RetryTarget, backoff_ms},
@@ -23,7 +24,6 @@ use crate::{
     },
     latency::{HistogramCounts, new_histogram, record},
     process,
-    rate_profile::{PlannedTimes, RateProfile},
     series::SeriesRecorder,
 };
 use hdrhistogram::Histogram;
@@ -33,6 +33,7 @@ use std::{
     time::Duration,
 };
 use tidings_client::session::CONNECT_PATH;
+use visits::Visits;
 
 /// Connects that are started before events are handled again.
 const CONNECTS_PER_TURN_MAX: usize = 64;
@@ -62,12 +63,6 @@ pub(crate) struct DevicePool {
     heartbeat: Histogram<u64>,
     series: SeriesRecorder,
     pushes: PushVerifier,
-}
-
-/// How long visitors stay; unset: until they are disconnected.
-#[derive(Debug, Clone, Copy)]
-struct Visits {
-    stay_ns: Option<u64>,
 }
 
 /// Every device's token, signed before the run: a run must not measure signing.
@@ -129,20 +124,6 @@ impl DevicePool {
             self.devices[*device as usize].state = DeviceState::Queued;
         }
         missing
-    }
-
-    /// Has devices come by a profile, and go. They begin a new measurement, of everything.
-    pub(crate) fn visit(&mut self, at_ns: u64, profile: &RateProfile, stay_ms: Option<u64>) {
-        self.reset_measurement(at_ns);
-        self.counts.disconnects.clear();
-        self.visits = Some(Visits { stay_ns: stay_ms.map(|ms| ms * 1_000_000) });
-        let free = self.take_unconnected();
-        self.schedule = ConnectSchedule::planned(at_ns, PlannedTimes::of(profile), self.config.worker, free);
-    }
-
-    /// Whether all visitors that were due have come, or failed to.
-    pub(crate) fn have_all_come(&self) -> bool {
-        self.schedule.is_over() && self.connecting == 0
     }
 
     /// Starts a new measurement of connects, which begin at this time.
@@ -281,7 +262,9 @@ impl DevicePool {
             token: self.tokens.get(index),
             device_id: &id,
             device_kind: "bench",
-            chats: false,
+            // A visitor's session is that of an app: pushes are for devices that stay, and counted by these.
+            pushes: self.visits.is_none(),
+            chats: self.visits.is_some(),
             heartbeat_s: Some(self.config.heartbeat_s),
         };
         put_bind(self.config.via, out, &bind);
@@ -359,16 +342,6 @@ impl DevicePool {
             }
             DeviceState::Idle | DeviceState::Queued | DeviceState::GivenUp => {}
         }
-    }
-
-    /// The time of a visitor is over. Live => Queued.
-    fn leave(&mut self, reactor: &mut Reactor, index: usize) {
-        reactor.close(index);
-        let device = &mut self.devices[index];
-        self.counts.heartbeats_cut_off += u64::from(device.heartbeat_sent_ns != 0);
-        (device.heartbeat_sent_ns, device.state) = (0, DeviceState::Queued);
-        self.counts.live -= 1;
-        self.schedule.free(index as u32);
     }
 
     pub(crate) fn heartbeats_pending(&self) -> u64 {

@@ -2,7 +2,7 @@
 //! standard input.
 //!
 //! In reading order: `mod.rs` takes commands; `device_pool` drives the devices, `device_pool/receive` handles what they
-//! receive; `device` is one device; `connect_schedule` and `backoff` say when and where devices connect;
+//! receive, `device_pool/visits` has those that come and go; `device` is one device; `connect_schedule` and `backoff` say when and where devices connect;
 //! `push_verifier` counts which device got which push.
 
 mod backoff;

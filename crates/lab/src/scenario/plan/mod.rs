@@ -1,9 +1,10 @@
 //! What a scenario does, once everything in its file is known to go together.
 //!
-//! [`population`] has who takes part, [`script`] what scripted clients do, [`phase`] which work runs when, [`fault`] what
+//! [`population`] has who takes part, [`script`] what scripted clients do, [`phase`] which work runs when, [`load`] how much of it is due, [`fault`] what
 //! happens to the server.
 
 pub(crate) mod fault;
+mod load;
 pub(crate) mod phase;
 pub(crate) mod population;
 pub(crate) mod script;

@@ -81,6 +81,8 @@ impl ConnectionWorker {
             refused,
             refused_by_code: counts.failures.clone(),
             broken,
+            // What has no answer has not come true.
+            wrong: never_begun,
             seconds: counts.seconds().max(profile.seconds()),
             latency: counts.bind.percentiles(),
             latency_curve: counts.bind.curve(),
@@ -91,13 +93,15 @@ impl ConnectionWorker {
             server_cpu_seconds,
             server_rss_bytes,
             problems,
-            ..Figures::default()
         };
         let failed = counts.client_failures;
         let of_lab = Check::of_lab("the lab's connections", "each has a port and a descriptor", failed == 0);
         let trouble = trouble.or_else(|| {
             let is_late = lateness.p99 > figures.lag_max_ms;
-            is_late.then(|| Trouble::Lab(format!("began {:.0} ms late at the 99th percentile", lateness.p99)))
+            let kept_out = (never_begun > 0).then(|| Trouble::Refusals(format!("no place for {never_begun}")));
+            kept_out.or_else(|| {
+                is_late.then(|| Trouble::Lab(format!("began {:.0} ms late at the 99th percentile", lateness.p99)))
+            })
         });
         let measured = figures.measured("connections").check(of_lab.value(format!("{failed} had none")));
         Ok(WorkResult { trouble, measured })
