@@ -253,9 +253,12 @@ pub(crate) fn push(args: &DevicePushArgs) -> Result<RunResult, LabError> {
     let chat = args.beside_chat.map(|_| json!({ "alone": phases[1]["works"][0], "beside": phases[2]["works"][1] }));
     let mut pushes = take(&mut phases, last);
     let rounds = pushes["pushes"].take();
+    // Of the messages that are sent alone, too.
+    let alone = chat.as_ref().and_then(|chat| chat["alone"]["server_cpu_seconds"].as_f64()).unwrap_or(0.0);
+    let server_cpu_seconds = pushes["server_cpu_seconds"].as_f64().map(|seconds| seconds + alone);
     result.set_all(json!({
         "via": devices.via, "rounds": rounds, "device_ms": pushes["device_ms"],
-        "server_cpu_seconds": pushes["server_cpu_seconds"], "client_cpu_seconds": pushes["client_cpu_seconds"],
+        "server_cpu_seconds": server_cpu_seconds, "client_cpu_seconds": pushes["client_cpu_seconds"],
         "chat": chat, "ramp": phases[0]["works"][0], "heartbeats": pushes,
     }));
     Ok(result)
