@@ -19,7 +19,8 @@ pub use crate::{
     isolation::{Flood, IsolationArgs},
     leader::LeaderArgs,
     notifications::{NotificationArgs, PlantedKind},
-    popups::args::{PopupArgs, PopupCapsArgs, PopupCrashArgs, PopupGrowthArgs},
+    popup::PopupArgs,
+    popups::args::{PopupCapsArgs, PopupCrashArgs},
     replay::ReplayArgs,
     report::OutputArgs,
     scenario::args::{RunArgs, ScenarioArgs},
@@ -86,8 +87,6 @@ pub enum Bench {
     Compare(CompareArgs),
     /// The traffic of a home page: decisions and events of a million users, compared with nginx
     Popup(PopupArgs),
-    /// Decisions a second with more popups, and with more users
-    PopupGrowth(PopupGrowthArgs),
     /// All devices of a user request popups at once, for every kind of cap, also after a restart
     PopupCaps(PopupCapsArgs),
     /// Kill the server at random moments under decisions and events, and prove that it kept what it acknowledged
@@ -198,7 +197,6 @@ impl BenchArgs {
             Bench::Exceptions(args) => &args.devices.settings,
             Bench::Push(args) => &args.devices.settings,
             Bench::Popup(args) => &args.settings,
-            Bench::PopupGrowth(args) => &args.settings,
             _ => &[],
         })
     }

@@ -4,7 +4,8 @@
 //! receiver is verified entry by entry, and a run in which an entry was lost, doubled, reordered or altered fails. The lab
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
-//! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
+//! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `popup`: commands that are scenarios with other values;
+//! - `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
 //! - `reach`: whether every message reaches every member by exactly the channels that are due;
 //! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;
 //! - `compare`: reports of several versions or steps beside each other;
@@ -16,7 +17,7 @@
 //! - [`worker`]: the load client for messages, on one core;
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
 //! - [`devices`], `device_worker`: benches with devices, and their load client;
-//! - [`popups`]: benches with popup decisions and events, with a load client of their own;
+//! - [`popups`]: popup decisions and events, with a load client of their own;
 //! - `offline_push`: fakes of the app's webhook and of providers' services, and counts of what members who are offline are told;
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
@@ -69,6 +70,7 @@ pub mod offline_push;
 pub mod options;
 mod outcome_figures;
 mod phase_part;
+mod popup;
 pub mod popups;
 mod process;
 mod rate_profile;
@@ -289,8 +291,7 @@ fn run_bench(bench: &Bench) -> Result<RunResult, LabError> {
         Bench::Failover(args) => devices::failover::run(args),
         Bench::Exceptions(args) => devices::exceptions::run(args),
         Bench::Run(args) => scenario::run(args),
-        Bench::Popup(args) => popups::home_page::run(args),
-        Bench::PopupGrowth(args) => popups::growth::run(args),
+        Bench::Popup(args) => popup::run(args),
         Bench::PopupCaps(args) => popups::caps::run(args),
         Bench::PopupCrash(args) => popups::crash::run(args),
         Bench::Push(args) => devices::push::run(args),

@@ -127,12 +127,8 @@ impl OwnServer {
         OwnServer::start_as(environment, descriptors, None)
     }
 
-    /// Starts a server that is pinned to one core, for runs whose load client has another.
-    pub(crate) fn start_on_core(environment: Vec<(String, String)>, core: usize) -> Result<Self, LabError> {
-        OwnServer::start_as(environment, None, Some(core))
-    }
-
-    fn start_as(
+    /// `core`: the only one that it runs on, for runs whose load client has another.
+    pub(crate) fn start_as(
         environment: Vec<(String, String)>,
         descriptors: Option<u64>,
         core: Option<usize>,

@@ -1,7 +1,14 @@
 //! The baseline: nginx with one worker that answers every request with a fixed JSON text, pinned to the same core and loaded
 //! by the same client.
 
-use crate::{LabError, process, server};
+use super::{
+    catalogue::{Catalogue, ConfiguredPopup},
+    load_loop::{Connections, LoadModel, StopCondition},
+    measurement::PopupLoad,
+    mix::{HomePageMix, MixConfig, MixPhase},
+    user_profiles::UserProfiles,
+};
+use crate::{LabError, client_engine::http::ConnectionUse, process, server};
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
@@ -11,16 +18,58 @@ use std::{
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// As long as a decision with a small popup.
 const ANSWER_BYTES: usize = 300;
+const WARM_UP: Duration = Duration::from_secs(1);
+const DURATION_MAX: Duration = Duration::from_secs(10);
 
-pub(crate) struct Nginx {
+/// Who loads nginx, and where it runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NginxLoad {
+    pub(crate) users: u32,
+    pub(crate) gap_s: u64,
+    pub(crate) connections: usize,
+    pub(crate) connection_use: ConnectionUse,
+    pub(crate) duration: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) server_core: usize,
+    pub(crate) client_core: usize,
+}
+
+impl NginxLoad {
+    /// Measures nginx on the server's core with the same requests and the same client.
+    pub(crate) fn measure(&self) -> Result<PopupLoad, LabError> {
+        let NginxLoad { users, gap_s, connections, connection_use, duration, patience, server_core, client_core } =
+            *self;
+        let nginx = Nginx::start(server_core)?;
+        let catalogue = Catalogue { popups: vec![ConfiguredPopup::placeholder()] };
+        // As long as the key of a server that the bench starts.
+        let api_key = &"k".repeat(64);
+        let setting = MixConfig { api_key, users, gap_s, connections, tag: "0".into(), connection_use };
+        let mut mix = HomePageMix::new(catalogue, UserProfiles::new("u0000-"), setting, MixPhase::StatusOnly);
+        let mut connections = Connections::open(nginx.address, connections, patience, connection_use)?;
+        let pid = Some(nginx.child.id()).into();
+        let mut run = |time| {
+            let load = (LoadModel::ClosedLoop, StopCondition::Elapsed(time));
+            PopupLoad::run("nginx", &mut connections, &pid, client_core, &mut mix, load)
+        };
+        run(WARM_UP)?;
+        let measured = run(DURATION_MAX.min(duration))?;
+        if mix.answer_counts.is_clean() {
+            Ok(measured)
+        } else {
+            Err(LabError::Usage(format!("nginx did not answer as it should: {:?}", mix.answer_counts.problems)))
+        }
+    }
+}
+
+struct Nginx {
     child: Child,
     /// The folder of its configuration and log, kept for as long as it runs.
     _folder: tempfile::TempDir,
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
 }
 
 impl Nginx {
-    pub(crate) fn start(core: usize) -> Result<Self, LabError> {
+    fn start(core: usize) -> Result<Self, LabError> {
         let folder = tempfile::Builder::new().prefix("tidings-bench-nginx-").tempdir()?;
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let file = folder.path().join("nginx.conf");
@@ -39,10 +88,6 @@ impl Nginx {
         let mut nginx = Nginx { child, _folder: folder, address };
         nginx.wait_until_ready()?;
         Ok(nginx)
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     fn wait_until_ready(&mut self) -> Result<(), LabError> {

@@ -41,6 +41,7 @@ pub(crate) struct ServerFile {
     pub(crate) driver: Option<Spanned<String>>,
     pub(crate) nodes: Option<Spanned<usize>>,
     pub(crate) descriptors: Option<Spanned<u64>>,
+    pub(crate) core: Option<Spanned<usize>>,
     pub(crate) offline_via: Option<Spanned<OfflineVia>>,
     pub(crate) hook: Option<Spanned<HookMode>>,
     #[serde(default)]
@@ -58,6 +59,7 @@ pub(crate) enum PopulationKind {
     Connections,
     PopupUsers,
     Chat,
+    Streams,
 }
 
 #[derive(Debug, Deserialize)]
@@ -78,6 +80,11 @@ pub(crate) struct PopulationFile {
     pub(crate) pipeline: Option<Spanned<usize>>,
     pub(crate) stay: Option<Spanned<Time>>,
     pub(crate) keep_alive: Option<Spanned<bool>>,
+    pub(crate) gap: Option<Spanned<Time>>,
+    pub(crate) nothing_share: Option<Spanned<f64>>,
+    pub(crate) streams: Option<Spanned<usize>>,
+    pub(crate) readers: Option<Spanned<usize>>,
+    pub(crate) chunk_bytes: Option<Spanned<usize>>,
     pub(crate) background: Option<Spanned<bool>>,
     pub(crate) receipts: Option<Spanned<Time>>,
     pub(crate) file: Option<Spanned<PathBuf>>,

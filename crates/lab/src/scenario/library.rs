@@ -48,6 +48,7 @@ pub(super) const FULL: &[(&str, &str)] = shipped!["full/":
     "stability-two-hours",
     "coming-and-going-for-hours",
     "ramp-to-twenty-thousand",
+    "popup-growth",
     "popup-million-users",
     "popup-thresholds-full",
 ];

@@ -277,7 +277,7 @@ mod tests {
         assert_eq!((on("group-ladder", 5, true), on("group-ladder", 1, true)), (Ok(Some(5)), Ok(None)));
         for (name, nodes, is_own, why) in [
             ("group-ladder", 3, false, "--url"),
-            ("popup", 3, true, "commands"),
+            ("link-limit", 3, true, "commands"),
             ("faults", 3, true, "faults"),
             ("cluster-faults", 1, true, "faults"),
             ("ramp-until-it-breaks", 3, true, "descriptors"),

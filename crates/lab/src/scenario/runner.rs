@@ -53,7 +53,8 @@ pub(crate) fn run(
                 ScenarioServer::of_others(&plan.server, args, driver, ca)?
             }
         };
-        let mut stage = Stage { plan, args, server, open: BTreeMap::new(), result: &mut result };
+        let (open, reached) = (BTreeMap::new(), BTreeMap::new());
+        let mut stage = Stage { plan, args, server, open, reached, result: &mut result };
         let mut phases = Vec::new();
         for number in 0..plan.phases.len() {
             if interrupt::requested() {
@@ -142,6 +143,8 @@ struct Stage<'a> {
     args: &'a TargetArgs,
     server: ScenarioServer,
     open: BTreeMap<Worker, WorkerClient>,
+    /// The rate of each as fast as it went last.
+    reached: BTreeMap<Worker, f64>,
     result: &'a mut RunResult,
 }
 
@@ -245,7 +248,10 @@ impl Stage<'_> {
         let Worker::Population(name) = worker else { return false };
         matches!(
             self.plan.populations[name].members,
-            Members::Conversation { .. } | Members::Direct { .. } | Members::Connections { .. }
+            Members::Conversation { .. }
+                | Members::Direct { .. }
+                | Members::Connections { .. }
+                | Members::PopupUsers(_)
         )
     }
 
@@ -262,6 +268,9 @@ impl Stage<'_> {
         let (results, marks) = self.run_at_once(&works, faults)?;
         let mut values = Vec::new();
         for (WorkResult { measured, .. }, (work, load, _)) in results.into_iter().zip(&works) {
+            if let Load::Max { .. } = load {
+                self.reached.insert(work.worker.clone(), measured.part().rate().unwrap_or_default());
+            }
             let marks: Vec<Value> = marks.iter().cloned().chain(rate_marks(load)).collect();
             let measured = measured.set("marks", marks).thresholds(self.plan.thresholds.iter().chain(&work.thresholds));
             values.push(self.result.record(measured));
@@ -275,15 +284,17 @@ impl Stage<'_> {
     /// The load of a work, after it has run alone if its rate is a share of what it then reaches.
     fn known_load(&mut self, phase: &Phase, work: &Work) -> Result<Load, LabError> {
         let Load::ShareOfMax { share, window, alone, lasts } = work.load else { return Ok(work.load.clone()) };
-        let title = format!("{}: {}, alone", phase.name, work.name);
-        let (results, _) = self.run_at_once(&[(work, Load::Max { window, lasts: alone }, title)], &[])?;
-        let mut reached = 0.0;
-        for WorkResult { measured, .. } in results {
-            reached = measured.part().rate().unwrap_or_default();
-            if measured.verdict() == Verdict::Failed {
-                self.result.record(measured);
+        if let Some(alone) = alone {
+            let title = format!("{}: {}, alone", phase.name, work.name);
+            let (results, _) = self.run_at_once(&[(work, Load::Max { window, lasts: alone }, title)], &[])?;
+            for WorkResult { measured, .. } in results {
+                self.reached.insert(work.worker.clone(), measured.part().rate().unwrap_or_default());
+                if measured.verdict() == Verdict::Failed {
+                    self.result.record(measured);
+                }
             }
         }
+        let reached = self.reached.get(&work.worker).copied().unwrap_or_default();
         let planned = RateProfile::constant(share * reached, lasts.as_secs_f64());
         if planned.messages() == 0 {
             // What is measured beside nothing is not what was asked for.

@@ -49,7 +49,7 @@ impl ScenarioServer {
         environment.extend(offline_push.iter().flat_map(OfflinePush::settings));
         environment.extend(hook.iter().flat_map(FakeHook::settings));
         let Some(nodes) = wanted.nodes else {
-            let own = OwnServer::start_with(environment, wanted.descriptors)?;
+            let own = OwnServer::start_as(environment, wanted.descriptors, wanted.core)?;
             return Ok(ScenarioServer {
                 target: Target::Own(Box::new(own)),
                 topology: None,

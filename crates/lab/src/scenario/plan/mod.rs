@@ -52,6 +52,8 @@ pub(crate) struct Server {
     pub(crate) hook: Option<HookMode>,
     /// Files that the server may open.
     pub(crate) descriptors: Option<u64>,
+    /// The only core that one server runs on; unset: any.
+    pub(crate) core: Option<usize>,
     /// As environment variables.
     pub(crate) settings: Vec<(String, String)>,
 }
@@ -92,6 +94,15 @@ impl Plan {
         let mut phases: Vec<Phase> = Vec::new();
         for written in &file.phase {
             let phase = Phase::of(written, &populations, &script_names)?;
+            if let Some(work) = phase.works.iter().find(|work| work.load.is_share_of_earlier())
+                && !phases.iter().any(|earlier| earlier.finds_the_most_of(&work.worker))
+            {
+                let what = format!(
+                    "`share_of_max` needs `each`: in no earlier phase `{}` works at \"max\"",
+                    work.worker.name()
+                );
+                return Err(Mistake::at(written.get_ref().name.span(), what));
+            }
             if phases.iter().any(|other| other.name == phase.name) {
                 return Err(Mistake::at(written.get_ref().name.span(), "another phase has this name"));
             }
@@ -145,6 +156,7 @@ impl Plan {
             return Err("the file sets `descriptors` of one server".into());
         }
         self.server.nodes = (nodes > 1).then_some(nodes);
+        self.server.core = self.server.core.filter(|_| nodes == 1);
         Ok(())
     }
 
@@ -173,7 +185,7 @@ fn check_use(name: &str, population: &Population, used: &[&Worker]) -> Result<()
     let uses = used.iter().filter(|worker| **worker == &Worker::Population(name.to_owned())).count();
     match (uses, &population.members) {
         (0, _) => Err(format!("no phase has work for the population `{name}`")),
-        (2.., Members::NewConversations { .. } | Members::PopupUsers { .. } | Members::Chat(_)) => {
+        (2.., Members::NewConversations { .. } | Members::Chat(_) | Members::Streams(_)) => {
             Err("these users do their work once: each task needs a population of its own".into())
         }
         _ => Ok(()),
@@ -199,6 +211,9 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     if let (Some(descriptors), Some(_)) = (&file.descriptors, nodes) {
         return Err(Mistake::at(descriptors.span(), "`descriptors` is for one server, not for a cluster"));
     }
+    if let (Some(core), true) = (&file.core, nodes.is_some() || url.is_some() || file.driver.is_some()) {
+        return Err(Mistake::at(core.span(), "`core` is for one server of the lab's own"));
+    }
     let parse = if nodes.is_some() { options::parse_cluster_setting } else { options::parse_setting };
     let mut settings = Vec::new();
     for (name, value) in &file.settings {
@@ -216,7 +231,8 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     if let (Some(hook), true) = (&file.hook, url.is_some() || driver.is_some() || nodes.is_some()) {
         return Err(Mistake::at(hook.span(), "a hook is asked by one server of the lab's own"));
     }
-    Ok(Server { url, driver, nodes, offline_via, hook, descriptors, settings })
+    let core = file.core.as_ref().map(|core| *core.get_ref());
+    Ok(Server { url, driver, nodes, offline_via, hook, descriptors, core, settings })
 }
 
 /// Has the server tell the fakes if a population has members who are to be told.

@@ -11,6 +11,7 @@ use crate::{
     toml_file::{Mistake, Time},
 };
 use std::{collections::BTreeMap, ops::Range, time::Duration};
+use tidings_protocol::limits::BODY_BYTES_MAX;
 use toml::Spanned;
 
 /// A phase of which everything goes together.
@@ -89,11 +90,11 @@ pub(crate) enum Load {
         window: usize,
         lasts: Duration,
     },
-    /// A share of the rate that it reaches alone, as fast as it goes, for so long.
+    /// A share of the rate that it reaches alone, as fast as it goes, for so long; or that it reached in an earlier phase.
     ShareOfMax {
         share: f64,
         window: usize,
-        alone: Duration,
+        alone: Option<Duration>,
         lasts: Duration,
     },
     Rounds {
@@ -120,6 +121,18 @@ impl Load {
             Load::Searched { share } => Load::Planned(RateProfile::constant(rate * share, each.as_secs_f64())),
             other => other.clone(),
         }
+    }
+
+    /// Whether its rate follows from what an earlier phase reached.
+    pub(crate) fn is_share_of_earlier(&self) -> bool {
+        matches!(self, Load::ShareOfMax { alone: None, .. })
+    }
+}
+
+impl Phase {
+    /// Whether it has this work done as fast as it goes.
+    pub(crate) fn finds_the_most_of(&self, worker: &Worker) -> bool {
+        self.works.iter().any(|work| work.worker == *worker && matches!(work.load, Load::Max { .. }))
     }
 }
 
@@ -407,23 +420,25 @@ impl PhaseFrame<'_> {
         let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
         let around = file.around.as_ref().map_or(Duration::ZERO, |around| around.get_ref().0);
         if let Some(around) = &file.around
-            && !matches!(rate.get_ref(), RateFile::Max | RateFile::ShareOfMax(_))
+            && !matches!(rate.get_ref(), RateFile::Max | RateFile::ShareOfMax(_) | RateFile::Constant(_))
         {
-            let what = "only work at a rate of `\"max\"`, or of a share of it, begins before other work";
+            let what = "only work at a rate that does not change begins before other work";
             return Err(Mistake::at(around.span(), what));
         }
         match rate.get_ref() {
             RateFile::Max => Ok(Load::Max { window, lasts: lasts + 2 * around }),
             RateFile::ShareOfMax(ShareOfMaxFile { share, each }) => {
-                if *share > 0.0 && *share <= 1.0 && !each.0.is_zero() {
-                    let (share, alone) = (share * work_share, each.0);
+                let alone = each.map(|each| each.0);
+                if *share > 0.0 && *share <= 1.0 && alone.is_none_or(|alone| !alone.is_zero()) {
+                    let share = share * work_share;
                     Ok(Load::ShareOfMax { share, window, alone, lasts: lasts + 2 * around })
                 } else {
                     Err(Mistake::at(rate.span(), "`share` is above 0 and at most 1, `each` above 0"))
                 }
             }
             rate_file => {
-                Ok(Load::Planned(profile_of(rate_file, &rate.span(), lasts.as_secs_f64())?.scaled(work_share)))
+                let seconds = (lasts + 2 * around).as_secs_f64();
+                Ok(Load::Planned(profile_of(rate_file, &rate.span(), seconds)?.scaled(work_share)))
             }
         }
     }
@@ -437,6 +452,9 @@ fn unknown<'a>(what: &str, name: &Spanned<String>, known: impl Iterator<Item = &
 
 /// The most pushes of one work: each device has one bit per push.
 const PUSHES_MAX: usize = crate::devices::device_counts::PUSHES_MAX;
+
+/// What the body of a message that grows has beside its text, at most.
+const STREAM_BODY_BYTES: usize = 64;
 
 /// Whether a population can do this.
 fn check_load(
@@ -475,9 +493,20 @@ fn check_load(
         (Members::Devices { .. }, _) => {
             refuse(format!("devices are pushed to in `rounds` or at a planned rate, {PUSHES_MAX} times at most"))
         }
-        (Members::PopupUsers { .. }, Load::Max { .. }) => Ok(()),
-        (Members::PopupUsers { .. }, Load::Planned(profile)) if profile.is_constant() => Ok(()),
-        (Members::PopupUsers { .. }, _) => refuse("popups are asked for at a constant rate, or `max`".into()),
+        (Members::PopupUsers(_), Load::Max { .. } | Load::ShareOfMax { .. } | Load::Rounds { rounds: 1, .. }) => Ok(()),
+        (Members::PopupUsers(_), Load::Planned(profile)) if profile.is_constant() => Ok(()),
+        (Members::PopupUsers(_), _) => {
+            refuse("popups are asked for at a constant rate, `max` or a share of it, or in one of `rounds`".into())
+        }
+        (Members::Streams(streams), Load::Planned(profile)) if profile.is_constant() => {
+            let text_bytes = profile.messages() as usize * streams.chunk_bytes;
+            if text_bytes + STREAM_BODY_BYTES > BODY_BYTES_MAX {
+                refuse(format!("a text would have {text_bytes} bytes; a body has at most {BODY_BYTES_MAX}"))
+            } else {
+                Ok(())
+            }
+        }
+        (Members::Streams(_), _) => refuse("messages grow at a constant rate".into()),
         (Members::Chat(_), Load::Replay { .. }) => Ok(()),
         (Members::Chat(_), _) | (_, Load::Replay { .. }) => refuse("a chat, and nothing else, takes `replay`".into()),
         (Members::Conversation { .. } | Members::Direct { .. }, _) => Ok(()),

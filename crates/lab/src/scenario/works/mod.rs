@@ -1,7 +1,8 @@
 //! The tasks of a phase: each kind of population has a worker that does what is due to it.
 //!
 //! Workers of one phase run at the same time, each in a thread that waits for its load client, or that drives its clients
-//! itself. In reading order: [`messages`], [`driven`], [`connections`], [`pushes`], [`popups`], [`scripted`] are the workers; [`figures`]
+//! itself. In reading order: [`messages`], [`driven`], [`connections`], [`pushes`], [`popups`], [`streams`],
+//! [`scripted`] are the workers; [`figures`]
 //! are those of the workers without a load client in another process.
 
 mod connections;
@@ -11,6 +12,7 @@ mod messages;
 mod popups;
 mod pushes;
 mod scripted;
+mod streams;
 
 use super::{
     plan::{
@@ -38,6 +40,7 @@ use popups::PopupWorker;
 use pushes::PushWorker;
 use scripted::ScriptedWorker;
 use std::{net::SocketAddr, sync::Arc};
+use streams::StreamWorker;
 
 /// What is to be done now.
 #[derive(Debug)]
@@ -100,6 +103,7 @@ pub(crate) enum WorkerClient {
     Connections(ConnectionWorker),
     Pushes(Box<PushWorker>),
     Popups(Box<PopupWorker>),
+    Streams(Box<StreamWorker>),
     Script(ScriptedWorker),
 }
 
@@ -130,9 +134,8 @@ impl WorkerClient {
             Members::Connections { users, over_websocket, stay } => {
                 WorkerClient::Connections(ConnectionWorker::open(around, *users, *over_websocket, *stay)?)
             }
-            Members::PopupUsers { users, popups, connections, keep_alive } => {
-                WorkerClient::Popups(Box::new(PopupWorker::open(around, *users, *popups, *connections, *keep_alive)?))
-            }
+            Members::PopupUsers(users) => WorkerClient::Popups(Box::new(PopupWorker::open(around, *users)?)),
+            Members::Streams(streams) => WorkerClient::Streams(Box::new(StreamWorker::open(around, *streams)?)),
         })
     }
 
@@ -163,6 +166,7 @@ impl WorkerClient {
             WorkerClient::Connections(worker) => worker.run(job),
             WorkerClient::Pushes(worker) => worker.run(job),
             WorkerClient::Popups(worker) => worker.run(job),
+            WorkerClient::Streams(worker) => worker.run(job),
             WorkerClient::Script(worker) => worker.run(job),
         }
     }
