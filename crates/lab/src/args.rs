@@ -15,7 +15,6 @@ pub use crate::{
     driver::DriverArgs,
     events::EventsArgs,
     group::GroupArgs,
-    growth::{GrowthArgs, GrowthPart},
     isolation::{Flood, IsolationArgs},
     leader::LeaderArgs,
     notifications::{NotificationArgs, PlantedKind},
@@ -71,8 +70,6 @@ pub enum Bench {
     Leader(LeaderArgs),
     /// What a message costs Redis and PostgreSQL, compared with an inbox per member written one by one
     ClusterCost(ClusterCostArgs),
-    /// Rates and memory at growing group sizes, histories and numbers of users
-    Growth(GrowthArgs),
     /// Devices bind, stay with heartbeats, and what that costs
     Connect(ConnectArgs),
     /// All devices disconnect at once and reconnect at once, compared with a loop that only accepts
@@ -155,7 +152,6 @@ impl Bench {
             Bench::Direct(args) => Some(&args.target),
             Bench::Isolation(args) => Some(&args.target),
             Bench::Events(args) => Some(&args.target),
-            Bench::Growth(args) => Some(&args.target),
             Bench::Brokers(args) => Some(&args.target),
             Bench::Ceiling(args) => Some(&args.target),
             Bench::Popup(args) => Some(&args.target),

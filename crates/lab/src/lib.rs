@@ -5,7 +5,7 @@
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
 //! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `popup`: commands that are scenarios with other values;
-//! - `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
+//! - `crash`, `chaos`, `cluster_cost`: one file or folder per command;
 //! - `reach`: whether every message reaches every member by exactly the channels that are due;
 //! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;
 //! - `compare`: reports of several versions or steps beside each other;
@@ -55,7 +55,6 @@ mod driver;
 mod events;
 mod fleet;
 mod group;
-mod growth;
 mod interrupt;
 mod isolation;
 mod kernel;
@@ -285,7 +284,6 @@ fn run_bench(bench: &Bench) -> Result<RunResult, LabError> {
         Bench::Chaos(args) => chaos::run(args),
         Bench::Leader(args) => leader::run(args),
         Bench::ClusterCost(args) => cluster_cost::run(args),
-        Bench::Growth(args) => growth::run(args),
         Bench::Connect(args) => devices::connect::run(args),
         Bench::Storm(args) => devices::storm::run(args),
         Bench::Failover(args) => devices::failover::run(args),

@@ -5,7 +5,7 @@ use crate::{
     LabError,
     client_engine::http::ConnectionUse,
     options::{Rate, TargetArgs, duration_text, parse_duration},
-    popups::{load_loop::LoadModel, measurement::PopupLoad, nginx::NginxLoad},
+    popups::{measurement::PopupLoad, nginx::NginxLoad},
     process,
     result::{RunResult, filled},
     scenario::{self, overrides::OverriddenScenario},
@@ -142,7 +142,7 @@ fn nginx_load(args: &PopupArgs) -> NginxLoad {
 /// Nginx is what is compared with: nothing is asked of it.
 fn record_nginx(result: &mut RunResult, nginx: &[PopupLoad]) {
     let measured = nginx.iter().zip(["nginx, before", "nginx, after"]);
-    let measured = measured.map(|(load, title)| load.measured(title, None, LoadModel::ClosedLoop).without_checks());
+    let measured = measured.map(|(load, title)| load.measured(title, None).without_checks());
     let figures: Vec<Value> = measured.map(|measured| result.record(measured)).collect();
     result.set("nginx", figures);
 }

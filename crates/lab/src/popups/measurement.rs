@@ -3,7 +3,7 @@
 use super::{
     answer_verifier::AnswerCounts,
     balance::Balance,
-    load_loop::{Connections, LoadModel, LoadResult, StopCondition, TrafficSource},
+    load_loop::{Connections, LoadModel, LoadResult, TrafficSource},
     metrics::ServerMetrics,
 };
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
 };
 use serde::Serialize;
 use serde_json::json;
+use std::time::Duration;
 
 /// Above this share the machine had other work, and the figures are lower than they could be.
 const PREEMPTED_SHARE_MAX: f64 = 0.02;
@@ -67,16 +68,17 @@ impl PopupLoad {
         server: &ServerProcesses,
         client_core: usize,
         traffic: &mut impl TrafficSource,
-        (model, until): (LoadModel, StopCondition),
+        model: LoadModel<'_>,
     ) -> Result<Self, LabError> {
         let (cpu_before, server_rss_before) = (server.cpu_seconds(), server.resident_bytes());
-        let length = match until {
-            StopCondition::Elapsed(time) => WorkLength::Time(time),
-            StopCondition::Exhausted => WorkLength::Unknown,
+        let length = match model {
+            LoadModel::ClosedLoop(time) => WorkLength::Time(time),
+            LoadModel::OpenLoop(profile) => WorkLength::Time(Duration::from_secs_f64(profile.seconds())),
+            LoadModel::Exhausting => WorkLength::Unknown,
         };
         let mut live = LiveBlock::begin(title, length);
         let sampler = Sampler::start(Watched { server: server.clone(), ..Watched::default() });
-        let stretch = process::run_on_core(client_core, || connections.run(traffic, model, until, &mut live))??;
+        let stretch = process::run_on_core(client_core, || connections.run(traffic, model, &mut live))??;
         Ok(PopupLoad {
             stretch,
             server_cpu_seconds: server.cpu_seconds().zip(cpu_before).map(|(now, before)| now - before),
@@ -87,8 +89,8 @@ impl PopupLoad {
         })
     }
 
-    /// As a measured part of a run. `counts`: of its answers; `model`: what makes the lab the limit.
-    pub(crate) fn measured(&self, title: &str, counts: Option<&AnswerCounts>, model: LoadModel) -> Measurement {
+    /// As a measured part of a run. `counts`: of its answers.
+    pub(crate) fn measured(&self, title: &str, counts: Option<&AnswerCounts>) -> Measurement {
         let stretch = &self.stretch;
         let (seconds, requests) = (stretch.seconds.max(1e-9), stretch.per_second());
         // The share of its core that the server used.
@@ -125,7 +127,7 @@ impl PopupLoad {
         }
         let bound = "the client's core has time left, and nothing is sent late";
         let value = format!("late p99 {:.2} ms", stretch.lateness.p99);
-        let is_met = !stretch.lab_is_the_limit(model, server_share);
+        let is_met = !stretch.lab_is_the_limit(server_share);
         measured.check(Check::of_lab("the lab's own lag", bound, is_met).value(value))
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     catalogue::{Catalogue, ConfiguredPopup},
-    load_loop::{Connections, LoadModel, StopCondition},
+    load_loop::{Connections, LoadModel},
     measurement::PopupLoad,
     mix::{HomePageMix, MixConfig, MixPhase},
     user_profiles::UserProfiles,
@@ -47,10 +47,8 @@ impl NginxLoad {
         let mut mix = HomePageMix::new(catalogue, UserProfiles::new("u0000-"), setting, MixPhase::StatusOnly);
         let mut connections = Connections::open(nginx.address, connections, patience, connection_use)?;
         let pid = Some(nginx.child.id()).into();
-        let mut run = |time| {
-            let load = (LoadModel::ClosedLoop, StopCondition::Elapsed(time));
-            PopupLoad::run("nginx", &mut connections, &pid, client_core, &mut mix, load)
-        };
+        let mut run =
+            |time| PopupLoad::run("nginx", &mut connections, &pid, client_core, &mut mix, LoadModel::ClosedLoop(time));
         run(WARM_UP)?;
         let measured = run(DURATION_MAX.min(duration))?;
         if mix.answer_counts.is_clean() {

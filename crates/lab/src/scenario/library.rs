@@ -42,6 +42,7 @@ pub(super) const SHIPPED: &[(&str, &str)] = shipped!["":
 /// Those at full size, which `all` leaves out.
 pub(super) const FULL: &[(&str, &str)] = shipped!["full/":
     "group-search",
+    "growth",
     "isolation-full-queues",
     "new-conversations-for-an-hour",
     "devices-to-a-million",

@@ -276,7 +276,9 @@ impl Stage<'_> {
             values.push(self.result.record(measured));
         }
         for mark in &marks {
-            self.result.note("fault", filled("{at:1} s  {name}", mark));
+            let opened =
+                mark["opened_seconds"].as_f64().map_or(String::new(), |time| format!(", opened in {time:.2} s"));
+            self.result.note("fault", filled("{at:1} s  {name}", mark) + &opened);
         }
         Ok(json!({ "name": phase.name, "works": values }))
     }
@@ -461,8 +463,9 @@ fn inject(server: &mut ScenarioServer, faults: &[&Fault], began: Instant) -> Res
         }
         let name = fault.kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
         marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": name }));
-        server.suffer(fault)?;
-        marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": "reverted" }));
+        let opened_seconds = server.suffer(fault)?.map(|time| time.as_secs_f64());
+        let at = began.elapsed().as_secs_f64();
+        marks.push(json!({ "at": at, "name": "reverted", "opened_seconds": opened_seconds }));
     }
     Ok(marks)
 }

@@ -15,7 +15,7 @@ use crate::{
     topology::{Topology, TopologySpec},
 };
 use rustix::process::Signal;
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 pub(crate) struct ScenarioServer {
     pub(crate) target: Target,
@@ -105,32 +105,31 @@ impl ScenarioServer {
         }
     }
 
-    /// Injects a fault and reverts it; returns when the server is ready again.
-    pub(crate) fn suffer(&mut self, fault: &Fault) -> Result<(), LabError> {
+    /// Injects a fault and reverts it; returns when the server is ready again, with the time that it took to open.
+    pub(crate) fn suffer(&mut self, fault: &Fault) -> Result<Option<Duration>, LabError> {
         if let Some(topology) = &mut self.topology {
-            return chaos::inject_one(fault.kind, fault.node, topology, fault.lasts);
+            return chaos::inject_one(fault.kind, fault.node, topology, fault.lasts).map(|()| None);
         }
         let Target::Own(own) = &mut self.target else {
             return Err(LabError::Usage("this server is not the lab's to break".into()));
         };
         match fault.kind {
             FaultKind::NodeFrozen => {
-                let Some(pid) = own.pid() else { return Ok(()) };
+                let Some(pid) = own.pid() else { return Ok(None) };
                 process::signal(pid, Signal::STOP);
                 std::thread::sleep(fault.lasts);
                 process::signal(pid, Signal::CONT);
+                return Ok(None);
             }
             FaultKind::NodeRestarted => {
                 own.stop()?;
-                own.launch()?;
             }
             _ => {
                 own.kill()?;
                 std::thread::sleep(fault.lasts);
-                own.launch()?;
             }
         }
-        Ok(())
+        own.launch().map(Some)
     }
 
     /// Stops what the lab has started, and checks the folder of a server of its own.

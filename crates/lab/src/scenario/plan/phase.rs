@@ -493,10 +493,8 @@ fn check_load(
         (Members::Devices { .. }, _) => {
             refuse(format!("devices are pushed to in `rounds` or at a planned rate, {PUSHES_MAX} times at most"))
         }
-        (Members::PopupUsers(_), Load::Max { .. } | Load::ShareOfMax { .. } | Load::Rounds { rounds: 1, .. }) => Ok(()),
-        (Members::PopupUsers(_), Load::Planned(profile)) if profile.is_constant() => Ok(()),
-        (Members::PopupUsers(_), _) => {
-            refuse("popups are asked for at a constant rate, `max` or a share of it, or in one of `rounds`".into())
+        (Members::PopupUsers(_), Load::Rounds { rounds: 2.., .. }) => {
+            refuse("each of these users is decided for once in one of `rounds`".into())
         }
         (Members::Streams(streams), Load::Planned(profile)) if profile.is_constant() => {
             let text_bytes = profile.messages() as usize * streams.chunk_bytes;
@@ -509,6 +507,6 @@ fn check_load(
         (Members::Streams(_), _) => refuse("messages grow at a constant rate".into()),
         (Members::Chat(_), Load::Replay { .. }) => Ok(()),
         (Members::Chat(_), _) | (_, Load::Replay { .. }) => refuse("a chat, and nothing else, takes `replay`".into()),
-        (Members::Conversation { .. } | Members::Direct { .. }, _) => Ok(()),
+        (Members::Conversation { .. } | Members::Direct { .. } | Members::PopupUsers(_), _) => Ok(()),
     }
 }

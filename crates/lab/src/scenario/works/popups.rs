@@ -7,7 +7,7 @@ use crate::{
     popups::{
         balance::Balance,
         catalogue::Catalogue,
-        load_loop::{Connections, LoadModel, StopCondition},
+        load_loop::{Connections, LoadModel},
         measurement::{PopupLoad, checks_of},
         metrics::ServerMetrics,
         mix::{HomePageMix, MixConfig, MixPhase},
@@ -66,34 +66,29 @@ impl PopupWorker {
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
-        let constant = |seconds| StopCondition::Elapsed(Duration::from_secs_f64(seconds));
-        let (phase, model, until) = match job.load {
-            Load::Max { lasts, .. } => (MixPhase::Mix, LoadModel::ClosedLoop, StopCondition::Elapsed(*lasts)),
-            Load::Planned(profile) => {
-                (MixPhase::Mix, LoadModel::OpenLoop(profile.first()), constant(profile.seconds()))
-            }
+        let (phase, model) = match job.load {
+            Load::Max { lasts, .. } => (MixPhase::Mix, LoadModel::ClosedLoop(*lasts)),
+            Load::Planned(profile) => (MixPhase::Mix, LoadModel::OpenLoop(profile)),
             // A round decides for each user once.
-            Load::Rounds { .. } => (MixPhase::FirstContact, LoadModel::ClosedLoop, StopCondition::Exhausted),
-            _ => return Err(LabError::Usage("popups are asked for at a constant rate, or as fast as it goes".into())),
+            Load::Rounds { .. } => (MixPhase::FirstContact, LoadModel::Exhausting),
+            _ => return Err(LabError::Usage("popups are asked for at a rate, or in one round".into())),
         };
         let PopupWorker { mix, connections, http, .. } = self;
         mix.phase = phase;
         let (began, counts_before) = (Instant::now(), mix.answer_counts.clone());
         let before = ServerMetrics::read(http)?;
         let (core, server) = (self.client_core, &job.server);
-        let mut load = PopupLoad::run(&job.title, connections, server, core, mix, (model, until))?;
+        let mut load = PopupLoad::run(&job.title, connections, server, core, mix, model)?;
         load.metrics = ServerMetrics::read(http)?.since(&before);
         let counts = mix.answer_counts.since(&counts_before);
-        let mut measured = load.measured(&job.title, Some(&counts), model);
+        let mut measured = load.measured(&job.title, Some(&counts));
         if phase == MixPhase::FirstContact {
             // Nothing is measured in time, and whatever is next finds the first users due again.
             measured = measured.may_be_late();
             mix.phase = MixPhase::Mix;
             let due_again = Duration::from_secs(self.users.gap_s + 1).saturating_sub(began.elapsed());
-            let until = StopCondition::Elapsed(due_again);
-            process::run_on_core(core, || {
-                connections.run(mix, LoadModel::ClosedLoop, until, &mut LiveBlock::hidden())
-            })??;
+            let model = LoadModel::ClosedLoop(due_again);
+            process::run_on_core(core, || connections.run(mix, model, &mut LiveBlock::hidden()))??;
         }
         let balance = Balance::reconcile(http, &mix.catalogue, &mix.counts, self.patience)?;
         let problems: Vec<&String> = balance.problems.iter().chain(&mix.answer_counts.problems).collect();
