@@ -4,7 +4,7 @@
 //! receiver is verified entry by entry, and a run in which an entry was lost, doubled, reordered or altered fails. The lab
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
-//! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `popup`: commands that are scenarios with other values;
+//! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `popup`, `events`: commands that are scenarios with other values;
 //! - `crash`, `chaos`, `cluster_cost`: one file or folder per command;
 //! - `reach`: whether every message reaches every member by exactly the channels that are due;
 //! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;

@@ -44,6 +44,7 @@ pub(crate) struct ServerFile {
     pub(crate) core: Option<Spanned<usize>>,
     pub(crate) offline_via: Option<Spanned<OfflineVia>>,
     pub(crate) hook: Option<Spanned<HookMode>>,
+    pub(crate) events_fail: Option<Spanned<f64>>,
     #[serde(default)]
     pub(crate) settings: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
 }

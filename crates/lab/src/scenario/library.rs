@@ -21,6 +21,7 @@ pub(super) const SHIPPED: &[(&str, &str)] = shipped!["":
     "offline-push",
     "notifications",
     "streams",
+    "events",
     "faults",
     "cluster-faults",
     "devices-steps",

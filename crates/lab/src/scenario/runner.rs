@@ -176,6 +176,9 @@ impl Stage<'_> {
         for client in open.values() {
             client.conclude(&server.target, result)?;
         }
+        if let Some(consumer) = &server.consumer {
+            consumer.conclude(&server.target, args.patience, result)?;
+        }
         // Sessions stay until all are told: without one a recipient is told of what came last.
         offline_push::conclude(server.offline_push.as_ref(), &server.target, args.patience, result)?;
         drop(open);
@@ -259,6 +262,9 @@ impl Stage<'_> {
         let mut works: Vec<(&Work, Load, String)> = Vec::new();
         for work in &phase.works {
             works.push((work, self.known_load(phase, work)?, title_of(phase, work)));
+        }
+        if let Some(consumer) = &self.server.consumer {
+            consumer.begin_phase(&self.server.target, self.args.patience)?;
         }
         // Users who send to a group of which the hook does not answer.
         let _flood = match &self.server.hook {

@@ -8,7 +8,7 @@ use crate::{
     LabError,
     chaos::{self, FaultKind},
     driver::{Driver, DriverTarget},
-    offline_push::{OfflinePush, fake_hook::FakeHook},
+    offline_push::{OfflinePush, fake_consumer::FakeConsumer, fake_hook::FakeHook},
     options::TargetArgs,
     process::{self, ServerProcesses},
     server::{OwnServer, StoreCheck, Target},
@@ -27,6 +27,8 @@ pub(crate) struct ScenarioServer {
     pub(crate) offline_push: Option<OfflinePush>,
     /// The hook that it asks.
     pub(crate) hook: Option<FakeHook>,
+    /// Who follows its feed.
+    pub(crate) consumer: Option<FakeConsumer>,
 }
 
 impl ScenarioServer {
@@ -34,38 +36,44 @@ impl ScenarioServer {
     pub(crate) fn start(wanted: &Server, args: &TargetArgs) -> Result<Self, LabError> {
         if args.url.is_some() || wanted.url.is_some() {
             let url = args.url.clone().or_else(|| wanted.url.clone());
-            if wanted.hook.is_some() {
-                return Err(LabError::Usage("--url: this server does not ask the lab's hook".into()));
+            if wanted.hook.is_some() || wanted.events_fail.is_some() {
+                return Err(LabError::Usage("--url: this server does not call the lab's hook or webhook".into()));
             }
             if wanted.offline_via.is_some() {
                 return Err(LabError::Usage("--url: this server does not tell the lab's fakes of anything".into()));
             }
             let target = Target::resolve(&TargetArgs { url, ..args.clone() })?;
-            return Ok(ScenarioServer { target, topology: None, driven: None, offline_push: None, hook: None });
+            return Ok(ScenarioServer::of(target));
         }
         let hook = wanted.hook.map(FakeHook::start).transpose()?;
         let offline_push = wanted.offline_via.map(OfflinePush::start).transpose()?;
         let mut environment = wanted.settings.clone();
         environment.extend(offline_push.iter().flat_map(OfflinePush::settings));
         environment.extend(hook.iter().flat_map(FakeHook::settings));
-        let Some(nodes) = wanted.nodes else {
-            let own = OwnServer::start_as(environment, wanted.descriptors, wanted.core)?;
-            return Ok(ScenarioServer {
-                target: Target::Own(Box::new(own)),
-                topology: None,
-                driven: None,
-                offline_push,
-                hook,
-            });
+        let mut server = match wanted.nodes {
+            None => {
+                let own = OwnServer::start_as(environment, wanted.descriptors, wanted.core)?;
+                ScenarioServer::of(Target::Own(Box::new(own)))
+            }
+            Some(nodes) => {
+                let spec = TopologySpec { nodes, with_partitions: false, folder: None, environment, program: None };
+                let topology = Topology::start(&spec)?;
+                let target = Target::Running {
+                    addresses: topology.addresses(),
+                    api_key: topology.api_key.clone(),
+                    token_key: topology.token_key.clone(),
+                };
+                ScenarioServer { topology: Some(topology), ..ScenarioServer::of(target) }
+            }
         };
-        let spec = TopologySpec { nodes, with_partitions: false, folder: None, environment, program: None };
-        let topology = Topology::start(&spec)?;
-        let target = Target::Running {
-            addresses: topology.addresses(),
-            api_key: topology.api_key.clone(),
-            token_key: topology.token_key.clone(),
-        };
-        Ok(ScenarioServer { target, topology: Some(topology), driven: None, offline_push, hook })
+        let consumer = wanted.events_fail.map(|share| FakeConsumer::start(share, &server.target));
+        (server.offline_push, server.hook, server.consumer) = (offline_push, hook, consumer.transpose()?);
+        Ok(server)
+    }
+
+    /// One that calls nothing of the lab's.
+    fn of(target: Target) -> Self {
+        ScenarioServer { target, topology: None, driven: None, offline_push: None, hook: None, consumer: None }
     }
 
     /// A server that others wrote, and that runs already.
@@ -84,8 +92,7 @@ impl ScenarioServer {
             api_key: args.api_key.clone().unwrap_or_default(),
             token_key: args.token_key.clone().unwrap_or_default(),
         };
-        let driven = Driven { driver, target };
-        Ok(ScenarioServer { target: running, topology: None, driven: Some(driven), offline_push: None, hook: None })
+        Ok(ScenarioServer { driven: Some(Driven { driver, target }), ..ScenarioServer::of(running) })
     }
 
     /// Where devices connect: of a server that runs already, nothing is known.

@@ -50,6 +50,8 @@ pub(crate) struct Server {
     pub(crate) offline_via: Option<OfflineVia>,
     /// A hook of the lab's own, which the server asks. Unset: it asks none.
     pub(crate) hook: Option<HookMode>,
+    /// A consumer of the lab's own follows its feed by a webhook that fails for this share of the direct conversations.
+    pub(crate) events_fail: Option<f64>,
     /// Files that the server may open.
     pub(crate) descriptors: Option<u64>,
     /// The only core that one server runs on; unset: any.
@@ -228,11 +230,13 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     let driver = file.driver.as_ref().map(|driver| driver.get_ref().clone());
     let offline_via = file.offline_via.as_ref().map(|via| *via.get_ref());
     let hook = file.hook.as_ref().map(|hook| *hook.get_ref());
-    if let (Some(hook), true) = (&file.hook, url.is_some() || driver.is_some() || nodes.is_some()) {
-        return Err(Mistake::at(hook.span(), "a hook is asked by one server of the lab's own"));
+    let called = file.hook.as_ref().map(Spanned::span).or(file.events_fail.as_ref().map(Spanned::span));
+    if let (Some(span), true) = (called, url.is_some() || driver.is_some() || nodes.is_some()) {
+        return Err(Mistake::at(span, "the lab's hook and webhook are called by one server of the lab's own"));
     }
+    let events_fail = file.events_fail.as_ref().map(|share| *share.get_ref());
     let core = file.core.as_ref().map(|core| *core.get_ref());
-    Ok(Server { url, driver, nodes, offline_via, hook, descriptors, core, settings })
+    Ok(Server { url, driver, nodes, offline_via, hook, events_fail, descriptors, core, settings })
 }
 
 /// Has the server tell the fakes if a population has members who are to be told.
