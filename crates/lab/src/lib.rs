@@ -31,6 +31,7 @@
 //! - `result`: the one result that every run fills, with its measurements, checks and verdict; `outcome_figures`: that of messages;
 //! - `report`: a result on the terminal, and as a page, as JSON, as CSV and for JUnit;
 //! - `toml_file`: mistakes in users' files, shown with their line;
+//! - `managed_process`: a process that the lab has started;
 //! - `timeline`, `corpus`, `process`, `interrupt`: reading a timeline back, recorded chats, the operating system, Ctrl-C.
 
 mod agent;
@@ -62,6 +63,7 @@ mod latency;
 mod leader;
 mod live;
 mod load_client;
+mod managed_process;
 mod message_clients;
 mod mix;
 mod notifications;

@@ -1,10 +1,7 @@
 //! A server that others wrote, for comparison: mosquitto or nats-server, on a port and in a folder of its own.
 
-use super::{
-    managed_process::{self, ManagedProcess},
-    place::Place,
-};
-use crate::{LabError, reserved_port::ReservedPort};
+use super::{place::Place, placed_command};
+use crate::{LabError, managed_process::ManagedProcess, reserved_port::ReservedPort};
 use std::{
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
@@ -76,7 +73,7 @@ impl Broker {
         let port = Place::loopback().reserve(0)?;
         let mut process = ManagedProcess::new(kind.program(), folder.path().join("log"));
         process.start(command(kind, &program, folder.path(), port.at)?)?;
-        process.wait_until(Duration::from_secs(60), || TcpStream::connect(port.at).is_ok())?;
+        process.wait_until(Duration::from_secs(60), LabError::Environment, || TcpStream::connect(port.at).is_ok())?;
         Ok(Broker { process, port, _folder: folder })
     }
 
@@ -90,7 +87,7 @@ impl Broker {
 }
 
 fn command(kind: BrokerKind, program: &Path, folder: &Path, at: SocketAddr) -> Result<Command, LabError> {
-    let mut command = managed_process::command(Place::loopback(), None, "KILL", program);
+    let mut command = placed_command::command(Place::loopback(), None, "KILL", program);
     command.current_dir(folder);
     match kind {
         BrokerKind::Mosquitto => {
