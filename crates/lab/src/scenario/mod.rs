@@ -208,6 +208,31 @@ mod tests {
                 "a.toml:9:1: work has one of `rate`, `share`, `rounds` and `replay`",
                 "[[phase.work]]",
             ),
+            (
+                work("rate = { share_of_max = { share = 0.5 } }"),
+                "a.toml:7:8: `share_of_max` needs `each`",
+                "name = \"p\"",
+            ),
+            (
+                work("rate = { ramp = { from = 1, to = 2 } }\naround = \"1s\""),
+                "a.toml:12:10: only work at a rate that does not change",
+                "around = ",
+            ),
+            (
+                format!("{HEAD}[population.g]\nkind = \"popup-users\"\nusers = 3\ngap = \"2s\"\n"),
+                "a.toml:6:7: must be at least 3s",
+                "gap = ",
+            ),
+            (
+                work("rate = 5000").replace(GROUP, "[population.g]\nkind = \"streams\"\nstreams = 3\n"),
+                "a.toml:9:1: a text would have 100000 bytes; a body has at most 65536",
+                "[[phase.work]]",
+            ),
+            (
+                format!("{HEAD}[server]\nnodes = 3\ncore = 0\n"),
+                "a.toml:5:8: `core` is for one server of the lab's own",
+                "core = 0",
+            ),
             (work("rate = 5\nthresholds = [\"p98<3\"]"), "a.toml:12:14: no such figure; there are p50", "p98<3"),
             (
                 phase("[[phase.work]]\npopulation = \"h\"\nrate = 1\n"),
