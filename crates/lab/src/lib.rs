@@ -4,7 +4,8 @@
 //! receiver is verified entry by entry, and a run in which an entry was lost, doubled, reordered or altered fails. The lab
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
-//! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
+//! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `popup`, `events`: commands that are scenarios with other values;
+//! - `crash`, `chaos`, `cluster_cost`: one file or folder per command;
 //! - `reach`: whether every message reaches every member by exactly the channels that are due;
 //! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;
 //! - `compare`: reports of several versions or steps beside each other;
@@ -17,7 +18,7 @@
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
 //! - `device_commands`: benches with devices, which are scenarios; `devices`, `device_worker`: these as a bench sees them, and their load
 //!   client;
-//! - [`popups`]: benches with popup decisions and events, with a load client of their own;
+//! - [`popups`]: popup decisions and events, with a load client of their own;
 //! - `offline_push`: fakes of the app's webhook and of providers' services, and counts of what members who are offline are told;
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
@@ -57,7 +58,6 @@ mod driver;
 mod events;
 mod fleet;
 mod group;
-mod growth;
 mod interrupt;
 mod isolation;
 mod kernel;
@@ -73,6 +73,7 @@ pub mod offline_push;
 pub mod options;
 mod outcome_figures;
 mod phase_part;
+mod popup;
 pub mod popups;
 mod process;
 mod rate_profile;
@@ -287,14 +288,12 @@ fn run_bench(bench: &Bench) -> Result<RunResult, LabError> {
         Bench::Chaos(args) => chaos::run(args),
         Bench::Leader(args) => leader::run(args),
         Bench::ClusterCost(args) => cluster_cost::run(args),
-        Bench::Growth(args) => growth::run(args),
         Bench::Connect(args) => device_commands::connect(args),
         Bench::Storm(args) => device_commands::storm(args),
         Bench::Failover(args) => device_commands::failover(args),
         Bench::Exceptions(args) => device_commands::exceptions(args),
         Bench::Run(args) => scenario::run(args),
-        Bench::Popup(args) => popups::home_page::run(args),
-        Bench::PopupGrowth(args) => popups::growth::run(args),
+        Bench::Popup(args) => popup::run(args),
         Bench::PopupCaps(args) => popups::caps::run(args),
         Bench::PopupCrash(args) => popups::crash::run(args),
         Bench::Push(args) => device_commands::push(args),

@@ -1,9 +1,9 @@
-//! A process that the lab starts, with its log. It is killed if nobody waits for its end.
+//! A process that the lab has started, with its log. It never outlives the lab.
 
 use crate::{LabError, process};
 use std::{
     fs::{File, OpenOptions},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command},
     time::{Duration, Instant},
 };
@@ -28,6 +28,10 @@ impl ManagedProcess {
         &self.name
     }
 
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
+    }
+
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
@@ -43,15 +47,20 @@ impl ManagedProcess {
         Ok(OpenOptions::new().create(true).append(true).open(&self.log)?)
     }
 
-    /// Waits until `ready` returns true; if the process ends before, the error has the end of its log.
-    pub(crate) fn wait_until(&mut self, patience: Duration, mut ready: impl FnMut() -> bool) -> Result<(), LabError> {
+    /// Waits until `ready` returns true; if the process ends before, the error has the end of its log. `fault`: what kind of error that is.
+    pub(crate) fn wait_until(
+        &mut self,
+        patience: Duration,
+        fault: fn(String) -> LabError,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<(), LabError> {
         let started = Instant::now();
         while !ready() {
             if let Some(status) = self.ended()? {
-                return Err(LabError::Environment(format!("{} ended with {status}: {}", self.name, self.log_tail())));
+                return Err(fault(format!("{} ended with {status}: {}", self.name, self.log_tail())));
             }
             if started.elapsed() > patience {
-                return Err(LabError::Environment(format!("{} was not ready in time: {}", self.name, self.log_tail())));
+                return Err(fault(format!("{} was not ready in time: {}", self.name, self.log_tail())));
             }
             std::thread::sleep(POLL_INTERVAL);
         }

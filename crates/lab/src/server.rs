@@ -1,6 +1,5 @@
 //! The server under test: one that runs already, or one that the bench starts on a temporary folder.
 
-pub(crate) use crate::managed_process::POLL_INTERVAL;
 use crate::{
     LabError, interrupt, managed_process::ManagedProcess, options::TargetArgs, process, reserved_port::ReservedPort,
 };
@@ -106,7 +105,7 @@ pub(crate) struct StoreCheck {
 /// A server process on a temporary folder.
 #[derive(Debug)]
 pub(crate) struct OwnServer {
-    /// Before the folder, which is removed when the process has ended.
+    /// Before its folder, which goes when the process has ended.
     process: ManagedProcess,
     folder: tempfile::TempDir,
     pub(crate) address: SocketAddr,
@@ -131,12 +130,8 @@ impl OwnServer {
         OwnServer::start_as(environment, descriptors, None)
     }
 
-    /// Starts a server that is pinned to one core, for runs whose load client has another.
-    pub(crate) fn start_on_core(environment: Vec<(String, String)>, core: usize) -> Result<Self, LabError> {
-        OwnServer::start_as(environment, None, Some(core))
-    }
-
-    fn start_as(
+    /// `core`: the only one that it runs on, for runs whose load client has another.
+    pub(crate) fn start_as(
         environment: Vec<(String, String)>,
         descriptors: Option<u64>,
         core: Option<usize>,
@@ -166,7 +161,7 @@ impl OwnServer {
 
     /// What the server logs.
     pub(crate) fn log_file(&self) -> PathBuf {
-        self.folder.path().join("server.log")
+        self.process.log().to_owned()
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
@@ -223,18 +218,12 @@ impl OwnServer {
     }
 
     fn wait_until_ready(&mut self) -> Result<(), LabError> {
-        let listening = self.data_dir().join("listening");
-        let mut found = None;
-        let is_ready = || {
-            found = read_listen_address(&listening, "http");
-            found.is_some_and(|address| HttpClient::new(address, "").is_ready())
-        };
-        self.process.wait_until(READY_TIMEOUT, is_ready).map_err(|error| match error {
-            // What ends is what is measured.
-            LabError::Environment(why) => LabError::Server(why),
-            error => error,
+        let (listening, mut ready) = (self.data_dir().join("listening"), None);
+        self.process.wait_until(READY_TIMEOUT, LabError::Server, || {
+            ready = read_listen_address(&listening, "http").filter(|at| HttpClient::new(*at, "").is_ready());
+            ready.is_some()
         })?;
-        self.address = found.unwrap_or(self.address);
+        self.address = ready.unwrap_or(self.address);
         Ok(())
     }
 

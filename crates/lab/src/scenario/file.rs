@@ -44,12 +44,14 @@ pub(crate) struct ServerFile {
     pub(crate) broker: Option<Spanned<BrokerKind>>,
     pub(crate) nodes: Option<Spanned<usize>>,
     pub(crate) descriptors: Option<Spanned<u64>>,
+    pub(crate) core: Option<Spanned<usize>>,
     pub(crate) gateways: Option<Spanned<usize>>,
     #[serde(default)]
     pub(crate) listeners: Vec<SocketAddr>,
     pub(crate) certificate: Option<PathBuf>,
     pub(crate) offline_via: Option<Spanned<OfflineVia>>,
     pub(crate) hook: Option<Spanned<HookMode>>,
+    pub(crate) events_fail: Option<Spanned<f64>>,
     #[serde(default)]
     pub(crate) settings: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
 }
@@ -66,6 +68,7 @@ pub(crate) enum PopulationKind {
     FaultyDevices,
     PopupUsers,
     Chat,
+    Streams,
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,6 +89,11 @@ pub(crate) struct PopulationFile {
     pub(crate) pipeline: Option<Spanned<usize>>,
     pub(crate) stay: Option<Spanned<Time>>,
     pub(crate) keep_alive: Option<Spanned<bool>>,
+    pub(crate) gap: Option<Spanned<Time>>,
+    pub(crate) nothing_share: Option<Spanned<f64>>,
+    pub(crate) streams: Option<Spanned<usize>>,
+    pub(crate) readers: Option<Spanned<usize>>,
+    pub(crate) chunk_bytes: Option<Spanned<usize>>,
     pub(crate) background: Option<Spanned<bool>>,
     pub(crate) receipts: Option<Spanned<Time>>,
     pub(crate) file: Option<Spanned<PathBuf>>,

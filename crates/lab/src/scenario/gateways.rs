@@ -69,7 +69,8 @@ impl Gateway {
     /// Waits until the gateway has written the address that devices connect to.
     pub(super) fn wait_until_ready(&mut self, listener: &DeviceListener) -> Result<(), LabError> {
         let file = self.folder.join("listening");
-        self.process.wait_until(READY_TIMEOUT, || read_listen_address(&file, listener.name).is_some())
+        self.process
+            .wait_until(READY_TIMEOUT, LabError::Environment, || read_listen_address(&file, listener.name).is_some())
     }
 
     pub(super) fn address(&self, listener: &DeviceListener) -> Option<SocketAddr> {

@@ -21,6 +21,7 @@ pub(super) const SHIPPED: &[(&str, &str)] = shipped!["":
     "offline-push",
     "notifications",
     "streams",
+    "events",
     "faults",
     "cluster-faults",
     "devices-steps",
@@ -45,12 +46,14 @@ pub(super) const SHIPPED: &[(&str, &str)] = shipped!["":
 /// Those at full size, which `all` leaves out.
 pub(super) const FULL: &[(&str, &str)] = shipped!["full/":
     "group-search",
+    "growth",
     "isolation-full-queues",
     "new-conversations-for-an-hour",
     "devices-to-a-million",
     "stability-two-hours",
     "coming-and-going-for-hours",
     "ramp-to-twenty-thousand",
+    "popup-growth",
     "popup-million-users",
     "popup-thresholds-full",
 ];

@@ -212,6 +212,31 @@ mod tests {
                 "a.toml:9:1: work has one of `rate`, `share`, `rounds` and `replay`",
                 "[[phase.work]]",
             ),
+            (
+                work("rate = { share_of_max = { share = 0.5 } }"),
+                "a.toml:7:8: `share_of_max` needs `each`",
+                "name = \"p\"",
+            ),
+            (
+                work("rate = { ramp = { from = 1, to = 2 } }\naround = \"1s\""),
+                "a.toml:12:10: only work at a rate that does not change",
+                "around = ",
+            ),
+            (
+                format!("{HEAD}[population.g]\nkind = \"popup-users\"\nusers = 3\ngap = \"2s\"\n"),
+                "a.toml:6:7: must be at least 3s",
+                "gap = ",
+            ),
+            (
+                work("rate = 5000").replace(GROUP, "[population.g]\nkind = \"streams\"\nstreams = 3\n"),
+                "a.toml:9:1: a text would have 100000 bytes; a body has at most 65536",
+                "[[phase.work]]",
+            ),
+            (
+                format!("{HEAD}[server]\nnodes = 3\ncore = 0\n"),
+                "a.toml:5:8: `core` is for one server of the lab's own",
+                "core = 0",
+            ),
             (work("rate = 5\nthresholds = [\"p98<3\"]"), "a.toml:12:14: no such figure; there are p50", "p98<3"),
             (
                 phase("[[phase.work]]\npopulation = \"h\"\nrate = 1\n"),
@@ -281,7 +306,7 @@ mod tests {
         assert_eq!((on("group-ladder", 5, true), on("group-ladder", 1, true)), (Ok(Some(5)), Ok(None)));
         for (name, nodes, is_own, why) in [
             ("group-ladder", 3, false, "--url"),
-            ("popup", 3, true, "commands"),
+            ("link-limit", 3, true, "commands"),
             ("faults", 3, true, "faults"),
             ("cluster-faults", 1, true, "faults"),
             ("ramp-until-it-breaks", 3, true, "descriptors"),

@@ -47,21 +47,6 @@ impl OverriddenScenario {
         self
     }
 
-    /// Leaves out a population with its work, and phases in which nobody else works.
-    pub(crate) fn without(&mut self, population: &str) -> &mut Self {
-        if let Some(Value::Table(populations)) = self.file.get_mut("population") {
-            populations.remove(population);
-        }
-        if let Some(Value::Array(phases)) = self.file.get_mut("phase") {
-            phases.retain_mut(|phase| {
-                let Some(Value::Array(works)) = phase.get_mut("work") else { return true };
-                works.retain(|work| work.get("population").and_then(Value::as_str) != Some(population));
-                !works.is_empty()
-            });
-        }
-        self
-    }
-
     /// Has the last phase so many times, numbered if it is more than once.
     pub(crate) fn repeat_last_phase(&mut self, times: usize) -> &mut Self {
         if let Some(Value::Array(phases)) = self.file.get_mut("phase")
@@ -81,12 +66,31 @@ impl OverriddenScenario {
 
     /// Leaves out the phases that are not named, and who then has no work.
     pub(crate) fn only_phases(&mut self, names: &[&str]) -> &mut Self {
-        let name_of = |table: &Value, key: &str| table.get(key).and_then(Value::as_str).map(str::to_owned);
+        self.retain(|phase, _| names.contains(&phase))
+    }
+
+    /// Leaves out the populations that are not named, with their work, and phases that then have none.
+    pub(crate) fn only_populations(&mut self, names: &[&str]) -> &mut Self {
+        self.retain(|_, population| names.contains(&population))
+    }
+
+    /// Leaves out a population with its work, and phases in which nobody else works.
+    pub(crate) fn without(&mut self, population: &str) -> &mut Self {
+        self.retain(|_, other| other != population)
+    }
+
+    /// Keeps the work for which this holds, by the names of its phase and its population.
+    fn retain(&mut self, keeps: impl Fn(&str, &str) -> bool) -> &mut Self {
+        let name_of = |table: &Value, key: &str| table.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut workers = Vec::new();
         if let Some(Value::Array(phases)) = self.file.get_mut("phase") {
-            phases.retain(|phase| name_of(phase, "name").is_some_and(|name| names.contains(&name.as_str())));
-            let works = phases.iter().filter_map(|phase| phase.get("work")?.as_array()).flatten();
-            workers.extend(works.filter_map(|work| name_of(work, "population")));
+            phases.retain_mut(|phase| {
+                let name = name_of(phase, "name");
+                let Some(works) = phase.get_mut("work").and_then(Value::as_array_mut) else { return false };
+                works.retain(|work| keeps(&name, &name_of(work, "population")));
+                workers.extend(works.iter().map(|work| name_of(work, "population")));
+                !works.is_empty()
+            });
         }
         if let Some(Value::Table(populations)) = self.file.get_mut("population") {
             populations.retain(|name, _| workers.iter().any(|worker| worker == name));

@@ -52,7 +52,8 @@ pub(crate) fn run(
                 ScenarioServer::of_others(&plan.server, args, driver, ca)?
             }
         };
-        let mut stage = Stage { plan, args, server, open: BTreeMap::new(), result: &mut result };
+        let (open, reached) = (BTreeMap::new(), BTreeMap::new());
+        let mut stage = Stage { plan, args, server, open, reached, result: &mut result };
         let mut phases = Vec::new();
         for number in 0..plan.phases.len() {
             if interrupt::requested() {
@@ -146,6 +147,8 @@ struct Stage<'a> {
     args: &'a TargetArgs,
     server: ScenarioServer,
     open: BTreeMap<Worker, WorkerClient>,
+    /// The rate of each as fast as it went last.
+    reached: BTreeMap<Worker, f64>,
     result: &'a mut RunResult,
 }
 
@@ -176,6 +179,9 @@ impl Stage<'_> {
         let Stage { args, server, mut open, result, .. } = self;
         for client in open.values_mut() {
             client.conclude(&server.target, &server.processes(), result)?;
+        }
+        if let Some(consumer) = &server.consumer {
+            consumer.conclude(&server.target, args.patience, result)?;
         }
         // Sessions stay until all are told: without one a recipient is told of what came last.
         offline_push::conclude(server.offline_push.as_ref(), &server.target, args.patience, result)?;
@@ -269,7 +275,10 @@ impl Stage<'_> {
         let Worker::Population(name) = worker else { return false };
         matches!(
             self.plan.populations[name].members,
-            Members::Conversation { .. } | Members::Direct { .. } | Members::Connections { .. }
+            Members::Conversation { .. }
+                | Members::Direct { .. }
+                | Members::Connections { .. }
+                | Members::PopupUsers(_)
         )
     }
 
@@ -277,6 +286,9 @@ impl Stage<'_> {
         let mut works: Vec<(&Work, Load, String)> = Vec::new();
         for work in &phase.works {
             works.push((work, self.known_load(phase, work)?, title_of(phase, work)));
+        }
+        if let Some(consumer) = &self.server.consumer {
+            consumer.begin_phase(&self.server.target, self.args.patience)?;
         }
         // Users who send to a group of which the hook does not answer.
         let _flood = match &self.server.hook {
@@ -286,12 +298,17 @@ impl Stage<'_> {
         let (results, marks) = self.run_at_once(&works, faults)?;
         let mut values = Vec::new();
         for (WorkResult { measured, .. }, (work, load, _)) in results.into_iter().zip(&works) {
+            if let Load::Max { .. } = load {
+                self.reached.insert(work.worker.clone(), measured.part().rate().unwrap_or_default());
+            }
             let marks: Vec<Value> = marks.iter().cloned().chain(rate_marks(load)).collect();
             let measured = measured.set("marks", marks).thresholds(self.plan.thresholds.iter().chain(&work.thresholds));
             values.push(self.result.record(measured));
         }
         for mark in &marks {
-            self.result.note("fault", filled("{at:1} s  {name}", mark));
+            let opened =
+                mark["opened_seconds"].as_f64().map_or(String::new(), |time| format!(", opened in {time:.2} s"));
+            self.result.note("fault", filled("{at:1} s  {name}", mark) + &opened);
         }
         Ok(json!({ "name": phase.name, "works": values }))
     }
@@ -299,15 +316,17 @@ impl Stage<'_> {
     /// The load of a work, after it has run alone if its rate is a share of what it then reaches.
     fn known_load(&mut self, phase: &Phase, work: &Work) -> Result<Load, LabError> {
         let Load::ShareOfMax { share, window, alone, lasts } = work.load else { return Ok(work.load.clone()) };
-        let title = format!("{}: {}, alone", phase.name, work.name);
-        let (results, _) = self.run_at_once(&[(work, Load::Max { window, lasts: alone }, title)], &[])?;
-        let mut reached = 0.0;
-        for WorkResult { measured, .. } in results {
-            reached = measured.part().rate().unwrap_or_default();
-            if measured.verdict() == Verdict::Failed {
-                self.result.record(measured);
+        if let Some(alone) = alone {
+            let title = format!("{}: {}, alone", phase.name, work.name);
+            let (results, _) = self.run_at_once(&[(work, Load::Max { window, lasts: alone }, title)], &[])?;
+            for WorkResult { measured, .. } in results {
+                self.reached.insert(work.worker.clone(), measured.part().rate().unwrap_or_default());
+                if measured.verdict() == Verdict::Failed {
+                    self.result.record(measured);
+                }
             }
         }
+        let reached = self.reached.get(&work.worker).copied().unwrap_or_default();
         let planned = RateProfile::constant(share * reached, lasts.as_secs_f64());
         if planned.messages() == 0 {
             // What is measured beside nothing is not what was asked for.
@@ -473,9 +492,10 @@ fn inject(server: &mut ScenarioServer, faults: &[&Fault], began: Instant) -> Res
             break;
         }
         marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": fault.kind.name() }));
-        server.suffer(fault)?;
+        let opened_seconds = server.suffer(fault)?.map(|time| time.as_secs_f64());
         if fault.kind != Happening::GatewayKilled {
-            marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": "reverted" }));
+            let at = began.elapsed().as_secs_f64();
+            marks.push(json!({ "at": at, "name": "reverted", "opened_seconds": opened_seconds }));
         }
     }
     Ok(marks)

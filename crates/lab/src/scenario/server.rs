@@ -12,7 +12,7 @@ use crate::{
     LabError,
     chaos::{self, FaultKind},
     driver::{Driver, DriverTarget},
-    offline_push::{OfflinePush, fake_hook::FakeHook},
+    offline_push::{OfflinePush, fake_consumer::FakeConsumer, fake_hook::FakeHook},
     options::TargetArgs,
     process::{self, ServerProcesses},
     server::{OwnServer, StoreCheck, Target, random_key},
@@ -23,7 +23,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::Path,
     sync::{Arc, OnceLock},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 pub(crate) struct ScenarioServer {
@@ -46,6 +46,8 @@ pub(crate) struct ScenarioServer {
     pub(crate) offline_push: Option<OfflinePush>,
     /// The hook that it asks.
     pub(crate) hook: Option<FakeHook>,
+    /// Who follows its feed.
+    pub(crate) consumer: Option<FakeConsumer>,
 }
 
 impl ScenarioServer {
@@ -53,8 +55,8 @@ impl ScenarioServer {
     pub(crate) fn start(wanted: &Server, args: &TargetArgs) -> Result<Self, LabError> {
         if args.url.is_some() || wanted.url.is_some() {
             let url = args.url.clone().or_else(|| wanted.url.clone());
-            if wanted.hook.is_some() {
-                return Err(LabError::Usage("--url: this server does not ask the lab's hook".into()));
+            if wanted.hook.is_some() || wanted.events_fail.is_some() {
+                return Err(LabError::Usage("--url: this server does not call the lab's hook or webhook".into()));
             }
             if wanted.offline_via.is_some() {
                 return Err(LabError::Usage("--url: this server does not tell the lab's fakes of anything".into()));
@@ -69,19 +71,25 @@ impl ScenarioServer {
         let mut environment = wanted.settings.clone();
         environment.extend(offline_push.iter().flat_map(OfflinePush::settings));
         environment.extend(hook.iter().flat_map(FakeHook::settings));
-        let Some(nodes) = wanted.nodes else {
-            return Ok(ScenarioServer { offline_push, hook, ..ScenarioServer::own(wanted, environment)? });
+        let mut server = match wanted.nodes {
+            None => ScenarioServer::own(wanted, environment)?,
+            Some(nodes) => {
+                let spec = TopologySpec { nodes, with_partitions: false, folder: None, environment, program: None };
+                let topology = Topology::start(&spec)?;
+                let target = Target::Running {
+                    addresses: topology.addresses(),
+                    api_key: topology.api_key.clone(),
+                    token_key: topology.token_key.clone(),
+                };
+                ScenarioServer { topology: Some(topology), ..ScenarioServer::of(target)? }
+            }
         };
-        let spec = TopologySpec { nodes, with_partitions: false, folder: None, environment, program: None };
-        let topology = Topology::start(&spec)?;
-        let target = Target::Running {
-            addresses: topology.addresses(),
-            api_key: topology.api_key.clone(),
-            token_key: topology.token_key.clone(),
-        };
-        Ok(ScenarioServer { topology: Some(topology), offline_push, hook, ..ScenarioServer::of(target)? })
+        let consumer = wanted.events_fail.map(|share| FakeConsumer::start(share, &server.target));
+        (server.offline_push, server.hook, server.consumer) = (offline_push, hook, consumer.transpose()?);
+        Ok(server)
     }
 
+    /// One that calls nothing of the lab's.
     fn of(target: Target) -> Result<Self, LabError> {
         Ok(ScenarioServer {
             target,
@@ -95,6 +103,7 @@ impl ScenarioServer {
             broker: None,
             offline_push: None,
             hook: None,
+            consumer: None,
         })
     }
 
@@ -110,7 +119,7 @@ impl ScenarioServer {
             0 => core.extend(tls.map(|tls| tls.at(Ipv4Addr::LOCALHOST))),
             _ => core.push(("TIDINGS_LINK_LISTEN".to_owned(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).to_string())),
         }
-        let own = OwnServer::start_with(core, wanted.descriptors)?;
+        let own = OwnServer::start_as(core, wanted.descriptors, wanted.core)?;
         let mut gateways = Vec::new();
         if wanted.gateways > 0 {
             let link =
@@ -163,8 +172,8 @@ impl ScenarioServer {
             api_key: args.api_key.clone().unwrap_or_default(),
             token_key: args.token_key.clone().unwrap_or_default(),
         };
-        let driven = Driven { driver, target };
-        Ok(ScenarioServer { driven: Some(driven), broker, ..ScenarioServer::of(running)? })
+        let driven = Some(Driven { driver, target });
+        Ok(ScenarioServer { driven, broker, ..ScenarioServer::of(running)? })
     }
 
     /// Where devices connect, by TLS or without: of a server that runs already, what the scenario says.
@@ -191,36 +200,35 @@ impl ScenarioServer {
         }
     }
 
-    /// Injects a fault and reverts it; returns when the server is ready again.
-    pub(crate) fn suffer(&mut self, fault: &Fault) -> Result<(), LabError> {
+    /// Injects a fault and reverts it; returns when the server is ready again, with the time that it took to open.
+    pub(crate) fn suffer(&mut self, fault: &Fault) -> Result<Option<Duration>, LabError> {
         let kind = match fault.kind {
             Happening::Server(kind) => kind,
-            Happening::GatewayKilled => return self.kill_gateway(fault.node),
+            Happening::GatewayKilled => return self.kill_gateway(fault.node).map(|()| None),
         };
         if let Some(topology) = &mut self.topology {
-            return chaos::inject_one(kind, fault.node, topology, fault.lasts);
+            return chaos::inject_one(kind, fault.node, topology, fault.lasts).map(|()| None);
         }
         let Target::Own(own) = &mut self.target else {
             return Err(LabError::Usage("this server is not the lab's to break".into()));
         };
         match kind {
             FaultKind::NodeFrozen => {
-                let Some(pid) = own.pid() else { return Ok(()) };
+                let Some(pid) = own.pid() else { return Ok(None) };
                 process::signal(pid, Signal::STOP);
                 std::thread::sleep(fault.lasts);
                 process::signal(pid, Signal::CONT);
+                return Ok(None);
             }
             FaultKind::NodeRestarted => {
                 own.stop()?;
-                own.launch()?;
             }
             _ => {
                 own.kill()?;
                 std::thread::sleep(fault.lasts);
-                own.launch()?;
             }
         }
-        Ok(())
+        own.launch().map(Some)
     }
 
     fn kill_gateway(&mut self, number: usize) -> Result<(), LabError> {

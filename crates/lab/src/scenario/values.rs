@@ -141,8 +141,8 @@ pub(crate) struct HighestFile {
 pub(crate) struct ShareOfMaxFile {
     /// Of the rate that the work reaches alone.
     pub(crate) share: f64,
-    /// How long it runs alone, before the phase.
-    pub(crate) each: Time,
+    /// How long it runs alone, before the phase; unset: the rate that it reached in an earlier one.
+    pub(crate) each: Option<Time>,
 }
 
 fn default_factor() -> f64 {

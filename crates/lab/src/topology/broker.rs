@@ -1,6 +1,6 @@
 //! A server that others wrote, for comparison: mosquitto or nats-server, on a port and in a folder of its own.
 
-use super::{commands, place::Place};
+use super::{place::Place, placed_command};
 use crate::{LabError, managed_process::ManagedProcess, reserved_port::ReservedPort};
 use serde::Deserialize;
 use std::{
@@ -84,7 +84,7 @@ impl Broker {
         let port = Place::loopback().reserve(0)?;
         let mut process = ManagedProcess::new(kind.program(), folder.path().join("log"));
         process.start(command(kind, &program, folder.path(), port.at)?)?;
-        process.wait_until(Duration::from_secs(60), || TcpStream::connect(port.at).is_ok())?;
+        process.wait_until(Duration::from_secs(60), LabError::Environment, || TcpStream::connect(port.at).is_ok())?;
         Ok(Broker { process, port, _folder: folder })
     }
 
@@ -98,7 +98,7 @@ impl Broker {
 }
 
 fn command(kind: BrokerKind, program: &Path, folder: &Path, at: SocketAddr) -> Result<Command, LabError> {
-    let mut command = commands::command(Place::loopback(), None, "KILL", program);
+    let mut command = placed_command::command(Place::loopback(), None, "KILL", program);
     command.current_dir(folder);
     match kind {
         BrokerKind::Mosquitto => {

@@ -16,8 +16,8 @@
 //! holds it; so nothing is left behind, however the lab ends.
 
 use super::{
-    commands::{self, run},
     place::Place,
+    placed_command::{self, run},
 };
 use crate::LabError;
 use std::{
@@ -115,7 +115,7 @@ impl Network {
 impl Switch {
     /// Creates a namespace with a process that only holds it; returns the process id.
     fn create_namespace(&mut self) -> Result<u32, LabError> {
-        let mut command = commands::command(Place::loopback(), None, "KILL", Path::new("unshare"));
+        let mut command = placed_command::command(Place::loopback(), None, "KILL", Path::new("unshare"));
         let mut child = command.args(["--net", "sleep", "infinity"]).stdout(Stdio::null()).spawn()?;
         let (own_namespace, child_namespace) = (Path::new("/proc/self/ns/net"), format!("/proc/{}/ns/net", child.id()));
         let own_namespace = std::fs::read_link(own_namespace)?;

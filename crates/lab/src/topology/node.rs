@@ -1,6 +1,6 @@
 //! One node of the cluster: a Tidings server whose ports stay the same over restarts.
 
-use super::{commands, place::Place};
+use super::{place::Place, placed_command};
 use crate::{LabError, managed_process::ManagedProcess, reserved_port::ReservedPort};
 use std::{
     net::SocketAddr,
@@ -79,7 +79,7 @@ impl Node {
             Some(program) => program.canonicalize()?,
             None => std::env::current_exe()?,
         };
-        let mut command = commands::command(self.place, None, "KILL", &program);
+        let mut command = placed_command::command(self.place, None, "KILL", &program);
         command.arg("serve").envs(self.environment.iter().cloned()).current_dir(&self.folder);
         self.process.start(command)
     }
@@ -87,7 +87,7 @@ impl Node {
     pub(super) fn wait_until_ready(&mut self) -> Result<(), LabError> {
         let mut asking = HttpClient::new(self.http(), "");
         asking.set_timeout(ASK_TIMEOUT);
-        self.process.wait_until(READY_TIMEOUT, || asking.is_ready())
+        self.process.wait_until(READY_TIMEOUT, LabError::Environment, || asking.is_ready())
     }
 
     pub(super) fn kill(&mut self) -> Result<(), LabError> {

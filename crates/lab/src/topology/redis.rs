@@ -1,6 +1,6 @@
 //! A Redis Cluster of six servers: three primaries with a replica each, without persistence.
 
-use super::{commands, place::Place, resp::RedisConnection};
+use super::{place::Place, placed_command, resp::RedisConnection};
 use crate::{
     LabError,
     managed_process::{ManagedProcess, POLL_INTERVAL},
@@ -63,7 +63,7 @@ impl RedisCluster {
 
     fn launch(&mut self, number: usize) -> Result<(), LabError> {
         let server = &mut self.servers[number];
-        let mut command = commands::command(self.place, None, "KILL", Path::new("redis-server"));
+        let mut command = placed_command::command(self.place, None, "KILL", Path::new("redis-server"));
         let (port, bus_port) = (server.port.number().to_string(), server.bus_port.number().to_string());
         let address = server.port.at.ip().to_string();
         command
@@ -77,7 +77,7 @@ impl RedisCluster {
             .args(["--cluster-require-full-coverage", "no", "--cluster-allow-pubsubshard-when-down", "yes"]);
         server.process.start(command)?;
         let address = server.port.at;
-        server.process.wait_until(PATIENCE, || {
+        server.process.wait_until(PATIENCE, LabError::Environment, || {
             RedisConnection::connect(address).and_then(|mut redis| redis.execute("PING")).is_ok()
         })
     }

@@ -2,7 +2,7 @@
 //! that the protocol allows must not.
 
 use crate::support::{
-    http::{self, Request},
+    http::{Request, read_request, write_answer},
     lab::{self, FAILED, PASSED},
     trials::trial,
 };
@@ -185,7 +185,7 @@ fn answer_bind(server: &Server, user: &str, is_faulty: bool) -> Vec<u8> {
 fn request(mut stream: TcpStream, server: &Server) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
-        let Request { target: path, body, .. } = Request::read(&mut reader)?;
+        let Request { path, body, .. } = read_request(&mut reader)?;
         let answer = match path.as_str() {
             "/v1/users" => json!({ "created": 0, "updated": 0 }),
             "/v1/push" => push(&body, server),
@@ -203,7 +203,7 @@ fn request(mut stream: TcpStream, server: &Server) -> Option<()> {
             }
             _ => json!({}),
         };
-        http::answer(&mut stream, "200 OK", &answer)?;
+        write_answer(&mut stream, "200 OK", "", &answer.to_string())?;
     }
 }
 

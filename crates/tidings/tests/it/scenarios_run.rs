@@ -166,6 +166,8 @@ fn every_kind_of_population_works() {
     let popups = &self::works(&figures, 1)[0];
     assert!(popups["stretch"]["answers"].as_u64().unwrap() > 0, "{}", popups["stretch"]);
     assert_eq!(popups["stretch"]["broken"], 0);
+    let answers = &self::works(&figures, 1)[1];
+    assert_eq!((&answers["delivered"], &answers["stored_whole"]), (&Value::from(400), &Value::from(10)), "{answers}");
 }
 
 #[test]

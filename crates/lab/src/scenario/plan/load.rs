@@ -8,10 +8,14 @@ use crate::{
     toml_file::Mistake,
 };
 use std::{ops::Range, time::Duration};
+use tidings_protocol::limits::BODY_BYTES_MAX;
 use toml::Spanned;
 
 /// Chunks of a profile: a burst more often than this is no burst.
 const BURSTS_MAX: f64 = 10_000.0;
+
+/// What the body of a message that grows has beside its text, at most.
+const STREAM_BODY_BYTES: usize = 64;
 
 /// When the chunks of a work are due.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,11 +26,11 @@ pub(crate) enum Load {
         window: usize,
         lasts: Duration,
     },
-    /// A share of the rate that it reaches alone, as fast as it goes, for so long.
+    /// A share of the rate that it reaches alone, as fast as it goes, for so long; or that it reached in an earlier phase.
     ShareOfMax {
         share: f64,
         window: usize,
-        alone: Duration,
+        alone: Option<Duration>,
         lasts: Duration,
     },
     Rounds {
@@ -70,6 +74,11 @@ impl Load {
             Load::Searched { share } => Load::Planned(RateProfile::constant(rate * share, each.as_secs_f64())),
             other => other.clone(),
         }
+    }
+
+    /// Whether its rate follows from what an earlier phase reached.
+    pub(crate) fn is_share_of_earlier(&self) -> bool {
+        matches!(self, Load::ShareOfMax { alone: None, .. })
     }
 }
 
@@ -162,11 +171,20 @@ pub(super) fn check_load(
         (Members::Devices(_), _) => {
             refuse(format!("devices are pushed to in `rounds` or at a planned rate, {PUSHES_MAX} times at most"))
         }
-        (Members::PopupUsers { .. }, Load::Max { .. }) => Ok(()),
-        (Members::PopupUsers { .. }, Load::Planned(profile)) if profile.is_constant() => Ok(()),
-        (Members::PopupUsers { .. }, _) => refuse("popups are asked for at a constant rate, or `max`".into()),
+        (Members::PopupUsers(_), Load::Rounds { rounds: 2.., .. }) => {
+            refuse("each of these users is decided for once in one of `rounds`".into())
+        }
+        (Members::Streams(streams), Load::Planned(profile)) if profile.is_constant() => {
+            let text_bytes = profile.messages() as usize * streams.chunk_bytes;
+            if text_bytes + STREAM_BODY_BYTES > BODY_BYTES_MAX {
+                refuse(format!("a text would have {text_bytes} bytes; a body has at most {BODY_BYTES_MAX}"))
+            } else {
+                Ok(())
+            }
+        }
+        (Members::Streams(_), _) => refuse("messages grow at a constant rate".into()),
         (Members::Chat(_), Load::Replay { .. }) => Ok(()),
         (Members::Chat(_), _) | (_, Load::Replay { .. }) => refuse("a chat, and nothing else, takes `replay`".into()),
-        (Members::Conversation { .. } | Members::Direct { .. }, _) => Ok(()),
+        (Members::Conversation { .. } | Members::Direct { .. } | Members::PopupUsers(_), _) => Ok(()),
     }
 }

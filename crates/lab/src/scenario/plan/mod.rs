@@ -54,8 +54,12 @@ pub(crate) struct Server {
     pub(crate) offline_via: Option<OfflineVia>,
     /// A hook of the lab's own, which the server asks. Unset: it asks none.
     pub(crate) hook: Option<HookMode>,
+    /// A consumer of the lab's own follows its feed by a webhook that fails for this share of the direct conversations.
+    pub(crate) events_fail: Option<f64>,
     /// Files that the server may open.
     pub(crate) descriptors: Option<u64>,
+    /// The only core that one server runs on; unset: any.
+    pub(crate) core: Option<usize>,
     /// Processes that hold the devices' connections; 0: the server does itself.
     pub(crate) gateways: usize,
     /// Devices connect by TLS.
@@ -126,6 +130,15 @@ impl Plan {
         let mut phases: Vec<Phase> = Vec::new();
         for written in &file.phase {
             let phase = Phase::of(written, &populations, &script_names)?;
+            if let Some(work) = phase.works.iter().find(|work| work.load.is_share_of_earlier())
+                && !phases.iter().any(|earlier| earlier.finds_the_most_of(&work.worker))
+            {
+                let what = format!(
+                    "`share_of_max` needs `each`: in no earlier phase `{}` works at \"max\"",
+                    work.worker.name()
+                );
+                return Err(Mistake::at(written.get_ref().name.span(), what));
+            }
             if phases.iter().any(|other| other.name == phase.name) {
                 return Err(Mistake::at(written.get_ref().name.span(), "another phase has this name"));
             }
@@ -179,6 +192,7 @@ impl Plan {
             return Err("the file sets `descriptors` of one server".into());
         }
         self.server.nodes = (nodes > 1).then_some(nodes);
+        self.server.core = self.server.core.filter(|_| nodes == 1);
         Ok(())
     }
 
@@ -207,7 +221,7 @@ fn check_use(name: &str, population: &Population, used: &[&Worker]) -> Result<()
     let uses = used.iter().filter(|worker| **worker == &Worker::Population(name.to_owned())).count();
     match (uses, &population.members) {
         (0, _) => Err(format!("no phase has work for the population `{name}`")),
-        (2.., Members::NewConversations { .. } | Members::PopupUsers { .. } | Members::Chat(_)) => {
+        (2.., Members::NewConversations { .. } | Members::Chat(_) | Members::Streams(_)) => {
             Err("these users do their work once: each task needs a population of its own".into())
         }
         _ => Ok(()),
@@ -237,6 +251,11 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     if let (Some(descriptors), Some(_)) = (&file.descriptors, nodes) {
         return Err(Mistake::at(descriptors.span(), "`descriptors` is for one server, not for a cluster"));
     }
+    if let (Some(core), true) =
+        (&file.core, nodes.is_some() || url.is_some() || file.driver.is_some() || file.broker.is_some())
+    {
+        return Err(Mistake::at(core.span(), "`core` is for one server of the lab's own"));
+    }
     let parse = if nodes.is_some() { options::parse_cluster_setting } else { options::parse_setting };
     let mut settings = Vec::new();
     for (name, value) in &file.settings {
@@ -261,10 +280,13 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     let driver = file.driver.as_ref().map(DriverSource::of).transpose()?.or(usual);
     let offline_via = file.offline_via.as_ref().map(|via| *via.get_ref());
     let hook = file.hook.as_ref().map(|hook| *hook.get_ref());
-    if let (Some(hook), true) = (&file.hook, url.is_some() || driver.is_some() || nodes.is_some()) {
-        return Err(Mistake::at(hook.span(), "a hook is asked by one server of the lab's own"));
+    let called = file.hook.as_ref().map(Spanned::span).or(file.events_fail.as_ref().map(Spanned::span));
+    if let (Some(span), true) = (called, url.is_some() || driver.is_some() || nodes.is_some()) {
+        return Err(Mistake::at(span, "the lab's hook and webhook are called by one server of the lab's own"));
     }
     let (listeners, certificate) = (file.listeners.clone(), file.certificate.clone());
+    let events_fail = file.events_fail.as_ref().map(|share| *share.get_ref());
+    let core = file.core.as_ref().map(|core| *core.get_ref());
     Ok(Server {
         url,
         driver,
@@ -272,7 +294,9 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
         nodes,
         offline_via,
         hook,
+        events_fail,
         descriptors,
+        core,
         gateways,
         // By the populations.
         tls: false,

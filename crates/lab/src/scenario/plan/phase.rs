@@ -83,6 +83,13 @@ pub(crate) struct Work {
     pub(crate) thresholds: Vec<Threshold>,
 }
 
+impl Phase {
+    /// Whether it has this work done as fast as it goes.
+    pub(crate) fn finds_the_most_of(&self, worker: &Worker) -> bool {
+        self.works.iter().any(|work| work.worker == *worker && matches!(work.load, Load::Max { .. }))
+    }
+}
+
 const WINDOW: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(200);
 /// The lease of a gateway, and as long again.
@@ -91,6 +98,7 @@ const FORGOTTEN_WITHIN: Duration = Duration::from_secs(30);
 const STEPS_MAX: usize = 200;
 /// Shares are written with few digits.
 const SHARES_ROUNDING: f64 = 0.001;
+
 fn thresholds(bounds: &[Bound]) -> Vec<Threshold> {
     bounds.iter().map(|bound| bound.0.clone()).collect()
 }
@@ -362,23 +370,25 @@ impl PhaseFrame<'_> {
         let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
         let around = file.around.as_ref().map_or(Duration::ZERO, |around| around.get_ref().0);
         if let Some(around) = &file.around
-            && !matches!(rate.get_ref(), RateFile::Max | RateFile::ShareOfMax(_))
+            && !matches!(rate.get_ref(), RateFile::Max | RateFile::ShareOfMax(_) | RateFile::Constant(_))
         {
-            let what = "only work at a rate of `\"max\"`, or of a share of it, begins before other work";
+            let what = "only work at a rate that does not change begins before other work";
             return Err(Mistake::at(around.span(), what));
         }
         match rate.get_ref() {
             RateFile::Max => Ok(Load::Max { window, lasts: lasts + 2 * around }),
             RateFile::ShareOfMax(ShareOfMaxFile { share, each }) => {
-                if *share > 0.0 && *share <= 1.0 && !each.0.is_zero() {
-                    let (share, alone) = (share * work_share, each.0);
+                let alone = each.map(|each| each.0);
+                if *share > 0.0 && *share <= 1.0 && alone.is_none_or(|alone| !alone.is_zero()) {
+                    let share = share * work_share;
                     Ok(Load::ShareOfMax { share, window, alone, lasts: lasts + 2 * around })
                 } else {
                     Err(Mistake::at(rate.span(), "`share` is above 0 and at most 1, `each` above 0"))
                 }
             }
             rate_file => {
-                Ok(Load::Planned(profile_of(rate_file, &rate.span(), lasts.as_secs_f64())?.scaled(work_share)))
+                let seconds = (lasts + 2 * around).as_secs_f64();
+                Ok(Load::Planned(profile_of(rate_file, &rate.span(), seconds)?.scaled(work_share)))
             }
         }
     }

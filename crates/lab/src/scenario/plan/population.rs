@@ -1,7 +1,7 @@
 //! The populations of a scenario: who takes part, and how many.
 
 use crate::{
-    client_engine::device::DeviceProtocol,
+    client_engine::{device::DeviceProtocol, http::ConnectionUse},
     devices::invalid_frames::VECTORS,
     message_clients::ChatSpec,
     mix::share::MixShare,
@@ -60,12 +60,29 @@ pub(crate) enum Members {
     FaultyDevices(FaultyDeviceSpec),
     /// The authors of a recorded chat, all in one group.
     Chat(ChatSpec),
-    PopupUsers {
-        users: u32,
-        popups: usize,
-        connections: usize,
-        keep_alive: bool,
-    },
+    PopupUsers(PopupUsers),
+    Streams(Streams),
+}
+
+/// Messages that grow, each in a group of its writer and its readers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Streams {
+    pub(crate) streams: usize,
+    pub(crate) readers: usize,
+    pub(crate) chunk_bytes: usize,
+}
+
+/// Users who are decided for, and the popups that there are for them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct PopupUsers {
+    pub(crate) users: u32,
+    pub(crate) popups: usize,
+    pub(crate) connections: usize,
+    pub(crate) connection_use: ConnectionUse,
+    /// Between two popups of a user.
+    pub(crate) gap_s: u64,
+    /// Users who are due and nevertheless told to come back, of those asked for, at most.
+    pub(crate) nothing_share: f64,
 }
 
 /// Devices, and their load clients.
@@ -118,6 +135,13 @@ const SILENT: usize = 1_000;
 const FAULTY_DESCRIPTORS: u64 = 1_024;
 const POPUPS: usize = 100;
 const POPUP_CONNECTIONS: usize = 32;
+/// The shortest gap: for a second before its end a user is not asked for.
+const GAP_S_MIN: u64 = 3;
+const NOTHING_SHARE: f64 = 0.01;
+const READERS: usize = 2;
+const CHUNK_BYTES: usize = 20;
+/// The shortest chunk: the numbers of stream and chunk, and what separates them.
+const CHUNK_BYTES_MIN: usize = 12;
 
 /// The keys of each kind.
 fn keys_of(kind: PopulationKind) -> &'static [&'static str] {
@@ -141,7 +165,8 @@ fn keys_of(kind: PopulationKind) -> &'static [&'static str] {
         PopulationKind::Connections => &["users", "via", "stay", "under_way", "clients"],
         PopulationKind::FaultyDevices => &["devices", "under_way", "silent", "descriptors", "vectors"],
         PopulationKind::Chat => &["file", "limit", "online", "offline_share", "mix", "background"],
-        PopulationKind::PopupUsers => &["users", "popups", "connections", "keep_alive"],
+        PopulationKind::PopupUsers => &["users", "popups", "connections", "keep_alive", "gap", "nothing_share"],
+        PopulationKind::Streams => &["streams", "readers", "chunk_bytes"],
     }
 }
 
@@ -291,12 +316,30 @@ impl Population {
                     mix: mix.transpose()?.unwrap_or_default(),
                 })
             }
-            PopulationKind::PopupUsers => Members::PopupUsers {
-                users: u32::try_from(needed(&file.users, "users", written)?).unwrap_or(u32::MAX),
-                popups: count(&file.popups, POPUPS)?,
-                connections: count(&file.connections, POPUP_CONNECTIONS)?,
-                keep_alive: file.keep_alive.as_ref().is_none_or(|keep| *keep.get_ref()),
-            },
+            PopulationKind::PopupUsers => {
+                let is_kept = file.keep_alive.as_ref().is_none_or(|keep| *keep.get_ref());
+                let gap_s = file.gap.as_ref().map_or(GAP_S_MIN, |gap| gap.get_ref().0.as_secs());
+                if let Some(gap) = file.gap.as_ref().filter(|_| gap_s < GAP_S_MIN) {
+                    return Err(Mistake::at(gap.span(), format!("must be at least {GAP_S_MIN}s")));
+                }
+                Members::PopupUsers(PopupUsers {
+                    users: u32::try_from(needed(&file.users, "users", written)?).unwrap_or(u32::MAX),
+                    popups: count(&file.popups, POPUPS)?,
+                    connections: count(&file.connections, POPUP_CONNECTIONS)?,
+                    connection_use: if is_kept { ConnectionUse::Kept } else { ConnectionUse::OneRequest },
+                    gap_s,
+                    nothing_share: file.nothing_share.as_ref().map_or(NOTHING_SHARE, |share| *share.get_ref()),
+                })
+            }
+            PopulationKind::Streams => {
+                let chunk_bytes = count(&file.chunk_bytes, CHUNK_BYTES)?;
+                if chunk_bytes < CHUNK_BYTES_MIN {
+                    let span = span_of(&file.chunk_bytes).unwrap_or_default();
+                    return Err(Mistake::at(span, format!("must be at least {CHUNK_BYTES_MIN}")));
+                }
+                let streams = needed(&file.streams, "streams", written)?;
+                Members::Streams(Streams { streams, readers: count(&file.readers, READERS)?, chunk_bytes })
+            }
         };
         Ok(Population { members, background: file.background.as_ref().is_some_and(|low| *low.get_ref()) })
     }
@@ -329,6 +372,11 @@ fn refuse_other_keys(file: &PopulationFile, known: &[&str]) -> Result<(), Mistak
         ("pipeline", span_of(&file.pipeline)),
         ("stay", span_of::<Time>(&file.stay)),
         ("keep_alive", span_of(&file.keep_alive)),
+        ("gap", span_of::<Time>(&file.gap)),
+        ("nothing_share", span_of(&file.nothing_share)),
+        ("streams", span_of(&file.streams)),
+        ("readers", span_of(&file.readers)),
+        ("chunk_bytes", span_of(&file.chunk_bytes)),
         ("background", span_of(&file.background)),
         ("receipts", span_of::<Time>(&file.receipts)),
         ("file", span_of(&file.file)),

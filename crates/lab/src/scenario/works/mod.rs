@@ -1,7 +1,8 @@
 //! The tasks of a phase: each kind of population has a worker that does what is due to it.
 //!
 //! Workers of one phase run at the same time, each in a thread that waits for its load client, or that drives its clients
-//! itself. In reading order: [`messages`], [`driven`], [`devices`], [`connections`], [`faulty_devices`], [`popups`], [`scripted`] are the workers; [`figures`]
+//! itself. In reading order: [`messages`], [`driven`], [`devices`], [`connections`], [`faulty_devices`], [`popups`], [`streams`],
+//! [`scripted`] are the workers; [`figures`]
 //! are those of the workers without a load client in another process.
 
 mod connections;
@@ -12,6 +13,7 @@ mod figures;
 mod messages;
 mod popups;
 mod scripted;
+mod streams;
 
 use super::{
     plan::{
@@ -45,6 +47,7 @@ use std::{
     net::SocketAddr,
     sync::{Arc, OnceLock},
 };
+use streams::StreamWorker;
 
 /// What is to be done now.
 #[derive(Debug)]
@@ -117,6 +120,7 @@ pub(crate) enum WorkerClient {
     Connections(Box<ConnectionWorker>),
     FaultyDevices(Box<FaultyDeviceWorker>),
     Popups(Box<PopupWorker>),
+    Streams(Box<StreamWorker>),
     Script(Box<ScriptedWorker>),
 }
 
@@ -148,9 +152,8 @@ impl WorkerClient {
             Members::FaultyDevices(spec) => {
                 WorkerClient::FaultyDevices(Box::new(FaultyDeviceWorker::open(around, spec)?))
             }
-            Members::PopupUsers { users, popups, connections, keep_alive } => {
-                WorkerClient::Popups(Box::new(PopupWorker::open(around, *users, *popups, *connections, *keep_alive)?))
-            }
+            Members::PopupUsers(users) => WorkerClient::Popups(Box::new(PopupWorker::open(around, *users)?)),
+            Members::Streams(streams) => WorkerClient::Streams(Box::new(StreamWorker::open(around, *streams)?)),
         })
     }
 
@@ -189,6 +192,7 @@ impl WorkerClient {
             WorkerClient::Connections(worker) => worker.run(job),
             WorkerClient::FaultyDevices(worker) => worker.run(job),
             WorkerClient::Popups(worker) => worker.run(job),
+            WorkerClient::Streams(worker) => worker.run(job),
             WorkerClient::Script(worker) => worker.run(job),
         }
     }

@@ -3,14 +3,14 @@
 //! `/connection/websocket` and `POST /api/publish` are as much of Centrifugo's JSON protocol as the shipped driver needs; `/text`
 //! is a protocol of words, with tokens from `/token`, answers, acknowledgements and heartbeats.
 
-use super::http::{self, Request};
+use super::http::{Request, listen, read_request, write_answer, write_frame};
 use serde_json::{Value, json};
 use std::{
     io::{BufReader, Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
+    net::{Shutdown, TcpStream},
     sync::{Arc, Mutex},
 };
-use tidings_protocol::ws::{Data, OpCode, put_server_frame, take_frame};
+use tidings_protocol::ws::{OpCode, take_frame};
 
 /// What is wrong with the twentieth message, towards the first receiver.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,16 +71,9 @@ pub(crate) struct ForeignServer {
 
 impl ForeignServer {
     pub(crate) fn start(fault: Fault) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let server = ForeignServer { fault, state: Arc::default(), url };
+        let mut server = ForeignServer { fault, state: Arc::default(), url: String::new() };
         let serving = server.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let server = serving.clone();
-                std::thread::spawn(move || server.connection(stream.unwrap()));
-            }
-        });
+        server.url = format!("http://{}", listen(move |stream| serving.connection(stream)));
         server
     }
 
@@ -93,17 +86,15 @@ impl ForeignServer {
     }
 
     fn connection(&self, mut stream: TcpStream) -> Option<()> {
-        stream.set_nodelay(true).ok()?;
         let mut reader = BufReader::new(stream.try_clone().ok()?);
         loop {
-            let request = Request::read(&mut reader)?;
-            let target = &request.target;
+            let Request { path: target, api_key: key, body, .. } = read_request(&mut reader)?;
             let (status, answer) = match target.split('?').next()? {
                 "/connection/websocket" => return self.session(stream, reader, Protocol::Centrifugo),
                 "/text" => return self.session(stream, reader, Protocol::Text),
                 "/token" => ("200 OK", json!({ "auth": { "t": format!("token-of-{}", target.split_once('=')?.1) } })),
-                "/api/publish" if request.header("x-api-key") == "secret-key" => {
-                    let request: Value = serde_json::from_slice(&request.body).ok()?;
+                "/api/publish" if key == "secret-key" => {
+                    let request: Value = serde_json::from_slice(&body).ok()?;
                     let marker = request["data"]["lab"].as_str()?;
                     match self.publish(request["channel"].as_str()?, marker) {
                         _ if self.fault == Fault::NoAnswer => continue,
@@ -113,7 +104,7 @@ impl ForeignServer {
                 }
                 _ => ("401 Unauthorized", json!({})),
             };
-            http::answer(&mut stream, status, &answer)?;
+            write_answer(&mut stream, status, "", &answer.to_string())?;
         }
     }
 
@@ -281,13 +272,6 @@ impl ForeignServer {
     pub(crate) fn all_have_answered_the_ping(&self) -> bool {
         self.state.lock().unwrap().subscribers.iter().all(|subscriber| subscriber.has_answered_ping)
     }
-}
-
-fn write_frame(stream: &mut TcpStream, payload: &str) {
-    let mut bytes = Vec::new();
-    put_server_frame(&mut bytes, OpCode::Data(Data::Text), payload.as_bytes());
-    // Fails when the client has disconnected.
-    let _ = stream.write_all(&bytes);
 }
 
 /// A message in three frames, with a ping between them.

@@ -1,4 +1,4 @@
-//! The commands of a topology's processes: their place and their user. None outlives the lab.
+//! Commands of a topology: at a place, as a user, with a death signal.
 
 use super::place::Place;
 use crate::LabError;
