@@ -10,16 +10,17 @@ pub use crate::{
     cluster_cost::args::ClusterCostArgs,
     compare::CompareArgs,
     crash::CrashArgs,
-    devices::args::{BareAcceptArgs, ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, StormArgs},
+    device_commands::{ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, StormArgs},
+    devices::bare_accept::BareAcceptArgs,
     direct::DirectArgs,
     driver::DriverArgs,
     events::EventsArgs,
     group::GroupArgs,
-    growth::{GrowthArgs, GrowthPart},
     isolation::{Flood, IsolationArgs},
     leader::LeaderArgs,
     notifications::{NotificationArgs, PlantedKind},
-    popups::args::{PopupArgs, PopupCapsArgs, PopupCrashArgs, PopupGrowthArgs},
+    popup::PopupArgs,
+    popups::args::{PopupCapsArgs, PopupCrashArgs},
     replay::ReplayArgs,
     report::OutputArgs,
     scenario::args::{RunArgs, ScenarioArgs},
@@ -70,8 +71,6 @@ pub enum Bench {
     Leader(LeaderArgs),
     /// What a message costs Redis and PostgreSQL, compared with an inbox per member written one by one
     ClusterCost(ClusterCostArgs),
-    /// Rates and memory at growing group sizes, histories and numbers of users
-    Growth(GrowthArgs),
     /// Devices bind, stay with heartbeats, and what that costs
     Connect(ConnectArgs),
     /// All devices disconnect at once and reconnect at once, compared with a loop that only accepts
@@ -86,8 +85,6 @@ pub enum Bench {
     Compare(CompareArgs),
     /// The traffic of a home page: decisions and events of a million users, compared with nginx
     Popup(PopupArgs),
-    /// Decisions a second with more popups, and with more users
-    PopupGrowth(PopupGrowthArgs),
     /// All devices of a user request popups at once, for every kind of cap, also after a restart
     PopupCaps(PopupCapsArgs),
     /// Kill the server at random moments under decisions and events, and prove that it kept what it acknowledged
@@ -156,7 +153,6 @@ impl Bench {
             Bench::Direct(args) => Some(&args.target),
             Bench::Isolation(args) => Some(&args.target),
             Bench::Events(args) => Some(&args.target),
-            Bench::Growth(args) => Some(&args.target),
             Bench::Brokers(args) => Some(&args.target),
             Bench::Ceiling(args) => Some(&args.target),
             Bench::Popup(args) => Some(&args.target),
@@ -198,7 +194,6 @@ impl BenchArgs {
             Bench::Exceptions(args) => &args.devices.settings,
             Bench::Push(args) => &args.devices.settings,
             Bench::Popup(args) => &args.settings,
-            Bench::PopupGrowth(args) => &args.settings,
             _ => &[],
         })
     }

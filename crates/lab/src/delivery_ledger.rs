@@ -10,21 +10,16 @@ use crate::{
 use hdrhistogram::Histogram;
 use std::{collections::HashSet, io::Write};
 
-/// The number of the message, that of its sender, and that among the sender's messages: what a payload of bytes begins with.
-const HEAD_BYTES: usize = 12;
-/// A payload of bytes is at least as long.
-pub(crate) const BODY_BYTES_MIN: usize = HEAD_BYTES;
 /// What a marker begins with.
 const MARKER: &str = "lab.";
 const PROBLEMS_MAX: usize = 5;
 
-/// How a payload carries its numbers.
+/// What payloads of a phase begin with: a text of letters, digits and dots, which is the same in JSON. The message's number, that of
+/// its sender and that among the sender's messages follow: `lab.RUN.PHASE.NUMBER.SENDER.OF_SENDER.`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Marking {
-    /// As bytes, for protocols that carry any.
-    Bytes,
-    /// As a text of letters, digits and dots, which is the same in JSON: `lab.RUN.PHASE.…`.
-    Text { run: String, phase: u32 },
+pub(crate) struct Marking {
+    pub(crate) run: String,
+    pub(crate) phase: u32,
 }
 
 /// Who gets what is published.
@@ -147,11 +142,6 @@ impl Ledger {
         }
     }
 
-    /// The sender of the next message, if they take turns.
-    pub(crate) fn next_sender(&self) -> usize {
-        self.published.len() % self.sent_by.len()
-    }
-
     /// Makes the payload of a message that is sent now and could have been since `free_since`, when it was due or its sender was
     /// free: what lies between is the lab's own lag. Returns the number of the message.
     pub(crate) fn publish(&mut self, sender: usize, times: SendTimes, payload: &mut Vec<u8>) -> u32 {
@@ -179,17 +169,10 @@ impl Ledger {
 
     fn put_payload(&self, number: usize, out: &mut Vec<u8>) {
         let Published { sender, of_sender, .. } = self.published[number];
-        let filler = match &self.marking {
-            Marking::Bytes => {
-                [number as u32, sender, of_sender].iter().for_each(|part| out.extend_from_slice(&part.to_le_bytes()));
-                (number % 251) as u8
-            }
-            Marking::Text { run, phase } => {
-                // Writing to a Vec cannot fail.
-                let _ = write!(out, "{MARKER}{run}.{phase}.{number}.{sender}.{of_sender}.");
-                b'a' + (number % 26) as u8
-            }
-        };
+        let Marking { run, phase } = &self.marking;
+        // Writing to a Vec cannot fail.
+        let _ = write!(out, "{MARKER}{run}.{phase}.{number}.{sender}.{of_sender}.");
+        let filler = b'a' + (number % 26) as u8;
         let length = self.body_bytes.max(out.len());
         out.resize(length, filler);
     }
@@ -228,11 +211,9 @@ impl Ledger {
             Identity::Unknown => {
                 self.altered += 1;
                 let shown = String::from_utf8_lossy(&payload[..payload.len().min(60)]).into_owned();
-                let shown = if self.marking == Marking::Bytes { String::new() } else { format!(": {shown}") };
-                return self.note(format!(
-                    "receiver {receiver} got a payload of {} bytes that nobody sent{shown}",
-                    payload.len()
-                ));
+                let bytes = payload.len();
+                return self
+                    .note(format!("receiver {receiver} got a payload of {bytes} bytes that nobody sent: {shown}"));
             }
         };
         let Published { sender, of_sender, .. } = self.published[number];
@@ -277,20 +258,15 @@ impl Ledger {
 
     /// The message that a payload is, if this run published exactly these bytes.
     fn identify(&mut self, payload: &[u8]) -> Identity {
-        let number = match &self.marking {
-            Marking::Bytes => payload.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) as usize),
-            Marking::Text { run, phase } => {
-                let text = std::str::from_utf8(payload).ok().and_then(|text| text.strip_prefix(MARKER));
-                let mut parts = text.unwrap_or_default().split('.');
-                if parts.next() != Some(run) {
-                    return Identity::Unknown;
-                }
-                match parts.next().and_then(|phase| phase.parse::<u32>().ok()) {
-                    Some(of) if of < *phase => return Identity::Earlier,
-                    Some(of) if of == *phase => parts.next().and_then(|number| number.parse().ok()),
-                    _ => None,
-                }
-            }
+        let text = std::str::from_utf8(payload).ok().and_then(|text| text.strip_prefix(MARKER));
+        let mut parts = text.unwrap_or_default().split('.');
+        if parts.next() != Some(&self.marking.run) {
+            return Identity::Unknown;
+        }
+        let number: Option<usize> = match parts.next().and_then(|phase| phase.parse::<u32>().ok()) {
+            Some(of) if of < self.marking.phase => return Identity::Earlier,
+            Some(of) if of == self.marking.phase => parts.next().and_then(|number| number.parse().ok()),
+            _ => None,
         };
         let Some(number) = number.filter(|number| *number < self.published.len()) else { return Identity::Unknown };
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -391,27 +367,22 @@ impl Ledger {
 mod tests {
     use super::*;
 
+    fn marking(phase: u32) -> Marking {
+        Marking { run: "r1".into(), phase }
+    }
+
     /// 200,000 messages to five receivers, a million deliveries, as `deliver` makes of them; it may hand on any.
-    fn run_with(marking: Marking, mut deliver: impl FnMut(&mut Ledger, usize, usize, &[u8])) -> Outcome {
-        let mut ledger = Ledger::new(marking, 1_000, 5, 3, 48);
+    fn run(mut deliver: impl FnMut(&mut Ledger, usize, usize, &[u8])) -> Outcome {
+        let mut ledger = Ledger::new(marking(2), 1_000, 5, 3, 48);
         let mut payload = Vec::new();
         for message in 0..200_000 {
-            let sender = ledger.next_sender();
-            ledger.publish(sender, SendTimes { planned: 1_000, free_since: 1_000, now: 1_000 }, &mut payload);
+            let times = SendTimes { planned: 1_000, free_since: 1_000, now: 1_000 };
+            ledger.publish(message % 3, times, &mut payload);
             for receiver in 0..5 {
                 deliver(&mut ledger, message, receiver, &payload);
             }
         }
         ledger.outcome(false)
-    }
-
-    /// The same with both markings, which must count alike.
-    fn run(mut deliver: impl FnMut(&mut Ledger, usize, usize, &[u8])) -> Outcome {
-        let bytes = run_with(Marking::Bytes, &mut deliver);
-        let text = run_with(Marking::Text { run: "r1".into(), phase: 2 }, &mut deliver);
-        let counts = |o: &Outcome| (o.lost, o.doubled, o.out_of_order, o.altered, o.delivered);
-        assert_eq!(counts(&bytes), counts(&text));
-        bytes
     }
 
     const AT: (usize, usize) = (123_456, 3);
@@ -483,8 +454,7 @@ mod tests {
 
     #[test]
     fn a_message_of_a_pair_is_for_its_receiver_alone() {
-        let marking = || Marking::Text { run: "r".into(), phase: 0 };
-        let (mut ledger, mut payload) = (Ledger::of_pairs(marking(), 0, 3, 0), Vec::new());
+        let (mut ledger, mut payload) = (Ledger::of_pairs(marking(0), 0, 3, 0), Vec::new());
         for pair in [0, 2, 2, 1] {
             ledger.publish(pair, SendTimes::default(), &mut payload);
             ledger.deliver(pair, &payload, 10);
@@ -500,7 +470,7 @@ mod tests {
 
     #[test]
     fn a_refused_message_is_nobodys_loss_unless_somebody_gets_it() {
-        let mut ledger = Ledger::new(Marking::Text { run: "r".into(), phase: 0 }, 0, 2, 1, 0);
+        let mut ledger = Ledger::new(marking(0), 0, 2, 1, 0);
         let mut payloads = [Vec::new(), Vec::new(), Vec::new()];
         for payload in &mut payloads {
             ledger.publish(0, SendTimes::default(), payload);
@@ -520,7 +490,6 @@ mod tests {
 
     #[test]
     fn a_message_of_an_earlier_phase_or_of_another_run_is_told_apart() {
-        let marking = |phase| Marking::Text { run: "r".into(), phase };
         let (mut earlier, mut payload) = (Ledger::new(marking(0), 0, 1, 1, 40), Vec::new());
         earlier.publish(0, SendTimes::default(), &mut payload);
         let mut ledger = Ledger::new(marking(1), 0, 1, 1, 40);

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &DirectArgs) -> Result<RunResult, LabError> {
     });
     let mut scenario = OverriddenScenario::shipped("direct")?;
     scenario
-        .only_first_phase()
+        .only_first_phases(1)
         .set("about", &*title)?
         .set("population.pairs.pairs", args.pairs as i64)?
         .set("population.pairs.senders", args.connections as i64)?

@@ -24,6 +24,25 @@ impl HistogramCounts {
         HistogramCounts(pairs.flatten().collect())
     }
 
+    pub(crate) fn add(&mut self, other: &HistogramCounts) {
+        self.0.extend_from_slice(&other.0);
+    }
+
+    pub(crate) fn percentiles(&self) -> Percentiles {
+        Percentiles::of(&self.histogram())
+    }
+
+    pub(crate) fn curve(&self) -> Curve {
+        curve_of(&self.histogram())
+    }
+
+    /// Of latencies.
+    fn histogram(&self) -> Histogram<u64> {
+        let mut histogram = new_histogram();
+        self.add_to(&mut histogram);
+        histogram
+    }
+
     /// Adds all values to a histogram of the same bounds and digits.
     pub(crate) fn add_to<C: Counter>(&self, histogram: &mut Histogram<C>) {
         for pair in self.0.as_chunks::<2>().0 {

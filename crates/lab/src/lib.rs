@@ -4,7 +4,8 @@
 //! receiver is verified entry by entry, and a run in which an entry was lost, doubled, reordered or altered fails. The lab
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
-//! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
+//! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `popup`, `events`: commands that are scenarios with other values;
+//! - `crash`, `chaos`, `cluster_cost`: one file or folder per command;
 //! - `reach`: whether every message reaches every member by exactly the channels that are due;
 //! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;
 //! - `compare`: reports of several versions or steps beside each other;
@@ -15,8 +16,9 @@
 //! - `client_engine`: the event loop and the protocols that every load client is built on;
 //! - [`worker`]: the load client for messages, on one core;
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
-//! - [`devices`], `device_worker`: benches with devices, and their load client;
-//! - [`popups`]: benches with popup decisions and events, with a load client of their own;
+//! - `device_commands`: benches with devices, which are scenarios; `devices`, `device_worker`: these as a bench sees them, and their load
+//!   client;
+//! - [`popups`]: popup decisions and events, with a load client of their own;
 //! - `offline_push`: fakes of the app's webhook and of providers' services, and counts of what members who are offline are told;
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
@@ -30,7 +32,8 @@
 //! - `result`: the one result that every run fills, with its measurements, checks and verdict; `outcome_figures`: that of messages;
 //! - `report`: a result on the terminal, and as a page, as JSON, as CSV and for JUnit;
 //! - `toml_file`: mistakes in users' files, shown with their line;
-//! - `timeline`, `corpus`, `process`, `interrupt`: reading a timeline back, recorded chats, the operating system, Ctrl-C.
+//! - `timeline`, `corpus`, `process`, `managed_process`, `interrupt`: reading a timeline back, recorded chats, the operating system, a process
+//!   with its log, Ctrl-C.
 
 mod agent;
 pub mod args;
@@ -47,14 +50,14 @@ mod compare;
 mod corpus;
 mod crash;
 mod delivery_ledger;
+mod device_commands;
 mod device_worker;
-pub mod devices;
+mod devices;
 mod direct;
 mod driver;
 mod events;
 mod fleet;
 mod group;
-mod growth;
 mod interrupt;
 mod isolation;
 mod kernel;
@@ -62,6 +65,7 @@ mod latency;
 mod leader;
 mod live;
 mod load_client;
+mod managed_process;
 mod message_clients;
 mod mix;
 mod notifications;
@@ -69,6 +73,7 @@ pub mod offline_push;
 pub mod options;
 mod outcome_figures;
 mod phase_part;
+mod popup;
 pub mod popups;
 mod process;
 mod rate_profile;
@@ -130,7 +135,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Agent(args) => return agent::main(args),
         Bench::Worker => return worker::main(),
         Bench::DeviceWorker => return device_worker::main(),
-        Bench::BareAccept(bare) => return devices::bare_accept_main(bare),
+        Bench::BareAccept(bare) => return devices::bare_accept::main(bare),
         Bench::BareServer(bare) => return bare_server::main(bare),
         Bench::WsEcho => return ws_interop::echo(),
         Bench::WsProbe(args) => return ws_interop::probe(args),
@@ -283,17 +288,15 @@ fn run_bench(bench: &Bench) -> Result<RunResult, LabError> {
         Bench::Chaos(args) => chaos::run(args),
         Bench::Leader(args) => leader::run(args),
         Bench::ClusterCost(args) => cluster_cost::run(args),
-        Bench::Growth(args) => growth::run(args),
-        Bench::Connect(args) => devices::connect::run(args),
-        Bench::Storm(args) => devices::storm::run(args),
-        Bench::Failover(args) => devices::failover::run(args),
-        Bench::Exceptions(args) => devices::exceptions::run(args),
+        Bench::Connect(args) => device_commands::connect(args),
+        Bench::Storm(args) => device_commands::storm(args),
+        Bench::Failover(args) => device_commands::failover(args),
+        Bench::Exceptions(args) => device_commands::exceptions(args),
         Bench::Run(args) => scenario::run(args),
-        Bench::Popup(args) => popups::home_page::run(args),
-        Bench::PopupGrowth(args) => popups::growth::run(args),
+        Bench::Popup(args) => popup::run(args),
         Bench::PopupCaps(args) => popups::caps::run(args),
         Bench::PopupCrash(args) => popups::crash::run(args),
-        Bench::Push(args) => devices::push::run(args),
+        Bench::Push(args) => device_commands::push(args),
         Bench::Compare(args) => compare::run(args),
         Bench::Brokers(args) => brokers::run(args),
         Bench::Ceiling(args) => ceiling::run(args),

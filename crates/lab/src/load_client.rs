@@ -13,7 +13,7 @@ use crate::{
         Conversation, MixConfig, Outcome, Phase, Progress, Receiver, WorkerCommand, WorkerConfig, WorkerReport,
     },
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     io::{BufRead, BufReader, ErrorKind, Write},
     net::SocketAddr,
@@ -104,7 +104,8 @@ impl LoadClient {
                     "{count} connections: one load client holds {CONNECTIONS_MAX}; more take --agents"
                 )));
             }
-            WorkerLink::Process(WorkerProcess::start()?)
+            let (worker, output) = WorkerProcess::start("worker")?;
+            WorkerLink::Process(worker, output)
         } else {
             WorkerLink::Agents(Box::new(Fleet::connect(&args.load_agents, args.lag_max)?))
         };
@@ -232,14 +233,18 @@ impl LoadClient {
 
     fn send(&mut self, command: &WorkerCommand) -> Result<(), LabError> {
         match &mut self.link {
-            WorkerLink::Process(worker) => worker.send(command),
+            WorkerLink::Process(worker, _) => worker.send(command),
             WorkerLink::Agents(fleet) => fleet.send(command),
         }
     }
 
     fn receive(&mut self) -> Result<WorkerReport, LabError> {
         match &mut self.link {
-            WorkerLink::Process(worker) => worker.receive(),
+            WorkerLink::Process(_, output) => match next_report(output) {
+                None => Err(LabError::Worker(NO_REPORT.into())),
+                Some(Err(why) | Ok(WorkerReport::Failed { why })) => Err(LabError::Worker(why)),
+                Some(Ok(report)) => Ok(report),
+            },
             WorkerLink::Agents(fleet) => fleet.receive(),
         }
     }
@@ -248,7 +253,7 @@ impl LoadClient {
 /// Where the load comes from.
 #[derive(Debug)]
 enum WorkerLink {
-    Process(WorkerProcess),
+    Process(WorkerProcess, BufReader<ChildStdout>),
     Agents(Box<Fleet>),
 }
 
@@ -256,34 +261,35 @@ impl WorkerLink {
     /// The processes of this machine.
     fn pids(&self) -> Vec<u32> {
         match self {
-            WorkerLink::Process(worker) => vec![worker.child.id()],
+            WorkerLink::Process(worker, _) => vec![worker.pid()],
             WorkerLink::Agents(_) => Vec::new(),
         }
     }
 }
 
-/// A worker process on this machine.
+/// A load client's process on this machine. It ends when its input ends, which is waited for.
 #[derive(Debug)]
-struct WorkerProcess {
+pub(crate) struct WorkerProcess {
     child: Child,
     stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
 }
 
 impl WorkerProcess {
-    fn start() -> Result<Self, LabError> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "worker"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    /// Starts the hidden command of this name; returns what it writes, too.
+    pub(crate) fn start(command: &str) -> Result<(Self, BufReader<ChildStdout>), LabError> {
+        let mut process = Command::new(std::env::current_exe()?);
+        process.args(["bench", command]).stdin(Stdio::piped()).stdout(Stdio::piped());
         if interrupt::is_installed() {
-            command.process_group(0);
+            process.process_group(0);
         }
-        let mut child = command.spawn()?;
+        let mut child = process.spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let process = WorkerProcess { child, stdin };
         let Some(stdout) = stdout else { return Err(LabError::Worker("has no output".into())) };
-        Ok(WorkerProcess { child, stdin, stdout: BufReader::new(stdout) })
+        Ok((process, BufReader::new(stdout)))
     }
 
-    fn send(&mut self, command: &WorkerCommand) -> Result<(), LabError> {
+    pub(crate) fn send(&mut self, command: &impl Serialize) -> Result<(), LabError> {
         let Some(stdin) = &mut self.stdin else { return Err(LabError::Worker("has ended".into())) };
         let mut line = serde_json::to_vec(command).map_err(std::io::Error::from)?;
         line.push(b'\n');
@@ -293,19 +299,19 @@ impl WorkerProcess {
         }
     }
 
-    fn receive(&mut self) -> Result<WorkerReport, LabError> {
-        match next_report(&mut self.stdout) {
-            None => Err(LabError::Worker(NO_REPORT.into())),
-            Some(Err(why) | Ok(WorkerReport::Failed { why })) => Err(LabError::Worker(why)),
-            Some(Ok(report)) => Ok(report),
-        }
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets it end. Its end is waited for when it is dropped, so that several end at once.
+    pub(crate) fn close(&mut self) {
+        self.stdin = None;
     }
 }
 
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
-        // The worker ends when its input ends.
-        self.stdin = None;
+        self.close();
         let _ = self.child.wait();
     }
 }

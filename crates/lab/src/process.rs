@@ -5,8 +5,9 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use std::{
-    io,
-    process::{Command, Stdio},
+    io::{self, BufRead, BufReader},
+    net::SocketAddr,
+    process::{Child, Command, Stdio},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -93,6 +94,10 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
 pub(crate) struct ServerProcesses(Vec<u32>);
 
 impl ServerProcesses {
+    pub(crate) fn pids(&self) -> &[u32] {
+        &self.0
+    }
+
     /// CPU seconds that they have used together; `None` if there are none.
     pub(crate) fn cpu_seconds(&self) -> Option<f64> {
         (!self.0.is_empty()).then(|| self.0.iter().copied().map(cpu_seconds).sum())
@@ -130,15 +135,28 @@ pub(crate) fn descriptors(pid: u32) -> Option<(u64, u64)> {
     Some((open, line.split_whitespace().next()?.parse().ok()?))
 }
 
-/// Asks a process to end.
-pub(crate) fn terminate(pid: u32) {
-    signal(pid, Signal::TERM);
-}
-
 pub(crate) fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         // Fails when it has ended already.
         let _ = kill_process(pid, signal);
+    }
+}
+
+/// Starts a hidden command of this program that prints where it listens.
+pub(crate) fn start_listener(arguments: &[&str]) -> io::Result<(Child, SocketAddr)> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut child = command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    match line.trim().parse() {
+        Ok(address) => Ok((child, address)),
+        Err(_) => {
+            child.kill()?;
+            child.wait()?;
+            Err(io::Error::other("a bare loop did not say where it listens"))
+        }
     }
 }
 

@@ -151,6 +151,11 @@ impl PlannedTimes {
         PlannedTimes { chunks, messages: profile.messages() }
     }
 
+    /// How many there are.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages
+    }
+
     /// When message `n` is due, in nanoseconds after the start; `None`: there is no such message.
     pub(crate) fn due(&self, n: u64) -> Option<u64> {
         if n >= self.messages {

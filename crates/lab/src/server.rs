@@ -1,11 +1,14 @@
 //! The server under test: one that runs already, or one that the bench starts on a temporary folder.
 
-use crate::{LabError, interrupt, options::TargetArgs, process, reserved_port::ReservedPort};
+use crate::{
+    LabError, interrupt, managed_process::ManagedProcess, options::TargetArgs, process, reserved_port::ReservedPort,
+};
+use rustix::process::Signal;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 use tidings_client::http::HttpClient;
@@ -14,7 +17,6 @@ use tidings_client::http::HttpClient;
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest wait for an end: the server drains and closes its store.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The server under test.
 #[derive(Debug)]
@@ -103,8 +105,9 @@ pub(crate) struct StoreCheck {
 /// A server process on a temporary folder.
 #[derive(Debug)]
 pub(crate) struct OwnServer {
+    /// Before its folder, which goes when the process has ended.
+    process: ManagedProcess,
     folder: tempfile::TempDir,
-    child: Option<Child>,
     pub(crate) address: SocketAddr,
     pub(crate) api_key: String,
     pub(crate) token_key: String,
@@ -127,21 +130,18 @@ impl OwnServer {
         OwnServer::start_as(environment, descriptors, None)
     }
 
-    /// Starts a server that is pinned to one core, for runs whose load client has another.
-    pub(crate) fn start_on_core(environment: Vec<(String, String)>, core: usize) -> Result<Self, LabError> {
-        OwnServer::start_as(environment, None, Some(core))
-    }
-
-    fn start_as(
+    /// `core`: the only one that it runs on, for runs whose load client has another.
+    pub(crate) fn start_as(
         environment: Vec<(String, String)>,
         descriptors: Option<u64>,
         core: Option<usize>,
     ) -> Result<Self, LabError> {
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let ports = [ReservedPort::any(localhost)?, ReservedPort::any(localhost)?];
+        let folder = tempfile::Builder::new().prefix("tidings-bench-").tempdir()?;
         let mut server = OwnServer {
-            folder: tempfile::Builder::new().prefix("tidings-bench-").tempdir()?,
-            child: None,
+            process: ManagedProcess::new("process", folder.path().join("server.log")),
+            folder,
             address: ports[0].at,
             api_key: key_or_random(&environment, "TIDINGS_API_KEY"),
             token_key: key_or_random(&environment, "TIDINGS_TOKEN_KEY"),
@@ -161,11 +161,11 @@ impl OwnServer {
 
     /// What the server logs.
     pub(crate) fn log_file(&self) -> PathBuf {
-        self.folder.path().join("server.log")
+        self.process.log().to_owned()
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+        self.process.pid()
     }
 
     /// The address of one of the server's listeners.
@@ -186,7 +186,6 @@ impl OwnServer {
         let listening = self.data_dir().join("listening");
         // The file of a server that was killed names ports that it no longer has.
         let _ = std::fs::remove_file(&listening);
-        let log = std::fs::File::create(self.log_file())?;
         let program = std::env::current_exe()?;
         let mut command = match self.descriptors {
             None => Command::new(program),
@@ -208,63 +207,37 @@ impl OwnServer {
             .env("TIDINGS_ENGINE_SENDS_PER_SECOND", "0")
             .envs(self.environment.iter().cloned())
             .current_dir(self.folder.path())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
+            .stdin(Stdio::null());
         if interrupt::is_installed() {
             command.process_group(0);
         }
-        let child = match self.core {
-            None => command.spawn(),
-            Some(core) => process::run_on_core(core, || command.spawn())?,
-        };
-        self.child = Some(child?);
-        Ok(())
+        match self.core {
+            None => self.process.start(command),
+            Some(core) => process::run_on_core(core, || self.process.start(command))?,
+        }
     }
 
     fn wait_until_ready(&mut self) -> Result<(), LabError> {
-        let listening = self.data_dir().join("listening");
-        let started = Instant::now();
-        let Some(child) = &mut self.child else { return Err(LabError::Server("was not started".into())) };
-        loop {
-            if let Some(address) = read_listen_address(&listening, "http") {
-                self.address = address;
-                if HttpClient::new(address, "").is_ready() {
-                    return Ok(());
-                }
-            }
-            if let Some(status) = child.try_wait()? {
-                return Err(LabError::Server(format!("ended with {status}: {}", log_tail(self.folder.path()))));
-            }
-            if started.elapsed() > READY_TIMEOUT {
-                return Err(LabError::Server(format!("was not ready in time: {}", log_tail(self.folder.path()))));
-            }
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        let (listening, mut ready) = (self.data_dir().join("listening"), None);
+        self.process.wait_until(READY_TIMEOUT, LabError::Server, || {
+            ready = read_listen_address(&listening, "http").filter(|at| HttpClient::new(*at, "").is_ready());
+            ready.is_some()
+        })?;
+        self.address = ready.unwrap_or(self.address);
+        Ok(())
     }
 
     /// Kills the process (`kill -9`), and waits for its end.
     pub(crate) fn kill(&mut self) -> Result<(), LabError> {
-        if let Some(mut child) = self.child.take() {
-            child.kill()?;
-            child.wait()?;
-        }
-        Ok(())
+        self.process.kill()
     }
 
     /// Sends SIGTERM, and waits until the server has drained and ended.
     pub(crate) fn stop(&mut self) -> Result<(), LabError> {
-        let Some(child) = &mut self.child else { return Ok(()) };
-        process::terminate(child.id());
-        let asked = Instant::now();
-        while child.try_wait()?.is_none() {
-            if asked.elapsed() > STOP_TIMEOUT {
-                return Err(LabError::Server("did not end after SIGTERM".into()));
-            }
-            std::thread::sleep(POLL_INTERVAL);
+        match self.process.stop(Signal::TERM, STOP_TIMEOUT)? {
+            true => Ok(()),
+            false => Err(LabError::Server("did not end after SIGTERM".into())),
         }
-        self.child = None;
-        Ok(())
     }
 
     /// Runs `tidings check` on the folder of the stopped server.
@@ -280,23 +253,10 @@ impl OwnServer {
     }
 }
 
-impl Drop for OwnServer {
-    fn drop(&mut self) {
-        // The process still runs only when the bench failed; its folder is removed next.
-        let _ = self.kill();
-    }
-}
-
 /// The address that a server's `listen_address` file gives for one of its listeners.
 pub(crate) fn read_listen_address(file: &Path, listener: &str) -> Option<SocketAddr> {
     let text = std::fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| line.strip_prefix(listener)?.strip_prefix('='))?.trim().parse().ok()
-}
-
-fn log_tail(folder: &Path) -> String {
-    let log = std::fs::read_to_string(folder.join("server.log")).unwrap_or_default();
-    let lines: Vec<&str> = log.lines().collect();
-    lines[lines.len().saturating_sub(10)..].join("\n")
 }
 
 pub(crate) fn random_key() -> String {

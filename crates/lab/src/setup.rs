@@ -56,21 +56,8 @@ pub(crate) fn create_conversation(
 ) -> Result<Conversation, LabError> {
     http.create_conversation(&CreateConversation {
         id: Some(id.into()),
-        kind,
         name: Some(id.into()),
-        avatar: None,
-        attributes: None,
-        owner: None,
-        members: Vec::new(),
-        receipts: None,
-        history: None,
-        mention_all: None,
-        blocks: None,
-        reactions: None,
-        posting: None,
-        slow_mode_s: None,
-        join_requests: None,
-        expires: None,
+        ..conversation_of(kind)
     })?;
     for part in members.chunks(MEMBERS_BATCH_MAX) {
         http.change_members(id, &ChangeMembers { add: part.to_vec(), remove: Vec::new(), role: None })?;
@@ -102,14 +89,22 @@ pub(crate) fn prepare_mix(
 
 /// Creates a direct conversation of two users, who exist already.
 pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<Conversation, LabError> {
-    let card = http.create_conversation(&CreateConversation {
+    let members = vec![a.into(), b.into()];
+    let card =
+        http.create_conversation(&CreateConversation { members, ..conversation_of(ConversationKind::Direct) })?;
+    Ok(Conversation { id: card.id, base_seq: card.last_seq })
+}
+
+/// A conversation of which nothing is said.
+fn conversation_of(kind: ConversationKind) -> CreateConversation {
+    CreateConversation {
         id: None,
-        kind: ConversationKind::Direct,
+        kind,
         name: None,
         avatar: None,
         attributes: None,
         owner: None,
-        members: vec![a.into(), b.into()],
+        members: Vec::new(),
         receipts: None,
         history: None,
         mention_all: None,
@@ -119,6 +114,5 @@ pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<C
         slow_mode_s: None,
         join_requests: None,
         expires: None,
-    })?;
-    Ok(Conversation { id: card.id, base_seq: card.last_seq })
+    }
 }

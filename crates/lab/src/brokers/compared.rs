@@ -1,10 +1,6 @@
 //! The servers of a comparison: what each is, and the same load on it.
 
-use super::{
-    BrokersArgs, ComparedServer, Figures, Idle, PAUSE,
-    client::{BrokerClient, Plan},
-    wire::Protocol,
-};
+use super::{BrokersArgs, ComparedServer, Figures, Idle, PAUSE};
 use crate::{
     LabError,
     delivery_ledger::Audience,
@@ -12,13 +8,13 @@ use crate::{
     load_client::{LoadClient, Participants},
     message_clients::{GroupSpec, MessageClients},
     options::TargetArgs,
-    process,
+    process::{self, ServerProcesses},
     server::Target,
     setup,
     topology::broker::{Broker, BrokerKind},
     worker_protocol::{LoadModel, Outcome},
 };
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 /// Unanswered publishes of one sender on a described server.
 const PIPELINE: usize = 64;
@@ -26,20 +22,20 @@ const PIPELINE: usize = 64;
 /// A server of the comparison.
 pub(super) enum Compared {
     Tidings,
-    Broker(ComparedBroker),
-    /// One that others wrote, by its driver. It runs already.
-    Described {
+    /// One that others wrote, by its driver.
+    Driven {
+        name: String,
         driver: Arc<Driver>,
-        target: DriverTarget,
+        place: Place,
     },
 }
 
-pub(super) struct ComparedBroker {
-    name: &'static str,
-    kind: BrokerKind,
-    protocol: Protocol,
-    /// It runs already, there; unset: each part starts one.
-    at: Option<SocketAddr>,
+/// Where a server that others wrote is.
+pub(super) enum Place {
+    /// It runs already.
+    At(DriverTarget),
+    /// Each part starts one.
+    Started(BrokerKind),
 }
 
 impl Compared {
@@ -53,23 +49,26 @@ impl Compared {
             };
             return Err(LabError::Usage(format!("--at {}: {why}", server.name())));
         }
-        let at = |server| args.at.iter().find(|(other, _)| *other == server).map(|(_, address)| *address);
-        let broker = |server: ComparedServer, kind, protocol| {
-            Compared::Broker(ComparedBroker { name: server.name(), kind, protocol, at: at(server) })
+        let broker = |server: ComparedServer, kind, driver| {
+            let at = args.at.iter().find(|(other, _)| *other == server);
+            let at = at.map(|(_, address)| Place::At(DriverTarget::at(*address, args.target.patience)));
+            let driver = Arc::new(driver::read(driver, Path::new(""))?);
+            let place = at.unwrap_or(Place::Started(kind));
+            Ok(Compared::Driven { name: server.name().to_owned(), driver, place })
         };
-        let mut all: Vec<Self> = (args.servers.iter())
-            .map(|server| match server {
-                ComparedServer::Tidings => Compared::Tidings,
-                ComparedServer::Nats => broker(*server, BrokerKind::Nats, Protocol::Nats),
-                ComparedServer::Mosquitto => broker(*server, BrokerKind::Mosquitto, Protocol::Mqtt311),
-                ComparedServer::MosquittoMqtt5 => broker(*server, BrokerKind::Mosquitto, Protocol::Mqtt5),
-            })
-            .collect();
+        let servers = args.servers.iter().map(|server| match server {
+            ComparedServer::Tidings => Ok(Compared::Tidings),
+            ComparedServer::Nats => broker(*server, BrokerKind::Nats, BrokerKind::Nats.driver()),
+            ComparedServer::Mosquitto => broker(*server, BrokerKind::Mosquitto, BrokerKind::Mosquitto.driver()),
+            ComparedServer::MosquittoMqtt5 => broker(*server, BrokerKind::Mosquitto, "mqtt5"),
+        });
+        let mut all: Vec<Self> = servers.collect::<Result<_, LabError>>()?;
         match (&args.described.driver, &args.target.url) {
-            (Some(name), Some(url)) => all.push(Compared::Described {
-                driver: Arc::new(driver::read(name, Path::new(""))?),
-                target: DriverTarget::of(url, &args.target, args.described.ca.as_deref())?,
-            }),
+            (Some(name), Some(url)) => {
+                let driver = Arc::new(driver::read(name, Path::new(""))?);
+                let target = DriverTarget::of(url, &args.target, args.described.ca.as_deref())?;
+                all.push(Compared::Driven { name: driver.name.clone(), driver, place: Place::At(target) });
+            }
             (Some(_), None) => return Err(LabError::Usage("--driver needs the --url of its server".into())),
             (None, Some(_)) => {
                 let why =
@@ -87,16 +86,15 @@ impl Compared {
     pub(super) fn name(&self) -> &str {
         match self {
             Compared::Tidings => ComparedServer::Tidings.name(),
-            Compared::Broker(broker) => broker.name,
-            Compared::Described { driver, .. } => &driver.name,
+            Compared::Driven { name, .. } => name,
         }
     }
 
     pub(super) fn version(&self) -> Result<String, LabError> {
         match self {
             Compared::Tidings => Ok(env!("CARGO_PKG_VERSION").to_owned()),
-            Compared::Broker(ComparedBroker { kind, at: None, .. }) => kind.version(),
-            Compared::Broker(_) | Compared::Described { .. } => Ok("?".into()),
+            Compared::Driven { place: Place::Started(kind), .. } => kind.version(),
+            Compared::Driven { .. } => Ok("?".into()),
         }
     }
 
@@ -104,11 +102,10 @@ impl Compared {
     pub(super) fn settings(&self) -> String {
         match self {
             Compared::Tidings => "stored with an fsync before the answer; sends_per_second 0".into(),
-            Compared::Broker(ComparedBroker { at: Some(address), protocol, .. }) => {
-                format!("{}; runs already at {address}", protocol.about())
+            Compared::Driven { driver, place: Place::Started(kind), .. } => {
+                format!("{} {}", driver.about, kind.settings())
             }
-            Compared::Broker(broker) => format!("{}; {}", broker.protocol.about(), broker.kind.settings()),
-            Compared::Described { driver, .. } => format!("{} Runs already", driver.about),
+            Compared::Driven { driver, .. } => format!("{} Runs already", driver.about),
         }
     }
 
@@ -116,80 +113,8 @@ impl Compared {
     pub(super) fn measure(&self, args: &BrokersArgs) -> Result<Figures, LabError> {
         match self {
             Compared::Tidings => on_tidings(args),
-            Compared::Broker(broker) => broker.measure(args),
-            Compared::Described { driver, target } => on_described(driver, target, args),
+            Compared::Driven { name, driver, place } => on_driven(name, driver, place, args),
         }
-    }
-}
-
-/// A broker that was started for one part of the load, or one that runs already.
-enum RunningBroker {
-    Own(Broker),
-    At(SocketAddr),
-}
-
-impl RunningBroker {
-    fn address(&self) -> SocketAddr {
-        match self {
-            RunningBroker::Own(broker) => broker.address(),
-            RunningBroker::At(address) => *address,
-        }
-    }
-
-    fn cpu_seconds(&self) -> Option<f64> {
-        self.pid().map(process::cpu_seconds)
-    }
-
-    fn resident_bytes(&self) -> Option<u64> {
-        self.pid().map(process::resident_bytes)
-    }
-
-    /// Of another's process nothing is known.
-    fn pid(&self) -> Option<u32> {
-        match self {
-            RunningBroker::Own(broker) => Some(broker.pid()),
-            RunningBroker::At(_) => None,
-        }
-    }
-}
-
-impl ComparedBroker {
-    /// A new server for each part: none begins with the memory or the connections of the part before.
-    fn running(&self) -> Result<RunningBroker, LabError> {
-        match self.at {
-            Some(address) => Ok(RunningBroker::At(address)),
-            None => Broker::start(self.kind).map(RunningBroker::Own),
-        }
-    }
-
-    fn measure(&self, args: &BrokersArgs) -> Result<Figures, LabError> {
-        let core = args.target.client_core.unwrap_or_else(process::last_core);
-        let measure = |receivers: usize, senders: usize, plan: Plan| {
-            let broker = self.running()?;
-            // Only the client keeps to its core: what is started while it does would, too.
-            let (outcome, cpu) = process::run_on_core(core, || {
-                let (mut client, _) =
-                    BrokerClient::open(self.protocol, broker.address(), receivers, senders, args.target.patience)?;
-                let cpu = broker.cpu_seconds();
-                Ok::<_, LabError>((client.run(plan, args.body_bytes)?, cpu))
-            })??;
-            let server_cpu_seconds = broker.cpu_seconds().zip(cpu).map(|(now, before)| now - before);
-            let title = format!("{}, {receivers} receivers", self.name);
-            let lag_max_ms = args.target.lag_max.as_secs_f64() * 1e3;
-            let server_rss_bytes = broker.resident_bytes();
-            Ok::<_, LabError>(Outcome { title, server_cpu_seconds, server_rss_bytes, lag_max_ms, ..outcome })
-        };
-        let flood = Plan::ClosedLoop { window: args.window, duration: args.duration };
-        let one_by_one = Plan::Rounds { rounds: args.broadcasts, pause: PAUSE };
-        let group = measure(args.members, args.senders, flood)?;
-        let steps = args.ladder.iter().map(|members| measure(*members, 1, one_by_one));
-        let broadcasts = steps.collect::<Result<_, _>>()?;
-        let broker = self.running()?;
-        let before = broker.resident_bytes();
-        let open = || BrokerClient::open(self.protocol, broker.address(), args.idle, 0, args.target.patience);
-        let (_client, took) = process::run_on_core(core, open)??;
-        let idle = Idle::of(args.idle, took.as_secs_f64(), before.zip(broker.resident_bytes()));
-        Ok(Figures { group, broadcasts, idle })
     }
 }
 
@@ -233,24 +158,61 @@ fn idle_on_tidings(args: &BrokersArgs, own: &TargetArgs) -> Result<Idle, LabErro
     Ok(idle)
 }
 
-fn on_described(driver: &Arc<Driver>, target: &DriverTarget, args: &BrokersArgs) -> Result<Figures, LabError> {
+/// A server for one part of the load, with the process of one that was started.
+struct RunningServer {
+    target: DriverTarget,
+    broker: Option<Broker>,
+}
+
+impl Place {
+    /// A new server for each part: none begins with the memory or the connections of the part before.
+    fn running(&self, patience: Duration) -> Result<RunningServer, LabError> {
+        match self {
+            Place::At(target) => Ok(RunningServer { target: target.clone(), broker: None }),
+            Place::Started(kind) => {
+                let broker = Broker::start(*kind)?;
+                Ok(RunningServer { target: DriverTarget::at(broker.address(), patience), broker: Some(broker) })
+            }
+        }
+    }
+}
+
+impl RunningServer {
+    /// Of another's process nothing is known.
+    fn processes(&self) -> ServerProcesses {
+        self.broker.as_ref().map(Broker::pid).into()
+    }
+}
+
+fn on_driven(name: &str, driver: &Arc<Driver>, place: &Place, args: &BrokersArgs) -> Result<Figures, LabError> {
     let core = args.target.client_core.unwrap_or_else(process::last_core);
-    let open = |receivers, senders| {
+    let open = |server: &RunningServer, receivers, senders| {
         let clients = DriverClients { audience: Audience::Everybody, receivers, senders, pipeline: PIPELINE };
-        let began = process::monotonic_ns();
-        let client = DriverClient::open(driver.clone(), target, clients)?;
-        Ok::<_, LabError>((client, Duration::from_nanos(process::monotonic_ns() - began)))
+        DriverClient::open(driver.clone(), &server.target, clients)
     };
     let measure = |receivers: usize, senders: usize, model: LoadModel| {
-        let title = format!("{}, {receivers} receivers", driver.name);
-        let outcome = process::run_on_core(core, || open(receivers, senders)?.0.run(&title, &model, args.body_bytes))??;
-        Ok::<_, LabError>(Outcome { lag_max_ms: args.target.lag_max.as_secs_f64() * 1e3, ..outcome })
+        let server = place.running(args.target.patience)?;
+        let title = format!("{name}, {receivers} receivers");
+        // Only the client keeps to its core: what is started while it does would, too.
+        let (outcome, cpu) = process::run_on_core(core, || {
+            let mut client = open(&server, receivers, senders)?;
+            let cpu = server.processes().cpu_seconds();
+            Ok::<_, LabError>((client.run(&title, &model, args.body_bytes)?, cpu))
+        })??;
+        let server_cpu_seconds = server.processes().cpu_seconds().zip(cpu).map(|(now, before)| now - before);
+        let lag_max_ms = args.target.lag_max.as_secs_f64() * 1e3;
+        let server_rss_bytes = server.processes().resident_bytes();
+        Ok::<_, LabError>(Outcome { server_cpu_seconds, server_rss_bytes, lag_max_ms, ..outcome })
     };
     let group = measure(args.members, args.senders, flood(args))?;
     let steps = args.ladder.iter().map(|members| measure(*members, 1, one_by_one(args)));
     let broadcasts = steps.collect::<Result<_, _>>()?;
-    let (_client, took) = process::run_on_core(core, || open(args.idle, 0))??;
-    Ok(Figures { group, broadcasts, idle: Idle::of(args.idle, took.as_secs_f64(), None) })
+    let server = place.running(args.target.patience)?;
+    let (before, began) = (server.processes().resident_bytes(), process::monotonic_ns());
+    let _client = process::run_on_core(core, || open(&server, args.idle, 0))??;
+    let seconds = (process::monotonic_ns() - began) as f64 / 1e9;
+    let idle = Idle::of(args.idle, seconds, before.zip(server.processes().resident_bytes()));
+    Ok(Figures { group, broadcasts, idle })
 }
 
 fn flood(args: &BrokersArgs) -> LoadModel {

@@ -1,16 +1,12 @@
 //! `bench brokers`: a group, broadcasts and idle connections on Tidings and on servers that others wrote, in one run. Every
 //! delivery is verified on all of them.
 //!
-//! - [`compared`]: the servers, and the same load on each;
-//! - [`wire`]: as much of MQTT and NATS as the load takes;
-//! - [`client`]: the load client for them. Tidings has its own, the one of `bench group`, which also compares every entry's
-//!   fields, and reads JSON; a server that a file describes has that of `driver`;
+//! - [`compared`]: the servers, and the same load on each. Tidings has the load client of `bench group`, which also compares every
+//!   entry's fields, and reads JSON; the others have that of `driver`;
 //! - [`printed`]: tables of all rounds, and their figures.
 
-mod client;
 mod compared;
 mod printed;
-mod wire;
 
 use crate::{
     LabError,

@@ -15,21 +15,15 @@ pub(super) struct ServerRounds<'a> {
     pub(super) rounds: &'a [Figures],
 }
 
-/// The median of a figure over the rounds, and its lowest and highest value.
-fn median(rounds: &[Figures], figure: impl Fn(&Figures) -> f64) -> (f64, f64, f64) {
-    spread(rounds.iter().map(figure).collect())
-}
-
-/// The median of some values, of which there is one at least, the lowest and the highest.
-fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    (values[values.len() / 2], values[0], values[values.len() - 1])
+/// A figure over the rounds.
+fn over(rounds: &[Figures], figure: impl Fn(&Figures) -> f64) -> Summary {
+    Summary::of(&rounds.iter().map(figure).collect::<Vec<_>>())
 }
 
 /// The median of a figure that a server of others does not tell.
 fn median_if_known(rounds: &[Figures], figure: impl Fn(&Figures) -> Option<f64>, decimals: usize) -> String {
     let values: Option<Vec<f64>> = rounds.iter().map(figure).collect();
-    values.map_or("-".into(), |values| format!("{:.decimals$}", spread(values).0))
+    values.map_or("-".into(), |values| format!("{:.decimals$}", Summary::of(&values).median))
 }
 
 pub(super) fn tell_all(result: &mut RunResult, args: &BrokersArgs, servers: &[ServerRounds<'_>], bare: &[Vec<f64>]) {
@@ -50,8 +44,9 @@ pub(super) fn tell_all(result: &mut RunResult, args: &BrokersArgs, servers: &[Se
 fn group_table(servers: &[ServerRounds<'_>]) -> Table {
     let mut table = Table::of("server|messages/s||p50 ms|p99 ms|CPU ms/message|lost|doubled|reordered|altered");
     for ServerRounds { server, rounds, .. } in servers {
-        let (rate, low, high) = median(rounds, |figures| figures.group.messages_per_second());
-        let of = |figure: fn(&Percentiles) -> f64| median(rounds, |figures| figure(&figures.group.latency)).0;
+        let Summary { median: rate, best: low, worst: high } =
+            over(rounds, |figures| figures.group.messages_per_second());
+        let of = |figure: fn(&Percentiles) -> f64| over(rounds, |figures| figure(&figures.group.latency)).median;
         let cpu =
             |figures: &Figures| Some(1e3 * figures.group.server_cpu_seconds? / figures.group.committed.max(1) as f64);
         let sum = |count: fn(&Outcome) -> u64| -> u64 { rounds.iter().map(|figures| count(&figures.group)).sum() };
@@ -81,10 +76,10 @@ fn ladder_table(args: &BrokersArgs, servers: &[ServerRounds<'_>], bare: &[Vec<f6
         table.row(name, figures.map(|figure| format!("{figure:.2}")));
     };
     for ServerRounds { server, rounds, .. } in servers {
-        let at = |step: usize| median(rounds, |figures| Summary::of(&figures.broadcasts[step].rounds).median).0;
+        let at = |step: usize| over(rounds, |figures| Summary::of(&figures.broadcasts[step].rounds).median).median;
         row(server.name(), &mut (0..args.ladder.len()).map(at));
     }
-    row("bare loop", &mut bare.iter().map(|rounds| spread(rounds.clone()).0));
+    row("bare loop", &mut bare.iter().map(|rounds| Summary::of(rounds).median));
     table
 }
 
@@ -92,7 +87,7 @@ fn idle_table(servers: &[ServerRounds<'_>]) -> Table {
     let mut table = Table::of("server|KiB each|connected/s");
     for ServerRounds { server, rounds, .. } in servers {
         let kib = median_if_known(rounds, |figures| Some(figures.idle.bytes_each? / 1024.0), 2);
-        let per_second = median(rounds, |figures| figures.idle.per_second).0;
+        let per_second = over(rounds, |figures| figures.idle.per_second).median;
         table.row(server.name(), [kib, format!("{per_second:.0}")]);
     }
     table

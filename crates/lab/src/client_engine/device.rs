@@ -77,27 +77,29 @@ pub(crate) struct DeviceBind<'a> {
     pub(crate) token: &'a str,
     pub(crate) device_id: &'a str,
     pub(crate) device_kind: &'a str,
-    /// Over MIOP: also what a chat's session gets.
+    pub(crate) pushes: bool,
+    /// Over MIOP: what a chat's session gets.
     pub(crate) chats: bool,
     /// Over MIOP: the interval that it proposes.
     pub(crate) heartbeat_s: Option<u64>,
 }
 
 pub(crate) fn put_bind(via: DeviceProtocol, out: &mut Vec<u8>, bind: &DeviceBind<'_>) {
-    let DeviceBind { token, device_id, device_kind, chats, heartbeat_s } = *bind;
+    let DeviceBind { token, device_id, device_kind, pushes, chats, heartbeat_s } = *bind;
+    let wanted = [(pushes, wants::PUSH), (chats, wants::CHAT)].into_iter().filter(|(is_wanted, _)| *is_wanted);
     match via {
         DeviceProtocol::Miop | DeviceProtocol::Miops => Frame::Bind(miop::Bind {
             version: miop::VERSION,
             token,
             device_id,
             device_kind: Some(device_kind),
-            wants: Some(if chats { wants::PUSH | wants::CHAT } else { wants::PUSH }),
+            wants: Some(wanted.fold(0, |all, (_, one)| all | one)),
             heartbeat_s,
             ..miop::Bind::default()
         })
         .put(out),
         DeviceProtocol::Ws => {
-            let bind = Bind { device_kind: device_kind.into(), push: true, ..bind_of(token.into(), device_id) };
+            let bind = Bind { device_kind: device_kind.into(), push: pushes, ..bind_of(token.into(), device_id) };
             put_frame(out, &ClientFrame::Bind(bind));
         }
     }

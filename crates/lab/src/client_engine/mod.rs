@@ -9,7 +9,7 @@
 //! - [`device`]: a device's session, over MIOP or WebSocket; [`tls`]: whom a server's certificate must be of;
 //! - [`bench_link`]: the commands and reports of a load client that is a process of its own.
 //!
-//! Protocols that only one kind of client speaks are codecs beside it: MQTT and NATS in `brokers`, a driver file's in `driver`.
+//! Protocols that only one kind of client speaks are codecs beside it: those of servers that others wrote in `driver`.
 
 pub(crate) mod bench_link;
 pub(crate) mod device;

@@ -1,6 +1,9 @@
 //! What Tidings' sessions over WebSocket have in common: the token, the bind, frames, pings.
 
-use super::{ConnectionError, websocket::put_text};
+use super::{
+    ConnectionError,
+    websocket::{Message, WebSocket, put_text},
+};
 use serde::Deserialize;
 use std::time::Duration;
 use tidings_client::token;
@@ -40,6 +43,28 @@ pub(crate) fn put_frame(out: &mut Vec<u8>, frame: &ClientFrame) {
 
 pub(crate) fn put_ping(out: &mut Vec<u8>) {
     put_text(out, br#"{"t":"ping"}"#);
+}
+
+/// Has a client take what came: each text, and before the first one `None`, when it is to bind. Returns how many bytes were consumed.
+pub(crate) fn receive<C, E: From<ConnectionError>>(
+    client: &mut C,
+    websocket: impl Fn(&mut C) -> &mut WebSocket,
+    bytes: &mut [u8],
+    out: &mut Vec<u8>,
+    mut take: impl FnMut(&mut C, Option<&[u8]>, &mut Vec<u8>) -> Result<(), E>,
+) -> Result<usize, E> {
+    let mut taken = 0;
+    loop {
+        let (length, message) = websocket(client).take(&mut bytes[taken..], out)?;
+        taken += length;
+        match message {
+            None => return Ok(taken),
+            Some(Message::Opened) => take(client, None, out)?,
+            Some(Message::Text(text)) => take(client, Some(&text), out)?,
+            Some(Message::Closed(payload)) => return Err(Message::unasked(payload).into()),
+            Some(Message::Binary(_)) => {}
+        }
+    }
 }
 
 /// A frame of the server, as far as a client reads it.

@@ -4,6 +4,7 @@
 //! conversation is read back whole and compared with the answers. With `--mix` a member of each conversation changes messages
 //! meanwhile ([`mixer`]), whose view and history are compared with what was acknowledged ([`mix_history`]).
 
+pub(crate) mod kills;
 mod mix_history;
 mod mixer;
 mod senders;
@@ -20,13 +21,10 @@ use crate::{
     worker_protocol::Conversation,
 };
 use clap::Args;
+use kills::Kills;
 use mixer::{Mixer, MixerConfig};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
 use senders::{SenderLog, ServerLocation, send_over_http, send_over_websocket};
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, time::Instant};
 use tidings_client::http::HttpClient;
 use verifier::CrashVerifier;
 
@@ -45,20 +43,12 @@ pub struct CrashArgs {
     pub seed: Option<u64>,
 }
 
-/// How long a server runs after it is ready before it is killed.
-const UPTIME_MS: std::ops::Range<u64> = 20..600;
-/// How long a server runs that is killed before it is ready.
-const OPENING_UPTIME_MS: std::ops::Range<u64> = 1..60;
-/// How long senders may repeat unanswered sends after the last kill.
-const SETTLE: Duration = Duration::from_secs(1);
-
 pub(crate) fn run(args: &CrashArgs) -> Result<RunResult, LabError> {
     if args.conversations < 2 {
         return Err(LabError::Usage("--conversations must be at least 2".into()));
     }
     let seed = args.seed.unwrap_or_else(rand::random);
     println!("seed {seed}");
-    let mut random = StdRng::seed_from_u64(seed);
     let mut server = OwnServer::start()?;
     let users = setup::numbered_ids("user", args.conversations);
     let mut http = HttpClient::new(server.address, server.api_key.clone());
@@ -103,38 +93,15 @@ pub(crate) fn run(args: &CrashArgs) -> Result<RunResult, LabError> {
                 }));
             }
         }
-        let mut killed = 0;
-        let mut kill_once = || -> Result<usize, LabError> {
-            let uptime = Duration::from_millis(random.random_range(UPTIME_MS));
-            std::thread::sleep(uptime);
-            server.kill()?;
-            // Some are killed again while they open: a kill during recovery must lose nothing either.
-            while random.random_ratio(1, 5) && killed + 1 < args.kills {
-                server.spawn()?;
-                std::thread::sleep(Duration::from_millis(random.random_range(OPENING_UPTIME_MS)));
-                server.kill()?;
-                killed += 1;
-            }
-            server.launch()?;
-            killed += 1;
+        let result = Kills::new(args.kills, seed).run(&mut server, |server, _, _| {
             location.set_address(server.address);
-            eprintln!("{killed} of {} kills, the last server lived {} ms", args.kills, uptime.as_millis());
-            Ok(killed)
-        };
-        let result = loop {
-            match kill_once() {
-                Ok(killed) if killed < args.kills => {}
-                result => break result,
-            }
-        };
+            Ok(())
+        });
         // Senders must also end when a start failed, since no server answers them then.
-        if result.is_ok() {
-            std::thread::sleep(SETTLE);
-        }
         location.stop();
         let logs = senders.into_iter().filter_map(|sender| sender.join().ok()).collect();
         let mixers = mixers.into_iter().filter_map(|mixer| mixer.join().ok()).collect();
-        result.map(|_| (logs, mixers))
+        result.map(|()| (logs, mixers))
     })?;
     let seconds = started.elapsed().as_secs_f64();
 
@@ -164,10 +131,10 @@ pub(crate) fn run(args: &CrashArgs) -> Result<RunResult, LabError> {
     Ok(result)
 }
 
-/// A mixer for each conversation, as the user whose messages are sent there.
 /// What each conversation's sender and each mixer did.
 type Histories = (Vec<(usize, SenderLog)>, Vec<Mixer>);
 
+/// A mixer for each conversation, as the user whose messages are sent there.
 fn mixers(args: &CrashArgs, seed: u64, users: &[String], bases: &HashMap<usize, Conversation>) -> Vec<Mixer> {
     let config = |number: usize| MixerConfig {
         conversation: bases[&number].id.clone(),

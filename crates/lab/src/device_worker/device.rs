@@ -23,7 +23,8 @@ pub(crate) enum DeviceState {
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) received: ReceivedPushes,
-    pub(crate) planned_ns: u64,
+    /// When it was due to connect; of a visitor that is bound, when it is to go, and never without a time.
+    pub(crate) due_ns: u64,
     /// When the heartbeat that is not answered yet was sent; 0: there is none.
     pub(crate) heartbeat_sent_ns: u64,
     pub(crate) heartbeat_ms: u32,
@@ -41,7 +42,7 @@ impl Device {
     pub(crate) fn new(listener: u16) -> Self {
         Device {
             received: ReceivedPushes::default(),
-            planned_ns: 0,
+            due_ns: 0,
             heartbeat_sent_ns: 0,
             heartbeat_ms: 0,
             listener,

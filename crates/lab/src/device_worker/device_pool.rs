@@ -1,6 +1,7 @@
 //! The devices of one worker: connects, binds, heartbeats, pushes, reconnects. The reactor drives their sockets.
 
 mod receive;
+mod visits;
 
 use super::{
     backoff::{ConnectionEnd, RetryTarget, backoff_ms},
@@ -18,11 +19,12 @@ use crate::{
     },
     clock::machine_ns,
     devices::{
-        device_counts::{DeviceCounts, PROBLEMS_MAX, SerializedHistogram},
+        device_counts::{DeviceCounts, PROBLEMS_MAX},
         worker_protocol::DeviceWorkerConfig,
     },
-    latency::{new_histogram, record},
+    latency::{HistogramCounts, new_histogram, record},
     process,
+    series::SeriesRecorder,
 };
 use hdrhistogram::Histogram;
 use std::{
@@ -31,6 +33,7 @@ use std::{
     time::Duration,
 };
 use tidings_client::session::CONNECT_PATH;
+use visits::Visits;
 
 /// Connects that are started before events are handled again.
 const CONNECTS_PER_TURN_MAX: usize = 64;
@@ -44,18 +47,21 @@ pub(crate) struct DevicePool {
     trust: Option<TlsTrust>,
     devices: Vec<Device>,
     tokens: Tokens,
-    /// When the device that has just received something is to send its first heartbeat.
-    first_heartbeat_ms: Option<u64>,
+    /// When the device that is bound just now is to send its first heartbeat, or to go.
+    first_timer_ms: Option<u64>,
     pub(crate) schedule: ConnectSchedule,
     connecting: usize,
     /// More devices are due than may connect at a time: late connects are then the server's delay, not the lab's.
     limited_by_server: bool,
     pub(crate) settling: bool,
     pub(crate) heartbeats_stopped: bool,
+    /// Devices come and go.
+    visits: Option<Visits>,
     pub(crate) counts: DeviceCounts,
     bind: Histogram<u64>,
     lateness: Histogram<u64>,
     heartbeat: Histogram<u64>,
+    series: SeriesRecorder,
     pushes: PushVerifier,
 }
 
@@ -92,16 +98,18 @@ impl DevicePool {
             trust,
             devices,
             tokens,
-            first_heartbeat_ms: None,
+            first_timer_ms: None,
             schedule: ConnectSchedule::default(),
             connecting: 0,
             limited_by_server: false,
             settling: false,
             heartbeats_stopped: false,
+            visits: None,
             counts: DeviceCounts { devices: config.count as u64, ..DeviceCounts::default() },
             bind: new_histogram(),
             lateness: new_histogram(),
             heartbeat: new_histogram(),
+            series: SeriesRecorder::new(machine_ns()),
             pushes: PushVerifier::new(&config.tag),
             config,
         })
@@ -118,8 +126,9 @@ impl DevicePool {
         missing
     }
 
-    /// Starts a new measurement of connects.
-    pub(crate) fn reset_measurement(&mut self) {
+    /// Starts a new measurement of connects, which begin at this time.
+    pub(crate) fn reset_measurement(&mut self, start_ns: u64) {
+        self.series = SeriesRecorder::new(start_ns);
         self.bind.reset();
         self.lateness.reset();
         self.limited_by_server = false;
@@ -133,6 +142,7 @@ impl DevicePool {
     pub(crate) fn disconnect_all(&mut self, reactor: &mut Reactor) {
         for (index, device) in self.devices.iter_mut().enumerate() {
             reactor.close(index);
+            reactor.clear_timer(index);
             self.counts.heartbeats_cut_off += u64::from(device.heartbeat_sent_ns != 0);
             device.heartbeat_sent_ns = 0;
             device.state = DeviceState::Idle;
@@ -140,6 +150,8 @@ impl DevicePool {
         }
         self.counts.live = 0;
         self.connecting = 0;
+        self.visits = None;
+        self.schedule = ConnectSchedule::default();
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -170,16 +182,21 @@ impl DevicePool {
         for _ in 0..CONNECTS_PER_TURN_MAX {
             let now = machine_ns();
             let is_due = self.schedule.wait_ns(now) == Some(0);
-            self.limited_by_server = is_due && (self.limited_by_server || self.is_at_connecting_max());
+            // A visitor that is kept out by those before it waits for the server, too: they stay from when they are bound.
+            self.limited_by_server =
+                is_due && (self.limited_by_server || self.is_at_connecting_max()) || self.schedule.lacks_device(now);
             if self.is_at_connecting_max() {
                 return true;
             }
             let Some(DueConnect { device, planned_ns }) = self.schedule.take_due(now) else { return true };
             if let Some(planned) = planned_ns {
-                self.devices[device as usize].planned_ns = planned;
-                if !self.limited_by_server && self.schedule.is_open_loop() {
+                self.devices[device as usize].due_ns = planned;
+                let is_punctual = !self.limited_by_server && self.schedule.is_open_loop();
+                if is_punctual {
                     record(&mut self.lateness, planned, now);
                 }
+                self.series.planned(planned);
+                self.series.sent(now, if is_punctual { now.saturating_sub(planned) } else { 0 });
                 if self.counts.first_planned_ns == 0 {
                     self.counts.first_planned_ns = self.schedule.start_ns();
                 }
@@ -245,7 +262,9 @@ impl DevicePool {
             token: self.tokens.get(index),
             device_id: &id,
             device_kind: "bench",
-            chats: false,
+            // A visitor's session is that of an app: pushes are for devices that stay, and counted by these.
+            pushes: self.visits.is_none(),
+            chats: self.visits.is_some(),
             heartbeat_s: Some(self.config.heartbeat_s),
         };
         put_bind(self.config.via, out, &bind);
@@ -259,7 +278,7 @@ impl DevicePool {
         device.heartbeat_sent_ns = 0;
         if device.state == DeviceState::Live {
             self.counts.live -= 1;
-            device.planned_ns = machine_ns();
+            device.due_ns = machine_ns();
             *self.counts.disconnects.entry(ending.cause.clone()).or_default() += 1;
         } else {
             self.connecting -= 1;
@@ -271,7 +290,11 @@ impl DevicePool {
             RetryTarget::After { listener: Some(listener), .. } => device.listener = listener,
             _ => {}
         }
-        if self.heartbeats_stopped {
+        if self.visits.is_some() {
+            (device.state, device.attempts) = (DeviceState::Queued, 0);
+            reactor.clear_timer(index);
+            self.schedule.free(index as u32);
+        } else if self.heartbeats_stopped {
             device.state = DeviceState::Idle;
         } else if self.config.never_binds {
             device.state = DeviceState::GivenUp;
@@ -296,6 +319,7 @@ impl DevicePool {
             DeviceState::Opening | DeviceState::Binding => {
                 self.handle_end(reactor, index, ConnectionEnd::new("timeout", RetryTarget::NextListener))
             }
+            DeviceState::Live if self.visits.is_some() && machine_ns() >= device.due_ns => self.leave(reactor, index),
             // The baseline gets no heartbeats.
             DeviceState::Live if self.heartbeats_stopped || self.config.bare => {}
             DeviceState::Live if device.heartbeat_sent_ns != 0 => {
@@ -306,8 +330,13 @@ impl DevicePool {
             }
             DeviceState::Live if self.settling => reactor.set_timer(index, heartbeat_interval_ms(device) / 10),
             DeviceState::Live => {
-                device.heartbeat_sent_ns = machine_ns();
-                reactor.set_timer(index, heartbeat_interval_ms(device));
+                let now = machine_ns();
+                device.heartbeat_sent_ns = now;
+                let mut next = heartbeat_interval_ms(device);
+                if self.visits.is_some() {
+                    next = next.min(device.due_ns.saturating_sub(now) / 1_000_000);
+                }
+                reactor.set_timer(index, next);
                 self.counts.heartbeats_sent += 1;
                 put_heartbeat(self.config.via, reactor.out(index));
             }
@@ -323,12 +352,17 @@ impl DevicePool {
         self.pushes.devices_with(push)
     }
 
+    /// The counts with the connects over time, which are many.
+    pub(crate) fn counts_with_series(&self) -> DeviceCounts {
+        DeviceCounts { series: vec![self.series.counts()], ..self.current_counts() }
+    }
+
     pub(crate) fn current_counts(&self) -> DeviceCounts {
         let (pushes, push) = self.pushes.counts();
         DeviceCounts {
-            bind: SerializedHistogram::of(&self.bind),
-            lateness: SerializedHistogram::of(&self.lateness),
-            heartbeat: SerializedHistogram::of(&self.heartbeat),
+            bind: HistogramCounts::of(&self.bind),
+            lateness: HistogramCounts::of(&self.lateness),
+            heartbeat: HistogramCounts::of(&self.heartbeat),
             heartbeats_pending: self.heartbeats_pending(),
             pushes,
             push,

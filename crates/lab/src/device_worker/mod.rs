@@ -2,7 +2,7 @@
 //! standard input.
 //!
 //! In reading order: `mod.rs` takes commands; `device_pool` drives the devices, `device_pool/receive` handles what they
-//! receive; `device` is one device; `connect_schedule` and `backoff` say when and where devices connect;
+//! receive, `device_pool/visits` has those that come and go; `device` is one device; `connect_schedule` and `backoff` say when and where devices connect;
 //! `push_verifier` counts which device got which push.
 
 mod backoff;
@@ -50,6 +50,7 @@ enum Task {
     None,
     Storm { at_ns: u64, within: Duration },
     Connect { until: Instant },
+    Visit { from: Instant, until: Instant },
     Settle { until: Instant },
     AwaitPush { number: usize, patience: Duration, got: u64, changed: Instant },
 }
@@ -67,7 +68,7 @@ fn run_commands() -> Result<(), LabError> {
     let mut last_report = Instant::now();
     loop {
         match inbox.try_recv() {
-            Ok(command) => task = start_task(command, &mut pool),
+            Ok(command) => task = start_task(command, &mut pool, &mut reactor),
             Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
             Err(mpsc::TryRecvError::Empty) => {}
         }
@@ -81,12 +82,13 @@ fn run_commands() -> Result<(), LabError> {
     }
 }
 
-fn start_task(command: DeviceCommand, pool: &mut DevicePool) -> Task {
+fn start_task(command: DeviceCommand, pool: &mut DevicePool, reactor: &mut Reactor) -> Task {
     match command {
         DeviceCommand::Open(_) => Task::None,
         DeviceCommand::Connect { per_second, within_ms } => {
-            pool.reset_measurement();
-            pool.schedule = ConnectSchedule::at_rate(machine_ns(), per_second, pool.take_unconnected());
+            let now = machine_ns();
+            pool.reset_measurement(now);
+            pool.schedule = ConnectSchedule::at_rate(now, per_second, pool.take_unconnected());
             Task::Connect { until: Instant::now() + Duration::from_millis(within_ms) }
         }
         DeviceCommand::Storm { at_ns, within_ms } => {
@@ -100,8 +102,23 @@ fn start_task(command: DeviceCommand, pool: &mut DevicePool) -> Task {
             let patience = Duration::from_millis(patience_ms);
             Task::AwaitPush { number, patience, got: 0, changed: Instant::now() }
         }
+        DeviceCommand::Visit { profile, at_ns, stay_ms, within_ms } => {
+            let at_ns = pool.of_here(at_ns);
+            pool.visit(at_ns, &profile, stay_ms);
+            let lasts =
+                Duration::from_nanos(at_ns.saturating_sub(machine_ns())) + Duration::from_secs_f64(profile.seconds());
+            // The phase lasts as long as its profile, whether or not the last visitors are there before.
+            Task::Visit {
+                from: Instant::now() + lasts,
+                until: Instant::now() + lasts + Duration::from_millis(within_ms),
+            }
+        }
+        DeviceCommand::Disconnect => {
+            pool.disconnect_all(reactor);
+            report_counts(pool)
+        }
         DeviceCommand::ResetMeasurement => {
-            pool.reset_measurement();
+            pool.reset_measurement(machine_ns());
             report_counts(pool)
         }
         DeviceCommand::StopHeartbeats => {
@@ -115,12 +132,15 @@ fn start_task(command: DeviceCommand, pool: &mut DevicePool) -> Task {
 fn advance_task(task: Task, pool: &mut DevicePool, reactor: &mut Reactor) -> Task {
     match task {
         Task::Storm { at_ns, within } if machine_ns() >= at_ns => {
-            pool.reset_measurement();
+            pool.reset_measurement(at_ns);
             pool.disconnect_all(reactor);
             pool.schedule = ConnectSchedule::at_once(at_ns, pool.take_unconnected());
             Task::Connect { until: Instant::now() + within }
         }
-        Task::Connect { until } if pool.is_connected() || Instant::now() > until => report_counts(pool),
+        Task::Connect { until } if pool.is_connected() || Instant::now() > until => report_connects(pool),
+        Task::Visit { from, until } if Instant::now() > from && pool.have_all_come() || Instant::now() > until => {
+            report_connects(pool)
+        }
         Task::Settle { until } if pool.heartbeats_pending() == 0 || Instant::now() > until => {
             let settled = report_counts(pool);
             pool.settling = false;
@@ -136,6 +156,12 @@ fn advance_task(task: Task, pool: &mut DevicePool, reactor: &mut Reactor) -> Tas
         }
         other => other,
     }
+}
+
+/// The counts of a command that connects.
+fn report_connects(pool: &DevicePool) -> Task {
+    report(&DeviceReport::Done(Box::new(pool.counts_with_series())));
+    Task::None
 }
 
 fn report_counts(pool: &DevicePool) -> Task {

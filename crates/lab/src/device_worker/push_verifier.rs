@@ -1,8 +1,11 @@
 //! Verifies and counts the pushes that devices get: first copies, and duplicates by kind.
 
-use crate::devices::{
-    device_counts::{PUSHES_MAX, PushCount, SerializedHistogram},
-    push_body,
+use crate::{
+    devices::{
+        device_counts::{PUSHES_MAX, PushCount},
+        push_body,
+    },
+    latency::HistogramCounts,
 };
 use hdrhistogram::Histogram;
 
@@ -88,8 +91,8 @@ impl PushVerifier {
         self.counts.get(number).map_or(0, |count| count.devices)
     }
 
-    pub(crate) fn counts(&self) -> (Vec<PushCount>, SerializedHistogram) {
-        (self.counts.clone(), SerializedHistogram::of(&self.latency))
+    pub(crate) fn counts(&self) -> (Vec<PushCount>, HistogramCounts) {
+        (self.counts.clone(), HistogramCounts::of(&self.latency))
     }
 }
 

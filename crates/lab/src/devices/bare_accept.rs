@@ -1,16 +1,16 @@
 //! The baseline of connecting: a loop that accepts, reads one frame and writes one of the size of a `bound`. It checks no
 //! token and keeps no state: no server can bind devices faster on the same machine with the same clients.
 
-use super::args::BareAcceptArgs;
-use crate::LabError;
+use crate::{LabError, process::start_listener};
+use clap::Args;
 use mio::{
     Events, Interest, Poll, Token,
     net::{TcpListener, TcpStream},
 };
 use std::{
-    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr},
-    process::{Child, Command, ExitCode, Stdio},
+    process::{Child, ExitCode},
 };
 use tidings_protocol::miop::{Bound, Frame, take_head};
 
@@ -18,6 +18,12 @@ const LISTENER: Token = Token(usize::MAX);
 /// The backlog of connections that wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 const BIND_BYTES_MAX: usize = 4096;
+
+#[derive(Debug, Clone, Args)]
+pub struct BareAcceptArgs {
+    #[arg(long)]
+    pub listen: SocketAddr,
+}
 
 /// The hidden `bench bare-accept` command: prints its address and serves until it is killed.
 pub(crate) fn main(args: &BareAcceptArgs) -> ExitCode {
@@ -127,19 +133,9 @@ impl BareAccept {
         let mut bare = BareAccept { children: Vec::new(), listeners: Vec::new() };
         for number in 0..count {
             let address = Ipv4Addr::new(127, 0, (1 + number / 250) as u8, (number % 250 + 2) as u8);
-            let mut child = Command::new(std::env::current_exe()?)
-                .args(["bench", "bare-accept", "--listen", &format!("{address}:0")])
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .spawn()?;
-            let stdout = child.stdout.take();
+            let (child, listener) = start_listener(&["bare-accept", "--listen", &format!("{address}:0")])?;
             bare.children.push(child);
-            let mut line = String::new();
-            if let Some(stdout) = stdout {
-                BufReader::new(stdout).read_line(&mut line)?;
-            }
-            let address = line.trim().parse().map_err(|_| LabError::Server("bare loop printed no address".into()))?;
-            bare.listeners.push(address);
+            bare.listeners.push(listener);
         }
         Ok(bare)
     }

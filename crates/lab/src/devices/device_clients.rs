@@ -3,7 +3,6 @@
 use super::{
     client_link::{ClientLink, Events},
     device_counts::{DeviceCounts, LATENESS_MS_MAX},
-    server_under_test::DEVICES_PER_PROCESS,
     worker_protocol::{DeviceCommand, DeviceReport, DeviceWorkerConfig},
 };
 use crate::{
@@ -29,6 +28,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// The most devices per process: below the 20,000 files that a process may commonly open, with some to spare.
+pub(crate) const DEVICES_PER_PROCESS: usize = 18_000;
 /// A worker without a report for so long has failed: workers report progress four times a second.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Reports per worker that may wait to be read.
@@ -67,10 +68,11 @@ impl DeviceClients {
         drop(sender);
         let mut first = config.first;
         // Concurrent runs differ in the second byte of their source addresses, workers of one run in the third.
-        let (a, b) = config.source;
+        let ((a, b), all) = (config.source, clients.workers.len());
         for (number, worker) in clients.workers.iter_mut().enumerate() {
             let source = (a, b.wrapping_add(number as u8));
-            let part = DeviceWorkerConfig { first, count: worker.devices, source, ..config.clone() };
+            let part =
+                DeviceWorkerConfig { first, count: worker.devices, worker: (number, all), source, ..config.clone() };
             let part = match &worker.agent {
                 None => part,
                 // Which cores of the agent's machine are free, this one does not know.

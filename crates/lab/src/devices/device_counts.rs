@@ -1,7 +1,9 @@
 //! The counts of a worker with devices, and their sums over workers.
 
-use crate::latency::{Curve, Percentiles, curve_of, new_histogram};
-use hdrhistogram::Histogram;
+use crate::{
+    latency::HistogramCounts,
+    series::{Series, SeriesCounts, SeriesRecorder},
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -11,39 +13,6 @@ pub(crate) const PUSHES_MAX: usize = 128;
 pub(crate) const LATENESS_MS_MAX: f64 = 100.0;
 /// How many faults are described in words; the rest are only counted.
 pub(crate) const PROBLEMS_MAX: usize = 10;
-
-/// A histogram of microseconds as (value, count) pairs: it can be sent between processes and added up.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct SerializedHistogram(Vec<(u64, u64)>);
-
-impl SerializedHistogram {
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
-        SerializedHistogram(
-            histogram.iter_recorded().map(|at| (at.value_iterated_to(), at.count_since_last_iteration())).collect(),
-        )
-    }
-
-    pub(crate) fn add(&mut self, other: &SerializedHistogram) {
-        self.0.extend_from_slice(&other.0);
-    }
-
-    pub(crate) fn percentiles(&self) -> Percentiles {
-        Percentiles::of(&self.histogram())
-    }
-
-    pub(crate) fn curve(&self) -> Curve {
-        curve_of(&self.histogram())
-    }
-
-    fn histogram(&self) -> Histogram<u64> {
-        let mut histogram = new_histogram();
-        for (value, count) in &self.0 {
-            // Within the bounds: the values come from a histogram of the same bounds.
-            let _ = histogram.record_n(*value, *count);
-        }
-        histogram
-    }
-}
 
 /// The devices' counts of one push.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -61,6 +30,16 @@ pub(crate) struct PushCount {
     pub(crate) last_at_ns: u64,
 }
 
+impl PushCount {
+    pub(crate) fn add(&mut self, other: &PushCount) {
+        self.devices += other.devices;
+        self.again += other.again;
+        self.repeated += other.repeated;
+        self.doubled += other.doubled;
+        self.last_at_ns = self.last_at_ns.max(other.last_at_ns);
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DeviceCounts {
     pub(crate) devices: u64,
@@ -76,9 +55,9 @@ pub(crate) struct DeviceCounts {
     pub(crate) first_planned_ns: u64,
     pub(crate) last_bound_ns: u64,
     /// Latency from planned connect to bound.
-    pub(crate) bind: SerializedHistogram,
+    pub(crate) bind: HistogramCounts,
     /// How late the load client started due connects although it was free to start them.
-    pub(crate) lateness: SerializedHistogram,
+    pub(crate) lateness: HistogramCounts,
     /// Bound connections that ended, by cause. The counts from here on are since the start of the worker.
     pub(crate) disconnects: BTreeMap<String, u64>,
     pub(crate) redirects: u64,
@@ -89,12 +68,14 @@ pub(crate) struct DeviceCounts {
     /// Heartbeats on connections that ended before the answer.
     pub(crate) heartbeats_cut_off: u64,
     pub(crate) heartbeats_pending: u64,
-    pub(crate) heartbeat: SerializedHistogram,
+    pub(crate) heartbeat: HistogramCounts,
     pub(crate) pushes: Vec<PushCount>,
     /// Latency from a push's request to its delivery at each device.
-    pub(crate) push: SerializedHistogram,
+    pub(crate) push: HistogramCounts,
     /// Pushes whose body is none of this run's.
     pub(crate) altered: u64,
+    /// Of each worker, since the measurement began: connects over time. Only the counts of a command that connects have them.
+    pub(crate) series: Vec<SeriesCounts>,
     /// Connects that failed on the client's side, without a port or a descriptor.
     pub(crate) client_failures: u64,
     /// CPU time of the worker since it started.
@@ -126,13 +107,8 @@ impl DeviceCounts {
         self.heartbeats_pending += other.heartbeats_pending;
         self.heartbeat.add(&other.heartbeat);
         self.pushes.resize(self.pushes.len().max(other.pushes.len()), PushCount::default());
-        for (sum, other) in self.pushes.iter_mut().zip(&other.pushes) {
-            sum.devices += other.devices;
-            sum.again += other.again;
-            sum.repeated += other.repeated;
-            sum.doubled += other.doubled;
-            sum.last_at_ns = sum.last_at_ns.max(other.last_at_ns);
-        }
+        self.pushes.iter_mut().zip(&other.pushes).for_each(|(sum, other)| sum.add(other));
+        self.series.extend(other.series.iter().cloned());
         self.push.add(&other.push);
         self.altered += other.altered;
         self.client_failures += other.client_failures;
@@ -157,6 +133,13 @@ impl DeviceCounts {
             && self.heartbeats_sent == self.heartbeats_answered + self.heartbeats_cut_off
     }
 
+    /// Connects over time, of all workers.
+    pub(crate) fn series(&self) -> Series {
+        let mut all = SeriesRecorder::new(0);
+        self.series.iter().for_each(|series| all.add(series));
+        all.series()
+    }
+
     pub(crate) fn push(&self, number: usize) -> PushCount {
         self.pushes.get(number).copied().unwrap_or_default()
     }
@@ -178,7 +161,7 @@ mod tests {
         (1..=100).for_each(|value| histogram.saturating_record(value * 1000));
         let one = DeviceCounts {
             live: 1,
-            bind: SerializedHistogram::of(&histogram),
+            bind: HistogramCounts::of(&histogram),
             failures: BTreeMap::from([("refused".to_owned(), 2)]),
             first_planned_ns: 5,
             pushes: vec![PushCount { devices: 1, ..PushCount::default() }],

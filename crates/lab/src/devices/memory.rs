@@ -1,12 +1,13 @@
 //! Memory per connection: of the processes on both sides, and of the kernel.
 
+use crate::process::ServerProcesses;
 use serde::Serialize;
 use std::fs;
 
 /// Memory at one moment, in bytes.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Memory {
-    /// By server process, with its name.
+    /// By server process, with its name: a core, then its gateways, or the nodes of a cluster.
     pub(crate) server: Vec<(String, u64)>,
     pub(crate) clients: u64,
     /// All of the machine's kernel objects (`Slab` of `/proc/meminfo`).
@@ -18,10 +19,15 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn now(server: &[(String, u32)], clients: &[u32]) -> Self {
+    pub(crate) fn now(server: &ServerProcesses, clients: &[u32]) -> Self {
         let socket_stat = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
         Memory {
-            server: server.iter().map(|(name, pid)| (name.clone(), resident_bytes(*pid))).collect(),
+            server: server
+                .pids()
+                .iter()
+                .enumerate()
+                .map(|(number, pid)| (name_of(number), resident_bytes(*pid)))
+                .collect(),
             clients: clients.iter().map(|pid| resident_bytes(*pid)).sum(),
             slab: kib_line(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "Slab:"),
             tcp_buffers: word_after(&socket_stat, "TCP:", "mem") * PAGE_BYTES,
@@ -32,6 +38,10 @@ impl Memory {
     pub(crate) fn server_bytes(&self) -> u64 {
         self.server.iter().map(|(_, bytes)| bytes).sum()
     }
+}
+
+fn name_of(process: usize) -> String {
+    process.checked_sub(1).map_or("core".to_owned(), |number| format!("gateway {number}"))
 }
 
 /// `/proc/net/sockstat` counts in pages; Linux's are 4 KiB wherever this lab is likely to run.
@@ -86,7 +96,7 @@ mod tests {
         let text = "sockets: used 9\nTCP: inuse 5 orphan 0 tw 0 alloc 7 mem 3\nUDP: inuse 1 mem 0\n";
         assert_eq!((word_after(text, "TCP:", "inuse"), word_after(text, "TCP:", "mem")), (5, 3));
         assert_eq!(kib_line("MemFree: 1 kB\nSlab:    20 kB\n", "Slab:"), 20 * 1024);
-        let now = Memory::now(&[("me".into(), std::process::id())], &[]);
+        let now = Memory::now(&Some(std::process::id()).into(), &[]);
         assert!(now.server_bytes() > 100_000);
     }
 }

@@ -1,26 +1,17 @@
-//! Benches with hundreds of thousands of devices: rates of connecting, memory per connection, and delivery of pushes.
+//! Hundreds of thousands of devices: their load clients as a bench sees them, and what is asked of the server beside.
 //!
-//! In reading order: [`connect`], `storm`, `push`, `failover`, `exceptions` are the commands; `fixture` is
-//! what they share; `server_under_test` is the server with its gateways, `device_clients` the load clients, `client_link` one of them;
-//! `worker_protocol` has the commands to these, `device_counts` their counts; `memory`, `push_body` and `output` are small.
+//! In reading order: `device_clients` are the load clients, `client_link` one of them; `worker_protocol` has the commands to these,
+//! `device_counts` their counts; `push_round` is one push to all, `push_body` its body; `memory` is what connections take. Of devices
+//! that violate the protocol: `raw_connection`, `invalid_frames`. `bare_accept` is the baseline of connecting. Who runs them is
+//! `scenario`.
 
-pub mod args;
-mod bare_accept;
-mod raw_connection;
-pub(crate) mod server_under_test;
-pub(crate) use bare_accept::main as bare_accept_main;
+pub(crate) mod bare_accept;
 mod client_link;
-pub(crate) mod connect;
 pub(crate) mod device_clients;
 pub(crate) mod device_counts;
-pub(crate) mod exceptions;
-pub(crate) mod failover;
-pub(crate) mod fixture;
-mod invalid_frames;
+pub(crate) mod invalid_frames;
 pub(crate) mod memory;
-pub(crate) mod output;
-pub(crate) mod push;
 pub(crate) mod push_body;
 pub(crate) mod push_round;
-pub(crate) mod storm;
-pub mod worker_protocol;
+pub(crate) mod raw_connection;
+pub(crate) mod worker_protocol;

@@ -1,15 +1,15 @@
 //! One push to all devices: its request, and the waits for the last device and the last acknowledgement.
 
 use super::{
+    device_clients::DeviceClients,
     device_counts::{DeviceCounts, PushCount},
-    fixture::DeviceFixture,
     push_body,
     worker_protocol::DeviceCommand,
 };
 use crate::{
     LabError,
     process::monotonic_ns,
-    result::{Check, RunResult, filled},
+    result::{Check, filled},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -115,13 +115,16 @@ pub(crate) struct PushRound {
 
 impl PushRound {
     /// Pushes to all devices and waits until the last one has the push and the server has all acknowledgements.
-    pub(crate) fn run(fixture: &mut DeviceFixture, number: usize, patience: Duration) -> Result<Self, LabError> {
-        let mut http = fixture.server.http();
-        let tag = fixture.tag.clone();
-        fixture.clients.begin(&DeviceCommand::AwaitPush { number, patience_ms: patience.as_millis() as u64 })?;
-        let asked = request_push(&mut http, &tag, number);
+    pub(crate) fn run(
+        clients: &mut DeviceClients,
+        mut http: HttpClient,
+        (tag, number): (&str, usize),
+        patience: Duration,
+    ) -> Result<Self, LabError> {
+        clients.begin(&DeviceCommand::AwaitPush { number, patience_ms: patience.as_millis() as u64 })?;
+        let asked = request_push(&mut http, tag, number);
         // Even if the request failed, the workers' reports must be read before the next command.
-        let device_counts = fixture.clients.finish("pushing")?;
+        let device_counts = clients.finish("pushing")?;
         let asked = asked?;
         let expected = device_counts.live;
         let got = device_counts.push(number);
@@ -155,14 +158,6 @@ impl PushRound {
 
     pub(crate) fn in_words(&self) -> String {
         format!("push {:<4} {}  {}", self.asked.number, filled(TIMES, self), filled(COUNTS, self))
-    }
-
-    /// Adds its check, and has it printed.
-    pub(crate) fn record(&self, result: &mut RunResult) {
-        let told = ("accepted".to_owned(), filled(TIMES, self));
-        let counted = ("devices".to_owned(), filled(COUNTS, self));
-        result.lines(&format!("push {}", self.asked.number), vec![told, counted], &[]);
-        result.check(self.check());
     }
 }
 

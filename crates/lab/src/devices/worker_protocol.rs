@@ -1,7 +1,7 @@
 //! Commands and reports between a bench and its load clients with devices, which are worker processes: one JSON line each.
 
 use super::device_counts::DeviceCounts;
-pub use crate::client_engine::device::DeviceProtocol;
+use crate::{client_engine::device::DeviceProtocol, rate_profile::RateProfile};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -16,6 +16,16 @@ pub(crate) enum DeviceCommand {
         per_second: Option<f64>,
         within_ms: u64,
     },
+    /// Devices come when they are due, and each goes after `stay_ms`, or stays; a connect that fails is not tried again. Done when
+    /// all that were due by then are bound or have failed, or `within_ms` after the end of the profile.
+    Visit {
+        profile: RateProfile,
+        at_ns: u64,
+        stay_ms: Option<u64>,
+        within_ms: u64,
+    },
+    /// Closes every connection.
+    Disconnect,
     /// Starts a new measurement of connects.
     ResetMeasurement,
     /// Closes every connection at that time of the monotonic clock, and connects all devices again at once.
@@ -51,6 +61,8 @@ pub(crate) struct DeviceWorkerConfig {
     pub(crate) tag: String,
     pub(crate) first: usize,
     pub(crate) count: usize,
+    /// Which worker this is, of how many: of visits that are due, it has every so-manieth.
+    pub(crate) worker: (usize, usize),
     /// On the loopback, connections have source addresses `127.<a>.<b>.*`, which no other worker uses.
     pub(crate) source: (u8, u8),
     pub(crate) heartbeat_s: u64,

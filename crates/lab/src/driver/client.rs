@@ -146,7 +146,7 @@ impl DriverClient {
         let run = process::run_tag();
         let common = Common { driver, host: target.host.clone(), api_key };
         let mut client = DriverClient {
-            between: clients.ledger(Marking::Text { run: run.clone(), phase: 0 }, 0),
+            between: clients.ledger(Marking { run: run.clone(), phase: 0 }, 0),
             phase: 0,
             reactor: Reactor::new()?,
             links: Links { common, target: target.clone(), clients: Vec::with_capacity(receivers + senders) },
@@ -260,7 +260,7 @@ impl DriverClient {
 
     /// One turn without a phase.
     fn wait(&mut self, timeout: Duration) -> Result<(), LabError> {
-        let nobody = Ledger::new(Marking::Bytes, 0, 0, 0, 0);
+        let nobody = Ledger::new(Marking { run: String::new(), phase: 0 }, 0, 0, 0, 0);
         let mut between = std::mem::replace(&mut self.between, nobody);
         let polled = self.turn(timeout, &mut between);
         self.between = between;
@@ -271,7 +271,7 @@ impl DriverClient {
     pub(crate) fn run(&mut self, title: &str, model: &LoadModel, body_bytes: usize) -> Result<Outcome, LabError> {
         let mut schedule = Schedule::of(model)?;
         self.phase += 1;
-        let marking = |phase| Marking::Text { run: self.run.clone(), phase };
+        let marking = |phase| Marking { run: self.run.clone(), phase };
         let mut ledger = self.clients.ledger(marking(self.phase), body_bytes);
         let next = self.clients.ledger(marking(self.phase + 1), 0);
         let stray = std::mem::replace(&mut self.between, next).outcome(false);

@@ -1,7 +1,8 @@
 //! A driver whose parts go together: what clients send, and what they look for.
 
 use super::{
-    file::{DriverFile, ExchangeFile, MatchFile, PublishFile, RequestFile},
+    codec::Protocol,
+    file::{BrokerFile, DriverFile, DriverKind, ExchangeFile, MatchFile, PublishFile, RequestFile},
     message::{Matcher, Place},
     template::{IN_ACKNOWLEDGEMENTS, IN_FRAMES, IN_PUBLISHES, IN_REQUESTS, IN_SESSIONS, Placeholder, Template, Values},
 };
@@ -10,10 +11,12 @@ use std::{collections::BTreeMap, time::Duration};
 use toml::Spanned;
 
 /// How to speak to a server that others wrote.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Driver {
     pub(crate) name: String,
     pub(crate) about: String,
+    /// What a broker speaks; nothing else of it is described. Unset: a WebSocket server.
+    pub(super) broker: Option<Protocol>,
     /// The request that each client gets its token from, and where in the answer that stands.
     pub(super) token: Option<(Request, Place)>,
     pub(super) path: Template,
@@ -22,7 +25,8 @@ pub(crate) struct Driver {
     pub(super) login: Option<Exchange>,
     pub(super) subscribe: Option<Exchange>,
     pub(super) publish: Publish,
-    pub(super) marker: Place,
+    /// Unset: a broker hands out the marker alone.
+    pub(super) marker: Option<Place>,
     pub(super) refused: Option<Matcher>,
     pub(super) heartbeat: Option<(Duration, Template)>,
     pub(super) replies: Vec<(Matcher, Template)>,
@@ -38,10 +42,17 @@ pub(super) struct Request {
 }
 
 /// A frame, and the message that answers it; without one it counts as answered.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Exchange {
     pub(super) frame: Template,
     pub(super) answer: Option<Matcher>,
+}
+
+/// Without an answer: no broker answers what it does not store.
+impl Default for Publish {
+    fn default() -> Self {
+        Publish::Frame(Exchange::default())
+    }
 }
 
 /// How a message is published: on the sender's session, or by HTTP.
@@ -53,7 +64,14 @@ pub(super) enum Publish {
 
 impl Driver {
     pub(super) fn read(text: &str) -> Result<Self, Mistake> {
-        Driver::of(&toml::from_str(text)?)
+        match toml::from_str::<DriverKind>(text)?.protocol {
+            None => Driver::of(&toml::from_str(text)?),
+            Some(_) => Ok(Driver::of_broker(toml::from_str(text)?)),
+        }
+    }
+
+    fn of_broker(BrokerFile { name, about, protocol }: BrokerFile) -> Self {
+        Driver { name, about, broker: Some(protocol), ..Driver::default() }
     }
 
     fn of(file: &DriverFile) -> Result<Self, Mistake> {
@@ -61,6 +79,7 @@ impl Driver {
         let driver = Driver {
             name: file.name.clone(),
             about: file.about.clone(),
+            broker: None,
             token: match &file.token {
                 Some(token) => Some((Request::of(&token.request, IN_REQUESTS)?, Place::of(&token.place)?)),
                 None => None,
@@ -71,7 +90,7 @@ impl Driver {
             login: exchange(&file.login)?,
             subscribe: exchange(&file.subscribe)?,
             publish: Publish::of(&file.publish)?,
-            marker: Place::of(&file.delivery.marker)?,
+            marker: Some(Place::of(&file.delivery.marker)?),
             refused: matcher_of(&file.refused)?,
             heartbeat: match &file.heartbeat {
                 Some(heartbeat) if heartbeat.every.get_ref().0.is_zero() => {

@@ -1,10 +1,26 @@
 //! A driver's file as it is written. What the keys mean, and which go together, is checked when a
 //! [`Driver`](super::description::Driver) is made of it; docs/drivers.md describes each.
 
+use super::codec::Protocol;
 use crate::toml_file::Time;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
+
+/// Whether a file is of a broker.
+#[derive(Debug, Deserialize)]
+pub(super) struct DriverKind {
+    pub(super) protocol: Option<toml::Value>,
+}
+
+/// Of a broker: its protocol says all else.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BrokerFile {
+    pub(super) name: String,
+    pub(super) about: String,
+    pub(super) protocol: Protocol,
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,6 +1,8 @@
-//! One client of a server that others wrote, without its socket: a session over WebSocket, or requests over HTTP one at a time.
+//! One client of a server that others wrote, without its socket: a session over WebSocket or of a broker, or requests over HTTP one at a
+//! time.
 
 use super::{
+    codec::{Packet, Protocol},
     description::{Driver, Exchange, Publish, put_head},
     message::{Matcher, Message},
     template::{Template, Values},
@@ -92,6 +94,11 @@ impl Client {
             self.stage = Stage::Ready;
             return;
         }
+        if let Some(broker) = common.driver.broker {
+            let subscribes_to = matches!(self.role, Role::Receiver(_)).then_some(self.channel.as_str());
+            self.stage = Stage::LoggingIn;
+            return broker.put_hello(&self.user, subscribes_to, &mut self.out);
+        }
         let Client { user, token, channel, .. } = &*self;
         let values = Values { user, token, api_key: &common.api_key, channel, ..Values::default() };
         let mut head = Vec::new();
@@ -137,6 +144,9 @@ impl Client {
 
     /// Publishes message `number` with this marker to a channel.
     pub(super) fn publish(&mut self, common: &Common, number: u32, channel: &str, marker: &str) {
+        if let Some(broker) = common.driver.broker {
+            return broker.put_publish(channel, marker.as_bytes(), &mut self.out);
+        }
         match &common.driver.publish {
             Publish::Frame(exchange) => {
                 self.put_frame_for(channel, common, &exchange.frame, (marker, ""));
@@ -164,6 +174,9 @@ impl Client {
         if self.role == Role::HttpSender {
             return self.receive_answer(bytes, common, ledger, now);
         }
+        if let Some(broker) = common.driver.broker {
+            return self.receive_packets(broker, bytes, ledger, now);
+        }
         let mut taken = 0;
         loop {
             let (length, message) = self.websocket.take(&mut bytes[taken..], &mut self.out)?;
@@ -181,6 +194,29 @@ impl Client {
                 }
                 Some(Received::Closed(payload)) => return Err(Received::unasked(payload)),
             }
+        }
+    }
+
+    /// Reads the packets of a broker.
+    fn receive_packets(
+        &mut self,
+        broker: Protocol,
+        bytes: &[u8],
+        ledger: &mut Ledger,
+        now: u64,
+    ) -> Result<usize, ConnectionError> {
+        let mut taken = 0;
+        loop {
+            let rest = &bytes[taken..];
+            let read = broker.read(rest, matches!(self.role, Role::Receiver(_))).map_err(ConnectionError::Protocol)?;
+            let Some((packet, length)) = read else { return Ok(taken) };
+            match (packet, self.role) {
+                (Packet::Message(range), Role::Receiver(receiver)) => ledger.deliver(receiver, &rest[range], now),
+                (Packet::Ready, _) => self.stage = Stage::Ready,
+                (Packet::Ping, _) => broker.put_pong(&mut self.out),
+                (Packet::Message(_) | Packet::Other, _) => {}
+            }
+            taken += length;
         }
     }
 
@@ -241,10 +277,12 @@ impl Client {
             (Stage::Subscribing, _) if answers(subscribe) => self.advance(common),
             (Stage::Ready, Role::Receiver(receiver)) => {
                 let mut came = false;
-                marker.find(message, &mut |marker| {
-                    came = true;
-                    ledger.deliver(receiver, marker.as_bytes(), now);
-                });
+                if let Some(marker) = marker {
+                    marker.find(message, &mut |marker| {
+                        came = true;
+                        ledger.deliver(receiver, marker.as_bytes(), now);
+                    });
+                }
                 if came && let Some((id, frame)) = acknowledge {
                     let mut ids = Vec::new();
                     id.find(message, &mut |id| ids.push(id.to_owned()));

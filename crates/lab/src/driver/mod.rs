@@ -1,11 +1,12 @@
-//! Load on a WebSocket server that others wrote, described by a file: how to log in, subscribe and publish, and where what was
-//! published stands in what is delivered.
+//! Load on a server that others wrote: a WebSocket server that a file describes (how to log in, subscribe and publish, and where what was
+//! published stands in what is delivered), or a broker whose protocol the lab speaks.
 //!
 //! In reading order: [`mod@file`], a driver as it is written; [`template`], the texts that clients send; [`message`], what is
-//! looked for in what comes; [`description`], a driver whose parts go together; [`target`], where the server is;
+//! looked for in what comes; [`codec`], as much of MQTT and NATS as the load takes; [`description`], a driver whose parts go together; [`target`], where the server is;
 //! [`link`], one client; [`schedule`], when messages are due; [`client`], all connections under load.
 
 mod client;
+mod codec;
 mod description;
 mod file;
 mod link;
@@ -23,9 +24,12 @@ use crate::LabError;
 use std::path::Path;
 
 /// The drivers that ship with the program, each with its text.
-const SHIPPED: [(&str, &str); 2] = [
+const SHIPPED: [(&str, &str); 5] = [
     ("centrifugo", include_str!("../../drivers/centrifugo.toml")),
     ("socket-io", include_str!("../../drivers/socket-io.toml")),
+    ("mqtt", include_str!("../../drivers/mqtt.toml")),
+    ("mqtt5", include_str!("../../drivers/mqtt5.toml")),
+    ("nats", include_str!("../../drivers/nats.toml")),
 ];
 
 /// Reads the driver of this name, or of this file, which a path without a root finds in `folder`.
@@ -42,7 +46,12 @@ pub(crate) fn read(name: &str, folder: &Path) -> Result<Driver, LabError> {
         }
         _ => std::fs::read_to_string(folder.join(name)).map_err(|error| LabError::Usage(format!("{name}: {error}")))?,
     };
-    Driver::read(&text).map_err(|mistake| LabError::Usage(mistake.show(name, &text)))
+    read_text(name, &text)
+}
+
+/// Reads a driver that is written there.
+pub(crate) fn read_text(name: &str, text: &str) -> Result<Driver, LabError> {
+    Driver::read(text).map_err(|mistake| LabError::Usage(mistake.show(name, text)))
 }
 
 #[cfg(test)]
@@ -88,6 +97,11 @@ mod tests {
         let delivery = "delivery = { marker = { pointer = \"/m\" } }\n";
         let with = |rest: &str| format!("{head}{publish}{delivery}{rest}\n");
         let cases = [
+            (
+                "name = \"a\"\nabout = \"A.\"\nprotocol = \"amqp\"\n".to_owned(),
+                "d.toml:3:12: unknown variant `amqp`, expected one of `mqtt`, `mqtt5`, `nats`",
+                "amqp",
+            ),
             (with("logn = 1"), "d.toml:6:1: unknown field `logn`, expected one of `name`", "logn = 1"),
             (head.to_owned(), "d.toml:1:1: missing field `publish`", ""),
             (with("login = { frame = \"{usr}\" }"), "d.toml:6:19: there is no {usr} here, but {user}", "{usr}"),

@@ -13,7 +13,7 @@ use std::{
 #[derive(Debug, Clone, Default, Args)]
 pub struct DriverArgs {
     /// The server at --url is one that others wrote, and this file says how to speak to it; or the name of a driver that ships with
-    /// the program: centrifugo, socket-io
+    /// the program: centrifugo, socket-io, mqtt, mqtt5, nats
     #[arg(long, value_name = "FILE")]
     pub driver: Option<String>,
     /// With --driver and a --url of https: the certificates in PEM that the server's must be signed by, instead of the system's
@@ -37,19 +37,25 @@ pub(crate) struct DriverTarget {
 }
 
 impl DriverTarget {
+    /// A broker at this address.
+    pub(crate) fn at(address: SocketAddr, patience: Duration) -> Self {
+        let (addresses, host) = (vec![address], address.to_string());
+        DriverTarget { addresses, host, trust: None, api_key: None, token_key: None, patience }
+    }
+
     /// The server at this URL, or at several apart by commas.
     pub(crate) fn of(url: &str, args: &TargetArgs, ca: Option<&Path>) -> Result<Self, LabError> {
         let wrong = |why: String| LabError::Usage(format!("--url {url}: {why}"));
-        let parts: Vec<(bool, &str)> = url.split(',').map(scheme_of).collect();
-        let (is_encrypted, host) = parts[0];
-        if parts.iter().any(|(encrypted, _)| *encrypted != is_encrypted) {
+        let parts: Vec<(Scheme, &str)> = url.split(',').map(scheme_of).collect();
+        let (Scheme { is_encrypted, .. }, host) = parts[0];
+        if parts.iter().any(|(scheme, _)| scheme.is_encrypted != is_encrypted) {
             return Err(wrong("either all are https, or none".into()));
         }
         let mut addresses = Vec::new();
-        for (_, authority) in &parts {
+        for (scheme, authority) in &parts {
             let with_port = match authority.rsplit_once(':') {
                 Some((_, port)) if port.chars().all(|c| c.is_ascii_digit()) => (*authority).to_owned(),
-                _ => format!("{authority}:{}", if is_encrypted { 443 } else { 80 }),
+                _ => format!("{authority}:{}", scheme.port),
             };
             let address = with_port.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
             addresses.push(address.ok_or_else(|| wrong("no such address".into()))?);
@@ -84,12 +90,30 @@ impl DriverTarget {
 pub(super) trait ReadWrite: Read + Write {}
 impl<T: Read + Write> ReadWrite for T {}
 
-/// Whether a URL is of a server with TLS, and its host with the port.
-fn scheme_of(url: &str) -> (bool, &str) {
-    let schemes = [("https://", true), ("wss://", true), ("http://", false), ("ws://", false)];
-    let found = schemes.iter().find_map(|(scheme, encrypted)| Some((*encrypted, url.strip_prefix(scheme)?)));
-    let (encrypted, authority) = found.unwrap_or((false, url));
-    (encrypted, authority.trim_end_matches('/'))
+/// What the beginning of a URL says of a server.
+#[derive(Debug, Clone, Copy)]
+struct Scheme {
+    is_encrypted: bool,
+    /// Unless the URL has one.
+    port: u16,
+}
+
+/// The scheme of a URL, and its host with the port.
+fn scheme_of(url: &str) -> (Scheme, &str) {
+    let plain = Scheme { is_encrypted: false, port: 80 };
+    let encrypted = Scheme { is_encrypted: true, port: 443 };
+    let schemes = [
+        ("https://", encrypted),
+        ("wss://", encrypted),
+        ("mqtts://", Scheme { port: 8883, ..encrypted }),
+        ("http://", plain),
+        ("ws://", plain),
+        ("mqtt://", Scheme { port: 1883, ..plain }),
+        ("nats://", Scheme { port: 4222, ..plain }),
+    ];
+    let found = schemes.iter().find_map(|(beginning, scheme)| Some((*scheme, url.strip_prefix(beginning)?)));
+    let (scheme, authority) = found.unwrap_or((plain, url));
+    (scheme, authority.trim_end_matches('/'))
 }
 
 /// A certificate of this host and port, signed by those of the file, or by those that the system trusts.
@@ -119,7 +143,9 @@ mod tests {
         let of = |url: &str| DriverTarget::of(url, &TargetArgs::default(), None);
         let plain = of("http://127.0.0.1:8000/").unwrap();
         assert_eq!((plain.host.as_str(), plain.trust.is_some()), ("127.0.0.1:8000", false));
-        assert_eq!(of("ws://127.0.0.1").unwrap().addresses, ["127.0.0.1:80".parse().unwrap()]);
+        for (url, address) in [("ws://127.0.0.1", "127.0.0.1:80"), ("mqtt://127.0.0.1", "127.0.0.1:1883")] {
+            assert_eq!(of(url).unwrap().addresses, [address.parse().unwrap()]);
+        }
         assert_eq!(of("127.0.0.1:1,127.0.0.2:2").unwrap().addresses.len(), 2);
         for (url, ca, why) in [
             ("http://127.0.0.1:1", Some("any"), "--ca is for"),

@@ -11,8 +11,8 @@ use crate::{
     client_engine::{
         ConnectionError, HANDSHAKES_MAX,
         reactor::{Clients, Reactor},
-        session::{PING_INTERVAL, put_ping},
-        websocket::{Message, put_text},
+        session::{self, PING_INTERVAL, put_ping},
+        websocket::put_text,
     },
     process,
 };
@@ -354,28 +354,25 @@ impl Clients for ClientLoop {
     }
 
     fn receive(&mut self, user: usize, bytes: &mut [u8], out: &mut Vec<u8>) -> Result<usize, ConnectionError> {
-        let mut taken = 0;
-        loop {
-            let session = &mut self.sessions[user];
-            let (length, message) = session.websocket.take(&mut bytes[taken..], out)?;
-            taken += length;
-            match message {
-                None => return Ok(taken),
-                Some(Message::Opened) => {
-                    if session.looks {
-                        self.look_begins(user);
+        session::receive(
+            self,
+            |clients| &mut clients.sessions[user].websocket,
+            bytes,
+            out,
+            |clients, text, out| {
+                let Some(text) = text else {
+                    if clients.sessions[user].looks {
+                        clients.look_begins(user);
                     }
-                    self.sessions[user].put_bind(&self.recorder.cast.users[user].id, &self.token_key, out);
+                    clients.sessions[user].put_bind(&clients.recorder.cast.users[user].id, &clients.token_key, out);
+                    return Ok(());
+                };
+                if let Some(heard) = clients.sessions[user].read(text)? {
+                    clients.hear(user, heard, out);
                 }
-                Some(Message::Text(text)) => {
-                    if let Some(heard) = session.read(&text)? {
-                        self.hear(user, heard, out);
-                    }
-                }
-                Some(Message::Closed(payload)) => return Err(Message::unasked(payload)),
-                Some(Message::Binary(_)) => {}
-            }
-        }
+                Ok(())
+            },
+        )
     }
 
     fn ended(&mut self, _: &mut Reactor, user: usize, why: ConnectionError) -> Result<(), LabError> {

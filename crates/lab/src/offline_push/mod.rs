@@ -2,9 +2,11 @@
 //! call, and the counts of what they are notified of messages to members who are offline.
 //!
 //! [`notice`] is what a fake is notified, [`tally`] counts it; `fake_webhook`, `fake_apns`, `fake_fcm` and `fake_web_push`
-//! each speak one protocol, and know nothing of who is to be notified of what. `fake_hook` is asked before, and allows everything.
+//! each speak one protocol, and know nothing of who is to be notified of what. `fake_hook` is asked before, and allows everything; `fake_consumer`
+//! follows the feed.
 
 mod fake_apns;
+pub(crate) mod fake_consumer;
 mod fake_fcm;
 pub(crate) mod fake_hook;
 pub(crate) mod fake_providers;

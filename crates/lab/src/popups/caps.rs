@@ -5,7 +5,7 @@ use super::{
     args::PopupCapsArgs,
     balance::hours_of,
     catalogue::{put_popup, refuse_existing_popups, variant},
-    load_loop::{Connections, LoadModel, LoadResult, StopCondition, TrafficSource},
+    load_loop::{Connections, LoadModel, LoadResult, TrafficSource},
     user_profiles::UserProfiles,
 };
 use crate::{
@@ -195,7 +195,7 @@ impl ConcurrentDevices {
     fn run_pass(&mut self, target: &Target, args: &PopupCapsArgs) -> Result<LoadResult, LabError> {
         let mut connections =
             Connections::open(target.address(), self.steps.len(), args.target.patience, ConnectionUse::Kept)?;
-        connections.run(self, LoadModel::ClosedLoop, StopCondition::Exhausted, &mut LiveBlock::hidden())
+        connections.run(self, LoadModel::Exhausting, &mut LiveBlock::hidden())
     }
 
     /// The user and the round of a lane's current request.

@@ -1,7 +1,7 @@
 //! The load client's loop: keep-alive connections with one request in flight each, one thread, no allocation per request.
 //!
 //! In a closed loop each connection sends its next request as soon as it has an answer. In an open loop requests are due at
-//! evenly spaced times; a request that finds no free connection waits, and its latency counts from its due time.
+//! planned times; a request that finds no free connection waits, and its latency counts from its due time.
 
 use crate::{
     LabError,
@@ -11,9 +11,10 @@ use crate::{
         reactor::{Clients, Reactor},
     },
     interrupt,
-    latency::{Curve, Percentiles, curve_of},
+    latency::{Curve, Percentiles, curve_of, new_histogram, record},
     live::{LiveBlock, LiveCounts},
     process::{monotonic_ns, thread_wait_seconds},
+    rate_profile::{PlannedTimes, RateProfile},
     series::{Series, SeriesRecorder},
 };
 use hdrhistogram::Histogram;
@@ -26,8 +27,6 @@ use std::{
 
 /// The loop spins instead of sleeping when the next request is due sooner than this.
 const SLEEP_NS_MIN: u64 = 2_000_000;
-/// The longest latency of the histogram, in microseconds; longer ones are counted as this.
-const LATENCY_US_MAX: u64 = 60_000_000;
 /// Above this lateness at the 99th percentile the load client distorts what it measures.
 const LATENESS_MS_MAX: f64 = 5.0;
 /// A client that is busy for more than this share of the time is the limit itself, unless the server is as busy.
@@ -42,20 +41,14 @@ pub(crate) trait TrafficSource {
     fn connection_lost(&mut self, connection: usize);
 }
 
-/// The arrival process of the requests.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum LoadModel {
-    ClosedLoop,
-    /// A constant rate, in requests a second.
-    OpenLoop(f64),
-}
-
-/// When a phase of load ends. Outstanding answers are waited for in either case.
+/// The arrival process of the requests, and when it ends. Outstanding answers are waited for in each case.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum StopCondition {
-    Elapsed(Duration),
-    /// The source has no more requests.
-    Exhausted,
+pub(crate) enum LoadModel<'a> {
+    /// For so long.
+    ClosedLoop(Duration),
+    /// A closed loop until the source has no more requests.
+    Exhausting,
+    OpenLoop(&'a RateProfile),
 }
 
 /// The result of one phase of load.
@@ -95,12 +88,10 @@ impl LoadResult {
     }
 
     /// Whether the figures are the client's limit. `server_busy` is the share of its core that the server used.
-    pub(crate) fn lab_is_the_limit(&self, model: LoadModel, server_busy: Option<f64>) -> bool {
-        match model {
-            LoadModel::OpenLoop(_) => self.lateness.p99 > LATENESS_MS_MAX,
-            LoadModel::ClosedLoop => {
-                self.client_busy() > BUSY_SHARE && server_busy.is_some_and(|busy| busy < BUSY_SHARE - 0.05)
-            }
+    pub(crate) fn lab_is_the_limit(&self, server_busy: Option<f64>) -> bool {
+        match self.lag_max_ms {
+            Some(lag_max_ms) => self.lateness.p99 > lag_max_ms,
+            None => self.client_busy() > BUSY_SHARE && server_busy.is_some_and(|busy| busy < BUSY_SHARE - 0.05),
         }
     }
 }
@@ -163,24 +154,24 @@ impl Connections {
         }
     }
 
-    /// Loads the server until the stop condition holds.
+    /// Loads the server.
     pub(crate) fn run(
         &mut self,
         traffic: &mut impl TrafficSource,
-        model: LoadModel,
-        stop: StopCondition,
+        model: LoadModel<'_>,
         live: &mut LiveBlock,
     ) -> Result<LoadResult, LabError> {
         let begin_ns = monotonic_ns();
-        let deadline_ns = match stop {
-            StopCondition::Elapsed(time) => begin_ns + time.as_nanos() as u64,
-            StopCondition::Exhausted => u64::MAX,
+        let (seconds, schedule) = match model {
+            LoadModel::ClosedLoop(time) => (time.as_secs_f64(), None),
+            LoadModel::Exhausting => (f64::INFINITY, None),
+            LoadModel::OpenLoop(profile) => {
+                let times = PlannedTimes::of(profile);
+                (profile.seconds(), Some(OpenLoopSchedule { times, begin_ns, sent: 0 }))
+            }
         };
-        let schedule = match model {
-            LoadModel::ClosedLoop => None,
-            LoadModel::OpenLoop(per_second) => Some(OpenLoopSchedule { begin_ns, every_ns: 1e9 / per_second, sent: 0 }),
-        };
-        let mut state = LoopState::new(begin_ns, deadline_ns, schedule, self.clients.connections.len())?;
+        let deadline_ns = begin_ns.saturating_add((seconds * 1e9) as u64);
+        let mut state = LoopState::new(begin_ns, deadline_ns, schedule, self.clients.connections.len());
         let (cpu_before, waited_before) = (thread_cpu_seconds(), thread_wait_seconds());
         loop {
             let now_ns = monotonic_ns();
@@ -190,7 +181,7 @@ impl Connections {
             }
             let under_way = state.idle.len() < self.clients.connections.len();
             if !under_way {
-                if is_over || (state.schedule.is_none() && matches!(stop, StopCondition::Exhausted)) {
+                if is_over || matches!(model, LoadModel::Exhausting) {
                     break;
                 }
                 // No request is in flight: the source has none at the moment, but may have more a little later.
@@ -214,12 +205,12 @@ impl Connections {
             latency: Percentiles::of(&state.latency),
             latency_curve: curve_of(&state.latency),
             series: state.series.series(),
-            lag_max_ms: matches!(model, LoadModel::OpenLoop(_)).then_some(LATENESS_MS_MAX),
+            lag_max_ms: state.schedule.is_some().then_some(LATENESS_MS_MAX),
             lateness: Percentiles::of(&state.lateness),
             client_cpu_seconds: thread_cpu_seconds() - cpu_before,
             client_wait_seconds: thread_wait_seconds() - waited_before,
             broken: state.broken,
-            unsent: state.schedule.map_or(0, |due| due.due_by(state.deadline_ns).saturating_sub(due.sent)),
+            unsent: state.schedule.map_or(0, |due| due.times.messages().saturating_sub(due.sent)),
         })
     }
 
@@ -248,7 +239,7 @@ impl Connections {
             if let Some(due) = &mut state.schedule {
                 due.sent += 1;
                 let late_ns = now_ns.saturating_sub(due_ns.max(free_since_ns));
-                state.lateness.saturating_record(late_ns / 1000);
+                record(&mut state.lateness, 0, late_ns);
                 state.series.planned(due_ns);
                 state.series.sent(now_ns, late_ns);
             }
@@ -380,30 +371,25 @@ struct LoopState {
 }
 
 impl LoopState {
-    fn new(
-        begin_ns: u64,
-        deadline_ns: u64,
-        schedule: Option<OpenLoopSchedule>,
-        connections: usize,
-    ) -> Result<Self, LabError> {
-        Ok(LoopState {
+    fn new(begin_ns: u64, deadline_ns: u64, schedule: Option<OpenLoopSchedule>, connections: usize) -> Self {
+        LoopState {
             begin_ns,
             deadline_ns,
             schedule,
             idle: (0..connections).rev().collect(),
             last_answer_ns: begin_ns,
-            latency: new_histogram()?,
+            latency: new_histogram(),
             series: SeriesRecorder::new(begin_ns),
-            lateness: new_histogram()?,
+            lateness: new_histogram(),
             answers: 0,
             broken: 0,
-        })
+        }
     }
 
     fn answered(&mut self, due_ns: u64, now_ns: u64) {
         self.answers += 1;
         self.last_answer_ns = now_ns;
-        self.latency.saturating_record((now_ns.saturating_sub(due_ns) / 1000).min(LATENCY_US_MAX));
+        record(&mut self.latency, due_ns, now_ns);
         self.series.acknowledged(now_ns);
         self.series.latency(due_ns, now_ns);
     }
@@ -412,7 +398,7 @@ impl LoopState {
     fn timeout(&self, now_ns: u64, is_over: bool) -> Duration {
         match &self.schedule {
             Some(due) if !is_over && !self.idle.is_empty() => {
-                let wait_ns = due.next_ns().saturating_sub(now_ns);
+                let wait_ns = due.next_ns().min(self.deadline_ns).saturating_sub(now_ns);
                 if wait_ns < SLEEP_NS_MIN { Duration::ZERO } else { Duration::from_nanos(wait_ns - SLEEP_NS_MIN / 2) }
             }
             _ => Duration::from_millis(5),
@@ -422,24 +408,16 @@ impl LoopState {
 
 /// The schedule of an open loop.
 struct OpenLoopSchedule {
+    times: PlannedTimes,
     begin_ns: u64,
-    every_ns: f64,
     sent: u64,
 }
 
 impl OpenLoopSchedule {
+    /// When the next request is due; never, when all are sent.
     fn next_ns(&self) -> u64 {
-        self.begin_ns + (self.sent as f64 * self.every_ns) as u64
+        self.times.due(self.sent).map_or(u64::MAX, |due_ns| self.begin_ns + due_ns)
     }
-
-    /// How many requests were due until `end_ns`.
-    fn due_by(&self, end_ns: u64) -> u64 {
-        (end_ns.saturating_sub(self.begin_ns) as f64 / self.every_ns) as u64
-    }
-}
-
-fn new_histogram() -> Result<Histogram<u64>, LabError> {
-    Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).map_err(|error| LabError::Usage(error.to_string()))
 }
 
 /// CPU seconds that this thread has used.

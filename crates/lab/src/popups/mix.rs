@@ -77,9 +77,9 @@ pub(crate) enum MixPhase {
 /// The counts of one variant: how often it was shown, then each kind of event.
 pub(crate) type VariantCounts = [u64; 1 + EVENT_KINDS.len()];
 
-pub(crate) struct HomePageMix<'a> {
-    catalogue: &'a Catalogue,
-    profiles: &'a UserProfiles,
+pub(crate) struct HomePageMix {
+    pub(crate) catalogue: Catalogue,
+    profiles: UserProfiles,
     decide: RequestTemplate,
     report: RequestTemplate,
     users: u32,
@@ -101,7 +101,7 @@ pub(crate) struct HomePageMix<'a> {
     waiting: BinaryHeap<Reverse<(u32, u32)>>,
     recent: Vec<RecentDecision>,
     recent_next: usize,
-    event_id_tag: &'a str,
+    event_id_tag: String,
     event_number: u64,
     body: Vec<u8>,
     pub(crate) answer_counts: AnswerCounts,
@@ -111,22 +111,22 @@ pub(crate) struct HomePageMix<'a> {
 
 /// The options of a mix.
 pub(crate) struct MixConfig<'a> {
-    pub(crate) catalogue: &'a Catalogue,
-    pub(crate) profiles: &'a UserProfiles,
     pub(crate) api_key: &'a str,
     pub(crate) users: u32,
     pub(crate) gap_s: u64,
     pub(crate) connections: usize,
     /// The prefix of event ids.
-    pub(crate) tag: &'a str,
+    pub(crate) tag: String,
     pub(crate) connection_use: ConnectionUse,
 }
 
-impl<'a> HomePageMix<'a> {
-    pub(crate) fn new(setting: &MixConfig<'a>, phase: MixPhase) -> Self {
+impl HomePageMix {
+    pub(crate) fn new(catalogue: Catalogue, profiles: UserProfiles, setting: MixConfig<'_>, phase: MixPhase) -> Self {
+        let counts = catalogue.popups.iter().map(|known| vec![VariantCounts::default(); known.variants.len()]);
         let mut mix = HomePageMix {
-            catalogue: setting.catalogue,
-            profiles: setting.profiles,
+            counts: counts.collect(),
+            catalogue,
+            profiles,
             decide: RequestTemplate::post_over("/v1/popups/decide", setting.api_key, setting.connection_use),
             report: RequestTemplate::post_over("/v1/popup-events", setting.api_key, setting.connection_use),
             users: setting.users,
@@ -147,12 +147,6 @@ impl<'a> HomePageMix<'a> {
             event_number: 0,
             body: Vec::with_capacity(1024),
             answer_counts: AnswerCounts::default(),
-            counts: setting
-                .catalogue
-                .popups
-                .iter()
-                .map(|known| vec![VariantCounts::default(); known.variants.len()])
-                .collect(),
         };
         if phase == MixPhase::StatusOnly {
             // As long as the id of a decision.
@@ -245,7 +239,7 @@ impl<'a> HomePageMix<'a> {
         self.answer_counts.shown += 1;
         self.shown.push_back(ShownUser { user, asked_ms, answered_ms: now_ms });
         let mut named = None;
-        let judged = verify_decision(self.catalogue, body, |decision, popup, variant| {
+        let judged = verify_decision(&self.catalogue, body, |decision, popup, variant| {
             let mut bytes = [0; DECISION_BYTES_MAX];
             let length = decision.len().min(DECISION_BYTES_MAX);
             bytes[..length].copy_from_slice(&decision[..length]);
@@ -292,7 +286,7 @@ impl<'a> HomePageMix<'a> {
                         .add_problem(|| format!("user {user} was shown a popup {ago_ms} ms ago, and now the next"));
                 }
                 // The decision is counted all the same; the user keeps the place in `shown`.
-                let _ = verify_decision(self.catalogue, &answer.body, |_, popup, variant| {
+                let _ = verify_decision(&self.catalogue, &answer.body, |_, popup, variant| {
                     self.counts[usize::from(popup)][usize::from(variant)][0] += 1;
                 });
                 self.answer_counts.shown += 1;
@@ -327,7 +321,7 @@ impl<'a> HomePageMix<'a> {
     }
 }
 
-impl TrafficSource for HomePageMix<'_> {
+impl TrafficSource for HomePageMix {
     fn next_request(&mut self, connection: usize, now_ns: u64, out: &mut Vec<u8>) -> bool {
         let now_ms = self.ms(now_ns);
         self.turn = (self.turn + 1) % PATTERN.len();

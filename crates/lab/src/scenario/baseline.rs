@@ -1,44 +1,83 @@
-//! The loop that only writes, as what a work's rounds are compared with: the limit of this machine.
+//! What a work is compared with, as the limit of this machine: the loop that only writes for rounds of messages, loops that only
+//! accept for devices that come back at one moment.
 
+use super::{
+    plan::population::DeviceSpec,
+    works::devices::{START_DELAY, figures::RampUp, set::open_bare},
+};
 use crate::{
     LabError,
     bare_load::BareLoad,
+    devices::{bare_accept::BareAccept, worker_protocol::DeviceCommand},
     options::TargetArgs,
+    process::monotonic_ns,
     result::{RunResult, Summary, Table},
     worker_protocol::LoadModel,
 };
 use serde_json::{Value, json};
 
 /// What is compared.
-pub(super) struct Baseline {
-    pub(super) receivers: usize,
-    pub(super) model: LoadModel,
-    pub(super) body_bytes: usize,
+pub(super) enum Baseline<'a> {
+    Rounds {
+        receivers: usize,
+        model: LoadModel,
+        body_bytes: usize,
+    },
+    /// On as many loops as the server has listeners.
+    Storm {
+        devices: &'a DeviceSpec,
+        listeners: usize,
+    },
 }
 
-impl Baseline {
-    /// Runs the same rounds on the loop, and returns both as figures. Agents load from elsewhere: a loop on this machine would say
+impl Baseline<'_> {
+    /// Runs the same on the loop, and returns both as figures. Agents load from elsewhere: a loop on this machine would say
     /// nothing about the server's.
     pub(super) fn compare(self, args: &TargetArgs, work: &Value, result: &mut RunResult) -> Result<Value, LabError> {
-        let Baseline { receivers, model, body_bytes } = self;
-        let bare = match args.load_agents.agents.is_empty() {
-            true => Some(BareLoad::rounds(receivers, model, body_bytes).run(args)?),
-            false => None,
-        };
-        let rounds: Vec<f64> = work["rounds"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
-        let (last, limit) = (Summary::of(&rounds), bare.as_ref().map(|bare| Summary::of(&bare.rounds)));
-        let mut table = Table::of(&format!("time to the last of {receivers} receivers, ms|median|worst|best"));
-        let mut row = |name: &str, summary: &Summary| {
-            table.row(name, [summary.median, summary.worst, summary.best].map(|ms| format!("{ms:.1}")));
-        };
-        row("tidings", &last);
-        limit.iter().for_each(|limit| row("bare loop", limit));
-        let ratio = limit.as_ref().map(|limit| last.median / limit.median);
-        ratio.iter().for_each(|ratio| table.row("ratio of medians", [format!("{ratio:.2}")]));
-        result.table(table);
-        let bare = bare.map(|bare| result.record_unprinted(bare.measured("a loop that only writes")));
-        Ok(json!({
-            "last_receiver_ms": last.json(), "bare_ms": limit.as_ref().map(Summary::json), "ratio": ratio, "bare": bare,
-        }))
+        let has_agents = !args.load_agents.agents.is_empty();
+        match self {
+            Baseline::Rounds { receivers, model, body_bytes } => {
+                let bare = BareLoad::rounds(receivers, model, body_bytes);
+                let bare = if has_agents { None } else { Some(bare.run(args)?) };
+                let rounds: Vec<f64> =
+                    work["rounds"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+                let (last, limit) = (Summary::of(&rounds), bare.as_ref().map(|bare| Summary::of(&bare.rounds)));
+                let mut table = Table::of(&format!("time to the last of {receivers} receivers, ms|median|worst|best"));
+                let mut row = |name: &str, summary: &Summary| {
+                    table.row(name, [summary.median, summary.worst, summary.best].map(|ms| format!("{ms:.1}")));
+                };
+                row("tidings", &last);
+                limit.iter().for_each(|limit| row("bare loop", limit));
+                let ratio = limit.as_ref().map(|limit| last.median / limit.median);
+                ratio.iter().for_each(|ratio| table.row("ratio of medians", [format!("{ratio:.2}")]));
+                result.table(table);
+                let bare = bare.map(|bare| result.record_unprinted(bare.measured("a loop that only writes")));
+                Ok(json!({
+                    "last_receiver_ms": last.json(), "bare_ms": limit.as_ref().map(Summary::json), "ratio": ratio,
+                    "bare": bare,
+                }))
+            }
+            Baseline::Storm { .. } if has_agents => Ok(Value::Null),
+            Baseline::Storm { devices, listeners } => {
+                let bare = bare_storm(args, devices, listeners)?;
+                let title = format!("{}, on a loop that only accepts", work["title"].as_str().unwrap_or_default());
+                let ratio = work["binds_per_second"].as_f64().map(|rate| rate / bare.counts.binds_per_second());
+                let bare = result.record(bare.measured(&title));
+                Ok(json!({ "bare": bare, "ratio": ratio }))
+            }
+        }
     }
+}
+
+/// The same storm with as many load clients.
+fn bare_storm(args: &TargetArgs, devices: &DeviceSpec, listeners: usize) -> Result<RampUp, LabError> {
+    let bare = BareAccept::start(listeners)?;
+    let mut clients = open_bare(args, devices, bare.listeners.clone())?;
+    let within_ms = devices.within.as_millis() as u64;
+    clients.run("bare loop", &DeviceCommand::Connect { per_second: None, within_ms })?;
+    let cpu_before = clients.cpu_seconds();
+    let at_ns = monotonic_ns() + START_DELAY.as_nanos() as u64;
+    let counts = clients.run("bare storm", &DeviceCommand::Storm { at_ns, within_ms })?;
+    let client_cpu_seconds = clients.cpu_seconds() - cpu_before;
+    Ok(RampUp { counts, client_cpu_seconds, ..RampUp::default() })
 }

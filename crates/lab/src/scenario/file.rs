@@ -3,14 +3,15 @@
 
 use super::{
     script_file::ScriptFile,
-    values::{Bound, RateFile, Via},
+    values::{Bound, DeviceTask, RateFile, Via},
 };
 use crate::{
     offline_push::{OfflineVia, fake_hook::HookMode},
     toml_file::Time,
+    topology::broker::BrokerKind,
 };
 use serde::Deserialize;
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 use toml::Spanned;
 
 #[derive(Debug, Deserialize)]
@@ -38,11 +39,19 @@ pub(crate) struct ScenarioFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerFile {
     pub(crate) url: Option<Spanned<String>>,
-    pub(crate) driver: Option<Spanned<String>>,
+    /// A driver's name or file, or the driver itself.
+    pub(crate) driver: Option<Spanned<toml::Value>>,
+    pub(crate) broker: Option<Spanned<BrokerKind>>,
     pub(crate) nodes: Option<Spanned<usize>>,
     pub(crate) descriptors: Option<Spanned<u64>>,
+    pub(crate) core: Option<Spanned<usize>>,
+    pub(crate) gateways: Option<Spanned<usize>>,
+    #[serde(default)]
+    pub(crate) listeners: Vec<SocketAddr>,
+    pub(crate) certificate: Option<PathBuf>,
     pub(crate) offline_via: Option<Spanned<OfflineVia>>,
     pub(crate) hook: Option<Spanned<HookMode>>,
+    pub(crate) events_fail: Option<Spanned<f64>>,
     #[serde(default)]
     pub(crate) settings: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
 }
@@ -56,8 +65,10 @@ pub(crate) enum PopulationKind {
     NewConversations,
     Devices,
     Connections,
+    FaultyDevices,
     PopupUsers,
     Chat,
+    Streams,
 }
 
 #[derive(Debug, Deserialize)]
@@ -78,12 +89,26 @@ pub(crate) struct PopulationFile {
     pub(crate) pipeline: Option<Spanned<usize>>,
     pub(crate) stay: Option<Spanned<Time>>,
     pub(crate) keep_alive: Option<Spanned<bool>>,
+    pub(crate) gap: Option<Spanned<Time>>,
+    pub(crate) nothing_share: Option<Spanned<f64>>,
+    pub(crate) streams: Option<Spanned<usize>>,
+    pub(crate) readers: Option<Spanned<usize>>,
+    pub(crate) chunk_bytes: Option<Spanned<usize>>,
     pub(crate) background: Option<Spanned<bool>>,
     pub(crate) receipts: Option<Spanned<Time>>,
     pub(crate) compact: Option<Spanned<bool>>,
     pub(crate) file: Option<Spanned<PathBuf>>,
     pub(crate) limit: Option<Spanned<usize>>,
     pub(crate) mix: Option<Spanned<String>>,
+    pub(crate) heartbeat: Option<Spanned<Time>>,
+    pub(crate) under_way: Option<Spanned<usize>>,
+    pub(crate) clients: Option<Spanned<usize>>,
+    pub(crate) within: Option<Spanned<Time>>,
+    pub(crate) on_first_gateway: Option<Spanned<usize>>,
+    pub(crate) known: Option<Spanned<bool>>,
+    pub(crate) silent: Option<Spanned<usize>>,
+    pub(crate) descriptors: Option<Spanned<u64>>,
+    pub(crate) vectors: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -105,9 +130,11 @@ pub(crate) struct WorkFile {
     pub(crate) name: Option<String>,
     pub(crate) population: Option<Spanned<String>>,
     pub(crate) script: Option<Spanned<String>>,
+    pub(crate) does: Option<Spanned<DeviceTask>>,
     pub(crate) rate: Option<Spanned<RateFile>>,
     pub(crate) share: Option<Spanned<f64>>,
     pub(crate) rounds: Option<Spanned<usize>>,
+    pub(crate) until_end: Option<bool>,
     pub(crate) replay: Option<Spanned<RateFile>>,
     pub(crate) pause: Option<Spanned<Time>>,
     pub(crate) window: Option<Spanned<usize>>,
@@ -115,6 +142,7 @@ pub(crate) struct WorkFile {
     pub(crate) may_be_refused: Option<bool>,
     pub(crate) around: Option<Spanned<Time>>,
     pub(crate) beside_bare_loop: Option<Spanned<bool>>,
+    pub(crate) forgotten_within: Option<Spanned<Time>>,
     #[serde(default)]
     pub(crate) thresholds: Vec<Bound>,
 }

@@ -3,7 +3,7 @@
 //!
 //! In reading order: [`args`], the options; [`library`], the scenarios that ship with the program; [`mod@file`] with [`values`] and
 //! [`script_file`], a scenario as it is written; [`overrides`], one with other values in some places, which commands such as `bench group`
-//! are; [`plan`], what it does once all of it goes together; [`server`], the server and its faults; [`works`], who does the work;
+//! are; [`plan`], what it does once all of it goes together; [`server`], the server and its faults, with [`gateways`]; [`works`], who does the work;
 //! [`trouble`], what breaks at a step of a search; [`search`], which rate is tried next; [`baseline`], what rounds are compared with; [`overview`],
 //! the same work in several phases;
 //! [`runner`], which runs the phases.
@@ -11,6 +11,7 @@
 pub mod args;
 mod baseline;
 mod file;
+mod gateways;
 mod library;
 mod lua;
 pub(crate) mod overrides;
@@ -27,7 +28,7 @@ mod works;
 use crate::{LabError, driver, options::TargetArgs, result::RunResult};
 use args::{RunArgs, ScenarioAction, ScenarioArgs};
 use overrides::OverriddenScenario;
-use plan::Plan;
+use plan::{DriverSource, Plan};
 use std::{
     io::{ErrorKind, Write},
     path::Path,
@@ -55,9 +56,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<RunResult, LabError> {
     }
     // A file is named from where the command is typed, and in a scenario from where that is.
     let beside = Path::new(&args.scenario).parent().unwrap_or(Path::new(""));
-    let named = args.described.driver.as_ref().map(|name| (name, Path::new("")));
-    let named = named.or(plan.server.driver.as_ref().map(|name| (name, beside)));
-    let driver = named.map(|(name, folder)| driver::read(name, folder)).transpose()?;
+    let driver = match (&args.described.driver, &plan.server.driver) {
+        (Some(name), _) => Some(driver::read(name, Path::new(""))?),
+        (None, Some(DriverSource::Named(name))) => Some(driver::read(name, beside)?),
+        (None, Some(DriverSource::Written(text))) => Some(driver::read_text("driver of [server]", text)?),
+        (None, None) => None,
+    };
     let driver = driver.map(|driver| (Arc::new(driver), args.described.ca.as_deref()));
     println!("{}: {}", plan.name, plan.about);
     runner::run(&plan, &args.target, driver)
@@ -208,6 +212,31 @@ mod tests {
                 "a.toml:9:1: work has one of `rate`, `share`, `rounds` and `replay`",
                 "[[phase.work]]",
             ),
+            (
+                work("rate = { share_of_max = { share = 0.5 } }"),
+                "a.toml:7:8: `share_of_max` needs `each`",
+                "name = \"p\"",
+            ),
+            (
+                work("rate = { ramp = { from = 1, to = 2 } }\naround = \"1s\""),
+                "a.toml:12:10: only work at a rate that does not change",
+                "around = ",
+            ),
+            (
+                format!("{HEAD}[population.g]\nkind = \"popup-users\"\nusers = 3\ngap = \"2s\"\n"),
+                "a.toml:6:7: must be at least 3s",
+                "gap = ",
+            ),
+            (
+                work("rate = 5000").replace(GROUP, "[population.g]\nkind = \"streams\"\nstreams = 3\n"),
+                "a.toml:9:1: a text would have 100000 bytes; a body has at most 65536",
+                "[[phase.work]]",
+            ),
+            (
+                format!("{HEAD}[server]\nnodes = 3\ncore = 0\n"),
+                "a.toml:5:8: `core` is for one server of the lab's own",
+                "core = 0",
+            ),
             (work("rate = 5\nthresholds = [\"p98<3\"]"), "a.toml:12:14: no such figure; there are p50", "p98<3"),
             (
                 phase("[[phase.work]]\npopulation = \"h\"\nrate = 1\n"),
@@ -277,7 +306,7 @@ mod tests {
         assert_eq!((on("group-ladder", 5, true), on("group-ladder", 1, true)), (Ok(Some(5)), Ok(None)));
         for (name, nodes, is_own, why) in [
             ("group-ladder", 3, false, "--url"),
-            ("popup", 3, true, "commands"),
+            ("link-limit", 3, true, "commands"),
             ("faults", 3, true, "faults"),
             ("cluster-faults", 1, true, "faults"),
             ("ramp-until-it-breaks", 3, true, "descriptors"),

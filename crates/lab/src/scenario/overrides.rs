@@ -39,22 +39,58 @@ impl OverriddenScenario {
         }
     }
 
-    /// Leaves out all phases but the first.
-    pub(crate) fn only_first_phase(&mut self) -> &mut Self {
+    /// Leaves out all phases but the first ones.
+    pub(crate) fn only_first_phases(&mut self, count: usize) -> &mut Self {
         if let Some(Value::Array(phases)) = self.file.get_mut("phase") {
-            phases.truncate(1);
+            phases.truncate(count);
+        }
+        self
+    }
+
+    /// Has the last phase so many times, numbered if it is more than once.
+    pub(crate) fn repeat_last_phase(&mut self, times: usize) -> &mut Self {
+        if let Some(Value::Array(phases)) = self.file.get_mut("phase")
+            && let Some(last) = phases.pop()
+        {
+            phases.extend((1..=times).map(|number| {
+                let mut phase = last.clone();
+                if let (Some(phase), 2..) = (phase.as_table_mut(), times) {
+                    let name = phase.get("name").and_then(Value::as_str).unwrap_or_default();
+                    phase.insert("name".into(), format!("{name} {number}").into());
+                }
+                phase
+            }));
         }
         self
     }
 
     /// Leaves out the phases that are not named, and who then has no work.
     pub(crate) fn only_phases(&mut self, names: &[&str]) -> &mut Self {
-        let name_of = |table: &Value, key: &str| table.get(key).and_then(Value::as_str).map(str::to_owned);
+        self.retain(|phase, _| names.contains(&phase))
+    }
+
+    /// Leaves out the populations that are not named, with their work, and phases that then have none.
+    pub(crate) fn only_populations(&mut self, names: &[&str]) -> &mut Self {
+        self.retain(|_, population| names.contains(&population))
+    }
+
+    /// Leaves out a population with its work, and phases in which nobody else works.
+    pub(crate) fn without(&mut self, population: &str) -> &mut Self {
+        self.retain(|_, other| other != population)
+    }
+
+    /// Keeps the work for which this holds, by the names of its phase and its population.
+    fn retain(&mut self, keeps: impl Fn(&str, &str) -> bool) -> &mut Self {
+        let name_of = |table: &Value, key: &str| table.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut workers = Vec::new();
         if let Some(Value::Array(phases)) = self.file.get_mut("phase") {
-            phases.retain(|phase| name_of(phase, "name").is_some_and(|name| names.contains(&name.as_str())));
-            let works = phases.iter().filter_map(|phase| phase.get("work")?.as_array()).flatten();
-            workers.extend(works.filter_map(|work| name_of(work, "population")));
+            phases.retain_mut(|phase| {
+                let name = name_of(phase, "name");
+                let Some(works) = phase.get_mut("work").and_then(Value::as_array_mut) else { return false };
+                works.retain(|work| keeps(&name, &name_of(work, "population")));
+                workers.extend(works.iter().map(|work| name_of(work, "population")));
+                !works.is_empty()
+            });
         }
         if let Some(Value::Table(populations)) = self.file.get_mut("population") {
             populations.retain(|name, _| workers.iter().any(|worker| worker == name));

@@ -22,7 +22,7 @@ pub(crate) fn cores(works: &[Value]) -> f64 {
 /// A table for each population that works in several phases.
 pub(super) fn tables(plan: &Plan, phases: &[Value]) -> Vec<Table> {
     let mut tables = Vec::new();
-    for name in plan.populations.keys() {
+    for (name, _) in plan.populations.iter().filter(|(_, population)| population.sends_messages()) {
         let in_phase = |(phase, figures): (&super::plan::phase::Phase, &Value)| {
             let place = phase.works.iter().position(|work| work.worker.name() == name)?;
             let mut works = figures["works"].as_array().cloned()?;

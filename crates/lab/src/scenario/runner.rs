@@ -5,9 +5,9 @@ use super::{
     overview,
     plan::{
         Plan,
-        fault::Fault,
+        fault::{Fault, Happening},
         phase::{Goal, Load, Phase, Search, Work, Worker},
-        population::Members,
+        population::{Members, Population},
     },
     search::{HighestRate, Next},
     server::ScenarioServer,
@@ -23,7 +23,6 @@ use crate::{
     report,
     result::{Check, RunResult, Verdict, filled},
 };
-use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -53,7 +52,8 @@ pub(crate) fn run(
                 ScenarioServer::of_others(&plan.server, args, driver, ca)?
             }
         };
-        let mut stage = Stage { plan, args, server, open: BTreeMap::new(), result: &mut result };
+        let (open, reached) = (BTreeMap::new(), BTreeMap::new());
+        let mut stage = Stage { plan, args, server, open, reached, result: &mut result };
         let mut phases = Vec::new();
         for number in 0..plan.phases.len() {
             if interrupt::requested() {
@@ -100,14 +100,19 @@ fn title_of(phase: &Phase, work: &Work) -> String {
     if work.name.is_empty() { phase.name.clone() } else { format!("{}: {}", phase.name, work.name) }
 }
 
-fn baseline_of(plan: &Plan, work: &Work) -> Baseline {
+fn baseline_of<'a>(plan: &'a Plan, work: &Work) -> Baseline<'a> {
     let members = plan.populations.get(work.worker.name()).map(|population| &population.members);
-    let (receivers, body_bytes) = match members {
-        Some(Members::Conversation { online, texts, .. }) => (*online, texts.body_bytes),
+    let model = model_of(&work.load);
+    match members {
+        Some(Members::Devices(devices)) => {
+            Baseline::Storm { devices, listeners: plan.server.gateways.max(plan.server.listeners.len()).max(1) }
+        }
+        Some(Members::Conversation { online, texts, .. }) => {
+            Baseline::Rounds { receivers: *online, model, body_bytes: texts.body_bytes }
+        }
         // The plan refuses others.
-        _ => (1, 1),
-    };
-    Baseline { receivers, model: model_of(&work.load), body_bytes }
+        _ => Baseline::Rounds { receivers: 1, model, body_bytes: 1 },
+    }
 }
 
 /// Refuses options that a part of the scenario would ignore.
@@ -128,7 +133,7 @@ fn check_options(plan: &Plan, args: &TargetArgs, has_driver: bool) -> Result<(),
     if plan.has_faults() && args.url.is_some() {
         return Err(LabError::Usage("--url: the faults of this scenario happen to a server of its own".into()));
     }
-    let own_threads = plan.populations.iter().find(|(_, population)| !population.sends_messages());
+    let own_threads = plan.populations.iter().find(|(_, population)| !population.takes_agents());
     let name = own_threads.map(|(name, _)| name).or_else(|| plan.scripts.keys().next());
     match name.filter(|_| has_agents) {
         Some(name) => Err(LabError::Usage(format!("--agents: `{name}` loads from this machine alone"))),
@@ -142,6 +147,8 @@ struct Stage<'a> {
     args: &'a TargetArgs,
     server: ScenarioServer,
     open: BTreeMap<Worker, WorkerClient>,
+    /// The rate of each as fast as it went last.
+    reached: BTreeMap<Worker, f64>,
     result: &'a mut RunResult,
 }
 
@@ -169,9 +176,12 @@ impl Stage<'_> {
 
     /// Waits for what is still due, closes the clients, and stops and checks the server.
     fn end(self) -> Result<(), LabError> {
-        let Stage { args, server, open, result, .. } = self;
-        for client in open.values() {
-            client.conclude(&server.target, result)?;
+        let Stage { args, server, mut open, result, .. } = self;
+        for client in open.values_mut() {
+            client.conclude(&server.target, &server.processes(), result)?;
+        }
+        if let Some(consumer) = &server.consumer {
+            consumer.conclude(&server.target, args.patience, result)?;
         }
         // Sessions stay until all are told: without one a recipient is told of what came last.
         offline_push::conclude(server.offline_push.as_ref(), &server.target, args.patience, result)?;
@@ -191,24 +201,44 @@ impl Stage<'_> {
         for client in over.into_iter().filter_map(|worker| self.open.remove(&worker)) {
             client.close()?;
         }
-        let around = Surroundings {
-            target: &self.server.target,
-            device_addresses: self.server.device_addresses(),
-            args: self.args,
-            has_faults: self.plan.has_faults(),
-            driven: self.server.driven.as_ref(),
-            offline_push: self.server.offline_push.as_ref(),
-        };
         for work in &self.plan.phases[number].works {
             if !self.open.contains_key(&work.worker) {
                 let client = match &work.worker {
-                    Worker::Population(name) => WorkerClient::open(&around, &self.plan.populations[name])?,
-                    Worker::Script(name) => WorkerClient::open_script(&around, name, &self.plan.scripts[name])?,
+                    Worker::Population(name) => self.open_population(&self.plan.populations[name], &work.load)?,
+                    Worker::Script(name) => {
+                        WorkerClient::open_script(&self.surroundings(), name, &self.plan.scripts[name])?
+                    }
                 };
                 self.open.insert(work.worker.clone(), client);
             }
         }
         Ok(())
+    }
+
+    fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings {
+            target: &self.server.target,
+            device_addresses: [false, true].map(|by_tls| self.server.device_addresses(by_tls)),
+            certificate: self.server.certificate.clone(),
+            settings: &self.plan.server.settings,
+            killed_gateway: self.server.killed_gateway.clone(),
+            args: self.args,
+            has_faults: self.plan.has_faults(),
+            driven: self.server.driven.as_ref(),
+            offline_push: self.server.offline_push.as_ref(),
+        }
+    }
+
+    fn open_population(&mut self, population: &Population, first: &Load) -> Result<WorkerClient, LabError> {
+        let client = WorkerClient::open(&self.surroundings(), population, first)?;
+        match client {
+            WorkerClient::Devices(devices) if population.is_known() => {
+                let known = devices.make_known()?;
+                self.server.restart()?;
+                Ok(WorkerClient::Devices(Box::new(known.reopen(&self.surroundings())?)))
+            }
+            client => Ok(client),
+        }
     }
 
     /// Runs what can be repeated at the rate with which it begins. Nothing is measured; the counts must balance all the same.
@@ -224,7 +254,7 @@ impl Stage<'_> {
                     let first = phase.search.as_ref().map(Search::first_rate);
                     Load::Planned(RateProfile::constant(first.unwrap_or_default() * share, seconds))
                 }
-                Load::ShareOfMax { .. } | Load::Rounds { .. } | Load::Replay { .. } | Load::Script => continue,
+                _ => continue,
             };
             let has_load = !matches!(&load, Load::Planned(profile) if profile.messages() == 0);
             if has_load {
@@ -245,7 +275,10 @@ impl Stage<'_> {
         let Worker::Population(name) = worker else { return false };
         matches!(
             self.plan.populations[name].members,
-            Members::Conversation { .. } | Members::Direct { .. } | Members::Connections { .. }
+            Members::Conversation { .. }
+                | Members::Direct { .. }
+                | Members::Connections { .. }
+                | Members::PopupUsers(_)
         )
     }
 
@@ -253,6 +286,9 @@ impl Stage<'_> {
         let mut works: Vec<(&Work, Load, String)> = Vec::new();
         for work in &phase.works {
             works.push((work, self.known_load(phase, work)?, title_of(phase, work)));
+        }
+        if let Some(consumer) = &self.server.consumer {
+            consumer.begin_phase(&self.server.target, self.args.patience)?;
         }
         // Users who send to a group of which the hook does not answer.
         let _flood = match &self.server.hook {
@@ -262,12 +298,17 @@ impl Stage<'_> {
         let (results, marks) = self.run_at_once(&works, faults)?;
         let mut values = Vec::new();
         for (WorkResult { measured, .. }, (work, load, _)) in results.into_iter().zip(&works) {
+            if let Load::Max { .. } = load {
+                self.reached.insert(work.worker.clone(), measured.part().rate().unwrap_or_default());
+            }
             let marks: Vec<Value> = marks.iter().cloned().chain(rate_marks(load)).collect();
             let measured = measured.set("marks", marks).thresholds(self.plan.thresholds.iter().chain(&work.thresholds));
             values.push(self.result.record(measured));
         }
         for mark in &marks {
-            self.result.note("fault", filled("{at:1} s  {name}", mark));
+            let opened =
+                mark["opened_seconds"].as_f64().map_or(String::new(), |time| format!(", opened in {time:.2} s"));
+            self.result.note("fault", filled("{at:1} s  {name}", mark) + &opened);
         }
         Ok(json!({ "name": phase.name, "works": values }))
     }
@@ -275,15 +316,17 @@ impl Stage<'_> {
     /// The load of a work, after it has run alone if its rate is a share of what it then reaches.
     fn known_load(&mut self, phase: &Phase, work: &Work) -> Result<Load, LabError> {
         let Load::ShareOfMax { share, window, alone, lasts } = work.load else { return Ok(work.load.clone()) };
-        let title = format!("{}: {}, alone", phase.name, work.name);
-        let (results, _) = self.run_at_once(&[(work, Load::Max { window, lasts: alone }, title)], &[])?;
-        let mut reached = 0.0;
-        for WorkResult { measured, .. } in results {
-            reached = measured.part().rate().unwrap_or_default();
-            if measured.verdict() == Verdict::Failed {
-                self.result.record(measured);
+        if let Some(alone) = alone {
+            let title = format!("{}: {}, alone", phase.name, work.name);
+            let (results, _) = self.run_at_once(&[(work, Load::Max { window, lasts: alone }, title)], &[])?;
+            for WorkResult { measured, .. } in results {
+                self.reached.insert(work.worker.clone(), measured.part().rate().unwrap_or_default());
+                if measured.verdict() == Verdict::Failed {
+                    self.result.record(measured);
+                }
             }
         }
+        let reached = self.reached.get(&work.worker).copied().unwrap_or_default();
         let planned = RateProfile::constant(share * reached, lasts.as_secs_f64());
         if planned.messages() == 0 {
             // What is measured beside nothing is not what was asked for.
@@ -448,10 +491,12 @@ fn inject(server: &mut ScenarioServer, faults: &[&Fault], began: Instant) -> Res
         if interrupt::requested() {
             break;
         }
-        let name = fault.kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-        marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": name }));
-        server.suffer(fault)?;
-        marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": "reverted" }));
+        marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": fault.kind.name() }));
+        let opened_seconds = server.suffer(fault)?.map(|time| time.as_secs_f64());
+        if fault.kind != Happening::GatewayKilled {
+            let at = began.elapsed().as_secs_f64();
+            marks.push(json!({ "at": at, "name": "reverted", "opened_seconds": opened_seconds }));
+        }
     }
     Ok(marks)
 }

@@ -14,6 +14,23 @@ pub(crate) enum Via {
     Http,
     Ws,
     Miop,
+    Miops,
+}
+
+/// What devices do in a phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum DeviceTask {
+    /// All that are not bound yet bind.
+    Bind,
+    /// They stay, with heartbeats.
+    Stay,
+    /// All drop their connections and come back at one moment.
+    Reconnect,
+    /// They are pushed to.
+    Push,
+    /// They are pushed to while a gateway is killed, and until all are bound again.
+    Outlive,
 }
 
 /// A bound of a figure, such as `p99<70`.
@@ -124,8 +141,8 @@ pub(crate) struct HighestFile {
 pub(crate) struct ShareOfMaxFile {
     /// Of the rate that the work reaches alone.
     pub(crate) share: f64,
-    /// How long it runs alone, before the phase.
-    pub(crate) each: Time,
+    /// How long it runs alone, before the phase; unset: the rate that it reached in an earlier one.
+    pub(crate) each: Option<Time>,
 }
 
 fn default_factor() -> f64 {

@@ -1,10 +1,8 @@
 //! A server that others wrote, for comparison: mosquitto or nats-server, on a port and in a folder of its own.
 
-use super::{
-    managed_process::{self, ManagedProcess},
-    place::Place,
-};
-use crate::{LabError, reserved_port::ReservedPort};
+use super::{place::Place, placed_command};
+use crate::{LabError, managed_process::ManagedProcess, reserved_port::ReservedPort};
+use serde::Deserialize;
 use std::{
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
@@ -12,10 +10,12 @@ use std::{
     time::Duration,
 };
 
-/// A kind of server that others wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A kind of server that others wrote, by its program as scenarios name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) enum BrokerKind {
+    #[serde(rename = "mosquitto")]
     Mosquitto,
+    #[serde(rename = "nats-server")]
     Nats,
 }
 
@@ -25,6 +25,14 @@ impl BrokerKind {
         match self {
             BrokerKind::Mosquitto => "mosquitto",
             BrokerKind::Nats => "nats-server",
+        }
+    }
+
+    /// The driver that it is spoken to with.
+    pub(crate) fn driver(self) -> &'static str {
+        match self {
+            BrokerKind::Mosquitto => "mqtt",
+            BrokerKind::Nats => "nats",
         }
     }
 
@@ -76,7 +84,7 @@ impl Broker {
         let port = Place::loopback().reserve(0)?;
         let mut process = ManagedProcess::new(kind.program(), folder.path().join("log"));
         process.start(command(kind, &program, folder.path(), port.at)?)?;
-        process.wait_until(Duration::from_secs(60), || TcpStream::connect(port.at).is_ok())?;
+        process.wait_until(Duration::from_secs(60), LabError::Environment, || TcpStream::connect(port.at).is_ok())?;
         Ok(Broker { process, port, _folder: folder })
     }
 
@@ -90,7 +98,7 @@ impl Broker {
 }
 
 fn command(kind: BrokerKind, program: &Path, folder: &Path, at: SocketAddr) -> Result<Command, LabError> {
-    let mut command = managed_process::command(Place::loopback(), None, "KILL", program);
+    let mut command = placed_command::command(Place::loopback(), None, "KILL", program);
     command.current_dir(folder);
     match kind {
         BrokerKind::Mosquitto => {

@@ -1,16 +1,16 @@
 //! A cluster as local processes: PostgreSQL with a synchronous standby, a Redis Cluster of six, and nodes.
 //!
-//! All processes have their data in one folder and end with the lab, however it ends. In reading order: [`managed_process`] is
-//! one process, [`place`] its address and namespace, [`network`] the network, which can be partitioned; [`postgres`], [`redis`]
+//! All processes have their data in one folder and end with the lab, however it ends. In reading order: [`place`] is a
+//! process's address and namespace, [`placed_command`] starts it there, [`network`] is the network, which can be partitioned; [`postgres`], [`redis`]
 //! and [`node`] are the kinds of processes, [`resp`] is a client of Redis, [`command`] is `tidings cluster`, and [`broker`] a
 //! server that others wrote. Faults are injected by `chaos`.
 
 pub(crate) mod broker;
 pub(crate) mod command;
-mod managed_process;
 mod network;
 mod node;
 mod place;
+mod placed_command;
 mod postgres;
 mod redis;
 pub(crate) mod resp;

@@ -16,8 +16,8 @@
 //! holds it; so nothing is left behind, however the lab ends.
 
 use super::{
-    managed_process::{self, run},
     place::Place,
+    placed_command::{self, run},
 };
 use crate::LabError;
 use std::{
@@ -115,7 +115,7 @@ impl Network {
 impl Switch {
     /// Creates a namespace with a process that only holds it; returns the process id.
     fn create_namespace(&mut self) -> Result<u32, LabError> {
-        let mut command = managed_process::command(Place::loopback(), None, "KILL", Path::new("unshare"));
+        let mut command = placed_command::command(Place::loopback(), None, "KILL", Path::new("unshare"));
         let mut child = command.args(["--net", "sleep", "infinity"]).stdout(Stdio::null()).spawn()?;
         let (own_namespace, child_namespace) = (Path::new("/proc/self/ns/net"), format!("/proc/{}/ns/net", child.id()));
         let own_namespace = std::fs::read_link(own_namespace)?;
@@ -124,7 +124,7 @@ impl Switch {
             if child.try_wait()?.is_some() {
                 return Err(LabError::Environment("no network namespace could be made".into()));
             }
-            std::thread::sleep(crate::server::POLL_INTERVAL);
+            std::thread::sleep(crate::managed_process::POLL_INTERVAL);
         }
         let pid = child.id();
         self.holders.push(child);

@@ -1,10 +1,7 @@
 //! One node of the cluster: a Tidings server whose ports stay the same over restarts.
 
-use super::{
-    managed_process::{self, ManagedProcess},
-    place::Place,
-};
-use crate::{LabError, reserved_port::ReservedPort};
+use super::{place::Place, placed_command};
+use crate::{LabError, managed_process::ManagedProcess, reserved_port::ReservedPort};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -82,7 +79,7 @@ impl Node {
             Some(program) => program.canonicalize()?,
             None => std::env::current_exe()?,
         };
-        let mut command = managed_process::command(self.place, None, "KILL", &program);
+        let mut command = placed_command::command(self.place, None, "KILL", &program);
         command.arg("serve").envs(self.environment.iter().cloned()).current_dir(&self.folder);
         self.process.start(command)
     }
@@ -90,7 +87,7 @@ impl Node {
     pub(super) fn wait_until_ready(&mut self) -> Result<(), LabError> {
         let mut asking = HttpClient::new(self.http(), "");
         asking.set_timeout(ASK_TIMEOUT);
-        self.process.wait_until(READY_TIMEOUT, || asking.is_ready())
+        self.process.wait_until(READY_TIMEOUT, LabError::Environment, || asking.is_ready())
     }
 
     pub(super) fn kill(&mut self) -> Result<(), LabError> {

@@ -1,10 +1,15 @@
 //! A PostgreSQL server from the system's packages, in its own folder and place.
 
 use super::{
-    managed_process::{self, ManagedProcess, ProcessUser, run},
     place::Place,
+    placed_command::{self, ProcessUser, run},
 };
-use crate::{LabError, process, reserved_port::ReservedPort, server::POLL_INTERVAL};
+use crate::{
+    LabError,
+    managed_process::{ManagedProcess, POLL_INTERVAL},
+    process,
+    reserved_port::ReservedPort,
+};
 use rustix::process::Signal;
 use std::{
     os::unix::fs::{PermissionsExt, chown},
@@ -115,7 +120,7 @@ impl Postgres {
     /// Starts the server, and returns when it accepts connections.
     pub(super) fn start(&mut self) -> Result<(), LabError> {
         // INT would close connections, too, but with QUIT the server ends at once when the lab has ended.
-        let mut command = managed_process::command(self.place, self.user, "QUIT", &self.programs.join("postgres"));
+        let mut command = placed_command::command(self.place, self.user, "QUIT", &self.programs.join("postgres"));
         command.current_dir(&self.folder).arg("-D").arg(self.data()).arg("-k").arg(&self.folder);
         let (listen, port) =
             (format!("listen_addresses={}", self.place.address), format!("port={}", self.port.number()));
@@ -131,7 +136,7 @@ impl Postgres {
         self.process.start(command)?;
         let mut ready = self.command("pg_isready");
         ready.args(["-q", "-U", "postgres", "-h"]).arg(&self.folder);
-        self.process.wait_until(PATIENCE, || ready.status().is_ok_and(|status| status.success()))
+        self.process.wait_until(PATIENCE, LabError::Environment, || ready.status().is_ok_and(|status| status.success()))
     }
 
     pub(super) fn kill(&mut self) -> Result<(), LabError> {
@@ -222,7 +227,7 @@ impl Postgres {
 
     /// The command of one of PostgreSQL's programs, run as the server's user.
     fn command(&self, program: &str) -> Command {
-        let mut command = managed_process::command(self.place, self.user, "KILL", &self.programs.join(program));
+        let mut command = placed_command::command(self.place, self.user, "KILL", &self.programs.join(program));
         command
             .env("PGPORT", self.port.number().to_string())
             .env("PGPASSWORD", &self.password)

@@ -1,11 +1,11 @@
 //! A Redis Cluster of six servers: three primaries with a replica each, without persistence.
 
-use super::{
-    managed_process::{self, ManagedProcess},
-    place::Place,
-    resp::RedisConnection,
+use super::{place::Place, placed_command, resp::RedisConnection};
+use crate::{
+    LabError,
+    managed_process::{ManagedProcess, POLL_INTERVAL},
+    reserved_port::ReservedPort,
 };
-use crate::{LabError, reserved_port::ReservedPort, server::POLL_INTERVAL};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -63,7 +63,7 @@ impl RedisCluster {
 
     fn launch(&mut self, number: usize) -> Result<(), LabError> {
         let server = &mut self.servers[number];
-        let mut command = managed_process::command(self.place, None, "KILL", Path::new("redis-server"));
+        let mut command = placed_command::command(self.place, None, "KILL", Path::new("redis-server"));
         let (port, bus_port) = (server.port.number().to_string(), server.bus_port.number().to_string());
         let address = server.port.at.ip().to_string();
         command
@@ -77,7 +77,7 @@ impl RedisCluster {
             .args(["--cluster-require-full-coverage", "no", "--cluster-allow-pubsubshard-when-down", "yes"]);
         server.process.start(command)?;
         let address = server.port.at;
-        server.process.wait_until(PATIENCE, || {
+        server.process.wait_until(PATIENCE, LabError::Environment, || {
             RedisConnection::connect(address).and_then(|mut redis| redis.execute("PING")).is_ok()
         })
     }

@@ -4,8 +4,8 @@ use super::{sent_messages::json_string, shared_state::SharedState};
 use crate::client_engine::{
     self,
     http::parse_answer,
-    session::{bind_of, put_frame, user_token},
-    websocket::{Message, WebSocket},
+    session::{self, bind_of, put_frame, user_token},
+    websocket::WebSocket,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -116,18 +116,19 @@ impl Client {
         if let Role::HttpSender { .. } = self.role {
             return self.receive_http_response(bytes, shared);
         }
-        let mut taken = 0;
-        loop {
-            let (length, message) = self.websocket.take(&mut bytes[taken..], out)?;
-            taken += length;
-            match message {
-                None => return Ok(taken),
-                Some(Message::Opened) => self.bind(out, shared),
-                Some(Message::Text(text)) => self.receive_frame(&text, out, shared)?,
-                Some(Message::Closed(payload)) => return Err(Message::unasked(payload).into()),
-                Some(Message::Binary(_)) => {}
-            }
-        }
+        session::receive(
+            self,
+            |client| &mut client.websocket,
+            bytes,
+            out,
+            |client, text, out| match text {
+                None => {
+                    client.bind(out, shared);
+                    Ok(())
+                }
+                Some(text) => client.receive_frame(text, out, shared),
+            },
+        )
     }
 
     fn bind(&mut self, out: &mut Vec<u8>, shared: &SharedState) {

@@ -14,6 +14,8 @@ use std::{fs, path::Path};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
+        trial!(one_file_has_the_server_its_protocol_and_the_load(Fault::None)),
+        trial!(one_file_has_the_server_its_protocol_and_the_load(Fault::Lose)),
         trial!(a_server_that_is_not_trusted_gets_nothing),
         trial!(a_server_that_answers_no_publish_is_told_so),
         trial!(what_a_driver_cannot_do_is_wrong_usage),
@@ -210,6 +212,24 @@ fn a_server_that_keeps_its_promises_passes(driver: DriverFile) {
             assert_eq!(run.server.unacknowledged(), 0, "every delivery is acknowledged");
         }
     }
+}
+
+/// The scenario names the server and describes its protocol; nothing else is given.
+fn one_file_has_the_server_its_protocol_and_the_load(fault: Fault) {
+    let server = ForeignServer::start(fault);
+    let driver = TEXT_DRIVER.replace("\n[", "\n[server.driver.");
+    let (head, rest) = SCENARIO.split_once("[population").unwrap();
+    let url = &server.url;
+    let scenario = format!("{head}[server]\nurl = \"{url}\"\n[server.driver]{driver}[population{rest}");
+    let patience = if fault == Fault::None { "60s" } else { "3s" };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("scenario.toml");
+    fs::write(&file, scenario).unwrap();
+    let ended = lab::run(&format!("run {} --lag-max 60s --patience {patience}", file.display()));
+    let works = ended.figures["phases"].as_array().unwrap().iter().map(|phase| &phase["works"][0]);
+    let lost: u64 = works.map(|work| work["lost"].as_u64().unwrap()).sum();
+    let expected = if fault == Fault::None { (PASSED, 0) } else { (FAILED, 1) };
+    assert_eq!((ended.code, lost), expected);
 }
 
 fn each_fault_is_counted_and_named(fault: Fault, driver: DriverFile) {

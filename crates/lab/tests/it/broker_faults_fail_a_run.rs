@@ -18,7 +18,10 @@ use std::{
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = vec![trial!(mistakes_are_explained)];
+    let mut trials = vec![trial!(mistakes_are_explained), trial!(one_scenario_starts_mosquitto_and_verifies_it)];
+    for fault in [Fault::None, Fault::Drop] {
+        trials.push(trial!(one_scenario_verifies_a_broker_that_runs(fault)));
+    }
     for server in [Server::Nats, Server::Mosquitto, Server::MosquittoMqtt5] {
         for fault in [Fault::None, Fault::Drop, Fault::Double, Fault::Swap, Fault::Alter, Fault::Starve] {
             trials.push(trial!(each_fault_is_counted_and_named(server, fault)));
@@ -143,6 +146,52 @@ fn each_fault_is_counted_and_named(server: Server, fault: Fault) {
     assert!(ended.said.contains(named), "{named}");
     // Nothing is known of a process that the bench has not started.
     assert!(group["server_cpu_seconds"].is_null(), "{group:#}");
+}
+
+/// A group of three, one sender.
+const SCENARIO: &str = r#"
+name = "a-broker"
+about = "A group on a broker."
+[server]
+SERVER
+[population.group]
+kind = "group"
+members = 3
+senders = 1
+body_bytes = 80
+[[phase]]
+name = "one by one"
+[[phase.work]]
+population = "group"
+rounds = 30
+pause = "1ms"
+"#;
+
+/// Runs the scenario with this server from one file.
+fn run_scenario(server: &str, patience: &str) -> lab::Ended {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("scenario.toml");
+    std::fs::write(&file, SCENARIO.replace("SERVER", server)).unwrap();
+    lab::run(&format!("run {} --lag-max 60s --patience {patience}", file.display()))
+}
+
+fn one_scenario_starts_mosquitto_and_verifies_it() {
+    let ended = run_scenario("broker = \"mosquitto\"", "60s");
+    let work = &ended.figures["phases"][0]["works"][0];
+    assert_eq!((ended.code, &work["delivered"], &work["lost"]), (PASSED, &90.into(), &0.into()), "{work:#}");
+    assert_eq!(work["rounds"].as_array().unwrap().len(), 30);
+    assert!(work["server_rss_bytes"].as_u64().unwrap() > 0, "it is the lab's own process");
+}
+
+fn one_scenario_verifies_a_broker_that_runs(fault: Fault) {
+    let broker = Broker::start(Framing::Mqtt);
+    let proxy = fault_proxy::start(broker.address, broker.framing, fault);
+    let patience = if fault == Fault::None { "60s" } else { "3s" };
+    let ended = run_scenario(&format!("url = \"mqtt://{proxy}\"\ndriver = \"mqtt\""), patience);
+    let work = &ended.figures["phases"][0]["works"][0];
+    let (code, lost) = if fault == Fault::None { (PASSED, 0) } else { (FAILED, 1) };
+    assert_eq!((ended.code, &work["lost"], &work["delivered"]), (code, &lost.into(), &(90 - lost).into()), "{work:#}");
+    assert!(work["server_rss_bytes"].is_null(), "nothing is known of a process that the bench has not started");
 }
 
 fn mistakes_are_explained() {

@@ -2,6 +2,7 @@
 //! that the protocol allows must not.
 
 use crate::support::{
+    http::{Request, read_request, write_answer},
     lab::{self, FAILED, PASSED},
     trials::trial,
 };
@@ -9,7 +10,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Mutex},
 };
@@ -184,22 +185,7 @@ fn answer_bind(server: &Server, user: &str, is_faulty: bool) -> Vec<u8> {
 fn request(mut stream: TcpStream, server: &Server) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
-        let path = line.split(' ').nth(1)?.to_owned();
-        let mut length = 0;
-        loop {
-            let mut header = String::new();
-            reader.read_line(&mut header).ok()?;
-            if let Some(value) = header.strip_prefix("Content-Length: ") {
-                length = value.trim().parse().ok()?;
-            }
-            if header == "\r\n" {
-                break;
-            }
-        }
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body).ok()?;
+        let Request { path, body, .. } = read_request(&mut reader)?;
         let answer = match path.as_str() {
             "/v1/users" => json!({ "created": 0, "updated": 0 }),
             "/v1/push" => push(&body, server),
@@ -217,9 +203,7 @@ fn request(mut stream: TcpStream, server: &Server) -> Option<()> {
             }
             _ => json!({}),
         };
-        let answer = answer.to_string();
-        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
-        stream.write_all(answer.as_bytes()).ok()?;
+        write_answer(&mut stream, "200 OK", "", &answer.to_string())?;
     }
 }
 

@@ -19,6 +19,7 @@ mod support {
     pub(crate) mod agents;
     pub(crate) mod fault_proxy;
     pub(crate) mod foreign_server;
+    pub(crate) mod http;
     pub(crate) mod lab;
     pub(crate) mod message_server;
     pub(crate) mod pseudo_terminal;

@@ -3,6 +3,7 @@
 // Slow: left out by `make test-quick`.
 
 use crate::support::{
+    http::{Request, listen, read_request, write_answer},
     lab::{Bench, FAILED, PASSED, command},
     trials::trial,
 };
@@ -11,8 +12,8 @@ use serde_json::{Value, json};
 use std::{
     collections::{HashMap, HashSet},
     fs::{File, OpenOptions},
-    io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    io::{BufReader, Write},
+    net::{SocketAddr, TcpStream},
     path::PathBuf,
     sync::{Arc, Mutex},
     time::{SystemTime, UNIX_EPOCH},
@@ -117,11 +118,8 @@ fn bench(line: &str, fault: Fault) -> bool {
     // A failing run compares counts again until its patience ends, so that is short; a passing one may be slow.
     let patience = if fault == Fault::None { "60s" } else { "2s" };
     passes(fault, || {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let state = Arc::new(Mutex::new(State::new(fault, None)));
-        let served = state.clone();
-        std::thread::spawn(move || serve(&listener, &served));
+        let url = format!("http://{}", serve(&state));
         let ended = Bench::start(&format!("{line} --url {url} --api-key k --token-key t --patience {patience}")).end();
         assert!([PASSED, FAILED].contains(&ended.code), "{}", ended.code);
         let fault_count = state.lock().unwrap().fault_count;
@@ -140,46 +138,26 @@ pub(crate) fn serve_process() {
     let folder = PathBuf::from(std::env::var("TIDINGS_DATA_DIR").unwrap());
     let fault = FAULTS[std::env::var(FAULT_VARIABLE).unwrap().parse::<usize>().unwrap()];
     let log = Some(folder.join("log"));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let state = Arc::new(Mutex::new(State::new(fault, log)));
-    let line = format!("http={}\n", listener.local_addr().unwrap());
-    std::fs::write(folder.join("listening"), line).unwrap();
-    serve(&listener, &state);
+    let address = serve(&Arc::new(Mutex::new(State::new(fault, log))));
+    std::fs::write(folder.join("listening"), format!("http={address}\n")).unwrap();
+    loop {
+        std::thread::park();
+    }
 }
 
-fn serve(listener: &TcpListener, state: &Arc<Mutex<State>>) {
-    for stream in listener.incoming() {
-        let state = state.clone();
-        std::thread::spawn(move || connection(stream.unwrap(), &state));
-    }
+fn serve(state: &Arc<Mutex<State>>) -> SocketAddr {
+    let state = state.clone();
+    listen(move |stream| connection(stream, &state))
 }
 
 /// Answers requests until the client closes its connection.
 fn connection(mut stream: TcpStream, state: &Mutex<State>) -> Option<()> {
-    stream.set_nodelay(true).ok()?;
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
-        let mut words = line.split(' ');
-        let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-        let mut length = 0;
-        loop {
-            let mut header = String::new();
-            reader.read_line(&mut header).ok()?;
-            if let Some(value) = header.strip_prefix("Content-Length: ") {
-                length = value.trim().parse().ok()?;
-            }
-            if header == "\r\n" {
-                break;
-            }
-        }
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body).ok()?;
+        let Request { method, path, body, .. } = read_request(&mut reader)?;
         let (status, retry_after, body) = state.lock().unwrap().answer(&method, &path, &body);
         let wait = retry_after.map_or(String::new(), |seconds| format!("Retry-After: {seconds}\r\n"));
-        let answer = format!("HTTP/1.1 {status} X\r\n{wait}Content-Length: {}\r\n\r\n{body}", body.len());
-        stream.write_all(answer.as_bytes()).ok()?;
+        write_answer(&mut stream, &format!("{status} X"), &wait, &body)?;
     }
 }
 

@@ -166,6 +166,20 @@ fn every_kind_of_population_works() {
     let popups = &self::works(&figures, 1)[0];
     assert!(popups["stretch"]["answers"].as_u64().unwrap() > 0, "{}", popups["stretch"]);
     assert_eq!(popups["stretch"]["broken"], 0);
+    let answers = &self::works(&figures, 1)[1];
+    assert_eq!((&answers["delivered"], &answers["stored_whole"]), (&Value::from(400), &Value::from(10)), "{answers}");
+}
+
+#[test]
+fn devices_bind_stay_come_back_and_are_pushed_to() {
+    let figures = passed(&example("a-day-of-devices"));
+    let of = |phase: usize| &works(&figures, phase)[0];
+    assert_eq!((&of(0)["live"], &of(0)["answers"]), (&40.into(), &40.into()));
+    assert!(of(0)["series"]["acknowledged"].as_array().is_some_and(|bins| !bins.is_empty()), "connects over time");
+    assert!(of(1)["answers"].as_u64() > Some(0) && of(1)["per_connection_bytes"].is_object(), "{}", of(1));
+    assert_eq!((&of(2)["live"], &of(2)["attempts"]), (&40.into(), &40.into()));
+    assert_eq!((of(3)["pushes"].as_array().unwrap().len(), &of(3)["answers"]), (2, &80.into()));
+    assert_eq!(figures["presence"]["differences"], 0);
 }
 
 #[test]

@@ -195,6 +195,7 @@ impl DeviceLoop {
             token: &user_token(&self.context.config.token_key, &handle.user),
             device_id: handle.device,
             device_kind: handle.device,
+            pushes: true,
             chats: matches!(handle.via, GuestProtocol::Miop { chats: true }),
             heartbeat_s: None,
         };

@@ -28,11 +28,11 @@ impl Clients for DevicePool {
     }
 
     fn next_timer(&mut self, _index: usize) -> Option<u64> {
-        self.first_heartbeat_ms.take()
+        self.first_timer_ms.take()
     }
 
     fn ended(&mut self, reactor: &mut Reactor, index: usize, why: ConnectionEnd) -> Result<(), LabError> {
-        self.first_heartbeat_ms = None;
+        self.first_timer_ms = None;
         self.handle_end(reactor, index, why);
         Ok(())
     }
@@ -147,8 +147,15 @@ impl DevicePool {
         device.attempts = 0;
         device.heartbeat_ms = heartbeat_ms.min(u64::from(u32::MAX)) as u32;
         // The first heartbeat is sent after a random time, so that devices that bind together do not send them together.
-        self.first_heartbeat_ms = Some(rand::rng().random_range(0..=heartbeat_interval_ms(device)));
-        record(&mut self.bind, device.planned_ns, now);
+        let mut first_timer_ms = rand::rng().random_range(0..=heartbeat_interval_ms(device));
+        record(&mut self.bind, device.due_ns, now);
+        self.series.latency(device.due_ns, now);
+        self.series.acknowledged(now);
+        if let Some(visits) = self.visits {
+            device.due_ns = visits.stay_ns.map_or(u64::MAX, |stay| now + stay);
+            first_timer_ms = first_timer_ms.min(visits.stay_ns.unwrap_or(u64::MAX) / 1_000_000);
+        }
+        self.first_timer_ms = Some(first_timer_ms);
         self.connecting -= 1;
         self.counts.live += 1;
         self.counts.bound += 1;

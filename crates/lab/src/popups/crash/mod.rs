@@ -10,32 +10,25 @@ use super::{
     args::PopupCrashArgs,
     catalogue::{put_popup, variant},
 };
-use crate::{LabError, result::RunResult, server::OwnServer};
+use crate::{LabError, crash::kills::Kills, result::RunResult, server::OwnServer};
 use clients::{Exposure, Incarnations, decide_until_stopped, report_until_stopped};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::time::{Duration, Instant};
+use rand::rngs::StdRng;
+use std::time::Instant;
 use tidings_client::http::HttpClient;
 use tidings_protocol::http::{PopupCaps, PopupSpec, PopupState};
 use verifier::CrashVerifier;
 
-/// How long a server runs after it is ready before it is killed.
-const UPTIME_MS: std::ops::Range<u64> = 20..600;
-/// How long a server runs that is killed before it is ready.
-const OPENING_UPTIME_MS: std::ops::Range<u64> = 1..60;
 /// The number of threads that request decisions, half of them for a strict popup, and of threads that report events.
 const DECIDING: usize = 4;
 const REPORTING: usize = 2;
 /// How many exposures of earlier incarnations are verified again after each kill.
 const REPEATED_USERS: usize = 100;
-/// How long unanswered reports may be repeated after the last kill.
-const SETTLE: Duration = Duration::from_secs(1);
 
 pub(super) const POPUPS: [(&str, bool); 2] = [("relaxed", false), ("strict", true)];
 
 pub(crate) fn run(args: &PopupCrashArgs) -> Result<RunResult, LabError> {
     let seed = args.seed.unwrap_or_else(rand::random);
     println!("seed {seed}");
-    let mut random = StdRng::seed_from_u64(seed);
     let mut server = OwnServer::start()?;
     let mut http = HttpClient::new(server.address, server.api_key.clone());
     for (number, (id, strict)) in POPUPS.into_iter().enumerate() {
@@ -63,15 +56,9 @@ pub(crate) fn run(args: &PopupCrashArgs) -> Result<RunResult, LabError> {
                 scope.spawn(move || report_until_stopped(incarnations, number))
             })
             .collect();
-        let mut killed = 0;
-        let mut result = Ok(());
-        while killed < args.kills && result.is_ok() {
-            result = kill_once(args, &mut random, &mut server, &incarnations, &mut verifier, &mut killed);
-        }
+        let result = Kills::new(args.kills, seed)
+            .run(&mut server, |server, at, random| verify_after_kill(server, at, random, &incarnations, &mut verifier));
         // Threads must also end when a start failed, since no server answers them then.
-        if result.is_ok() {
-            std::thread::sleep(SETTLE);
-        }
         incarnations.stop();
         let reports = reporting.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>();
         result.map(|()| reports)
@@ -94,29 +81,14 @@ pub(crate) fn run(args: &PopupCrashArgs) -> Result<RunResult, LabError> {
     Ok(result)
 }
 
-/// Lets the server run, kills it and starts it again; then verifies the exposures of the killed incarnation and of earlier ones.
-fn kill_once(
-    args: &PopupCrashArgs,
+/// Verifies the exposures of the incarnation that was killed and of earlier ones.
+fn verify_after_kill(
+    server: &OwnServer,
+    at: Instant,
     random: &mut StdRng,
-    server: &mut OwnServer,
     incarnations: &Incarnations,
     verifier: &mut CrashVerifier,
-    killed: &mut usize,
 ) -> Result<(), LabError> {
-    let uptime = Duration::from_millis(random.random_range(UPTIME_MS));
-    std::thread::sleep(uptime);
-    // Taken before the signal, which favours the server.
-    let at = Instant::now();
-    server.kill()?;
-    while random.random_ratio(1, 5) && *killed + 1 < args.kills {
-        server.spawn()?;
-        std::thread::sleep(Duration::from_millis(random.random_range(OPENING_UPTIME_MS)));
-        server.kill()?;
-        *killed += 1;
-    }
-    server.launch()?;
-    *killed += 1;
-    eprintln!("{killed} of {} kills, the last server lived {} ms", args.kills, uptime.as_millis());
     let mut http = HttpClient::new(server.address, server.api_key.clone());
     incarnations.record_kill(at);
     incarnations.pause(true);

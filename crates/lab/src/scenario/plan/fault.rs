@@ -1,5 +1,6 @@
 //! The faults of a scenario: what happens to the server, and when.
 
+use super::Server;
 use crate::{chaos::FaultKind, scenario::file::FaultFile, toml_file::Mistake};
 use clap::ValueEnum;
 use std::time::Duration;
@@ -11,10 +12,10 @@ pub(crate) struct Fault {
     pub(crate) phase: usize,
     /// After the beginning of the phase.
     pub(crate) at: Duration,
-    pub(crate) kind: FaultKind,
+    pub(crate) kind: Happening,
     /// How long the fault lasts before it is reverted.
     pub(crate) lasts: Duration,
-    /// The node that it happens to.
+    /// The node or the gateway that it happens to.
     pub(crate) node: usize,
 }
 
@@ -23,30 +24,47 @@ const LASTS: Duration = Duration::from_secs(2);
 /// What can happen to a server by itself.
 const OF_ONE_SERVER: [FaultKind; 3] = [FaultKind::NodeKilled, FaultKind::NodeRestarted, FaultKind::NodeFrozen];
 
-fn name(kind: FaultKind) -> String {
-    kind.to_possible_value().map_or_else(String::new, |value| format!("`{}`", value.get_name()))
+/// What happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Happening {
+    /// To a server, or to what stands around a cluster.
+    Server(FaultKind),
+    /// A gateway is killed (`kill -9`), and stays dead.
+    GatewayKilled,
+}
+
+impl Happening {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Happening::Server(kind) => {
+                kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+            }
+            Happening::GatewayKilled => "gateway-killed".to_owned(),
+        }
+    }
+
+    /// What can happen to this server.
+    fn all_of(server: &Server) -> Vec<Self> {
+        // Partitions take root and network namespaces, rollbacks a former program: `bench chaos` makes them.
+        let can_happen = |kind: &FaultKind| match server.nodes {
+            Some(_) => !kind.needs_partitions() && !kind.needs_former_program(),
+            None => OF_ONE_SERVER.contains(kind),
+        };
+        let of_gateways = (server.gateways > 1).then_some(Happening::GatewayKilled);
+        let of_server = FaultKind::value_variants().iter().copied().filter(can_happen).map(Happening::Server);
+        of_server.chain(of_gateways).collect()
+    }
 }
 
 impl Fault {
-    /// `nodes`: of a cluster that the scenario starts; unset: one server of its own.
-    pub(crate) fn of(written: &Spanned<FaultFile>, phases: &[String], nodes: Option<usize>) -> Result<Self, Mistake> {
+    pub(crate) fn of(written: &Spanned<FaultFile>, phases: &[String], server: &Server) -> Result<Self, Mistake> {
         let file = written.get_ref();
-        let offered: Vec<FaultKind> = FaultKind::value_variants()
-            .iter()
-            .copied()
-            // Partitions take root and network namespaces, rollbacks a former program: `bench chaos` makes them.
-            .filter(|kind| match nodes {
-                Some(_) => !kind.needs_partitions() && !kind.needs_former_program(),
-                None => OF_ONE_SERVER.contains(kind),
-            })
-            .collect();
-        let known = FaultKind::from_str(file.kind.get_ref(), false).ok();
-        let Some(kind) = known.filter(|kind| offered.contains(kind)) else {
-            let offered: Vec<String> = offered.into_iter().map(name).collect();
-            let what = match known {
-                Some(_) => "cannot happen to this server",
-                None => "is not a kind of fault",
-            };
+        let offered = Happening::all_of(server);
+        let Some(kind) = offered.iter().copied().find(|kind| kind.name() == *file.kind.get_ref()) else {
+            let offered: Vec<String> = offered.into_iter().map(|kind| format!("`{}`", kind.name())).collect();
+            let is_known = FaultKind::from_str(file.kind.get_ref(), false).is_ok()
+                || *file.kind.get_ref() == Happening::GatewayKilled.name();
+            let what = if is_known { "cannot happen to this server" } else { "is not a kind of fault" };
             let what = format!("`{}` {what}; there are {}", file.kind.get_ref(), offered.join(", "));
             return Err(Mistake::at(file.kind.span(), what));
         };
@@ -59,10 +77,11 @@ impl Fault {
             (None, _) => return Err(Mistake::at(written.span(), "a fault needs `phase` where there is more than one")),
         };
         let node = file.node.as_ref().map_or(0, |node| *node.get_ref());
+        let nodes = if kind == Happening::GatewayKilled { server.gateways } else { server.nodes.unwrap_or(1) };
         if let Some(written) = &file.node
-            && node >= nodes.unwrap_or(1)
+            && node >= nodes
         {
-            return Err(Mistake::at(written.span(), format!("there are {} nodes, the first is 0", nodes.unwrap_or(1))));
+            return Err(Mistake::at(written.span(), format!("there are {nodes} nodes, the first is 0")));
         }
         let lasts = file.lasts.as_ref().map_or(LASTS, |lasts| lasts.get_ref().0);
         Ok(Fault { phase, at: file.at.get_ref().0, kind, lasts, node })
@@ -70,7 +89,7 @@ impl Fault {
 
     /// Whether the server's process ends, and another takes its place.
     pub(crate) fn ends_a_process(&self) -> bool {
-        matches!(self.kind, FaultKind::NodeKilled | FaultKind::NodeRestarted)
+        matches!(self.kind, Happening::Server(FaultKind::NodeKilled | FaultKind::NodeRestarted))
     }
 
     pub(crate) fn ends_at(&self) -> Duration {

@@ -1,9 +1,10 @@
 //! What a scenario does, once everything in its file is known to go together.
 //!
-//! [`population`] has who takes part, [`script`] what scripted clients do, [`phase`] which work runs when, [`fault`] what
+//! [`population`] has who takes part, [`script`] what scripted clients do, [`phase`] which work runs when, [`load`] how much of it is due, [`fault`] what
 //! happens to the server.
 
 pub(crate) mod fault;
+mod load;
 pub(crate) mod phase;
 pub(crate) mod population;
 pub(crate) mod script;
@@ -15,12 +16,13 @@ use crate::{
     options,
     result::Threshold,
     toml_file::Mistake,
+    topology::broker::BrokerKind,
 };
-use fault::Fault;
-use phase::{Phase, Worker};
+use fault::{Fault, Happening};
+use phase::{Load, Phase, Work, Worker};
 use population::{Members, Population};
 use script::Script;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 use toml::Spanned;
 
 /// A scenario that can be run.
@@ -42,18 +44,53 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Server {
     pub(crate) url: Option<String>,
-    /// The file of the driver that it is spoken to with; unset: it is Tidings.
-    pub(crate) driver: Option<String>,
+    /// How it is spoken to; unset: it is Tidings.
+    pub(crate) driver: Option<DriverSource>,
+    /// One that others wrote, which the lab starts.
+    pub(crate) broker: Option<BrokerKind>,
     /// The nodes of a cluster; unset: one server.
     pub(crate) nodes: Option<usize>,
     /// Who tells members who are offline: fakes of the lab's own, which count. Unset: nobody.
     pub(crate) offline_via: Option<OfflineVia>,
     /// A hook of the lab's own, which the server asks. Unset: it asks none.
     pub(crate) hook: Option<HookMode>,
+    /// A consumer of the lab's own follows its feed by a webhook that fails for this share of the direct conversations.
+    pub(crate) events_fail: Option<f64>,
     /// Files that the server may open.
     pub(crate) descriptors: Option<u64>,
+    /// The only core that one server runs on; unset: any.
+    pub(crate) core: Option<usize>,
+    /// Processes that hold the devices' connections; 0: the server does itself.
+    pub(crate) gateways: usize,
+    /// Devices connect by TLS.
+    pub(crate) tls: bool,
+    /// Of a server that runs already: where devices connect, and the certificate that they accept.
+    pub(crate) listeners: Vec<SocketAddr>,
+    pub(crate) certificate: Option<PathBuf>,
     /// As environment variables.
     pub(crate) settings: Vec<(String, String)>,
+}
+
+/// Where a driver is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum DriverSource {
+    /// One that ships with the program, or a file.
+    Named(String),
+    /// In the scenario itself.
+    Written(String),
+}
+
+impl DriverSource {
+    fn of(written: &Spanned<toml::Value>) -> Result<Self, Mistake> {
+        match written.get_ref() {
+            toml::Value::String(name) => Ok(DriverSource::Named(name.clone())),
+            toml::Value::Table(driver) => {
+                let text = toml::to_string(driver).map_err(|error| Mistake::at(written.span(), error.to_string()))?;
+                Ok(DriverSource::Written(text))
+            }
+            _ => Err(Mistake::at(written.span(), "a driver is a name, a file, or a table with all that it says")),
+        }
+    }
 }
 
 /// Another bench, with its options.
@@ -85,6 +122,7 @@ impl Plan {
         let populations: BTreeMap<String, Population> = (file.population.iter())
             .map(|(name, written)| Ok((name.clone(), Population::of(written)?)))
             .collect::<Result<_, Mistake>>()?;
+        server.tls = populations.values().any(Population::needs_tls);
         let scripts: BTreeMap<String, Script> = (file.script.iter())
             .map(|(name, written)| Ok((name.clone(), Script::of(written)?)))
             .collect::<Result<_, Mistake>>()?;
@@ -92,6 +130,15 @@ impl Plan {
         let mut phases: Vec<Phase> = Vec::new();
         for written in &file.phase {
             let phase = Phase::of(written, &populations, &script_names)?;
+            if let Some(work) = phase.works.iter().find(|work| work.load.is_share_of_earlier())
+                && !phases.iter().any(|earlier| earlier.finds_the_most_of(&work.worker))
+            {
+                let what = format!(
+                    "`share_of_max` needs `each`: in no earlier phase `{}` works at \"max\"",
+                    work.worker.name()
+                );
+                return Err(Mistake::at(written.get_ref().name.span(), what));
+            }
             if phases.iter().any(|other| other.name == phase.name) {
                 return Err(Mistake::at(written.get_ref().name.span(), "another phase has this name"));
             }
@@ -145,6 +192,7 @@ impl Plan {
             return Err("the file sets `descriptors` of one server".into());
         }
         self.server.nodes = (nodes > 1).then_some(nodes);
+        self.server.core = self.server.core.filter(|_| nodes == 1);
         Ok(())
     }
 
@@ -173,7 +221,7 @@ fn check_use(name: &str, population: &Population, used: &[&Worker]) -> Result<()
     let uses = used.iter().filter(|worker| **worker == &Worker::Population(name.to_owned())).count();
     match (uses, &population.members) {
         (0, _) => Err(format!("no phase has work for the population `{name}`")),
-        (2.., Members::NewConversations { .. } | Members::PopupUsers { .. } | Members::Chat(_)) => {
+        (2.., Members::NewConversations { .. } | Members::Chat(_) | Members::Streams(_)) => {
             Err("these users do their work once: each task needs a population of its own".into())
         }
         _ => Ok(()),
@@ -196,8 +244,17 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     {
         return Err(Mistake::at(driver.span(), "the lab starts no server that others wrote: `driver` goes with `url`"));
     }
+    let gateways = file.gateways.as_ref().map_or(0, |gateways| *gateways.get_ref());
+    if let (Some(gateways), true) = (&file.gateways, url.is_some() || nodes.is_some()) {
+        return Err(Mistake::at(gateways.span(), "`gateways` are of one server of the lab's own"));
+    }
     if let (Some(descriptors), Some(_)) = (&file.descriptors, nodes) {
         return Err(Mistake::at(descriptors.span(), "`descriptors` is for one server, not for a cluster"));
+    }
+    if let (Some(core), true) =
+        (&file.core, nodes.is_some() || url.is_some() || file.driver.is_some() || file.broker.is_some())
+    {
+        return Err(Mistake::at(core.span(), "`core` is for one server of the lab's own"));
     }
     let parse = if nodes.is_some() { options::parse_cluster_setting } else { options::parse_setting };
     let mut settings = Vec::new();
@@ -210,13 +267,43 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
         let setting = parse(&format!("{}={text}", name.get_ref())).map_err(|why| Mistake::at(name.span(), why))?;
         settings.push(setting);
     }
-    let driver = file.driver.as_ref().map(|driver| driver.get_ref().clone());
+    let broker = file.broker.as_ref().map(|broker| *broker.get_ref());
+    if let Some(written) = &file.broker
+        && (url.is_some() || nodes.is_some() || descriptors.is_some() || !file.settings.is_empty())
+    {
+        return Err(Mistake::at(
+            written.span(),
+            "a `broker` is started as it comes: nothing but its `driver` can be said",
+        ));
+    }
+    let usual = broker.map(|broker| DriverSource::Named(broker.driver().to_owned()));
+    let driver = file.driver.as_ref().map(DriverSource::of).transpose()?.or(usual);
     let offline_via = file.offline_via.as_ref().map(|via| *via.get_ref());
     let hook = file.hook.as_ref().map(|hook| *hook.get_ref());
-    if let (Some(hook), true) = (&file.hook, url.is_some() || driver.is_some() || nodes.is_some()) {
-        return Err(Mistake::at(hook.span(), "a hook is asked by one server of the lab's own"));
+    let called = file.hook.as_ref().map(Spanned::span).or(file.events_fail.as_ref().map(Spanned::span));
+    if let (Some(span), true) = (called, url.is_some() || driver.is_some() || nodes.is_some()) {
+        return Err(Mistake::at(span, "the lab's hook and webhook are called by one server of the lab's own"));
     }
-    Ok(Server { url, driver, nodes, offline_via, hook, descriptors, settings })
+    let (listeners, certificate) = (file.listeners.clone(), file.certificate.clone());
+    let events_fail = file.events_fail.as_ref().map(|share| *share.get_ref());
+    let core = file.core.as_ref().map(|core| *core.get_ref());
+    Ok(Server {
+        url,
+        driver,
+        broker,
+        nodes,
+        offline_via,
+        hook,
+        events_fail,
+        descriptors,
+        core,
+        gateways,
+        // By the populations.
+        tls: false,
+        listeners,
+        certificate,
+        settings,
+    })
 }
 
 /// Has the server tell the fakes if a population has members who are to be told.
@@ -252,17 +339,19 @@ fn faults_of(
         if server.url.is_some() {
             return refuse("a server with `url` is not the lab's to break");
         }
-        let fault = Fault::of(written, names, server.nodes)?;
+        let fault = Fault::of(written, names, server)?;
         let phase = &phases[fault.phase];
         if phase.search.is_some() {
             return refuse("a phase that runs until it breaks has no faults");
         }
-        // Only the load client for messages tries its connections again until the server is back.
-        let sends_messages = |worker: &Worker| match worker {
-            Worker::Population(name) => populations[name].sends_messages(),
-            Worker::Script(_) => false,
+        // Only the load client for messages tries its connections again until the server is back; the devices that outlive a
+        // gateway have no other fault.
+        let outlives = |work: &Work| match (&work.worker, &work.load) {
+            (_, Load::Outlive { .. }) => fault.kind == Happening::GatewayKilled,
+            (Worker::Population(name), _) => populations[name].sends_messages(),
+            (Worker::Script(_), _) => false,
         };
-        if !phase.works.iter().all(|work| sends_messages(&work.worker)) {
+        if !phase.works.iter().all(outlives) {
             return refuse("faults happen to phases in which messages are sent, and nothing else");
         }
         if faults

@@ -1,12 +1,15 @@
 //! The phases of a scenario: which tasks run at once, how long, and at which rates.
 
-use super::population::{Members, Population};
+pub(crate) use super::load::Load;
+use super::{
+    load::{check_load, positive, profile_of},
+    population::{Members, Population},
+};
 use crate::{
-    rate_profile::{BurstTimes, RateProfile},
     result::Threshold,
     scenario::{
         file::{PhaseFile, WorkFile},
-        values::{Bound, RateFile, ShareOfMaxFile, UntilItBreaksFile},
+        values::{Bound, DeviceTask, RateFile, ShareOfMaxFile, UntilItBreaksFile},
     },
     toml_file::{Mistake, Time},
 };
@@ -80,104 +83,24 @@ pub(crate) struct Work {
     pub(crate) thresholds: Vec<Threshold>,
 }
 
-/// When the chunks of a work are due.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Load {
-    Planned(RateProfile),
-    /// As fast as it goes.
-    Max {
-        window: usize,
-        lasts: Duration,
-    },
-    /// A share of the rate that it reaches alone, as fast as it goes, for so long.
-    ShareOfMax {
-        share: f64,
-        window: usize,
-        alone: Duration,
-        lasts: Duration,
-    },
-    Rounds {
-        rounds: usize,
-        pause: Duration,
-    },
-    /// This share of the rate that is searched for.
-    Searched {
-        share: f64,
-    },
-    /// A recorded chat, once: so many times as fast as it was, or as fast as it goes.
-    Replay {
-        speed: Option<f64>,
-        window: usize,
-    },
-    /// All steps of a script, once.
-    Script,
-}
-
-impl Load {
-    /// The load of one step of a search; any other is what it is.
-    pub(crate) fn at_step(&self, rate: f64, each: Duration) -> Load {
-        match self {
-            Load::Searched { share } => Load::Planned(RateProfile::constant(rate * share, each.as_secs_f64())),
-            other => other.clone(),
-        }
+impl Phase {
+    /// Whether it has this work done as fast as it goes.
+    pub(crate) fn finds_the_most_of(&self, worker: &Worker) -> bool {
+        self.works.iter().any(|work| work.worker == *worker && matches!(work.load, Load::Max { .. }))
     }
 }
 
 const WINDOW: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(200);
+/// The lease of a gateway, and as long again.
+const FORGOTTEN_WITHIN: Duration = Duration::from_secs(30);
 /// Steps of a search: more would be a factor that is too small.
 const STEPS_MAX: usize = 200;
 /// Shares are written with few digits.
 const SHARES_ROUNDING: f64 = 0.001;
-/// Chunks of a profile: a burst more often than this is no burst.
-const BURSTS_MAX: f64 = 10_000.0;
-
-fn positive(rate: f64, span: &Range<usize>) -> Result<f64, Mistake> {
-    if rate > 0.0 && rate.is_finite() { Ok(rate) } else { Err(Mistake::at(span.clone(), "a rate must be above 0")) }
-}
-
-fn not_negative(rate: f64, span: &Range<usize>) -> Result<f64, Mistake> {
-    if rate >= 0.0 && rate.is_finite() {
-        Ok(rate)
-    } else {
-        Err(Mistake::at(span.clone(), "a rate must not be below 0"))
-    }
-}
 
 fn thresholds(bounds: &[Bound]) -> Vec<Threshold> {
     bounds.iter().map(|bound| bound.0.clone()).collect()
-}
-
-/// The profile of a rate that is neither `max` nor searched for.
-fn profile_of(rate: &RateFile, span: &Range<usize>, seconds: f64) -> Result<RateProfile, Mistake> {
-    let profile = match rate {
-        RateFile::Constant(rate) => RateProfile::constant(positive(*rate, span)?, seconds),
-        RateFile::Ramp(ramp) => {
-            RateProfile::ramp(not_negative(ramp.from, span)?, not_negative(ramp.to, span)?, seconds)
-        }
-        RateFile::Steps(rates) => {
-            let rates = rates.iter().map(|rate| not_negative(*rate, span)).collect::<Result<Vec<_>, _>>()?;
-            RateProfile::steps(&rates, seconds)
-        }
-        RateFile::Burst(burst) => {
-            let (every, lasts) = (burst.every.0.as_secs_f64(), burst.lasts.0.as_secs_f64());
-            if lasts <= 0.0 || lasts >= every {
-                return Err(Mistake::at(span.clone(), "`for` must be above 0 and below `every`"));
-            }
-            if seconds / every > BURSTS_MAX {
-                return Err(Mistake::at(span.clone(), "there are more than 10000 bursts in this phase"));
-            }
-            let (base, peak) = (not_negative(burst.base, span)?, positive(burst.peak, span)?);
-            RateProfile::bursts(base, peak, BurstTimes { every, lasts }, seconds)
-        }
-        RateFile::Max | RateFile::UntilItBreaks(_) | RateFile::Highest(_) | RateFile::ShareOfMax(_) => {
-            RateProfile::default()
-        }
-    };
-    match profile.messages() {
-        0 => Err(Mistake::at(span.clone(), "nothing is due at this rate while the phase lasts")),
-        _ => Ok(profile),
-    }
 }
 
 impl Search {
@@ -342,7 +265,7 @@ impl PhaseFrame<'_> {
         if let Some(beside) = file.beside_bare_loop.as_ref().filter(|_| beside_bare_loop)
             && !self.can_run_on_bare_loop(&worker, &load)
         {
-            let what = "only `rounds` of a group or an official account can be run on the loop that only writes";
+            let what = "only `rounds` of a group or an official account, and devices that reconnect, can be run on a bare loop";
             return Err(Mistake::at(beside.span(), what));
         }
         let may_be_refused = file.may_be_refused.unwrap_or(true);
@@ -354,11 +277,44 @@ impl PhaseFrame<'_> {
     fn can_run_on_bare_loop(&self, worker: &Worker, load: &Load) -> bool {
         let Worker::Population(name) = worker else { return false };
         let members = self.populations.get(name).map(|population| &population.members);
-        matches!((members, load), (Some(Members::Conversation { .. }), Load::Rounds { .. }))
+        matches!(
+            (members, load),
+            (Some(Members::Conversation { .. }), Load::Rounds { .. }) | (Some(Members::Devices(_)), Load::Reconnect)
+        )
+    }
+
+    /// What devices do beside being pushed to.
+    fn device_task(&self, file: &WorkFile, phase: &Spanned<String>) -> Result<Option<Load>, Mistake> {
+        let time = |value: &Option<Spanned<Time>>, usual| value.as_ref().map_or(usual, |time| time.get_ref().0);
+        let Some(does) = &file.does else { return Ok(None) };
+        Ok(Some(match (does.get_ref(), &file.rate) {
+            (DeviceTask::Push, _) => return Ok(None),
+            (DeviceTask::Bind, None) => Load::Bind { per_second: None },
+            (DeviceTask::Bind, Some(rate)) => match rate.get_ref() {
+                RateFile::Max => Load::Bind { per_second: None },
+                RateFile::Constant(per_second) => Load::Bind { per_second: Some(positive(*per_second, &rate.span())?) },
+                _ => return Err(Mistake::at(rate.span(), "devices bind at a constant rate, or at `\"max\"`")),
+            },
+            (_, Some(rate)) => {
+                return Err(Mistake::at(rate.span(), "only devices that bind, or are pushed to, have a rate"));
+            }
+            (DeviceTask::Stay, None) => match self.lasts {
+                Some(lasts) => Load::Stay { lasts },
+                None => return Err(Mistake::at(phase.span(), "a phase in which devices stay needs `duration`")),
+            },
+            (DeviceTask::Reconnect, None) => Load::Reconnect,
+            (DeviceTask::Outlive, None) => Load::Outlive {
+                pause: time(&file.pause, PAUSE),
+                forgotten_within: time(&file.forgotten_within, FORGOTTEN_WITHIN),
+            },
+        }))
     }
 
     fn load(&self, written: &Spanned<WorkFile>, phase: &Spanned<String>) -> Result<Load, Mistake> {
         let file = written.get_ref();
+        if let Some(load) = self.device_task(file, phase)? {
+            return Ok(load);
+        }
         let given = [file.rate.is_some(), file.share.is_some(), file.rounds.is_some(), file.replay.is_some()];
         if given.iter().filter(|given| **given).count() > 1 {
             return Err(Mistake::at(written.span(), "work has one of `rate`, `share`, `rounds` and `replay`"));
@@ -368,7 +324,14 @@ impl PhaseFrame<'_> {
                 return Err(Mistake::at(rounds.span(), "must be at least 1"));
             }
             let pause = file.pause.as_ref().map_or(PAUSE, |pause| pause.get_ref().0);
-            return Ok(Load::Rounds { rounds: *rounds.get_ref(), pause });
+            let at_least = match (file.until_end, self.lasts) {
+                (Some(true), None) => {
+                    return Err(Mistake::at(phase.span(), "rounds with `until_end` need the `duration` of the phase"));
+                }
+                (Some(true), Some(lasts)) => lasts,
+                _ => Duration::ZERO,
+            };
+            return Ok(Load::Rounds { rounds: *rounds.get_ref(), pause, at_least });
         }
         if let Some(replay) = &file.replay {
             let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
@@ -407,23 +370,25 @@ impl PhaseFrame<'_> {
         let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
         let around = file.around.as_ref().map_or(Duration::ZERO, |around| around.get_ref().0);
         if let Some(around) = &file.around
-            && !matches!(rate.get_ref(), RateFile::Max | RateFile::ShareOfMax(_))
+            && !matches!(rate.get_ref(), RateFile::Max | RateFile::ShareOfMax(_) | RateFile::Constant(_))
         {
-            let what = "only work at a rate of `\"max\"`, or of a share of it, begins before other work";
+            let what = "only work at a rate that does not change begins before other work";
             return Err(Mistake::at(around.span(), what));
         }
         match rate.get_ref() {
             RateFile::Max => Ok(Load::Max { window, lasts: lasts + 2 * around }),
             RateFile::ShareOfMax(ShareOfMaxFile { share, each }) => {
-                if *share > 0.0 && *share <= 1.0 && !each.0.is_zero() {
-                    let (share, alone) = (share * work_share, each.0);
+                let alone = each.map(|each| each.0);
+                if *share > 0.0 && *share <= 1.0 && alone.is_none_or(|alone| !alone.is_zero()) {
+                    let share = share * work_share;
                     Ok(Load::ShareOfMax { share, window, alone, lasts: lasts + 2 * around })
                 } else {
                     Err(Mistake::at(rate.span(), "`share` is above 0 and at most 1, `each` above 0"))
                 }
             }
             rate_file => {
-                Ok(Load::Planned(profile_of(rate_file, &rate.span(), lasts.as_secs_f64())?.scaled(work_share)))
+                let seconds = (lasts + 2 * around).as_secs_f64();
+                Ok(Load::Planned(profile_of(rate_file, &rate.span(), seconds)?.scaled(work_share)))
             }
         }
     }
@@ -433,53 +398,4 @@ fn unknown<'a>(what: &str, name: &Spanned<String>, known: impl Iterator<Item = &
     let known: Vec<String> = known.map(|name| format!("`{name}`")).collect();
     let known = if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
     Mistake::at(name.span(), format!("there is no {what} `{}`; {known}", name.get_ref()))
-}
-
-/// The most pushes of one work: each device has one bit per push.
-const PUSHES_MAX: usize = crate::devices::device_counts::PUSHES_MAX;
-
-/// Whether a population can do this.
-fn check_load(
-    load: &Load,
-    population: &Population,
-    searches: bool,
-    written: &Spanned<WorkFile>,
-) -> Result<(), Mistake> {
-    let refuse = |what: String| Err(Mistake::at(written.span(), what));
-    if let (Load::Planned(profile), true) = (load, searches)
-        && !profile.is_constant()
-    {
-        return refuse("beside a rate that runs until it breaks, other work runs at a constant rate".into());
-    }
-    match (&population.members, load) {
-        (Members::NewConversations { pairs, .. }, Load::Planned(profile)) => {
-            if profile.messages() > *pairs as u64 {
-                refuse(format!("{} conversations are opened, and there are {pairs} pairs", profile.messages()))
-            } else {
-                Ok(())
-            }
-        }
-        (Members::NewConversations { .. }, _) => refuse("conversations are opened at a rate that is planned".into()),
-        (Members::Connections { users, stay, .. }, Load::Planned(profile)) => {
-            let open = stay.map_or(profile.messages() as f64, |stay| profile.highest() * stay.as_secs_f64());
-            if open.min(profile.messages() as f64) > *users as f64 {
-                refuse(format!("{open:.0} connections may be open at once, and there are {users} users"))
-            } else {
-                Ok(())
-            }
-        }
-        (Members::Connections { .. }, Load::Searched { .. }) => Ok(()),
-        (Members::Connections { .. }, _) => refuse("connections come at a rate that is planned".into()),
-        (Members::Devices { .. }, Load::Rounds { rounds, .. }) if *rounds <= PUSHES_MAX => Ok(()),
-        (Members::Devices { .. }, Load::Planned(profile)) if profile.messages() <= PUSHES_MAX as u64 => Ok(()),
-        (Members::Devices { .. }, _) => {
-            refuse(format!("devices are pushed to in `rounds` or at a planned rate, {PUSHES_MAX} times at most"))
-        }
-        (Members::PopupUsers { .. }, Load::Max { .. }) => Ok(()),
-        (Members::PopupUsers { .. }, Load::Planned(profile)) if profile.is_constant() => Ok(()),
-        (Members::PopupUsers { .. }, _) => refuse("popups are asked for at a constant rate, or `max`".into()),
-        (Members::Chat(_), Load::Replay { .. }) => Ok(()),
-        (Members::Chat(_), _) | (_, Load::Replay { .. }) => refuse("a chat, and nothing else, takes `replay`".into()),
-        (Members::Conversation { .. } | Members::Direct { .. }, _) => Ok(()),
-    }
 }

@@ -1,6 +1,8 @@
 //! The populations of a scenario: who takes part, and how many.
 
 use crate::{
+    client_engine::{device::DeviceProtocol, http::ConnectionUse},
+    devices::invalid_frames::VECTORS,
     message_clients::ChatSpec,
     mix::share::MixShare,
     options::SendProtocol,
@@ -10,7 +12,7 @@ use crate::{
     },
     toml_file::{Mistake, Time},
 };
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, path::PathBuf, time::Duration};
 use toml::Spanned;
 
 /// A population whose keys go together.
@@ -50,24 +52,71 @@ pub(crate) enum Members {
         texts: Texts,
     },
     /// Devices that are bound while the phase lasts.
-    Devices {
-        devices: usize,
-        over_websocket: bool,
-    },
+    Devices(DeviceSpec),
     /// Users whose connections come and go.
     Connections {
-        users: usize,
-        over_websocket: bool,
+        devices: DeviceSpec,
         stay: Option<Duration>,
     },
+    /// Devices that violate the protocol.
+    FaultyDevices(FaultyDeviceSpec),
     /// The authors of a recorded chat, all in one group.
     Chat(ChatSpec),
-    PopupUsers {
-        users: u32,
-        popups: usize,
-        connections: usize,
-        keep_alive: bool,
-    },
+    PopupUsers(PopupUsers),
+    Streams(Streams),
+}
+
+/// Messages that grow, each in a group of its writer and its readers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Streams {
+    pub(crate) streams: usize,
+    pub(crate) readers: usize,
+    pub(crate) chunk_bytes: usize,
+}
+
+/// Users who are decided for, and the popups that there are for them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct PopupUsers {
+    pub(crate) users: u32,
+    pub(crate) popups: usize,
+    pub(crate) connections: usize,
+    pub(crate) connection_use: ConnectionUse,
+    /// Between two popups of a user.
+    pub(crate) gap_s: u64,
+    /// Users who are due and nevertheless told to come back, of those asked for, at most.
+    pub(crate) nothing_share: f64,
+}
+
+/// Devices, and their load clients.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DeviceSpec {
+    pub(crate) devices: usize,
+    pub(crate) via: DeviceProtocol,
+    /// The heartbeat interval that they ask for.
+    pub(crate) heartbeat: Duration,
+    /// Connections between begun and bound, per load client.
+    pub(crate) under_way: usize,
+    /// Load clients; unset: as many as they need.
+    pub(crate) clients: Option<usize>,
+    /// All must be bound within this.
+    pub(crate) within: Duration,
+    /// So many connect to the first gateway, and none of the others does; unset: they connect to all in turn.
+    pub(crate) on_first_gateway: Option<usize>,
+    /// They have bound before, to a server that was started anew since.
+    pub(crate) known: bool,
+}
+
+/// Devices that violate the protocol, and by how much.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct FaultyDeviceSpec {
+    /// Their sockets never bind.
+    pub(crate) devices: DeviceSpec,
+    /// Their heartbeats stop.
+    pub(crate) silent: usize,
+    /// How many files a server may open that gets twice as many devices.
+    pub(crate) descriptors: u64,
+    /// The protocol's test vectors.
+    pub(crate) vectors: PathBuf,
 }
 
 /// The messages that a population sends.
@@ -81,8 +130,20 @@ pub(crate) struct Texts {
 const SENDERS: usize = 16;
 const BODY_BYTES: usize = 200;
 const PIPELINE: usize = 64;
+const HEARTBEAT: Duration = Duration::from_secs(60);
+const UNDER_WAY: usize = 256;
+const BOUND_WITHIN: Duration = Duration::from_secs(300);
+const SILENT: usize = 1_000;
+const FAULTY_DESCRIPTORS: u64 = 1_024;
 const POPUPS: usize = 100;
 const POPUP_CONNECTIONS: usize = 32;
+/// The shortest gap: for a second before its end a user is not asked for.
+const GAP_S_MIN: u64 = 3;
+const NOTHING_SHARE: f64 = 0.01;
+const READERS: usize = 2;
+const CHUNK_BYTES: usize = 20;
+/// The shortest chunk: the numbers of stream and chunk, and what separates them.
+const CHUNK_BYTES_MIN: usize = 12;
 
 /// The keys of each kind.
 fn keys_of(kind: PopulationKind) -> &'static [&'static str] {
@@ -101,10 +162,14 @@ fn keys_of(kind: PopulationKind) -> &'static [&'static str] {
         ],
         PopulationKind::Direct => &["pairs", "offline_share", "senders", "via", "body_bytes", "pipeline", "background"],
         PopulationKind::NewConversations => &["pairs", "senders", "body_bytes", "background"],
-        PopulationKind::Devices => &["devices", "via"],
-        PopulationKind::Connections => &["users", "via", "stay"],
+        PopulationKind::Devices => {
+            &["devices", "via", "heartbeat", "under_way", "clients", "within", "on_first_gateway", "known"]
+        }
+        PopulationKind::Connections => &["users", "via", "stay", "under_way", "clients"],
+        PopulationKind::FaultyDevices => &["devices", "under_way", "silent", "descriptors", "vectors"],
         PopulationKind::Chat => &["file", "limit", "online", "offline_share", "mix", "background"],
-        PopulationKind::PopupUsers => &["users", "popups", "connections", "keep_alive"],
+        PopulationKind::PopupUsers => &["users", "popups", "connections", "keep_alive", "gap", "nothing_share"],
+        PopulationKind::Streams => &["streams", "readers", "chunk_bytes"],
     }
 }
 
@@ -133,15 +198,31 @@ fn send_protocol(via: &Option<Spanned<Via>>) -> Result<SendProtocol, Mistake> {
     match via.as_ref().map(|via| (*via.get_ref(), via.span())) {
         None | Some((Via::Http, _)) => Ok(SendProtocol::Http),
         Some((Via::Ws, _)) => Ok(SendProtocol::Ws),
-        Some((Via::Miop, span)) => Err(Mistake::at(span, "messages are sent by `http` or `ws`")),
+        Some((Via::Miop | Via::Miops, span)) => Err(Mistake::at(span, "messages are sent by `http` or `ws`")),
     }
 }
 
-fn over_websocket(via: &Option<Spanned<Via>>) -> Result<bool, Mistake> {
-    match via.as_ref().map(|via| (*via.get_ref(), via.span())) {
-        None | Some((Via::Miop, _)) => Ok(false),
-        Some((Via::Ws, _)) => Ok(true),
-        Some((Via::Http, span)) => Err(Mistake::at(span, "connections are opened by `miop` or `ws`")),
+impl DeviceSpec {
+    fn of(file: &PopulationFile, devices: usize) -> Result<Self, Mistake> {
+        let via = match file.via.as_ref().map(|via| (*via.get_ref(), via.span())) {
+            None | Some((Via::Miop, _)) => DeviceProtocol::Miop,
+            Some((Via::Miops, _)) => DeviceProtocol::Miops,
+            Some((Via::Ws, _)) => DeviceProtocol::Ws,
+            Some((Via::Http, span)) => {
+                return Err(Mistake::at(span, "connections are opened by `miop`, `miops` or `ws`"));
+            }
+        };
+        let time = |value: &Option<Spanned<Time>>, usual| value.as_ref().map_or(usual, |time| time.get_ref().0);
+        Ok(DeviceSpec {
+            devices,
+            via,
+            heartbeat: time(&file.heartbeat, HEARTBEAT),
+            under_way: count(&file.under_way, UNDER_WAY)?,
+            clients: file.clients.as_ref().map(|_| count(&file.clients, 1)).transpose()?,
+            within: time(&file.within, BOUND_WITHIN),
+            on_first_gateway: file.on_first_gateway.as_ref().map(|devices| *devices.get_ref()),
+            known: file.known.as_ref().is_some_and(|known| *known.get_ref()),
+        })
     }
 }
 
@@ -152,6 +233,24 @@ impl Population {
             self.members,
             Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. } | Members::Chat(_)
         )
+    }
+
+    /// Whether agents can start its load clients.
+    pub(crate) fn takes_agents(&self) -> bool {
+        self.sends_messages() || matches!(self.members, Members::Devices(_))
+    }
+
+    /// Whether its devices have bound before, to a server that is started anew then.
+    pub(crate) fn is_known(&self) -> bool {
+        matches!(&self.members, Members::Devices(devices) if devices.known)
+    }
+
+    /// Whether its devices encrypt their connections.
+    pub(crate) fn needs_tls(&self) -> bool {
+        match &self.members {
+            Members::Devices(devices) | Members::Connections { devices, .. } => devices.via == DeviceProtocol::Miops,
+            _ => false,
+        }
     }
 
     /// Whether a driver can load it: conversations that there are from the beginning.
@@ -192,15 +291,19 @@ impl Population {
             PopulationKind::NewConversations => {
                 Members::NewConversations { pairs: needed(&file.pairs, "pairs", written)?, senders, texts }
             }
-            PopulationKind::Devices => Members::Devices {
-                devices: needed(&file.devices, "devices", written)?,
-                over_websocket: over_websocket(&file.via)?,
-            },
+            PopulationKind::Devices => {
+                Members::Devices(DeviceSpec::of(file, needed(&file.devices, "devices", written)?)?)
+            }
             PopulationKind::Connections => Members::Connections {
-                users: needed(&file.users, "users", written)?,
-                over_websocket: over_websocket(&file.via)?,
+                devices: DeviceSpec::of(file, needed(&file.users, "users", written)?)?,
                 stay: file.stay.as_ref().map(|stay| stay.get_ref().0),
             },
+            PopulationKind::FaultyDevices => Members::FaultyDevices(FaultyDeviceSpec {
+                devices: DeviceSpec::of(file, needed(&file.devices, "devices", written)?)?,
+                silent: count(&file.silent, SILENT)?,
+                descriptors: file.descriptors.as_ref().map_or(FAULTY_DESCRIPTORS, |most| *most.get_ref()),
+                vectors: file.vectors.as_ref().map_or_else(|| VECTORS.into(), |folder| folder.get_ref().clone()),
+            }),
             PopulationKind::Chat => {
                 let Some(path) = &file.file else {
                     return Err(Mistake::at(file.kind.span(), "a population of this kind needs `file`"));
@@ -217,12 +320,30 @@ impl Population {
                     mix: mix.transpose()?.unwrap_or_default(),
                 })
             }
-            PopulationKind::PopupUsers => Members::PopupUsers {
-                users: u32::try_from(needed(&file.users, "users", written)?).unwrap_or(u32::MAX),
-                popups: count(&file.popups, POPUPS)?,
-                connections: count(&file.connections, POPUP_CONNECTIONS)?,
-                keep_alive: file.keep_alive.as_ref().is_none_or(|keep| *keep.get_ref()),
-            },
+            PopulationKind::PopupUsers => {
+                let is_kept = file.keep_alive.as_ref().is_none_or(|keep| *keep.get_ref());
+                let gap_s = file.gap.as_ref().map_or(GAP_S_MIN, |gap| gap.get_ref().0.as_secs());
+                if let Some(gap) = file.gap.as_ref().filter(|_| gap_s < GAP_S_MIN) {
+                    return Err(Mistake::at(gap.span(), format!("must be at least {GAP_S_MIN}s")));
+                }
+                Members::PopupUsers(PopupUsers {
+                    users: u32::try_from(needed(&file.users, "users", written)?).unwrap_or(u32::MAX),
+                    popups: count(&file.popups, POPUPS)?,
+                    connections: count(&file.connections, POPUP_CONNECTIONS)?,
+                    connection_use: if is_kept { ConnectionUse::Kept } else { ConnectionUse::OneRequest },
+                    gap_s,
+                    nothing_share: file.nothing_share.as_ref().map_or(NOTHING_SHARE, |share| *share.get_ref()),
+                })
+            }
+            PopulationKind::Streams => {
+                let chunk_bytes = count(&file.chunk_bytes, CHUNK_BYTES)?;
+                if chunk_bytes < CHUNK_BYTES_MIN {
+                    let span = span_of(&file.chunk_bytes).unwrap_or_default();
+                    return Err(Mistake::at(span, format!("must be at least {CHUNK_BYTES_MIN}")));
+                }
+                let streams = needed(&file.streams, "streams", written)?;
+                Members::Streams(Streams { streams, readers: count(&file.readers, READERS)?, chunk_bytes })
+            }
         };
         Ok(Population { members, background: file.background.as_ref().is_some_and(|low| *low.get_ref()) })
     }
@@ -255,12 +376,26 @@ fn refuse_other_keys(file: &PopulationFile, known: &[&str]) -> Result<(), Mistak
         ("pipeline", span_of(&file.pipeline)),
         ("stay", span_of::<Time>(&file.stay)),
         ("keep_alive", span_of(&file.keep_alive)),
+        ("gap", span_of::<Time>(&file.gap)),
+        ("nothing_share", span_of(&file.nothing_share)),
+        ("streams", span_of(&file.streams)),
+        ("readers", span_of(&file.readers)),
+        ("chunk_bytes", span_of(&file.chunk_bytes)),
         ("background", span_of(&file.background)),
         ("receipts", span_of::<Time>(&file.receipts)),
         ("compact", span_of(&file.compact)),
         ("file", span_of(&file.file)),
         ("limit", span_of(&file.limit)),
         ("mix", span_of(&file.mix)),
+        ("heartbeat", span_of::<Time>(&file.heartbeat)),
+        ("under_way", span_of(&file.under_way)),
+        ("clients", span_of(&file.clients)),
+        ("within", span_of::<Time>(&file.within)),
+        ("on_first_gateway", span_of(&file.on_first_gateway)),
+        ("known", span_of(&file.known)),
+        ("silent", span_of(&file.silent)),
+        ("descriptors", span_of(&file.descriptors)),
+        ("vectors", span_of(&file.vectors)),
     ];
     for (name, span) in given {
         if let Some(span) = span

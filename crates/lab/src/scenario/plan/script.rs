@@ -70,7 +70,7 @@ impl Script {
         let over_websocket = match file.via.as_ref().map(|via| (*via.get_ref(), via.span())) {
             None | Some((Via::Ws, _)) => true,
             Some((Via::Miop, _)) => false,
-            Some((Via::Http, span)) => {
+            Some((Via::Http | Via::Miops, span)) => {
                 return Err(Mistake::at(span, "a scripted client connects by `ws` or `miop`"));
             }
         };

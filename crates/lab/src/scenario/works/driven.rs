@@ -96,11 +96,19 @@ impl DrivenWorker {
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
         let model = messages::model_of(job.load);
         let command = Command { title: job.title.clone(), model, body_bytes: self.body_bytes };
+        let cpu_before = job.server.cpu_seconds();
         if let Some(jobs) = &self.jobs {
             // A thread that has ended tells why.
             let _ = jobs.send(command);
         }
-        let outcome = Outcome { lag_max_ms: self.lag_max.as_secs_f64() * 1e3, ..self.result()? };
+        let outcome = self.result()?;
+        let outcome = Outcome {
+            lag_max_ms: self.lag_max.as_secs_f64() * 1e3,
+            // Of a server that runs already, nothing is known.
+            server_cpu_seconds: job.server.cpu_seconds().zip(cpu_before).map(|(now, before)| now - before),
+            server_rss_bytes: job.server.resident_bytes(),
+            ..outcome
+        };
         Ok(WorkResult { trouble: messages::trouble_of(&outcome, false), measured: outcome.measured(&job.title) })
     }
 }

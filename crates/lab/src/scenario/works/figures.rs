@@ -22,8 +22,6 @@ pub(super) struct Recorder {
     start_ns: u64,
     planned: u64,
     done: u64,
-    refused: BTreeMap<String, u64>,
-    broken: u64,
     wrong: u64,
     latency: Histogram<u64>,
     lateness: Histogram<u64>,
@@ -41,8 +39,6 @@ impl Recorder {
             lag_max,
             planned: 0,
             done: 0,
-            refused: BTreeMap::new(),
-            broken: 0,
             wrong: 0,
             latency: new_histogram(),
             lateness: new_histogram(),
@@ -61,11 +57,11 @@ impl Recorder {
     }
 
     fn show(&mut self) {
-        let Recorder { live, start_ns, series, planned, done, refused, broken, wrong, .. } = self;
+        let Recorder { live, start_ns, series, planned, done, wrong, .. } = self;
         live.show_series(*start_ns, series, || LiveCounts {
             sent: *planned,
             done: *done,
-            errors: refused.values().sum::<u64>() + *broken + *wrong,
+            errors: *wrong,
             ..LiveCounts::default()
         });
     }
@@ -76,16 +72,6 @@ impl Recorder {
         self.series.acknowledged(now_ns);
         self.series.latency(due_ns, now_ns);
         self.show();
-    }
-
-    pub(super) fn refused(&mut self, code: &str) {
-        *self.refused.entry(code.to_owned()).or_default() += 1;
-    }
-
-    /// A connection ended that should have stayed.
-    pub(super) fn broken(&mut self, what: String) {
-        self.broken += 1;
-        self.problem(what);
     }
 
     /// Something came that should not have come, or did not come that should have.
@@ -105,9 +91,6 @@ impl Recorder {
             title: title.to_owned(),
             planned: self.planned,
             answers: self.done,
-            refused: self.refused.values().sum(),
-            refused_by_code: self.refused.clone(),
-            broken: self.broken,
             wrong: self.wrong,
             seconds: (process::monotonic_ns() - self.start_ns) as f64 / 1e9,
             latency: Percentiles::of(&self.latency),
@@ -185,14 +168,15 @@ pub(super) struct ServerUse {
 }
 
 impl ServerUse {
-    pub(super) fn begin(server: ServerProcesses, metrics_address: Option<SocketAddr>) -> Self {
-        let watched = Watched { server: server.clone(), metrics_address, lab_pids: Vec::new() };
+    /// `lab_pids`: load clients beside this process.
+    pub(super) fn begin(server: ServerProcesses, metrics_address: Option<SocketAddr>, lab_pids: Vec<u32>) -> Self {
+        let watched = Watched { server: server.clone(), metrics_address, lab_pids };
         ServerUse { sampler: Sampler::start(watched), cpu_before: server.cpu_seconds(), server }
     }
 
-    pub(super) fn end(self, figures: &mut Figures) {
-        figures.samples = self.sampler.finish();
-        figures.server_cpu_seconds = self.server.cpu_seconds().zip(self.cpu_before).map(|(now, before)| now - before);
-        figures.server_rss_bytes = self.server.resident_bytes();
+    /// The samples, the server's CPU time and its memory.
+    pub(super) fn end(self) -> (Samples, Option<f64>, Option<u64>) {
+        let cpu_seconds = self.server.cpu_seconds().zip(self.cpu_before).map(|(now, before)| now - before);
+        (self.sampler.finish(), cpu_seconds, self.server.resident_bytes())
     }
 }

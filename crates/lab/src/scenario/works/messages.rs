@@ -107,9 +107,9 @@ pub(crate) fn model_of(load: &Load) -> LoadModel {
         Load::Max { window, lasts } => LoadModel::ClosedLoop { window: *window, duration_ms: milliseconds(*lasts) },
         Load::Replay { speed: None, window } => LoadModel::ClosedLoopOnce { window: *window },
         Load::Replay { speed: Some(speed), .. } => LoadModel::Recorded { speed: *speed },
-        Load::Rounds { rounds, pause } => LoadModel::Rounds { rounds: *rounds, pause_ms: milliseconds(*pause) },
+        Load::Rounds { rounds, pause, .. } => LoadModel::Rounds { rounds: *rounds, pause_ms: milliseconds(*pause) },
         // A plan has these for other workers, and for loads that are planned when their rate is known.
-        Load::Searched { .. } | Load::ShareOfMax { .. } | Load::Script => LoadModel::Rounds { rounds: 1, pause_ms: 0 },
+        _ => LoadModel::Rounds { rounds: 1, pause_ms: 0 },
     }
 }
 

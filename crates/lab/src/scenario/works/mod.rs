@@ -1,16 +1,19 @@
 //! The tasks of a phase: each kind of population has a worker that does what is due to it.
 //!
 //! Workers of one phase run at the same time, each in a thread that waits for its load client, or that drives its clients
-//! itself. In reading order: [`messages`], [`driven`], [`connections`], [`pushes`], [`popups`], [`scripted`] are the workers; [`figures`]
+//! itself. In reading order: [`messages`], [`driven`], [`devices`], [`connections`], [`faulty_devices`], [`popups`], [`streams`],
+//! [`scripted`] are the workers; [`figures`]
 //! are those of the workers without a load client in another process.
 
 mod connections;
+pub(super) mod devices;
 mod driven;
+mod faulty_devices;
 mod figures;
 mod messages;
 mod popups;
-mod pushes;
 mod scripted;
+mod streams;
 
 use super::{
     plan::{
@@ -22,6 +25,7 @@ use super::{
 };
 use crate::{
     LabError,
+    client_engine::device::DeviceProtocol,
     driver::{Driver, DriverTarget},
     offline_push::OfflinePush,
     options::TargetArgs,
@@ -32,12 +36,18 @@ use crate::{
 pub(crate) use messages::model_of;
 
 use connections::ConnectionWorker;
+use devices::DeviceWorker;
+pub(crate) use devices::KilledGateway;
 use driven::DrivenWorker;
+use faulty_devices::FaultyDeviceWorker;
 use messages::MessageWorker;
 use popups::PopupWorker;
-use pushes::PushWorker;
 use scripted::ScriptedWorker;
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+};
+use streams::StreamWorker;
 
 /// What is to be done now.
 #[derive(Debug)]
@@ -63,8 +73,13 @@ pub(crate) struct WorkResult {
 /// The server as workers see it.
 pub(crate) struct Surroundings<'a> {
     pub(crate) target: &'a Target,
-    /// Where devices connect.
-    pub(crate) device_addresses: Vec<SocketAddr>,
+    /// Where devices connect without TLS, and with it.
+    pub(crate) device_addresses: [Vec<SocketAddr>; 2],
+    /// What they accept with TLS, in PEM.
+    pub(crate) certificate: Option<String>,
+    /// Of the server, as environment variables.
+    pub(crate) settings: &'a [(String, String)],
+    pub(crate) killed_gateway: Arc<OnceLock<KilledGateway>>,
     pub(crate) args: &'a TargetArgs,
     /// The server goes away and comes back during the run.
     pub(crate) has_faults: bool,
@@ -83,10 +98,14 @@ pub(crate) struct Driven {
 
 impl Surroundings<'_> {
     /// Where sessions of this kind connect.
-    fn addresses(&self, over_websocket: bool) -> Result<Vec<SocketAddr>, LabError> {
-        let addresses = if over_websocket { self.target.addresses() } else { self.device_addresses.clone() };
+    fn addresses(&self, via: DeviceProtocol) -> Result<Vec<SocketAddr>, LabError> {
+        let addresses = match via {
+            DeviceProtocol::Ws => self.target.addresses(),
+            _ => self.device_addresses[usize::from(via == DeviceProtocol::Miops)].clone(),
+        };
         if addresses.is_empty() {
-            Err(LabError::Usage("with --url, connections are opened with `via = \"ws\"`".into()))
+            let why = "--url also needs --listeners, or `listeners` of [server]: the addresses that devices connect to";
+            Err(LabError::Usage(why.into()))
         } else {
             Ok(addresses)
         }
@@ -97,15 +116,17 @@ impl Surroundings<'_> {
 pub(crate) enum WorkerClient {
     Messages(Box<MessageWorker>),
     Driven(DrivenWorker),
-    Connections(ConnectionWorker),
-    Pushes(Box<PushWorker>),
+    Devices(Box<DeviceWorker>),
+    Connections(Box<ConnectionWorker>),
+    FaultyDevices(Box<FaultyDeviceWorker>),
     Popups(Box<PopupWorker>),
-    Script(ScriptedWorker),
+    Streams(Box<StreamWorker>),
+    Script(Box<ScriptedWorker>),
 }
 
 impl WorkerClient {
-    /// Creates the population's users, and opens the connections that it needs before its work begins.
-    pub(crate) fn open(around: &Surroundings<'_>, population: &Population) -> Result<Self, LabError> {
+    /// Creates the population's users, and opens the connections that it needs before its work begins. `first` is what it does first.
+    pub(crate) fn open(around: &Surroundings<'_>, population: &Population, first: &Load) -> Result<Self, LabError> {
         if let Some(Driven { driver, target }) = around.driven {
             let worker = DrivenWorker::open(
                 driver.clone(),
@@ -124,20 +145,20 @@ impl WorkerClient {
                 let worker = MessageWorker::open(around, population)?;
                 WorkerClient::Messages(Box::new(worker))
             }
-            Members::Devices { devices, over_websocket } => {
-                WorkerClient::Pushes(Box::new(PushWorker::open(around, *devices, *over_websocket)?))
+            Members::Devices(spec) => WorkerClient::Devices(Box::new(DeviceWorker::open(around, spec, first)?)),
+            Members::Connections { devices, stay } => {
+                WorkerClient::Connections(Box::new(ConnectionWorker::open(around, devices, *stay)?))
             }
-            Members::Connections { users, over_websocket, stay } => {
-                WorkerClient::Connections(ConnectionWorker::open(around, *users, *over_websocket, *stay)?)
+            Members::FaultyDevices(spec) => {
+                WorkerClient::FaultyDevices(Box::new(FaultyDeviceWorker::open(around, spec)?))
             }
-            Members::PopupUsers { users, popups, connections, keep_alive } => {
-                WorkerClient::Popups(Box::new(PopupWorker::open(around, *users, *popups, *connections, *keep_alive)?))
-            }
+            Members::PopupUsers(users) => WorkerClient::Popups(Box::new(PopupWorker::open(around, *users)?)),
+            Members::Streams(streams) => WorkerClient::Streams(Box::new(StreamWorker::open(around, *streams)?)),
         })
     }
 
     pub(crate) fn open_script(around: &Surroundings<'_>, name: &str, script: &Script) -> Result<Self, LabError> {
-        Ok(WorkerClient::Script(ScriptedWorker::open(around, name, script)?))
+        Ok(WorkerClient::Script(Box::new(ScriptedWorker::open(around, name, script)?)))
     }
 
     /// Ends what later phases do not need, and leaves the server as the next population expects it.
@@ -149,9 +170,16 @@ impl WorkerClient {
     }
 
     /// What can be asked only when all work is done, while the server runs.
-    pub(crate) fn conclude(&self, target: &Target, result: &mut RunResult) -> Result<(), LabError> {
+    pub(crate) fn conclude(
+        &mut self,
+        target: &Target,
+        server: &ServerProcesses,
+        result: &mut RunResult,
+    ) -> Result<(), LabError> {
         match self {
             WorkerClient::Messages(worker) => worker.conclude(target, result),
+            WorkerClient::Devices(worker) => worker.conclude(server, result),
+            WorkerClient::FaultyDevices(worker) => worker.conclude(result),
             _ => Ok(()),
         }
     }
@@ -160,9 +188,11 @@ impl WorkerClient {
         match self {
             WorkerClient::Messages(worker) => worker.run(job),
             WorkerClient::Driven(worker) => worker.run(job),
+            WorkerClient::Devices(worker) => worker.run(job),
             WorkerClient::Connections(worker) => worker.run(job),
-            WorkerClient::Pushes(worker) => worker.run(job),
+            WorkerClient::FaultyDevices(worker) => worker.run(job),
             WorkerClient::Popups(worker) => worker.run(job),
+            WorkerClient::Streams(worker) => worker.run(job),
             WorkerClient::Script(worker) => worker.run(job),
         }
     }

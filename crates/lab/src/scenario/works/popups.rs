@@ -3,118 +3,111 @@
 use super::{Job, Surroundings, WorkResult};
 use crate::{
     LabError,
-    client_engine::http::ConnectionUse,
-    options::TargetArgs,
+    live::LiveBlock,
     popups::{
         balance::Balance,
         catalogue::Catalogue,
-        fixture::{FixtureSpec, Measurement, PopupFixture},
-        load_loop::{LoadModel, StopCondition},
+        load_loop::{Connections, LoadModel},
+        measurement::{PopupLoad, checks_of},
+        metrics::ServerMetrics,
         mix::{HomePageMix, MixConfig, MixPhase},
-        output::checks_of,
         user_profiles::UserProfiles,
     },
     process,
     result::Verdict,
-    scenario::{plan::phase::Load, trouble::Trouble},
-    server::Target,
+    scenario::{
+        plan::{phase::Load, population::PopupUsers},
+        trouble::Trouble,
+    },
 };
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+use tidings_client::http::HttpClient;
 
-/// Between two popups of a user: the shortest that the mix allows.
-const GAP_S: u64 = 3;
-/// Users who are due and nevertheless told to come back, of those asked for, at most.
-const NOTHING_SHARE: f64 = 0.01;
-
+/// Users of popups, and what they were answered in all phases so far.
 pub(crate) struct PopupWorker {
-    fixture: PopupFixture,
-    catalogue: Catalogue,
-    profiles: UserProfiles,
-    users: u32,
-    connections: usize,
-    connection_use: ConnectionUse,
+    users: PopupUsers,
+    mix: HomePageMix,
+    connections: Connections,
+    http: HttpClient,
+    client_core: usize,
     patience: Duration,
 }
 
 impl PopupWorker {
-    pub(crate) fn open(
-        around: &Surroundings<'_>,
-        users: u32,
-        popups: usize,
-        connections: usize,
-        keep_alive: bool,
-    ) -> Result<Self, LabError> {
-        let (api_key, token_key) = around.target.keys();
-        let TargetArgs { client_core, patience, .. } = *around.args;
-        let target = Target::Running {
-            addresses: around.target.addresses(),
-            api_key: api_key.to_owned(),
-            token_key: token_key.to_owned(),
-        };
-        let connection_use = if keep_alive { ConnectionUse::Kept } else { ConnectionUse::OneRequest };
-        let spec = FixtureSpec {
+    /// Configures the popups.
+    pub(crate) fn open(around: &Surroundings<'_>, users: PopupUsers) -> Result<Self, LabError> {
+        static POPULATIONS: AtomicU32 = AtomicU32::new(0);
+        let (target, args) = (around.target, around.args);
+        let PopupUsers { connections, connection_use, gap_s, .. } = users;
+        let tag = process::run_tag();
+        // Short user ids, as most apps have; they differ between runs, and between populations of a run: who was shown a popup a moment
+        // ago is not due.
+        let population = POPULATIONS.fetch_add(1, Ordering::Relaxed);
+        let profiles = UserProfiles::new(&format!("u{}{population:x}-", &tag[tag.len().saturating_sub(4)..]));
+        let catalogue = Catalogue::write(target, users.popups, users.users, gap_s, |user| profiles.id(user))?;
+        let api_key = target.keys().0;
+        let setting = MixConfig { api_key, users: users.users, gap_s, connections, tag, connection_use };
+        Ok(PopupWorker {
+            mix: HomePageMix::new(catalogue, profiles, setting, MixPhase::Mix),
+            connections: Connections::open(target.address(), connections, args.patience, connection_use)?,
+            http: target.http(),
+            client_core: args.client_core.unwrap_or_else(process::last_core),
+            patience: args.patience,
             users,
-            popups,
-            connections,
-            gap_s: GAP_S,
-            patience,
-            client_core: client_core.unwrap_or_else(process::last_core),
-            connection_use,
-        };
-        let (fixture, catalogue, profiles) = PopupFixture::set_up(target, &spec)?;
-        Ok(PopupWorker { fixture, catalogue, profiles, users, connections, connection_use, patience })
+        })
     }
 
     /// Removes the popups: another population of popup users has its own.
     pub(crate) fn close(mut self) -> Result<(), LabError> {
-        self.catalogue.remove(self.fixture.http())
+        self.mix.catalogue.remove(&mut self.http)
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
-        let (model, lasts) = match job.load {
-            Load::Max { lasts, .. } => (LoadModel::ClosedLoop, *lasts),
-            Load::Planned(profile) => {
-                (LoadModel::OpenLoop(profile.first()), Duration::from_secs_f64(profile.seconds()))
-            }
-            _ => return Err(LabError::Usage("popups are asked for at a constant rate, or as fast as it goes".into())),
+        let (phase, model) = match job.load {
+            Load::Max { lasts, .. } => (MixPhase::Mix, LoadModel::ClosedLoop(*lasts)),
+            Load::Planned(profile) => (MixPhase::Mix, LoadModel::OpenLoop(profile)),
+            // A round decides for each user once.
+            Load::Rounds { .. } => (MixPhase::FirstContact, LoadModel::Exhausting),
+            _ => return Err(LabError::Usage("popups are asked for at a rate, or in one round".into())),
         };
-        let (api_key, tag) = (self.fixture.target.keys().0.to_owned(), self.fixture.tag.clone());
-        let setting = MixConfig {
-            catalogue: &self.catalogue,
-            profiles: &self.profiles,
-            api_key: &api_key,
-            users: self.users,
-            gap_s: GAP_S,
-            connections: self.connections,
-            tag: &tag,
-            connection_use: self.connection_use,
-        };
-        let mut mix = HomePageMix::new(&setting, MixPhase::Mix);
-        let before = job.server.cpu_seconds();
-        let mut measured = self.fixture.run_load(&job.title, &mut mix, model, StopCondition::Elapsed(lasts))?;
-        measured.server_cpu_seconds = job.server.cpu_seconds().zip(before).map(|(now, before)| now - before);
-        measured.server_rss_bytes = job.server.resident_bytes();
-        let balance = Balance::reconcile(self.fixture.http(), &self.catalogue, &mix.counts, self.patience)?;
-        let counts = mix.answer_counts.clone();
-        let mut figures = measured
-            .measured(&job.title, Some(&counts), model)
-            .set("balance", &balance)
-            .set("problems", &balance.problems);
-        for check in checks_of(&counts, &balance, NOTHING_SHARE) {
-            figures = figures.check(check);
+        let PopupWorker { mix, connections, http, .. } = self;
+        mix.phase = phase;
+        let (began, counts_before) = (Instant::now(), mix.answer_counts.clone());
+        let before = ServerMetrics::read(http)?;
+        let (core, server) = (self.client_core, &job.server);
+        let mut load = PopupLoad::run(&job.title, connections, server, core, mix, model)?;
+        load.metrics = ServerMetrics::read(http)?.since(&before);
+        let counts = mix.answer_counts.since(&counts_before);
+        let mut measured = load.measured(&job.title, Some(&counts));
+        if phase == MixPhase::FirstContact {
+            // Nothing is measured in time, and whatever is next finds the first users due again.
+            measured = measured.may_be_late();
+            mix.phase = MixPhase::Mix;
+            let due_again = Duration::from_secs(self.users.gap_s + 1).saturating_sub(began.elapsed());
+            let model = LoadModel::ClosedLoop(due_again);
+            process::run_on_core(core, || connections.run(mix, model, &mut LiveBlock::hidden()))??;
         }
-        Ok(WorkResult { trouble: trouble_of(figures.verdict(), &measured), measured: figures })
+        let balance = Balance::reconcile(http, &mix.catalogue, &mix.counts, self.patience)?;
+        let problems: Vec<&String> = balance.problems.iter().chain(&mix.answer_counts.problems).collect();
+        measured = measured.set("balance", &balance).set("problems", problems).set("whole_run", &mix.answer_counts);
+        // All answers so far: one that was wrong between two phases is in none of them.
+        for check in checks_of(&mix.answer_counts, &balance, self.users.nothing_share) {
+            measured = measured.check(check);
+        }
+        Ok(WorkResult { trouble: trouble_of(measured.verdict(), &load), measured })
     }
 }
 
-fn trouble_of(verdict: Verdict, measured: &Measurement) -> Option<Trouble> {
+fn trouble_of(verdict: Verdict, load: &PopupLoad) -> Option<Trouble> {
+    let (broken, unsent) = (load.stretch.broken, load.stretch.unsent);
     match verdict {
         Verdict::Failed => Some(Trouble::Balance("an answer was wrong".into())),
         Verdict::LabFellBehind => Some(Trouble::Lab("the client's core is full, or it sent late".into())),
-        _ if measured.stretch.broken > 0 => Some(Trouble::LostConnections(measured.stretch.broken)),
-        _ if measured.stretch.unsent > 0 => {
-            Some(Trouble::Refusals(format!("{} requests found no free connection", measured.stretch.unsent)))
-        }
+        _ if broken > 0 => Some(Trouble::LostConnections(broken)),
+        _ if unsent > 0 => Some(Trouble::Refusals(format!("{unsent} requests found no free connection"))),
         _ => None,
     }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     LabError,
-    client_engine::session::user_token,
+    client_engine::{device::DeviceProtocol, session::user_token},
     interrupt,
     live::{LiveBlock, WorkLength},
     process,
@@ -59,7 +59,8 @@ type Fault = String;
 
 impl ScriptedWorker {
     pub(crate) fn open(around: &Surroundings<'_>, name: &str, script: &Script) -> Result<Self, LabError> {
-        let addresses = around.addresses(script.over_websocket)?;
+        let addresses =
+            around.addresses(if script.over_websocket { DeviceProtocol::Ws } else { DeviceProtocol::Miop })?;
         let tag = process::run_tag();
         let users = setup::numbered_ids(&format!("{tag}-p"), script.sessions);
         let mut http = around.target.http();
@@ -84,7 +85,7 @@ impl ScriptedWorker {
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
-        let used = ServerUse::begin(job.server.clone(), Some(self.http_address));
+        let used = ServerUse::begin(job.server.clone(), Some(self.http_address), Vec::new());
         let live = LiveBlock::begin(&job.title, WorkLength::Unknown);
         let recorder = Mutex::new(Recorder::new(live, monotonic_ns(), self.lag_max));
         std::thread::scope(|scope| {
@@ -95,7 +96,7 @@ impl ScriptedWorker {
         });
         let recorder = recorder.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut figures = recorder.figures(&job.title);
-        used.end(&mut figures);
+        (figures.samples, figures.server_cpu_seconds, figures.server_rss_bytes) = used.end();
         let trouble = figures.problems.first().cloned().map(Trouble::Balance);
         // Sessions answer to their own clocks: that one begins late is nothing that is measured.
         figures.lag_max_ms = f64::INFINITY;

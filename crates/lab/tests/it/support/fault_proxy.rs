@@ -1,8 +1,9 @@
 //! A proxy between the lab and a real broker, which plants one fault into what the first subscriber gets.
 
+use super::http::listen;
 use std::{
     io::{Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -35,24 +36,16 @@ pub(crate) enum Framing {
 
 /// Starts a proxy to the broker; returns where it listens.
 pub(crate) fn start(broker: SocketAddr, framing: Framing, fault: Fault) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
     let has_first = Arc::new(AtomicBool::new(false));
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let (client, server) = (client.unwrap(), TcpStream::connect(broker).unwrap());
-            client.set_nodelay(true).unwrap();
-            server.set_nodelay(true).unwrap();
-            let has_first = has_first.clone();
-            let (to_server, to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            std::thread::spawn(move || copy(client, to_server));
-            std::thread::spawn(move || {
-                let mut relay = Relay { framing, fault, has_first, is_first: None, messages: 0, held: None };
-                relay.run(server, to_client);
-            });
-        }
-    });
-    address
+    listen(move |client| {
+        let server = TcpStream::connect(broker).unwrap();
+        server.set_nodelay(true).unwrap();
+        let (to_server, to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        std::thread::spawn(move || copy(client, to_server));
+        let has_first = has_first.clone();
+        Relay { framing, fault, has_first, is_first: None, messages: 0, held: None }.run(server, to_client);
+        Some(())
+    })
 }
 
 /// From the client to the broker nothing is changed.

@@ -3,13 +3,14 @@
 //! `/connection/websocket` and `POST /api/publish` are as much of Centrifugo's JSON protocol as the shipped driver needs; `/text`
 //! is a protocol of words, with tokens from `/token`, answers, acknowledgements and heartbeats.
 
+use super::http::{Request, listen, read_request, write_answer, write_frame};
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
+    io::{BufReader, Read, Write},
+    net::{Shutdown, TcpStream},
     sync::{Arc, Mutex},
 };
-use tidings_protocol::ws::{Data, OpCode, put_server_frame, take_frame};
+use tidings_protocol::ws::{OpCode, take_frame};
 
 /// What is wrong with the twentieth message, towards the first receiver.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,16 +71,9 @@ pub(crate) struct ForeignServer {
 
 impl ForeignServer {
     pub(crate) fn start(fault: Fault) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let server = ForeignServer { fault, state: Arc::default(), url };
+        let mut server = ForeignServer { fault, state: Arc::default(), url: String::new() };
         let serving = server.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let server = serving.clone();
-                std::thread::spawn(move || server.connection(stream.unwrap()));
-            }
-        });
+        server.url = format!("http://{}", listen(move |stream| serving.connection(stream)));
         server
     }
 
@@ -92,26 +86,9 @@ impl ForeignServer {
     }
 
     fn connection(&self, mut stream: TcpStream) -> Option<()> {
-        stream.set_nodelay(true).ok()?;
         let mut reader = BufReader::new(stream.try_clone().ok()?);
         loop {
-            let mut line = String::new();
-            reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
-            let target = line.split(' ').nth(1)?.to_owned();
-            let (mut length, mut key) = (0, String::new());
-            loop {
-                let mut header = String::new();
-                reader.read_line(&mut header).ok()?;
-                let (name, value) = header.split_once(": ").unwrap_or_default();
-                match name.to_ascii_lowercase().as_str() {
-                    "content-length" => length = value.trim().parse().ok()?,
-                    "x-api-key" => key = value.trim().to_owned(),
-                    _ if header == "\r\n" => break,
-                    _ => {}
-                }
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).ok()?;
+            let Request { path: target, api_key: key, body, .. } = read_request(&mut reader)?;
             let (status, answer) = match target.split('?').next()? {
                 "/connection/websocket" => return self.session(stream, reader, Protocol::Centrifugo),
                 "/text" => return self.session(stream, reader, Protocol::Text),
@@ -127,9 +104,7 @@ impl ForeignServer {
                 }
                 _ => ("401 Unauthorized", json!({})),
             };
-            let answer = answer.to_string();
-            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
-            stream.write_all(answer.as_bytes()).ok()?;
+            write_answer(&mut stream, status, "", &answer.to_string())?;
         }
     }
 
@@ -297,13 +272,6 @@ impl ForeignServer {
     pub(crate) fn all_have_answered_the_ping(&self) -> bool {
         self.state.lock().unwrap().subscribers.iter().all(|subscriber| subscriber.has_answered_ping)
     }
-}
-
-fn write_frame(stream: &mut TcpStream, payload: &str) {
-    let mut bytes = Vec::new();
-    put_server_frame(&mut bytes, OpCode::Data(Data::Text), payload.as_bytes());
-    // Fails when the client has disconnected.
-    let _ = stream.write_all(&bytes);
 }
 
 /// A message in three frames, with a ping between them.

@@ -1,14 +1,15 @@
 //! A small server of one conversation on two nodes, with injected faults, that speaks as much of the protocol as the lab needs.
 
+use super::http::{Request, listen, read_request, write_answer, write_frame};
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
-    io::{BufRead, BufReader, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    io::{BufReader, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tidings_protocol::ws::{Data, OpCode, put_server_frame, take_frame};
+use tidings_protocol::ws::take_frame;
 
 /// The server's fault, towards one receiver, once.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -75,40 +76,16 @@ pub(crate) fn serve(fault: Fault) -> [String; 2] {
 pub(crate) fn serve_and_tell(fault: Fault, tell: impl Fn(u64) + Send + 'static) -> [String; 2] {
     let state = Arc::new(Mutex::new(State { tell: Some(Box::new(tell)), ..State::default() }));
     [0, 1].map(|node| {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let state = state.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let state = state.clone();
-                std::thread::spawn(move || connection(stream.unwrap(), node, fault, &state));
-            }
-        });
-        url
+        format!("http://{}", listen(move |stream| connection(stream, node, fault, &state)))
     })
 }
 
 /// Answers requests until the client closes its connection.
 fn connection(mut stream: TcpStream, node: usize, fault: Fault, state: &Mutex<State>) -> Option<()> {
-    stream.set_nodelay(true).ok()?;
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
-        let path = line.split(' ').nth(1)?.to_owned();
-        let mut length = 0;
-        loop {
-            let mut header = String::new();
-            reader.read_line(&mut header).ok()?;
-            if let Some(value) = header.strip_prefix("Content-Length: ") {
-                length = value.trim().parse().ok()?;
-            }
-            if header == "\r\n" {
-                break;
-            }
-        }
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body).ok()?;
+        let Request { path, body, .. } = read_request(&mut reader)?;
         let answer = match path.as_str() {
             "/v1/connect" => return session(stream, reader, node, fault, state),
             "/v1/users" => json!({ "created": 0, "updated": 0 }),
@@ -126,9 +103,7 @@ fn connection(mut stream: TcpStream, node: usize, fault: Fault, state: &Mutex<St
             }
             _ => json!({ "id": "g", "kind": "group", "created_at": 0, "member_count": 0, "last_seq": 0 }),
         };
-        let answer = answer.to_string();
-        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
-        stream.write_all(answer.as_bytes()).ok()?;
+        write_answer(&mut stream, "200 OK", "", &answer.to_string())?;
     }
 }
 
@@ -251,11 +226,4 @@ fn send(request: &Value, fault: Fault, state: &Mutex<State>) -> Value {
         return Value::Null;
     }
     json!({ "conversation": conversation, "seq": seq, "at": 1 })
-}
-
-fn write_frame(stream: &mut TcpStream, payload: &str) {
-    let mut bytes = Vec::new();
-    put_server_frame(&mut bytes, OpCode::Data(Data::Text), payload.as_bytes());
-    // Fails when the client has disconnected, at the end of a case.
-    let _ = stream.write_all(&bytes);
 }

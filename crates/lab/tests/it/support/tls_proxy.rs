@@ -1,12 +1,13 @@
 //! TLS before a server of a test that has none.
 
+use super::http::listen;
 use rustls::{
     ServerConfig, ServerConnection, StreamOwned,
     pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
 };
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     sync::Arc,
     time::Duration,
 };
@@ -25,13 +26,9 @@ pub(crate) fn start(server: SocketAddr) -> (SocketAddr, String) {
         .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
     let config = Arc::new(config);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let (client, config) = (client.unwrap(), config.clone());
-            std::thread::spawn(move || relay(client, TcpStream::connect(server).unwrap(), config));
-        }
+    let address = listen(move |client| {
+        relay(client, TcpStream::connect(server).unwrap(), config.clone());
+        Some(())
     });
     (address, made.cert.pem())
 }

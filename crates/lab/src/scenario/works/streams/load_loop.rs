@@ -15,7 +15,6 @@ use crate::{
     latency::{new_histogram, record},
     live::{LiveBlock, LiveCounts, WorkLength},
     process,
-    series::SeriesRecorder,
 };
 use hdrhistogram::Histogram;
 use std::{
@@ -31,7 +30,7 @@ const ASKED_MAX: usize = 100;
 /// The longest sleep of the loop.
 const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(20);
 
-/// The sizes of a run.
+/// The sizes of a run. Until it is known what is to be written, there are no chunks.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
     pub(super) streams: usize,
@@ -67,13 +66,13 @@ pub(super) struct Shared {
     pub(super) lateness: Histogram<u64>,
     /// From the planned begin or end of a stream to its answer.
     pub(super) committed: Histogram<u64>,
-    sizes: Sizes,
+    pub(super) sizes: Sizes,
     start_ns: u64,
     asked_at: Vec<u64>,
 }
 
 pub(super) struct LoadLoop {
-    cast: Cast,
+    pub(super) cast: Cast,
     reactor: Reactor,
     sessions: Vec<Session>,
     last_ping: Instant,
@@ -109,7 +108,7 @@ impl LoadLoop {
     /// Opens the sessions of all writers and readers.
     pub(super) fn open(addresses: &[SocketAddr], cast: Cast, sizes: Sizes) -> Result<Self, LabError> {
         let shared = Shared {
-            readers: Readers::new(sizes.chunks, sizes.streams, sizes.readers),
+            readers: Readers::new(sizes.chunks, sizes.streams, sizes.readers, 0),
             seqs: vec![0; sizes.streams],
             ended: 0,
             written: 0,
@@ -208,14 +207,17 @@ impl LoadLoop {
         }
     }
 
-    /// Writes every chunk at its time, and waits until all readers have all of them, or for the patience without progress.
-    pub(super) fn write_chunks(&mut self) -> Result<(), LabError> {
+    /// Writes so many chunks of each stream, each at its time, and waits until all readers have all of them, or for the patience without
+    /// progress.
+    pub(super) fn write_chunks(&mut self, title: &str, count: usize, per_second: f64) -> Result<(), LabError> {
+        let sizes = &mut self.shared.sizes;
+        (sizes.chunks.count, sizes.per_second) = (count, per_second);
+        let sizes = sizes.clone();
         self.shared.start_ns = process::monotonic_ns();
-        self.shared.readers.series = SeriesRecorder::new(self.shared.start_ns);
-        let sizes = self.shared.sizes.clone();
+        self.shared.readers = Readers::new(sizes.chunks, sizes.streams, sizes.readers, self.shared.start_ns);
         let total = sizes.streams * sizes.chunks.count;
         let expected = (total * sizes.readers) as u64;
-        let mut live = LiveBlock::begin("streams", WorkLength::Messages(total as u64));
+        let mut live = LiveBlock::begin(title, WorkLength::Messages(total as u64));
         let mut next = 0;
         let mut last_progress = (0, Instant::now());
         while next < total || self.shared.readers.delivered < expected || self.shared.written < sizes.streams as u64 {

@@ -1,15 +1,19 @@
 //! What loads with devices are as measurements, and what they are held to.
 
-use super::{
-    device_counts::{DeviceCounts, LATENESS_MS_MAX},
-    fixture::RampUp,
-    memory::{BytesPerConnection, Memory},
-};
 use crate::{
+    LabError,
+    devices::{
+        device_counts::{DeviceCounts, LATENESS_MS_MAX},
+        memory::{BytesPerConnection, Memory},
+    },
     outcome_figures,
+    phase_part::AgentOutcome,
     result::{Check, Layout, Measurement, RunResult, filled},
+    sampler::Samples,
 };
 use serde_json::{Value, json};
+use tidings_client::http::HttpClient;
+use tidings_protocol::http::{ComparePresence, PresenceComparison};
 
 const RAMP: Layout = Layout {
     lines: &[
@@ -25,7 +29,7 @@ const RAMP: Layout = Layout {
 };
 
 /// Latencies of devices that have bound.
-pub(crate) const DEVICES: Layout = Layout {
+pub(super) const DEVICES: Layout = Layout {
     lines: &[
         (
             "heartbeats",
@@ -42,6 +46,18 @@ pub(crate) const DEVICES: Layout = Layout {
     ],
 };
 
+/// A ramp-up: the devices that were bound, and the CPU time that it took.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RampUp {
+    pub(crate) counts: DeviceCounts,
+    /// Unknown of a server that is not the lab's own.
+    pub(crate) server_cpu_seconds: Option<f64>,
+    pub(crate) client_cpu_seconds: f64,
+    pub(crate) samples: Samples,
+    /// Where agents loaded: what each did.
+    pub(crate) agents: Vec<AgentOutcome>,
+}
+
 impl RampUp {
     /// A measured part of the run: its latency is that of a bind, and its answers are binds.
     pub(crate) fn measured(&self, title: &str) -> Measurement {
@@ -49,7 +65,7 @@ impl RampUp {
         let lateness = counts.lateness.percentiles();
         let figures = json!({
             "latency": counts.bind.percentiles(), "latency_curve": counts.bind.curve(), "answers": counts.bound,
-            "lateness": lateness, "lag_max_ms": LATENESS_MS_MAX, "samples": self.samples,
+            "lateness": lateness, "lag_max_ms": LATENESS_MS_MAX, "samples": self.samples, "series": counts.series(),
             "agents": self.agents, "devices": counts.devices, "live": counts.live, "gave_up": counts.given_up,
             "attempts": counts.attempts, "seconds": counts.seconds(), "binds_per_second": counts.binds_per_second(),
             "failures": counts.failures, "redirects": counts.redirects,
@@ -86,7 +102,7 @@ impl RampUp {
 }
 
 /// Heartbeats as figures.
-pub(crate) fn heartbeats_of(counts: &DeviceCounts) -> Value {
+fn heartbeats_of(counts: &DeviceCounts) -> Value {
     json!({
         "sent": counts.heartbeats_sent, "answered": counts.heartbeats_answered, "unanswered": counts.heartbeats_unanswered,
         "pending": counts.heartbeats_pending, "cut_off": counts.heartbeats_cut_off, "echo_ms": counts.heartbeat.percentiles(),
@@ -95,7 +111,7 @@ pub(crate) fn heartbeats_of(counts: &DeviceCounts) -> Value {
 }
 
 /// Heartbeats, and latencies of devices under the names of [`DEVICES`].
-pub(crate) fn measured_devices(title: &str, counts: &DeviceCounts, figures: Value) -> Measurement {
+pub(super) fn of_devices(title: &str, counts: &DeviceCounts, figures: Value) -> Measurement {
     let mut all = heartbeats_of(counts);
     if let (Value::Object(all), Value::Object(figures)) = (&mut all, figures) {
         all.extend(figures);
@@ -105,31 +121,45 @@ pub(crate) fn measured_devices(title: &str, counts: &DeviceCounts, figures: Valu
 }
 
 /// Every heartbeat must be answered, and nothing altered.
-pub(crate) fn check_heartbeats(counts: &DeviceCounts) -> Check {
+pub(super) fn check_heartbeats(counts: &DeviceCounts) -> Check {
     let value = filled("sent {sent}, answered {answered}, cut off {cut_off}", &heartbeats_of(counts));
     Check::of_server("heartbeats", "every heartbeat is answered", counts.heartbeats_balance()).value(value)
 }
 
 /// All devices must stay connected.
-pub(crate) fn check_connections(counts: &DeviceCounts) -> Check {
+pub(super) fn check_connections(counts: &DeviceCounts) -> Check {
     let stayed = counts.live == counts.devices && counts.disconnects.is_empty();
     let value = filled("{live} of {devices}, broken: {disconnects}", counts);
     Check::of_server("connections", "every device stays connected", stayed).value(value)
 }
 
+/// All devices must be connected in the end, whatever broke before on purpose.
+pub(super) fn check_live(counts: &DeviceCounts) -> Check {
+    let value = filled("{live} of {devices}", counts);
+    Check::of_server("connections", "every device is connected in the end", counts.live == counts.devices).value(value)
+}
+
 /// No push may differ from what was asked for.
-pub(crate) fn check_bodies(counts: &DeviceCounts) -> Check {
+pub(super) fn check_bodies(counts: &DeviceCounts) -> Check {
     Check::of_server("pushes", "no push is altered", counts.altered == 0).value(format!("altered {}", counts.altered))
 }
 
-pub(crate) fn tell_memory(result: &mut RunResult, before: &Memory, after: &Memory, each: &BytesPerConnection) {
+/// With what each connection takes.
+pub(super) fn with_memory(
+    measured: Measurement,
+    before: &Memory,
+    after: &Memory,
+    each: &BytesPerConnection,
+) -> Measurement {
     let figures = json!({
         "before": before, "after": after, "each": each, "half": each.kernel_both_ends / 2.0,
         "server_before": before.server_bytes(), "server_after": after.server_bytes(),
     });
     let lines = MEMORY.iter().filter(|(about, _)| *about != "server" || !after.server.is_empty());
-    let lines = lines.map(|(about, line)| ((*about).to_owned(), filled(line, &figures)));
-    result.lines("bytes per connection", lines.collect(), &[]);
+    let measured = lines.fold(measured.remark("bytes per connection"), |measured, (about, line)| {
+        measured.remark(format!("  {about:<12} {}", filled(line, &figures)))
+    });
+    measured.set("before", before).set("after", after).set("per_connection_bytes", each)
 }
 
 const MEMORY: [(&str, &str); 4] = [
@@ -145,3 +175,45 @@ const MEMORY: [(&str, &str); 4] = [
          {before.slab:MiB} -> {after.slab:MiB}  sockets {before.sockets} -> {after.sockets}",
     ),
 ];
+
+/// The server's comparison of the sessions that it holds with those that are registered.
+#[derive(Debug, Clone)]
+pub(crate) struct PresenceCheck(PresenceComparison);
+
+/// How many differences are printed; all are counted.
+const DIFFERENCES_SHOWN: usize = 5;
+
+impl PresenceCheck {
+    /// Has the server compare.
+    pub(crate) fn compare(mut http: HttpClient) -> Result<Self, LabError> {
+        Ok(PresenceCheck(http.post("/v1/admin/presence/compare", &ComparePresence { repair: false })?))
+    }
+
+    fn differences(&self) -> u64 {
+        self.0.ghosts + self.0.missing + self.0.wrong_node
+    }
+
+    pub(crate) fn record(&self, result: &mut RunResult) {
+        let PresenceComparison { registered, held, ghosts, missing, wrong_node, .. } = &self.0;
+        let differences = self.differences();
+        let counts = format!(
+            "registered {registered}  held {held}  ghosts {ghosts}  missing {missing}  wrong node {wrong_node}"
+        );
+        result.note("presence", format!("{differences} differences: {counts}"));
+        for difference in self.0.differences.iter().take(DIFFERENCES_SHOWN) {
+            result.problem(format!("{difference:?}"));
+        }
+        let agrees = differences == 0 && registered == held;
+        let bound = "the sessions that the server holds are those that are registered";
+        result.check(Check::of_server("presence", bound, agrees).value(counts));
+        result.set("presence", self.json());
+    }
+
+    fn json(&self) -> Value {
+        let PresenceComparison { registered, held, ghosts, missing, wrong_node, .. } = &self.0;
+        json!({
+            "differences": self.differences(), "registered": registered, "held": held, "ghosts": ghosts,
+            "missing": missing, "wrong_node": wrong_node,
+        })
+    }
+}

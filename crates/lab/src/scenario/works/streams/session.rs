@@ -1,9 +1,9 @@
-//! A session of a writer or a reader: what it binds as, and the frames that this bench reads.
+//! A session of a writer or a reader: what it binds as, and the frames that are read of it.
 
 use crate::client_engine::{
     ConnectionError,
-    session::{bind_of, parse, put_frame, user_token},
-    websocket::{Message, WebSocket},
+    session::{self, bind_of, parse, put_frame, user_token},
+    websocket::WebSocket,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -26,7 +26,7 @@ pub(super) struct Session {
     user: String,
 }
 
-/// A frame of the server, as far as this bench reads it.
+/// A frame of the server, as far as it is read here.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame<'a> {
     pub(super) t: &'a str,
@@ -72,25 +72,23 @@ impl Session {
         token_key: &str,
         mut take: impl FnMut(Role, &Frame<'_>),
     ) -> Result<usize, ConnectionError> {
-        let mut taken = 0;
-        loop {
-            let (length, message) = self.websocket.take(&mut bytes[taken..], out)?;
-            taken += length;
-            match message {
-                None => return Ok(taken),
-                Some(Message::Opened) => {
-                    put_frame(out, &ClientFrame::Bind(bind_of(user_token(token_key, &self.user), "lab")));
+        session::receive(
+            self,
+            |session| &mut session.websocket,
+            bytes,
+            out,
+            |session, text, out| {
+                let Some(text) = text else {
+                    put_frame(out, &ClientFrame::Bind(bind_of(user_token(token_key, &session.user), "lab")));
+                    return Ok(());
+                };
+                let frame: Frame<'_> = parse(text)?;
+                match frame.t {
+                    "bound" => session.is_live = true,
+                    _ => take(session.role, &frame),
                 }
-                Some(Message::Text(text)) => {
-                    let frame: Frame<'_> = parse(&text)?;
-                    match frame.t {
-                        "bound" => self.is_live = true,
-                        _ => take(self.role, &frame),
-                    }
-                }
-                Some(Message::Closed(payload)) => return Err(Message::unasked(payload)),
-                Some(Message::Binary(_)) => {}
-            }
-        }
+                Ok(())
+            },
+        )
     }
 }

@@ -1,8 +1,21 @@
-//! What a load with popups is as a measurement, and what it is held to.
+//! One load with popups as a measurement: what it was for the server and for the lab, and what it is held to.
 
-use super::{answer_verifier::AnswerCounts, balance::Balance, fixture::Measurement as Measured, load_loop::LoadModel};
-use crate::result::{Check, Layout, Measurement, RunResult, filled};
+use super::{
+    answer_verifier::AnswerCounts,
+    balance::Balance,
+    load_loop::{Connections, LoadModel, LoadResult, TrafficSource},
+    metrics::ServerMetrics,
+};
+use crate::{
+    LabError,
+    live::{LiveBlock, WorkLength},
+    process::{self, ServerProcesses},
+    result::{Check, Layout, Measurement, filled},
+    sampler::{Sampler, Samples, Watched},
+};
+use serde::Serialize;
 use serde_json::json;
+use std::time::Duration;
 
 /// Above this share the machine had other work, and the figures are lower than they could be.
 const PREEMPTED_SHARE_MAX: f64 = 0.02;
@@ -28,20 +41,66 @@ const LAYOUT: Layout = Layout {
              {tally.wrong_answer}  refused {tally.refused}  broken {tally.lost}  due but nothing {tally.due_but_nothing} of \
              {tally.asked_due}",
         ),
+        (
+            "balance",
+            "shown and events by the answers {balance.here}  counted {balance.there}  control {balance.control}  wrong {balance.wrong}",
+        ),
     ],
     percentiles: &[("answered", "stretch.latency"), ("client late", "stretch.lateness")],
 };
 
-impl Measured {
-    /// As a measured part of a run. `counts`: of its answers; `model`: what makes the lab the limit.
-    pub(crate) fn measured(&self, title: &str, counts: Option<&AnswerCounts>, model: LoadModel) -> Measurement {
+/// The result of one load, with its cost for the server.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct PopupLoad {
+    pub(crate) stretch: LoadResult,
+    server_cpu_seconds: Option<f64>,
+    server_rss_before: Option<u64>,
+    server_rss_bytes: Option<u64>,
+    pub(crate) metrics: ServerMetrics,
+    samples: Samples,
+}
+
+impl PopupLoad {
+    /// Runs load with the client on its core, and measures CPU time and memory of the server's processes.
+    pub(crate) fn run(
+        title: &str,
+        connections: &mut Connections,
+        server: &ServerProcesses,
+        client_core: usize,
+        traffic: &mut impl TrafficSource,
+        model: LoadModel<'_>,
+    ) -> Result<Self, LabError> {
+        let (cpu_before, server_rss_before) = (server.cpu_seconds(), server.resident_bytes());
+        let length = match model {
+            LoadModel::ClosedLoop(time) => WorkLength::Time(time),
+            LoadModel::OpenLoop(profile) => WorkLength::Time(Duration::from_secs_f64(profile.seconds())),
+            LoadModel::Exhausting => WorkLength::Unknown,
+        };
+        let mut live = LiveBlock::begin(title, length);
+        let sampler = Sampler::start(Watched { server: server.clone(), ..Watched::default() });
+        let stretch = process::run_on_core(client_core, || connections.run(traffic, model, &mut live))??;
+        Ok(PopupLoad {
+            stretch,
+            server_cpu_seconds: server.cpu_seconds().zip(cpu_before).map(|(now, before)| now - before),
+            server_rss_before,
+            server_rss_bytes: server.resident_bytes(),
+            metrics: ServerMetrics::default(),
+            samples: sampler.finish(),
+        })
+    }
+
+    /// As a measured part of a run. `counts`: of its answers.
+    pub(crate) fn measured(&self, title: &str, counts: Option<&AnswerCounts>) -> Measurement {
         let stretch = &self.stretch;
-        let requests = stretch.per_second();
+        let (seconds, requests) = (stretch.seconds.max(1e-9), stretch.per_second());
+        // The share of its core that the server used.
+        let server_share = self.server_cpu_seconds.map(|used| used / seconds);
+        let decisions = counts.map(|counts| (counts.asked_early + counts.asked_due) as f64 / seconds);
         let mut measured = Measurement::of(title, self)
             .layout(&LAYOUT)
-            .set("per_second", counts.map_or(requests, |counts| self.decisions_per_second(counts)))
+            .set("per_second", decisions.unwrap_or(requests))
             .set("what", if counts.is_some() { "decisions" } else { "answers" })
-            .set("server_share", self.server_busy())
+            .set("server_share", server_share)
             .set("client_share", stretch.client_busy());
         if let Some(counts) = counts {
             let all = (counts.asked_early + counts.asked_due + counts.events).max(1) as f64;
@@ -53,7 +112,7 @@ impl Measured {
                 .set("mix", mix)
                 .set("requests_per_second", requests)
                 .set("reads_per_thousand", self.metrics.reads_per_thousand())
-                .set("store_share", self.store_busy())
+                .set("store_share", self.metrics.store_busy_seconds / seconds)
                 .set("tally", counts);
         }
         if stretch.preempted_share() > PREEMPTED_SHARE_MAX {
@@ -68,19 +127,9 @@ impl Measured {
         }
         let bound = "the client's core has time left, and nothing is sent late";
         let value = format!("late p99 {:.2} ms", stretch.lateness.p99);
-        measured.check(Check::of_lab("the lab's own lag", bound, !self.lab_is_the_limit(model)).value(value))
+        let is_met = !stretch.lab_is_the_limit(server_share);
+        measured.check(Check::of_lab("the lab's own lag", bound, is_met).value(value))
     }
-
-    pub(crate) fn decisions_per_second(&self, counts: &AnswerCounts) -> f64 {
-        (counts.asked_early + counts.asked_due) as f64 / self.stretch.seconds.max(1e-9)
-    }
-}
-
-/// How fast users were decided for whom the server did not know yet.
-pub(super) fn tell_first_contact(result: &mut RunResult, users: u32, measured: &Measured) {
-    let line = "for the first time: {answers} answers over {seconds:1} s";
-    let cost = filled(", store reads {metrics.store_reads:0}, server memory {server_rss_bytes:MiB}", measured);
-    result.note(&format!("{users} users"), filled(line, &measured.stretch) + &cost);
 }
 
 /// Every answer must be right, and in the end the server's counts those of its answers.
@@ -96,45 +145,4 @@ pub(crate) fn checks_of(counts: &AnswerCounts, balance: &Balance, nothing_share:
         Check::of_server("balance", "the server counts what it answered", balance.wrong == 0)
             .value(filled(counted, balance)),
     ]
-}
-
-pub(super) fn tell_balance(result: &mut RunResult, balance: &Balance, whole: &AnswerCounts) {
-    let [shown, impressions, clicks, dismissals] = balance.here;
-    let (right, there) = (if balance.wrong == 0 { "exact" } else { "WRONG" }, balance.there);
-    result.note(
-        "balance",
-        format!(
-            "{right}: shown {shown} impressions {impressions} clicks {clicks} dismissals {dismissals}; counted {there:?}; \
-             control {}",
-            balance.control
-        ),
-    );
-    balance.problems.iter().chain(&whole.problems).for_each(|problem| result.problem(&**problem));
-}
-
-/// The ratio to nginx, if there is one.
-pub(super) fn tell_ratio_to_nginx(
-    result: &mut RunResult,
-    closed: &Measured,
-    counts: &AnswerCounts,
-    nginx: &[Measured],
-) -> Option<f64> {
-    if nginx.is_empty() {
-        return None;
-    }
-    let rates: Vec<f64> = nginx.iter().map(|measured| measured.stretch.per_second()).collect();
-    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-    let decisions = closed.decisions_per_second(counts);
-    let ratio = decisions / mean.max(1.0);
-    let shown: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
-    result.note(
-        "beside nginx",
-        format!(
-            "{decisions:.0} decisions/s to {}/s of nginx (before, after): {ratio:.2}; p99 {:.3} to {:.3} ms",
-            shown.join(", "),
-            closed.stretch.latency.p99,
-            nginx.iter().map(|measured| measured.stretch.latency.p99).fold(0.0, f64::max)
-        ),
-    );
-    Some(ratio)
 }

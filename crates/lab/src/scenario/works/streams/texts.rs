@@ -13,9 +13,6 @@ pub(super) struct Chunks {
     pub(super) count: usize,
 }
 
-/// The shortest chunk: the numbers of stream and chunk, and what separates them.
-pub(super) const CHUNK_BYTES_MIN: usize = 12;
-
 impl Chunks {
     /// The text of one chunk: ASCII, so that its bytes are its characters.
     pub(super) fn text(&self, stream: usize, chunk: usize) -> String {
@@ -63,7 +60,7 @@ pub(super) struct Readers {
 const PROBLEMS_MAX: usize = 10;
 
 impl Readers {
-    pub(super) fn new(chunks: Chunks, streams: usize, readers: usize) -> Self {
+    pub(super) fn new(chunks: Chunks, streams: usize, readers: usize, start_ns: u64) -> Self {
         Readers {
             chunks,
             texts: (0..streams).map(|stream| chunks.whole(stream)).collect(),
@@ -75,7 +72,7 @@ impl Readers {
             altered: 0,
             problems: Vec::new(),
             latency: new_histogram(),
-            series: SeriesRecorder::new(0),
+            series: SeriesRecorder::new(start_ns),
         }
     }
 
@@ -154,7 +151,7 @@ mod tests {
     const CHUNKS: Chunks = Chunks { bytes: 14, count: 3 };
 
     fn readers() -> Readers {
-        Readers::new(CHUNKS, 2, 2)
+        Readers::new(CHUNKS, 2, 2, 0)
     }
 
     fn receive(readers: &mut Readers, reader: usize, offset: usize, text: &str) {

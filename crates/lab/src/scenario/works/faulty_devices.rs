@@ -1,29 +1,37 @@
-//! `bench exceptions`: faults that no device should commit, and the documented answer to each.
+//! Faults that no device should commit, and the documented answer to each.
 
-use super::args::{DeviceArgs, ExceptionsArgs, Gateways};
 use super::{
-    device_clients::DeviceClients,
-    fixture::DeviceFixture,
-    invalid_frames,
-    memory::Memory,
-    raw_connection::{RawConnection, ServerAnswer, bind_frame},
-    server_under_test::ServerUnderTest,
-    worker_protocol::{DeviceCommand, DeviceProtocol, DeviceWorkerConfig},
+    Job, Surroundings, WorkResult,
+    devices::{
+        figures::PresenceCheck,
+        set::{ATTEMPT, worker_config},
+    },
 };
 use crate::{
     LabError,
     client_engine::session::user_token,
+    devices::{
+        device_clients::DeviceClients,
+        invalid_frames,
+        memory::Memory,
+        raw_connection::{RawConnection, ServerAnswer, bind_frame},
+        worker_protocol::{DeviceCommand, DeviceWorkerConfig},
+    },
     options::AgentsArgs,
-    process,
-    result::{Check, RunResult, filled},
+    process::{self, ServerProcesses},
+    result::{Check, Measurement, RunResult, filled},
+    scenario::{plan::population::FaultyDeviceSpec, trouble::Trouble},
+    server::{OwnServer, Target},
     setup,
 };
 use serde::Serialize;
 use serde_json::json;
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
+use tidings_client::http::HttpClient;
 use tidings_protocol::miop::{Frame, HEARTBEAT};
 
 /// The memory that allocators may retain after a load, although it was freed.
@@ -44,81 +52,92 @@ struct FaultStep {
     detail: String,
 }
 
-/// A server under test, with the users of the connections to it.
-struct FaultRun<'a> {
-    args: &'a ExceptionsArgs,
-    server: ServerUnderTest,
-    tag: String,
+/// The devices, and the users of single connections.
+pub(crate) struct FaultyDeviceWorker {
+    spec: FaultyDeviceSpec,
+    config: DeviceWorkerConfig,
+    address: SocketAddr,
+    api_key: String,
+    patience: Duration,
+    /// The lab has started the server, and can start another one.
+    is_own: bool,
+    /// Of the server, and of another one.
+    settings: Vec<(String, String)>,
     next_user: usize,
 }
 
-pub(crate) fn run(args: &ExceptionsArgs) -> Result<RunResult, LabError> {
-    if args.devices.via != DeviceProtocol::Miop {
-        return Err(LabError::Usage("exceptions speak plain MIOP: --via miop".into()));
-    }
-    let devices = args.devices.with_default_devices(10_000);
-    let devices = DeviceArgs { gateways: single_process(devices.gateways), ..devices };
-    let server = ServerUnderTest::resolve(&devices)?;
-    let tag = process::run_tag();
-    setup::create_numbered_users(&mut server.http(), &tag, USERS.max(args.silent))?;
-    let mut run = FaultRun { args, server, tag, next_user: 0 };
-    let before = Memory::now(&run.server.processes(), &[]);
-    let gauge_before = run.connections()?;
-    let mut steps = vec![
-        run.cut_frames()?,
-        run.split_binds()?,
-        run.invalid_frames()?,
-        run.sockets_that_never_bind(devices.devices)?,
-        run.stopped_heartbeats()?,
-    ];
-    steps.push(run.resources_released(&before, gauge_before)?);
-    let presence = if run.server.is_own() { DeviceFixture::compare_presence_of(&run.server).map(Some)? } else { None };
-    let check = run.server.finish()?;
-    if args.devices.target.url.is_none() {
-        steps.push(out_of_descriptors(args)?);
+impl FaultyDeviceWorker {
+    pub(crate) fn open(around: &Surroundings<'_>, spec: &FaultyDeviceSpec) -> Result<Self, LabError> {
+        let tag = process::run_tag();
+        setup::create_numbered_users(&mut around.target.http(), &tag, USERS.max(spec.silent))?;
+        // The server must end the attempts, not this client.
+        let attempt_ms = 2 * SERVER_PATIENCE.as_millis() as u64;
+        let config = DeviceWorkerConfig { attempt_ms, heartbeat_s: 1, ..worker_config(around, &spec.devices, &tag)? };
+        Ok(FaultyDeviceWorker {
+            spec: spec.clone(),
+            config,
+            address: around.target.address(),
+            api_key: around.target.keys().0.to_owned(),
+            patience: around.args.patience,
+            is_own: matches!(around.target, Target::Own(_)),
+            settings: around.settings.to_vec(),
+            next_user: 0,
+        })
     }
 
-    let mut result = RunResult::of("exceptions");
-    let word = |step: &FaultStep| if step.passed { "passed" } else { "FAILED" }.to_owned();
-    let lines = steps.iter().map(|step| (word(step), format!("{}: {}", step.name, step.detail)));
-    result.lines("exceptions", lines.collect(), &[]);
-    for step in &steps {
-        result.check(Check::of_server(&step.name, "is answered as documented", step.passed).value(&*step.detail));
+    pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
+        let before = Memory::now(&job.server, &[]);
+        let gauge_before = self.connections()?;
+        let mut steps = vec![
+            self.cut_frames()?,
+            self.split_binds()?,
+            self.invalid_frames()?,
+            self.sockets_that_never_bind()?,
+            self.stopped_heartbeats()?,
+        ];
+        steps.push(self.resources_released(&job.server, &before, gauge_before)?);
+        if self.is_own {
+            steps.push(self.out_of_descriptors()?);
+        }
+        let mut measured = Measurement::of(&job.title, &json!({ "steps": steps }));
+        for FaultStep { name, passed, detail } in &steps {
+            measured = measured
+                .remark(format!("{:<13} {name}: {detail}", if *passed { "passed" } else { "FAILED" }))
+                .check(Check::of_server(name, "is answered as documented", *passed).value(&**detail));
+        }
+        let failed = steps.iter().find(|step| !step.passed);
+        let trouble = failed.map(|step| Trouble::Balance(format!("{}: {}", step.name, step.detail)));
+        Ok(WorkResult { trouble, measured })
     }
-    if let Some(presence) = &presence {
-        presence.record(&mut result);
+
+    /// A server of the lab's own has no other sessions.
+    pub(crate) fn conclude(&self, result: &mut RunResult) -> Result<(), LabError> {
+        if self.is_own {
+            PresenceCheck::compare(self.http())?.record(result);
+        }
+        Ok(())
     }
-    result.store_check(check);
-    result.set("steps", steps);
-    Ok(result)
-}
 
-/// One server process, unless a number of gateways was given.
-fn single_process(gateways: Gateways) -> Gateways {
-    if gateways == Gateways::Auto { Gateways::Count(0) } else { gateways }
-}
-
-impl FaultRun<'_> {
-    fn patience(&self) -> Duration {
-        self.args.devices.target.patience
+    fn http(&self) -> HttpClient {
+        HttpClient::new(self.address, &self.api_key)
     }
 
     fn connect(&self) -> Result<RawConnection, LabError> {
-        Ok(RawConnection::connect(self.server.listeners[0], self.patience())?)
+        Ok(RawConnection::connect(self.config.listeners[0], self.patience)?)
     }
 
     /// The bind frame of the next user's device.
     fn next_bind(&mut self) -> Vec<u8> {
-        let user = format!("{}-{}", self.tag, self.next_user % USERS);
+        let user = format!("{}-{}", self.config.tag, self.next_user % USERS);
         self.next_user += 1;
-        bind_frame(&user_token(self.server.target.keys().1, &user), &user)
+        bind_frame(&user_token(&self.config.token_key, &user), &user)
     }
 
     fn bind_new_device(&mut self) -> Result<RawConnection, LabError> {
         let bind = self.next_bind();
         let mut connection = self.connect()?;
         connection.send(&bind);
-        match connection.receive(self.patience())? {
+        match connection.receive(self.patience)? {
             ServerAnswer::Bound => Ok(connection),
             other => Err(LabError::Server(format!("answered a good bind with {other}"))),
         }
@@ -159,7 +178,7 @@ impl FaultRun<'_> {
             connection.send(&bind[cut.min(bind.len())..]);
             connection.send(&HEARTBEAT[..1]);
             connection.send(&HEARTBEAT[1..]);
-            let answer = (connection.receive(self.patience())?, connection.receive(self.patience())?);
+            let answer = (connection.receive(self.patience)?, connection.receive(self.patience)?);
             *answers.entry(format!("{} and {}", answer.0, answer.1)).or_insert(0) += 1;
         }
         let passed = answers.keys().all(|answer| answer == "bound and heartbeat");
@@ -168,19 +187,19 @@ impl FaultRun<'_> {
 
     /// Sends invalid frames, and those that no device may send: each must end the connection with the documented code.
     fn invalid_frames(&mut self) -> Result<FaultStep, LabError> {
-        let vectors = invalid_frames::load_all(&self.args.vectors)?;
+        let vectors = invalid_frames::load_all(&self.spec.vectors)?;
         let mut wrong = Vec::new();
         for vector in &vectors {
             let mut connection = if vector.bound_first { self.bind_new_device()? } else { self.connect()? };
             connection.send(&vector.bytes);
-            let answer = connection.receive(self.patience())?;
+            let answer = connection.receive(self.patience)?;
             let as_stated = match (&answer, &vector.code) {
                 (ServerAnswer::Refused(code), Some(stated)) => code == stated,
                 (ServerAnswer::Refused(_), None) => true,
                 _ => false,
             };
             // After the refusal the server must close the connection.
-            if !as_stated || connection.receive(self.patience())? != ServerAnswer::Closed {
+            if !as_stated || connection.receive(self.patience)? != ServerAnswer::Closed {
                 wrong.push(format!("{}: {answer}", vector.name));
             }
         }
@@ -193,9 +212,10 @@ impl FaultRun<'_> {
     }
 
     /// Opens sockets that never send a byte: each must be refused with `bind_timeout`.
-    fn sockets_that_never_bind(&mut self, count: usize) -> Result<FaultStep, LabError> {
+    fn sockets_that_never_bind(&mut self) -> Result<FaultStep, LabError> {
         // All connect at once: since none of them binds, a limit on concurrent connects would stop the rest.
-        let config = DeviceWorkerConfig { never_binds: true, connecting_max: count, ..self.worker_config(count) };
+        let count = self.spec.devices.devices;
+        let config = DeviceWorkerConfig { never_binds: true, connecting_max: count, count, ..self.config.clone() };
         let mut clients = DeviceClients::open(&config, 1, &AgentsArgs::default())?;
         let within_ms = SERVER_PATIENCE.as_millis() as u64;
         let counts = clients.run("never bound", &DeviceCommand::Connect { per_second: None, within_ms })?;
@@ -206,7 +226,8 @@ impl FaultRun<'_> {
 
     /// Stops the heartbeats of devices: each must be ended with `heartbeat_timeout`.
     fn stopped_heartbeats(&mut self) -> Result<FaultStep, LabError> {
-        let mut clients = DeviceClients::open(&self.worker_config(self.args.silent), 1, &AgentsArgs::default())?;
+        let silent = DeviceWorkerConfig { count: self.spec.silent, ..self.config.clone() };
+        let mut clients = DeviceClients::open(&silent, 1, &AgentsArgs::default())?;
         let within_ms = SERVER_PATIENCE.as_millis() as u64;
         clients.run("binding", &DeviceCommand::Connect { per_second: None, within_ms })?;
         clients.run("falling silent", &DeviceCommand::StopHeartbeats)?;
@@ -221,28 +242,20 @@ impl FaultRun<'_> {
         self.step("heartbeats that stop", timed_out == counts.devices, detail)
     }
 
-    fn worker_config(&self, count: usize) -> DeviceWorkerConfig {
-        DeviceWorkerConfig {
-            listeners: self.server.listeners.clone(),
-            token_key: self.server.target.keys().1.to_owned(),
-            tag: self.tag.clone(),
-            count,
-            // The server must end the attempts, not this client.
-            attempt_ms: 2 * SERVER_PATIENCE.as_millis() as u64,
-            heartbeat_s: 1,
-            ..DeviceFixture::worker_config(&self.args.devices)
-        }
-    }
-
     /// Checks that the gauge of connections is back at its first value, and memory close to it.
-    fn resources_released(&mut self, before: &Memory, gauge_before: Option<u64>) -> Result<FaultStep, LabError> {
-        let until = Instant::now() + self.patience();
+    fn resources_released(
+        &mut self,
+        server: &ServerProcesses,
+        before: &Memory,
+        gauge_before: Option<u64>,
+    ) -> Result<FaultStep, LabError> {
+        let until = Instant::now() + self.patience;
         let mut gauge = self.connections()?;
         while gauge != gauge_before && Instant::now() < until {
             std::thread::sleep(COUNT_INTERVAL);
             gauge = self.connections()?;
         }
-        let after = Memory::now(&self.server.processes(), &[]);
+        let after = Memory::now(server, &[]);
         let grown = after.server_bytes() as i64 - before.server_bytes() as i64;
         let number = |gauge: Option<u64>| gauge.map_or("unknown".to_owned(), |count| count.to_string());
         let detail = format!(
@@ -257,7 +270,7 @@ impl FaultRun<'_> {
 
     /// The server's gauge of open connections, if it has one.
     fn connections(&self) -> Result<Option<u64>, LabError> {
-        let answer = self.server.http().exchange("GET", "/metrics", b"")?;
+        let answer = self.http().exchange("GET", "/metrics", b"")?;
         let text = String::from_utf8_lossy(&answer.body).into_owned();
         let line = text.lines().find_map(|line| line.strip_prefix("tidings_connections "));
         Ok(line.and_then(|value| value.trim().parse().ok()))
@@ -265,59 +278,61 @@ impl FaultRun<'_> {
 
     /// The result of a step, after which the server must be ready and bind a new device.
     fn step(&mut self, name: &str, passed: bool, detail: String) -> Result<FaultStep, LabError> {
-        let alive = self.server.http().is_ready() && self.bind_new_device().is_ok();
+        let alive = self.http().is_ready() && self.bind_new_device().is_ok();
         let detail = if alive { detail } else { format!("{detail}; the server does not bind any more") };
         Ok(FaultStep { name: name.to_owned(), passed: passed && alive, detail })
     }
-}
 
-/// Connects more devices than a server has descriptors. Devices beyond the limit must be refused with `queue_full`, HTTP must
-/// answer, bound devices must stay, and when they have left, others must be bound.
-fn out_of_descriptors(args: &ExceptionsArgs) -> Result<FaultStep, LabError> {
-    let server_descriptors = Some(args.descriptors);
-    let one = DeviceArgs { gateways: Gateways::Count(0), server_descriptors, ..args.devices.clone() };
-    let server = ServerUnderTest::resolve(&one)?;
-    let count = 2 * args.descriptors as usize;
-    let tag = process::run_tag();
-    setup::create_numbered_users(&mut server.http(), &tag, count)?;
-    let config = DeviceWorkerConfig {
-        listeners: server.listeners.clone(),
-        token_key: server.target.keys().1.to_owned(),
-        tag,
-        count,
-        attempts_max: 1,
-        ..DeviceFixture::worker_config(&args.devices)
-    };
-    let within_ms = SERVER_PATIENCE.as_millis() as u64;
-    let connect = DeviceCommand::Connect { per_second: None, within_ms };
-    let mut clients = DeviceClients::open(&config, 1, &AgentsArgs::default())?;
-    let full = clients.run("more than fit", &connect)?;
-    let refused = full.failures.get("queue_full").copied().unwrap_or(0);
-    let http = server.http().is_ready();
-    let stayed = clients.run("settling", &DeviceCommand::Settle { within_ms })?;
-    drop(clients);
-    let few = DeviceWorkerConfig { count: (full.live / 2).max(1) as usize, attempts_max: 40, ..config };
-    let again = DeviceClients::open(&few, 1, &AgentsArgs::default())?.run("room again", &connect)?;
-    let passed = full.live > 0
-        && refused > 0
-        && full.live + refused == full.devices
-        && http
-        && stayed.disconnects.is_empty()
-        && again.live == again.devices;
-    let detail = format!(
-        "{} devices at {} descriptors: bound {}, {}; HTTP {}; broken {}; afterwards bound {} of {}",
-        full.devices,
-        args.descriptors,
-        full.live,
-        format_counts(&full.failures),
-        if http { "answers" } else { "does NOT answer" },
-        stayed.disconnects.values().sum::<u64>(),
-        again.live,
-        again.devices
-    );
-    let check = server.finish()?;
-    let sound = check.is_none_or(|check| check.passed);
-    Ok(FaultStep { name: "the limit of descriptors".into(), passed: passed && sound, detail })
+    /// Connects more devices than a server of their own has descriptors. Devices beyond the limit must be refused with `queue_full`,
+    /// HTTP must answer, bound devices must stay, and when they have left, others must be bound.
+    fn out_of_descriptors(&self) -> Result<FaultStep, LabError> {
+        let own = OwnServer::start_with(self.settings.clone(), Some(self.spec.descriptors))?;
+        let count = 2 * self.spec.descriptors as usize;
+        let tag = process::run_tag();
+        let listeners = own.listen_address("miop").into_iter().collect();
+        let server = Target::Own(Box::new(own));
+        setup::create_numbered_users(&mut server.http(), &tag, count)?;
+        let config = DeviceWorkerConfig {
+            listeners,
+            token_key: server.keys().1.to_owned(),
+            tag,
+            count,
+            attempts_max: 1,
+            attempt_ms: ATTEMPT.as_millis() as u64,
+            heartbeat_s: self.spec.devices.heartbeat.as_secs().max(1),
+            ..self.config.clone()
+        };
+        let within_ms = SERVER_PATIENCE.as_millis() as u64;
+        let connect = DeviceCommand::Connect { per_second: None, within_ms };
+        let mut clients = DeviceClients::open(&config, 1, &AgentsArgs::default())?;
+        let full = clients.run("more than fit", &connect)?;
+        let refused = full.failures.get("queue_full").copied().unwrap_or(0);
+        let http = server.http().is_ready();
+        let stayed = clients.run("settling", &DeviceCommand::Settle { within_ms })?;
+        drop(clients);
+        let few = DeviceWorkerConfig { count: (full.live / 2).max(1) as usize, attempts_max: 40, ..config };
+        let again = DeviceClients::open(&few, 1, &AgentsArgs::default())?.run("room again", &connect)?;
+        let passed = full.live > 0
+            && refused > 0
+            && full.live + refused == full.devices
+            && http
+            && stayed.disconnects.is_empty()
+            && again.live == again.devices;
+        let detail = format!(
+            "{} devices at {} descriptors: bound {}, {}; HTTP {}; broken {}; afterwards bound {} of {}",
+            full.devices,
+            self.spec.descriptors,
+            full.live,
+            format_counts(&full.failures),
+            if http { "answers" } else { "does NOT answer" },
+            stayed.disconnects.values().sum::<u64>(),
+            again.live,
+            again.devices
+        );
+        let check = server.finish()?;
+        let sound = check.is_none_or(|check| check.passed);
+        Ok(FaultStep { name: "the limit of descriptors".into(), passed: passed && sound, detail })
+    }
 }
 
 fn format_counts(causes: &BTreeMap<String, u64>) -> String {

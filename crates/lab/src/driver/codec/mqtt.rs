@@ -1,5 +1,5 @@
-//! MQTT 3.1.1 and 5 with QoS 0, by the packets of rumqttc. Its event loop is not used: ten thousand connections in one poll loop
-//! are what the load takes, and what the load client for Tidings is.
+//! MQTT 3.1.1 and 5 with QoS 0, by the packets of rumqttc. Its event loop is not used: ten thousand connections in one reactor are what
+//! the load takes.
 
 use super::Packet;
 use bytes::BytesMut;
@@ -24,47 +24,39 @@ fn told(error: impl Display) -> String {
     error.to_string()
 }
 
-pub(super) fn put_hello(
-    version: MqttVersion,
-    name: &str,
-    topic: Option<&str>,
-    out: &mut Vec<u8>,
-) -> Result<(), String> {
+/// Our own packets are as the protocol wants them; one that is too long for it is not sent, and then counts as lost.
+pub(super) fn put_hello(version: MqttVersion, name: &str, topic: Option<&str>, out: &mut Vec<u8>) {
     let mut bytes = BytesMut::new();
     // A clean session, and no keep-alive.
     match version {
         MqttVersion::V311 => {
-            let connect = v4::Connect { keep_alive: 0, ..v4::Connect::new(name) };
-            connect.write(&mut bytes).map_err(told)?;
+            let _ = v4::Connect { keep_alive: 0, ..v4::Connect::new(name) }.write(&mut bytes);
             if let Some(topic) = topic {
                 let subscribe = v4::Subscribe { pkid: SUBSCRIPTION_ID, ..v4::Subscribe::new(topic, QoS::AtMostOnce) };
-                subscribe.write(&mut bytes).map_err(told)?;
+                let _ = subscribe.write(&mut bytes);
             }
         }
         MqttVersion::V5 => {
             let connect = v5::Connect { keep_alive: 0, client_id: name.into(), clean_start: true, properties: None };
-            connect.write(&None, &None, &mut bytes).map_err(told)?;
+            let _ = connect.write(&None, &None, &mut bytes);
             if let Some(topic) = topic {
                 let filter = v5::Filter::new(topic, QoS5::AtMostOnce);
-                let subscribe = v5::Subscribe { pkid: SUBSCRIPTION_ID, ..v5::Subscribe::new(filter, None) };
-                subscribe.write(&mut bytes).map_err(told)?;
+                let _ = v5::Subscribe { pkid: SUBSCRIPTION_ID, ..v5::Subscribe::new(filter, None) }.write(&mut bytes);
             }
         }
     }
     out.extend_from_slice(&bytes);
-    Ok(())
 }
 
-pub(super) fn put_publish(version: MqttVersion, topic: &str, payload: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+pub(super) fn put_publish(version: MqttVersion, topic: &str, payload: &[u8], out: &mut Vec<u8>) {
     let mut bytes = BytesMut::with_capacity(payload.len() + topic.len() + 16);
-    match version {
-        MqttVersion::V311 => v4::Publish::new(topic, QoS::AtMostOnce, payload).write(&mut bytes).map_err(told)?,
+    let _ = match version {
+        MqttVersion::V311 => v4::Publish::new(topic, QoS::AtMostOnce, payload).write(&mut bytes).map_err(told),
         MqttVersion::V5 => {
-            v5::Publish::new(topic, QoS5::AtMostOnce, payload.to_vec(), None).write(&mut bytes).map_err(told)?
+            v5::Publish::new(topic, QoS5::AtMostOnce, payload.to_vec(), None).write(&mut bytes).map_err(told)
         }
     };
     out.extend_from_slice(&bytes);
-    Ok(())
 }
 
 pub(super) fn read(version: MqttVersion, bytes: &[u8], subscribes: bool) -> Result<Option<(Packet, usize)>, String> {
@@ -149,13 +141,13 @@ mod tests {
     fn what_a_client_writes_is_of_its_version() {
         for (protocol, level) in [(Protocol::Mqtt311, 4), (Protocol::Mqtt5, 5)] {
             let mut out = Vec::new();
-            protocol.put_hello("lab-1", Some("a"), &mut out).unwrap();
+            protocol.put_hello("lab-1", Some("a"), &mut out);
             assert_eq!(out[2..9], [0, 4, b'M', b'Q', b'T', b'T', level]);
             assert_eq!(out[9..12], [0b10, 0, 0], "a clean session without keep-alive");
             let connect = 2 + usize::from(out[1]);
             assert_eq!(out[connect], 0x82, "then the subscription");
             out.clear();
-            protocol.put_publish("a", b"xyz", &mut out).unwrap();
+            protocol.put_publish("a", b"xyz", &mut out);
             assert_eq!((out[0], out.ends_with(b"xyz")), (0x30, true));
         }
     }

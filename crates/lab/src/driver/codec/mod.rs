@@ -1,5 +1,5 @@
-//! What the load client says to brokers and reads from them, by protocol. The brokers on the other end are mosquitto,
-//! nats-server or one that runs already: what they do not understand fails the run.
+//! What clients say to brokers and read from them, by protocol: binary ones, which no file describes. The brokers on the other end
+//! are mosquitto, nats-server or others: what they do not understand fails the run.
 //!
 //! - [`mqtt`]: MQTT 3.1.1 and 5, by the packets of rumqttc;
 //! - [`nats`]: NATS core, whose lines are read here.
@@ -8,11 +8,14 @@ mod mqtt;
 mod nats;
 
 use mqtt::MqttVersion;
+use serde::Deserialize;
 use std::ops::Range;
 
-/// The protocol of a server that others wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The protocol of a broker, as drivers name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Protocol {
+    #[serde(rename = "mqtt")]
     Mqtt311,
     Mqtt5,
     Nats,
@@ -33,24 +36,18 @@ pub(super) enum Packet {
 
 impl Protocol {
     /// What a client writes as soon as it is connected: who it is, and with `topic` what it subscribes to.
-    pub(super) fn put_hello(self, name: &str, topic: Option<&str>, out: &mut Vec<u8>) -> Result<(), String> {
+    pub(super) fn put_hello(self, name: &str, topic: Option<&str>, out: &mut Vec<u8>) {
         match self.mqtt_version() {
             Some(version) => mqtt::put_hello(version, name, topic, out),
-            None => {
-                nats::put_hello(name, topic, out);
-                Ok(())
-            }
+            None => nats::put_hello(name, topic, out),
         }
     }
 
     /// A message to all receivers, with the lowest assurance that the protocol has: no broker stores it.
-    pub(super) fn put_publish(self, topic: &str, payload: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+    pub(super) fn put_publish(self, topic: &str, payload: &[u8], out: &mut Vec<u8>) {
         match self.mqtt_version() {
             Some(version) => mqtt::put_publish(version, topic, payload, out),
-            None => {
-                nats::put_publish(topic, payload, out);
-                Ok(())
-            }
+            None => nats::put_publish(topic, payload, out),
         }
     }
 
@@ -66,14 +63,6 @@ impl Protocol {
         match self.mqtt_version() {
             Some(version) => mqtt::read(version, bytes, subscribes),
             None => nats::read(bytes),
-        }
-    }
-
-    pub(super) fn about(self) -> &'static str {
-        match self {
-            Protocol::Mqtt311 => "MQTT 3.1.1, QoS 0",
-            Protocol::Mqtt5 => "MQTT 5, QoS 0",
-            Protocol::Nats => "NATS core",
         }
     }
 
