@@ -237,6 +237,11 @@ mod tests {
                 "a.toml:5:8: `core` is for one server of the lab's own",
                 "core = 0",
             ),
+            (
+                format!("{HEAD}[server]\nbroker = \"mosquitto\"\ncore = 0\n"),
+                "a.toml:5:8: `core` is for one server of the lab's own",
+                "core = 0",
+            ),
             (work("rate = 5\nthresholds = [\"p98<3\"]"), "a.toml:12:14: no such figure; there are p50", "p98<3"),
             (
                 phase("[[phase.work]]\npopulation = \"h\"\nrate = 1\n"),
