@@ -63,6 +63,7 @@ fn phone(server: &Server) -> Session {
         cursor: None,
         push: true,
         attention: Attention::Background,
+        compact: false,
     };
     session.write(&ClientFrame::Bind(bind)).unwrap();
     assert!(matches!(session.next(WAIT).unwrap(), Some(ServerFrame::Bound(_))));
