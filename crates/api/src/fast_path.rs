@@ -213,7 +213,12 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 async fn write<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> io::Result<()> {
-    timeout(WRITE_TIMEOUT, stream.write_all(bytes)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    let written = async {
+        stream.write_all(bytes).await?;
+        // TLS may hold what the socket did not take.
+        stream.flush().await
+    };
+    timeout(WRITE_TIMEOUT, written).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Reads at most [`READ_BYTES`] more. All waits since `waiting_since` was set count as one.

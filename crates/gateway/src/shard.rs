@@ -167,9 +167,10 @@ impl Shard {
             self.read_connections();
             self.take_posts();
             self.read_links();
-            self.read_memberships();
             self.process_fanouts();
             self.process_pushes();
+            // Behind all that may begin a session's chat: what is left here would wait for the next turn, and nothing wakes that.
+            self.read_memberships();
             self.check_timeouts();
             self.flush_connections();
             self.flush_links();
