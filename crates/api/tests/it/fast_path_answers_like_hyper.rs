@@ -54,7 +54,15 @@ fn read_answers(mut bytes: &[u8], was_reset: bool) -> Outcome {
     while let Some((answer, rest)) = first_answer(bytes) {
         bytes = rest;
         // Whether a client is told to go on depends on what had arrived by then.
+        let is_upgrade = answer.status == 101;
         answers.extend((answer.status != 100).then_some(answer));
+        if is_upgrade {
+            break;
+        }
+    }
+    // What follows is no HTTP: the gateway has the connection, and what it says depends on whether the client had closed by then.
+    if answers.last().is_some_and(|answer: &Answer| answer.status == 101) {
+        return Outcome { answers, rest: String::new(), was_reset: false };
     }
     Outcome { answers, rest: String::from_utf8_lossy(bytes).into_owned(), was_reset }
 }
