@@ -223,7 +223,7 @@ test("a client of compact entries has what another one has", async () => {
   }));
   await server.api("POST", "/v1/messages/batch", { messages });
   const [first, second] = await Promise.all(both.map(async (chat) => {
-    await until(chat.messages, () => chat.messages.get().items.at(-1)?.seq === chat.messages.get().items[0]!.seq + chat.messages.get().items.length - 1 && texts(chat).at(-1) === "199");
+    await until(chat.messages, () => texts(chat).at(-1) === "199");
     return chat.messages.get().items;
   }));
   assert.ok((first?.length ?? 0) >= 200);
