@@ -33,10 +33,17 @@ pub(crate) const WAIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn call(http: &mut HttpClient, method: &str, path: &str, body: &Value) -> Value {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-    let response = http.exchange(method, path, &body).unwrap();
-    let text = String::from_utf8_lossy(&response.body);
-    assert!(response.status < 300, "{method} {path}: {} {text}", response.status);
-    serde_json::from_slice(&response.body).unwrap_or(Value::Null)
+    let started = Instant::now();
+    loop {
+        let response = http.exchange(method, path, &body).unwrap();
+        let text = String::from_utf8_lossy(&response.body);
+        // A database ends the transaction of a server that has stood still, as one may on a busy machine: an app tries again.
+        if response.status == 503 && text.contains("\"retry\":true") && started.elapsed() < WAIT {
+            continue;
+        }
+        assert!(response.status < 300, "{method} {path}: {} {text}", response.status);
+        return serde_json::from_slice(&response.body).unwrap_or(Value::Null);
+    }
 }
 
 /// What the user does, and what others do with the user.
