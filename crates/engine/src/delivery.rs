@@ -29,7 +29,8 @@ pub struct Block {
     pub entries: u32,
     /// Entries as JSON, each preceded by a comma: `,{…},{…}`.
     pub json: Bytes,
-    /// The same entries, each without what the one before it has, too: for clients that asked for that. Absent: `json` is as short.
+    /// The same entries, each without what the one before it has, too: for clients that asked for that. Absent: they get
+    /// whole ones, since there is one entry alone, or not all readers get the same entries.
     pub compact: Option<Bytes>,
 }
 

@@ -15,6 +15,7 @@ const REQUEST_LINES: [(&[u8], Line); 3] = [
 const HEADERS_MAX: usize = 32;
 /// The longest request with its head, in bytes. A longer one goes to the library.
 pub(super) const REQUEST_BYTES_MAX: usize = 32 * 1024;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
     Decide,

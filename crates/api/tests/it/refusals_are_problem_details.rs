@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 use tidings_api::ApiConfig;
-use tidings_client::token::{sign, sign_claims};
+use tidings_client::{
+    http::HttpClient,
+    token::{sign, sign_claims},
+};
+use tidings_engine::config::EngineConfig;
 
 #[test]
 fn unknown_paths_and_methods_are_refused() {
@@ -297,4 +301,31 @@ fn a_byte_order_mark_is_skipped_and_a_compressed_body_refused_with_words() {
             "{path}: {answer}"
         );
     }
+}
+
+#[test]
+fn a_batch_says_when_what_was_refused_may_be_tried_again() {
+    let engine = EngineConfig { sends_per_second: 1, ..EngineConfig::default() };
+    let server = Server::of(ApiConfig::default(), engine, None).with_people();
+    let batch = |count: usize, to: &str| {
+        let message = serde_json::json!({ "to": to, "body": 1 });
+        serde_json::json!({ "messages": vec![message; count] }).to_string()
+    };
+    let send = |http: &mut HttpClient, body: String| {
+        let answer = http.exchange("POST", "/v1/messages/batch", body.as_bytes()).unwrap();
+        let text = String::from_utf8(answer.body).unwrap();
+        assert_eq!(answer.status, 200, "{text}");
+        (answer.retry_after, text)
+    };
+    let mut bob = server.user("bob");
+    let (retry_after, text) = send(&mut bob, batch(1, "alice"));
+    assert_eq!(retry_after, None, "it was sent: {text}");
+    // More than a user may send at once.
+    let (retry_after, text) = send(&mut bob, batch(100, "alice"));
+    assert!(
+        text.contains("rate_limited") && retry_after.is_some_and(|seconds| seconds >= 1),
+        "{retry_after:?}: {text}"
+    );
+    let (retry_after, text) = send(&mut server.user("alice"), batch(1, "nobody-here"));
+    assert!(text.contains("not_found") && retry_after.is_none(), "no time helps: {retry_after:?}: {text}");
 }
